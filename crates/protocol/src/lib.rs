@@ -1,0 +1,19 @@
+//! Nouns and messages of MongoDB-compatible replica sets as plain values.
+//!
+//! This crate owns the vocabulary that every other crate speaks: addresses, times, identifiers,
+//! and the reply to `hello`. Nothing here does I/O, reads a clock or draws a random number, and
+//! nothing here knows BSON: `quorate-wire` turns these values into bytes and back.
+
+mod address;
+mod hello;
+mod identifiers;
+mod optime;
+mod tags;
+mod time;
+
+pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
+pub use hello::{HelloReply, LastWrite, WireVersionRange};
+pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
+pub use optime::{OpTime, Timestamp};
+pub use tags::TagSet;
+pub use time::{MonotonicTime, WallTime};

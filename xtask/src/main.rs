@@ -1,0 +1,2 @@
+//! Chores of the repository.
+fn main() {}
