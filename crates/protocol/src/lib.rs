@@ -8,6 +8,7 @@ mod address;
 mod hello;
 mod identifiers;
 mod optime;
+mod read_preference;
 mod tags;
 mod time;
 
@@ -15,5 +16,6 @@ pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 pub use hello::{HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
 pub use optime::{OpTime, Timestamp};
+pub use read_preference::{ReadPreference, ReadPreferenceMode, UnknownReadPreferenceMode};
 pub use tags::TagSet;
 pub use time::{MonotonicTime, WallTime};
