@@ -9,7 +9,10 @@
 //! `cargo xtask conformance` pick it up from there.
 
 mod connection_string;
+mod discovery_and_monitoring;
 mod fetch;
+mod harness;
+mod sdam_monitoring;
 mod uri;
 mod uri_options;
 
@@ -30,6 +33,24 @@ pub const SUITES: &[Suite] = &[
         check: connection_string::check,
     },
     Suite { name: "uri_options", folders: &["uri_options"], files: 11, check: uri_options::check },
+    Suite {
+        name: "discovery_and_monitoring",
+        folders: &[
+            "discovery_and_monitoring/errors",
+            "discovery_and_monitoring/load-balanced",
+            "discovery_and_monitoring/rs",
+            "discovery_and_monitoring/sharded",
+            "discovery_and_monitoring/single",
+        ],
+        files: 178,
+        check: discovery_and_monitoring::check,
+    },
+    Suite {
+        name: "sdam_monitoring",
+        folders: &["sdam_monitoring"],
+        files: 8,
+        check: sdam_monitoring::check,
+    },
 ];
 
 /// The suite of a name.

@@ -31,4 +31,4 @@ macro_rules! published {
     };
 }
 
-published!(connection_string, uri_options);
+published!(connection_string, uri_options, discovery_and_monitoring, sdam_monitoring);

@@ -8,13 +8,11 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use quorate_protocol::TagSet;
+use quorate_protocol::{ReadPreferenceMode, ServerMonitoringMode, TagSet};
 
 use crate::credential::MechanismProperties;
 use crate::error::Warning;
-use crate::options::{
-    Compressor, Limit, ReadPreferenceMode, ServerMonitoringMode, WriteAcknowledgement,
-};
+use crate::options::{Compressor, Limit, WriteAcknowledgement};
 use crate::secret::Secret;
 
 /// The longest application name that servers accept, in bytes ("MongoDB Handshake").

@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
-use quorate_protocol::TagSet;
+use quorate_protocol::{ReadPreferenceMode, TagSet};
 
 use crate::error::ParseError;
-use crate::options::{Limit, Options, ReadPreferenceMode, WriteAcknowledgement};
+use crate::options::{Limit, Options, WriteAcknowledgement};
 
 /// Where the seeds come from, as far as options care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,9 +55,7 @@ use conflicts::SeedKind;
 pub use credential::{Credential, CredentialError, EXTERNAL, Mechanism, MechanismProperties};
 use credential::{Ingredients, UserInfo};
 pub use error::{ParseError, Part, Warning};
-pub use options::{
-    Compressor, Limit, Options, ReadPreferenceMode, ServerMonitoringMode, WriteAcknowledgement,
-};
+pub use options::{Compressor, Limit, Options, WriteAcknowledgement};
 pub use secret::{REDACTED, Secret};
 pub use srv::{MAX_TXT_LENGTH, SeedListError, SrvTarget, TxtError};
 use write::Secrets;

@@ -7,7 +7,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
-use quorate_protocol::TagSet;
+use quorate_protocol::{ReadPreferenceMode, ServerMonitoringMode, TagSet};
 
 use crate::credential::{Mechanism, MechanismProperties};
 use crate::secret::Secret;
@@ -27,43 +27,6 @@ impl<T: Copy> Limit<T> {
         match self {
             Self::Unlimited => None,
             Self::AtMost(bound) => Some(bound),
-        }
-    }
-}
-
-/// Which members a read may go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadPreferenceMode {
-    /// The primary alone.
-    Primary,
-    /// The primary if there is one.
-    PrimaryPreferred,
-    /// Secondaries alone.
-    Secondary,
-    /// Secondaries if there are any.
-    SecondaryPreferred,
-    /// Whichever is near.
-    Nearest,
-}
-
-impl ReadPreferenceMode {
-    /// Every mode, in the order of the specification.
-    pub const ALL: [Self; 5] = [
-        Self::Primary,
-        Self::PrimaryPreferred,
-        Self::Secondary,
-        Self::SecondaryPreferred,
-        Self::Nearest,
-    ];
-
-    /// The name under which connection strings know it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Primary => "primary",
-            Self::PrimaryPreferred => "primaryPreferred",
-            Self::Secondary => "secondary",
-            Self::SecondaryPreferred => "secondaryPreferred",
-            Self::Nearest => "nearest",
         }
     }
 }
@@ -100,31 +63,6 @@ impl Compressor {
             Self::Snappy => "snappy",
             Self::Zlib => "zlib",
             Self::Zstd => "zstd",
-        }
-    }
-}
-
-/// Which protocol monitors use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerMonitoringMode {
-    /// Streaming, unless the environment makes it a bad idea.
-    Auto,
-    /// Servers push changes.
-    Stream,
-    /// Monitors ask at intervals.
-    Poll,
-}
-
-impl ServerMonitoringMode {
-    /// Every mode.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Stream, Self::Poll];
-
-    /// The name under which connection strings know it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Stream => "stream",
-            Self::Poll => "poll",
         }
     }
 }

@@ -29,7 +29,7 @@ pub use function_platform::FunctionPlatform;
 pub use options::{
     COOLDOWN, DEFAULT_CONNECT_TIMEOUT, DEFAULT_HEARTBEAT_FREQUENCY, DEFAULT_SCAN_FREQUENCY,
     DiscoveryOptions, MIN_HEARTBEAT_FREQUENCY, OptionsError, SOCKET_CHECK_INTERVAL,
-    SUPPORTED_WIRE_VERSIONS, ServerMonitoringMode, Threading,
+    SUPPORTED_WIRE_VERSIONS, Threading,
 };
 pub use removal::{MAX_REMEMBERED_REMOVALS, Removal, RemovalReason};
 pub use round_trip::RoundTripEstimator;

@@ -1,12 +1,13 @@
 //! What a topology is told once, at its start.
 //!
 //! Follows "Configuration" in the Server Discovery And Monitoring specification and the options of
-//! the Server Monitoring specification. Connection strings are parsed elsewhere.
+//! the Server Monitoring specification. Connection strings are parsed in `quorate-connection-string`.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use quorate_protocol::ServerAddress;
+use quorate_connection_string::{ConnectionString, Limit, Seeds};
+use quorate_protocol::{ServerAddress, ServerMonitoringMode};
 
 use crate::function_platform::FunctionPlatform;
 use crate::topology_description::SelectionSettings;
@@ -96,6 +97,31 @@ impl DiscoveryOptions {
         Self { seeds: seeds.into_iter().collect(), ..Self::default() }
     }
 
+    /// What a connection string says. The seeds of a `mongodb+srv://` string are not resolved here:
+    /// set [`seeds`](Self::seeds) to what DNS answered.
+    pub fn from_connection_string(string: &ConnectionString) -> Self {
+        let options = string.options();
+        let defaults = Self::default();
+        Self {
+            seeds: match string.seeds() {
+                Seeds::Hosts(hosts) => hosts.clone(),
+                Seeds::Srv(_) => Vec::new(),
+            },
+            direct_connection: options.direct_connection.unwrap_or(false),
+            load_balanced: options.load_balanced.unwrap_or(false),
+            set_name: options.replica_set.clone(),
+            heartbeat_frequency: options.heartbeat_frequency,
+            connect_timeout: options.connect_timeout.map_or(defaults.connect_timeout, Limit::bound),
+            server_monitoring_mode: options.server_monitoring_mode.unwrap_or_default(),
+            local_threshold: options.local_threshold.unwrap_or(defaults.local_threshold),
+            srv_max_hosts: options
+                .srv_max_hosts
+                .and_then(Limit::bound)
+                .map(|most| most.get() as usize),
+            ..defaults
+        }
+    }
+
     /// The interval between checks (or scans), given or by default.
     pub fn heartbeat_frequency(&self) -> Duration {
         self.heartbeat_frequency.unwrap_or(match self.threading {
@@ -178,18 +204,6 @@ pub enum Threading {
     Multi,
     /// Operations check the servers themselves, one after the other.
     Single,
-}
-
-/// `serverMonitoringMode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum ServerMonitoringMode {
-    /// Stream, except on function platforms.
-    #[default]
-    Auto,
-    /// Stream where the server can.
-    Stream,
-    /// Poll.
-    Poll,
 }
 
 /// Options that contradict each other. Whoever wrote them is at fault.
@@ -279,6 +293,27 @@ mod tests {
             options(|o| o.heartbeat_frequency = Some(Duration::from_millis(500))).check(),
             Ok(())
         );
+    }
+
+    #[test]
+    fn connection_strings_become_options() {
+        let parsed = |text: &str| {
+            DiscoveryOptions::from_connection_string(&ConnectionString::parse(text).unwrap())
+        };
+        let options = parsed(
+            "mongodb://a,b:1/?replicaSet=rs&connectTimeoutMS=0&heartbeatFrequencyMS=700\
+             &serverMonitoringMode=poll&localThresholdMS=3",
+        );
+        assert_eq!(options.seeds, ["a".parse().unwrap(), "b:1".parse().unwrap()]);
+        assert_eq!(options.set_name.as_deref(), Some("rs"));
+        assert_eq!(options.connect_timeout, None);
+        assert_eq!(options.heartbeat_frequency(), Duration::from_millis(700));
+        assert_eq!(options.local_threshold, Duration::from_millis(3));
+        assert!(!options.streams());
+        assert_eq!(parsed("mongodb://a").connect_timeout, Some(DEFAULT_CONNECT_TIMEOUT));
+        assert!(parsed("mongodb+srv://a.b.c/?srvMaxHosts=2").seeds.is_empty());
+        assert_eq!(parsed("mongodb+srv://a.b.c/?srvMaxHosts=2").srv_max_hosts, Some(2));
+        assert_eq!(parsed("mongodb+srv://a.b.c/?srvMaxHosts=0").srv_max_hosts, None);
     }
 
     #[test]
