@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use quorate_protocol::{AddressError, DEFAULT_PORT, ServerAddress};
+use quorate_protocol::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 
 use crate::codec::Notes;
 use crate::conflicts::{self, SeedKind};
@@ -117,6 +117,11 @@ fn host(text: &str) -> Result<ServerAddress, ParseError> {
     } else {
         host.parse()
     };
+    // The default port makes a text longer, and what is written must be short enough to be read.
+    let address = address.and_then(|address: ServerAddress| match address.as_str().len() {
+        length if length > MAX_HOST_LENGTH => Err(AddressError::TooLong(length)),
+        _ => Ok(address),
+    });
     address.map_err(|error| match host.split_once(':') {
         Some((name, _)) if !name.is_empty() && !name.contains('[') => {
             ParseError::BadPort(name.to_owned())

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use quorate_connection_string::ConnectionString;
+use quorate_protocol::MAX_HOST_LENGTH;
 
 use crate::parse;
 
@@ -57,6 +58,15 @@ fn every_option_reads_back() {
         let name = text.rsplit_once(['?', '&']).unwrap().1.split('=').next().unwrap();
         assert!(parse(text).to_string().contains(name), "{text}");
     }
+}
+
+/// Found by fuzzing: with the default port added, the longest host was too long to be read again.
+#[test]
+fn the_longest_host_reads_back() {
+    let longest = "h".repeat(MAX_HOST_LENGTH - ":27017".len());
+    parse(&format!("mongodb://{longest}"));
+    assert_reads_back(&format!("mongodb://{longest}")).unwrap();
+    assert!(ConnectionString::parse(&format!("mongodb://{longest}h")).is_err());
 }
 
 /// Pieces that strings are made of, so that many of the random ones get past the first checks.
