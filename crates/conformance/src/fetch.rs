@@ -107,10 +107,8 @@ pub fn scenario_root() -> Result<PathBuf, FetchError> {
 
 /// `CARGO_TARGET_DIR`, or `target` at the root of the workspace.
 fn target_directory() -> PathBuf {
-    match env::var_os("CARGO_TARGET_DIR") {
-        Some(directory) => PathBuf::from(directory),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
-    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 fn download(folder: &Path) -> Result<PathBuf, FetchError> {

@@ -57,8 +57,8 @@ fn check_case(case: &Value) -> Result<(), String> {
     if let Some(auth) = case["auth"].as_object() {
         check_auth(&connection, auth)?;
     }
-    if let Some(options) = case["options"].as_object() {
-        check_options(&connection, options)?;
+    for (name, expected) in case["options"].as_object().into_iter().flatten() {
+        check_option(&connection, name, expected)?;
     }
     Ok(())
 }
@@ -106,16 +106,15 @@ fn check_auth(connection: &ConnectionString, expected: &Map<String, Value>) -> R
     Ok(())
 }
 
-pub(crate) fn check_options(
+/// Whether one option is as the case says.
+pub(crate) fn check_option(
     connection: &ConnectionString,
-    expected: &Map<String, Value>,
+    name: &str,
+    expected: &Value,
 ) -> Result<(), String> {
-    for (name, expected) in expected {
-        let actual = option(connection.options(), &name.to_ascii_lowercase())
-            .ok_or_else(|| format!("the case asks for {name:?}, which we do not know"))?;
-        require(name, expected, &actual)?;
-    }
-    Ok(())
+    let actual = option(connection.options(), &name.to_ascii_lowercase())
+        .ok_or_else(|| format!("the case asks for {name:?}, which we do not know"))?;
+    require(name, expected, &actual)
 }
 
 /// An option under its lower-case name as the published files would write it.

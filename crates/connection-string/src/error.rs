@@ -52,6 +52,13 @@ pub enum ParseError {
     /// More than [`MAX_SEEDS`].
     #[error("{0} hosts are listed; at most {MAX_SEEDS} are accepted, and a few members suffice")]
     TooManyHosts(usize),
+    /// What follows a host's colon is no port. Not quoted: it may be a password whose host is
+    /// missing.
+    #[error(
+        "what follows {0:?} and its colon is not a port from 1 to 65535; an IPv6 address needs \
+         brackets, as in [::1]:27017, and a password an @ and a host after it"
+    )]
+    BadPort(String),
     /// One of the hosts cannot be an address.
     #[error("{0}")]
     BadHost(#[from] AddressError),

@@ -78,7 +78,7 @@ pub enum Seeds {
 /// A connection string that obeys every rule.
 ///
 /// `Display` and `Debug` never show a password; [`ConnectionString::to_uri_with_secrets`] does.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionString {
     seeds: Seeds,
     user_info: Option<UserInfo>,

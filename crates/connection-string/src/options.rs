@@ -68,7 +68,7 @@ impl Compressor {
 }
 
 /// Everything that can stand after the question mark. `None` (or an empty list) means "not given".
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `appname`: sent in the handshake; at most 128 bytes.
     pub app_name: Option<String>,

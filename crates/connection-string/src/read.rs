@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use quorate_protocol::{AddressError, DEFAULT_PORT, ServerAddress};
+use quorate_protocol::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 
 use crate::codec::Notes;
 use crate::conflicts::{self, SeedKind};
@@ -54,7 +54,9 @@ pub(crate) fn connection_string(text: &str) -> Result<ConnectionString, ParseErr
     let user_info = user_info_text.map(user_info).transpose()?;
     let seeds = seeds(srv, hosts_text).map_err(|error| match error {
         // The same fear, for a question mark.
-        ParseError::BadHost(_) if after.contains('@') => ParseError::UserInfoNotEncoded,
+        ParseError::BadHost(_) | ParseError::BadPort(_) if after.contains('@') => {
+            ParseError::UserInfoNotEncoded
+        }
         error => error,
     })?;
     let default_database = database(database_text.strip_prefix('/').unwrap_or(database_text))?;
@@ -107,14 +109,25 @@ fn seeds(srv: bool, text: &str) -> Result<Seeds, ParseError> {
 
 fn host(text: &str) -> Result<ServerAddress, ParseError> {
     let host = decode(text, Part::Host)?;
-    if host.contains('/') {
-        Ok(ServerAddress::unix(&host)?)
+    let address = if host.contains('/') {
+        ServerAddress::unix(&host)
     } else if host.ends_with(".sock") {
         // Without a slash it is a name under the (imaginary) top-level domain "sock".
-        Ok(ServerAddress::tcp(&host, DEFAULT_PORT)?)
+        ServerAddress::tcp(&host, DEFAULT_PORT)
     } else {
-        Ok(host.parse()?)
-    }
+        host.parse()
+    };
+    // The default port makes a text longer, and what is written must be short enough to be read.
+    let address = address.and_then(|address: ServerAddress| match address.as_str().len() {
+        length if length > MAX_HOST_LENGTH => Err(AddressError::TooLong(length)),
+        _ => Ok(address),
+    });
+    address.map_err(|error| match host.split_once(':') {
+        Some((name, _)) if !name.is_empty() && !name.contains('[') => {
+            ParseError::BadPort(name.to_owned())
+        }
+        _ => ParseError::BadHost(error),
+    })
 }
 
 /// The name to ask DNS about: lower-case, without a dot at its end.

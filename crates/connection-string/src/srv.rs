@@ -23,7 +23,8 @@ const DEFAULT_SERVICE_NAME: &str = "mongodb";
 /// The only options that a TXT record may set.
 const ALLOWED_IN_TXT: [&str; 3] = ["authSource", "replicaSet", "loadBalanced"];
 
-/// Single labels that no registry sells names under, so that whoever uses one owns it.
+/// Single labels that are kept for testing or for private networks: no registry sells names under
+/// them.
 const PRIVATE_TOP_LEVELS: [&str; 10] = [
     "test",
     "localhost",
@@ -56,9 +57,7 @@ pub enum SeedListError {
     #[error("DNS has no SRV record {0}; check the name, or list the hosts with mongodb://")]
     NoRecords(String),
     /// More than [`MAX_SEEDS`].
-    #[error(
-        "DNS lists {0} hosts; at most {MAX_SEEDS} are accepted; set srvMaxHosts in fewer records"
-    )]
+    #[error("DNS lists {0} hosts; at most {MAX_SEEDS} are accepted; remove records")]
     TooManyRecords(usize),
     /// A host outside the domain that was asked about.
     #[error(
