@@ -7,6 +7,7 @@
 mod address;
 mod hello;
 mod identifiers;
+mod monitoring_mode;
 mod optime;
 mod read_preference;
 mod tags;
@@ -15,6 +16,7 @@ mod time;
 pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 pub use hello::{HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
+pub use monitoring_mode::ServerMonitoringMode;
 pub use optime::{OpTime, Timestamp};
 pub use read_preference::{ReadPreference, ReadPreferenceMode, UnknownReadPreferenceMode};
 pub use tags::TagSet;

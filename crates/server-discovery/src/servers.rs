@@ -117,8 +117,14 @@ impl Servers {
     /// none.
     pub(crate) fn replace(&mut self, server: Arc<ServerDescription>) {
         if let Some(position) = self.position(server.address()) {
-            self.root = replaced(&self.root, position, self.depth, server);
+            self.replace_at(position, server);
         }
+    }
+
+    /// The same, for who knows the place already.
+    pub(crate) fn replace_at(&mut self, position: usize, server: Arc<ServerDescription>) {
+        debug_assert_eq!(self.addresses.get(position), Some(server.address()));
+        self.root = replaced(&self.root, position, self.depth, server);
     }
 
     /// Adds those that are not there and drops those that `keep` refuses, in one rebuild. Nothing is
@@ -134,10 +140,6 @@ impl Servers {
         if !added.is_empty() || kept.len() != self.len() {
             *self = Self::from_descriptions(kept.into_iter().chain(added));
         }
-    }
-
-    pub(crate) fn remove(&mut self, address: &ServerAddress) {
-        self.change_members([], |kept| kept != address);
     }
 }
 
@@ -212,7 +214,5 @@ mod tests {
         let mut servers = Servers::from_descriptions((0..10).map(server));
         servers.change_members([server(10), server(3)], |kept| kept != &address(0));
         assert_eq!(servers.addresses(), (1..=10).map(address).collect::<Vec<_>>());
-        servers.remove(&address(10));
-        assert_eq!(servers.len(), 9);
     }
 }

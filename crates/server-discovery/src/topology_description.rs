@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use quorate_protocol::{ElectionId, ServerAddress, SetVersion};
 
+use crate::removal::Removal;
 use crate::server_description::ServerDescription;
 use crate::servers::Servers;
 use crate::types::{ServerType, TopologyType};
@@ -27,6 +28,7 @@ pub struct TopologyDescription {
     pub(crate) logical_session_timeout_minutes: Option<i64>,
     /// The position of the RSPrimary among the servers.
     pub(crate) primary: Option<usize>,
+    pub(crate) removals: Arc<[Removal]>,
     pub(crate) selection: SelectionSettings,
     /// Filled on first use: most descriptions are replaced before anybody selects from them, and
     /// those that are used are used many times.
@@ -72,6 +74,7 @@ impl TopologyDescription {
             compatibility_error: None,
             logical_session_timeout_minutes: None,
             primary: None,
+            removals: Arc::new([]),
             selection,
             windows: Windows::default(),
         }
@@ -159,6 +162,12 @@ impl TopologyDescription {
         self.logical_session_timeout_minutes
     }
 
+    /// The servers that were dropped last, oldest first; at most
+    /// [`MAX_REMEMBERED_REMOVALS`](crate::MAX_REMEMBERED_REMOVALS).
+    pub fn removals(&self) -> &[Removal] {
+        &self.removals
+    }
+
     /// The settings that selection uses.
     pub fn selection_settings(&self) -> SelectionSettings {
         self.selection
@@ -193,6 +202,7 @@ impl Clone for TopologyDescription {
             compatibility_error: self.compatibility_error.clone(),
             logical_session_timeout_minutes: self.logical_session_timeout_minutes,
             primary: self.primary,
+            removals: Arc::clone(&self.removals),
             selection: self.selection,
             windows: Windows::default(),
         }

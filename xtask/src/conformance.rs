@@ -1,0 +1,31 @@
+//! `cargo xtask conformance`: every published suite, one line each.
+
+use quorate_conformance::{SUITES, must_run};
+
+use crate::Failure;
+
+/// Runs the suites. Where the scenarios cannot be had, that is a failure on CI alone.
+pub(crate) fn run() -> Result<(), Failure> {
+    let (mut ran, mut failures) = (0, 0);
+    for suite in SUITES {
+        match suite.run() {
+            Ok(report) => {
+                println!("{report}");
+                ran += report.total;
+                failures += report.failures.len();
+                for (file, reason) in &report.failures {
+                    eprintln!("  {file}: {reason}");
+                }
+            }
+            Err(error) if must_run() => return Err(Failure(error.to_string())),
+            Err(error) => eprintln!("conformance: {} NOT RUN: {error}", suite.name),
+        }
+    }
+    if failures > 0 {
+        return Err(Failure(format!("{failures} published files fail; see above for the reasons")));
+    }
+    if ran == 0 && must_run() {
+        return Err(Failure("no published file was run".to_owned()));
+    }
+    Ok(())
+}
