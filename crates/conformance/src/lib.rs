@@ -12,7 +12,9 @@ mod connection_string;
 mod discovery_and_monitoring;
 mod fetch;
 mod harness;
+mod max_staleness;
 mod sdam_monitoring;
+mod server_selection;
 mod uri;
 mod uri_options;
 
@@ -50,6 +52,18 @@ pub const SUITES: &[Suite] = &[
         folders: &["sdam_monitoring"],
         files: 8,
         check: sdam_monitoring::check,
+    },
+    Suite {
+        name: "server_selection",
+        folders: &["server_selection"],
+        files: 103,
+        check: server_selection::check,
+    },
+    Suite {
+        name: "max_staleness",
+        folders: &["max_staleness"],
+        files: 32,
+        check: max_staleness::check,
     },
 ];
 

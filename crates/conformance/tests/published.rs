@@ -31,4 +31,11 @@ macro_rules! published {
     };
 }
 
-published!(connection_string, uri_options, discovery_and_monitoring, sdam_monitoring);
+published!(
+    connection_string,
+    uri_options,
+    discovery_and_monitoring,
+    sdam_monitoring,
+    server_selection,
+    max_staleness,
+);
