@@ -13,9 +13,10 @@ use quorate_protocol::{MonotonicTime, ReadPreference, ServerAddress};
 
 use super::suitable::{Shortcoming, StalenessClock, shortcoming};
 use super::text::{Interval, JsonWriter, OneLine};
-use super::verdict::Verdict;
+use super::verdict::{Verdict, known_otherwise};
 use super::{SelectionCriteria, SelectionRequest};
 use crate::fault::ServerError;
+use crate::removal::Removal;
 use crate::server_description::ServerDescription;
 use crate::topology_description::TopologyDescription;
 use crate::types::ServerType;
@@ -104,6 +105,12 @@ impl SelectionFailure {
             .map(move |server| self.report(&clock, server))
     }
 
+    /// The servers that were dropped lately and have not come back, with their reasons.
+    pub fn removals(&self) -> impl Iterator<Item = &Removal> {
+        let dropped = |removal: &&Removal| !self.topology.servers.contains(&removal.address);
+        self.topology.removals().iter().filter(dropped)
+    }
+
     /// The failure as one JSON object.
     pub fn to_json(&self) -> String {
         let mut json = JsonWriter::new();
@@ -119,6 +126,15 @@ impl SelectionFailure {
         }
         json.close(']');
         json.literal("servers_omitted", &self.omitted());
+        json.open(Some("removed"), '[');
+        for removal in self.removals() {
+            json.open(None, '{');
+            json.string("address", &removal.address);
+            json.string("reason", &Dropped(removal));
+            json.literal("age_ms", &self.now.since(removal.at).as_millis());
+            json.close('}');
+        }
+        json.close(']');
         json.string("verdict", &self.verdict.name());
         json.string("message", &self.verdict);
         json.close('}');
@@ -235,17 +251,35 @@ impl fmt::Display for SelectionFailure {
             0 => {}
             omitted => write!(f, "\n  and {omitted} more")?,
         }
+        for removal in self.removals() {
+            let age = Interval(self.now.since(removal.at));
+            write!(f, "\n  {} removed: {}; {age} ago", removal.address, Dropped(removal))?;
+        }
         write!(f, "\n{}", self.verdict)
     }
 }
 
 impl std::error::Error for SelectionFailure {}
 
+/// Why a server was dropped. Where it is the primary that does not list itself, what matters is the
+/// name it goes by.
+struct Dropped<'a>(&'a Removal);
+
+impl fmt::Display for Dropped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match known_otherwise(self.0) {
+            Some((_, me)) => write!(f, "it answered, but the set knows it as {me}"),
+            None => OneLine { value: &self.0.reason, limit: MAX_CAUSE_LENGTH }.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::test_topology::{failed, member, topology};
+    use super::super::test_topology::{address, failed, member, topology};
     use super::*;
     use crate::fault::CheckFailureKind;
+    use crate::removal::RemovalReason;
     use crate::types::TopologyType;
     use quorate_protocol::ReadPreferenceMode;
 
@@ -301,7 +335,8 @@ no primary: 1 of 3 members answer, and an election needs 2 votes if each has one
             r#"{"address":"a:27017","type":"Unknown","shortcoming":"failing","#,
             r#""cause":"re\"fused\\n","age_ms":2000,"stalled":false},"#,
             r#"{"address":"b:27017","type":"Unknown","shortcoming":"never_checked","cause":null,"#,
-            r#""age_ms":null,"stalled":false}],"servers_omitted":0,"verdict":"too_stale","#,
+            r#""age_ms":null,"stalled":false}],"servers_omitted":0,"removed":[],"#,
+            r#""verdict":"too_stale","#,
             r#""message":"no member is known to be within 90 s of the primary, since none tells "#,
             r#"when it last wrote; drop maxStalenessSeconds"}"#,
         );
@@ -322,6 +357,30 @@ no primary: 1 of 3 members answer, and an election needs 2 votes if each has one
         assert!(text.len() < 10_000, "{}", text.len());
         assert!(failure.to_json().len() < 10_000);
         assert_eq!(failure.servers().count(), 1001);
+    }
+
+    #[test]
+    fn hosts_that_were_dropped_are_not_forgotten() {
+        let mut topology = topology(TopologyType::ReplicaSetNoPrimary, three());
+        let removal = |host: &str| Removal {
+            address: address(host),
+            reason: RemovalReason::CalledOtherwise { me: address("c") },
+            at: MonotonicTime::from_millis(58_000),
+        };
+        // The second has come back.
+        topology.removals = Arc::new([removal("seed"), removal("c")]);
+        let now = MonotonicTime::from_millis(60_000);
+        let failure =
+            SelectionFailure::new(Arc::new(topology), &SelectionRequest::WRITE, now, WAITED);
+        let line =
+            "\n  seed:27017 removed: it answered, but the set knows it as c:27017; 2 s ago\n";
+        assert!(failure.to_string().contains(line), "{failure}");
+        assert_eq!(failure.removals().count(), 1);
+        let json = concat!(
+            r#""removed":[{"address":"seed:27017","#,
+            r#""reason":"it answered, but the set knows it as c:27017","age_ms":2000}]"#,
+        );
+        assert!(failure.to_json().contains(json));
     }
 
     #[test]

@@ -176,6 +176,26 @@ impl TopologyDescription {
     /// `random_bits` is a fresh random number; `operation_count` tells how many operations a server
     /// is executing. `Ok(None)` means that nothing is suitable now: ask for a check and wait for
     /// another description.
+    ///
+    /// ```
+    /// use quorate_protocol::{ReadPreference, ReadPreferenceMode};
+    /// use quorate_server_discovery::{
+    ///     SelectionCriteria, SelectionRequest, SelectionSettings, TopologyDescription,
+    /// };
+    ///
+    /// let topology = TopologyDescription::empty(SelectionSettings::default());
+    /// let preference = ReadPreference::new(ReadPreferenceMode::Nearest);
+    /// let request = SelectionRequest {
+    ///     criteria: SelectionCriteria::Read(&preference),
+    ///     deprioritized: &["busy.example:27017".parse()?],
+    ///     selector: Some(&|mut servers| {
+    ///         servers.retain(|server| server.tags().get("use") != Some("backup"));
+    ///         servers
+    ///     }),
+    /// };
+    /// assert!(topology.select(&request, 4, |_address| 0)?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn select(
         &self,
         request: &SelectionRequest<'_>,

@@ -236,24 +236,18 @@ fn the_deprioritized_are_the_last_resort() {
 fn the_selector_filters_what_is_suitable() {
     let set = set();
     let preference = ReadPreference::new(Mode::Nearest);
-    // A closure bound by `let` gets no higher-ranked lifetime by itself.
-    fn constrain<F>(function: F) -> F
-    where
-        F: for<'t> Fn(Vec<&'t Arc<ServerDescription>>) -> Vec<&'t Arc<ServerDescription>>,
-    {
-        function
-    }
-    let only_c = constrain(|mut servers| {
-        assert_eq!(hosts(&servers), ["a", "b", "c"]);
-        servers.retain(|server| server.address().host() == "c");
-        servers
-    });
-    let request =
-        SelectionRequest { selector: Some(&only_c), ..SelectionRequest::read(&preference) };
+    let request = SelectionRequest {
+        selector: Some(&|mut servers| {
+            assert_eq!(hosts(&servers), ["a", "b", "c"]);
+            servers.retain(|server| server.address().host() == "c");
+            servers
+        }),
+        ..SelectionRequest::read(&preference)
+    };
     let chosen = set.select(&request, 7, |_| 0).unwrap().unwrap();
     assert_eq!(chosen.address().host(), "c");
-    let none = constrain(|_| Vec::new());
-    let request = SelectionRequest { selector: Some(&none), ..SelectionRequest::read(&preference) };
+    let request =
+        SelectionRequest { selector: Some(&|_| Vec::new()), ..SelectionRequest::read(&preference) };
     assert!(set.select(&request, 7, |_| 0).unwrap().is_none());
 }
 

@@ -14,6 +14,7 @@ use super::failure_kind::FailureKind;
 use super::suitable::{StalenessClock, suitable};
 use super::{SelectionCriteria, SelectionRequest};
 use crate::fault::ServerFault;
+use crate::removal::{Removal, RemovalReason};
 use crate::server_description::ServerDescription;
 use crate::topology_description::TopologyDescription;
 use crate::types::{ServerType, TopologyType};
@@ -36,6 +37,8 @@ pub enum Verdict {
     EmptiedBySetName {
         /// The name that none of them has.
         expected: String,
+        /// The names that they have, as far as remembered.
+        found: Vec<String>,
     },
     /// There is nothing to connect to.
     NoServers,
@@ -50,8 +53,14 @@ pub enum Verdict {
         failures: Vec<(FailureKind, usize)>,
         /// How many were not checked at all.
         never_checked: usize,
-        /// Whether the addresses come from a primary that answered earlier, not from the user.
-        advertised: bool,
+    },
+    /// A server answered, but its set calls it otherwise; and what the set calls its members is of no
+    /// use here.
+    AdvertisedUnusable {
+        /// The address that answered, and was dropped for it.
+        answered: ServerAddress,
+        /// What that server calls itself.
+        me: ServerAddress,
     },
     /// The members that answer have no configuration.
     NeverInitiated {
@@ -123,10 +132,7 @@ impl Verdict {
             return Self::Incompatible { error: error.clone() };
         }
         if topology.servers.is_empty() {
-            return match topology.set_name() {
-                Some(name) => Self::EmptiedBySetName { expected: name.to_owned() },
-                None => Self::NoServers,
-            };
+            return emptied(topology);
         }
         let suitable = suitable(topology, request.criteria, &[]);
         if let Some(server) = suitable.first() {
@@ -137,7 +143,7 @@ impl Verdict {
         }
         let census = Census::of(topology);
         if census.answering == 0 {
-            return census.into_failures(topology);
+            return nothing_answers(topology);
         }
         if census.ghosts == census.answering {
             return Self::NeverInitiated {
@@ -168,6 +174,7 @@ impl Verdict {
             Self::NeverChecked { .. } => "never_checked",
             Self::AllFailing { failures, .. } if failures.len() == 1 => "all_failing_alike",
             Self::AllFailing { .. } => "all_failing_differently",
+            Self::AdvertisedUnusable { .. } => "advertised_unusable",
             Self::NeverInitiated { .. } => "never_initiated",
             Self::OnlyArbiters { .. } => "only_arbiters",
             Self::NothingReadable { .. } => "nothing_readable",
@@ -209,27 +216,62 @@ impl Census {
         }
         census
     }
+}
 
-    fn into_failures(self, topology: &TopologyDescription) -> Verdict {
-        let mut kinds = BTreeMap::new();
-        let mut never_checked = 0;
-        for server in topology.servers.iter() {
-            match (server.error(), server.last_update_time()) {
-                (None, None) => never_checked += 1,
-                (error, _) => {
-                    let kind = FailureKind::of(error.map(|error| error.fault()));
-                    *kinds.entry(kind).or_insert(0) += 1;
-                }
+fn emptied(topology: &TopologyDescription) -> Verdict {
+    let mut names: Vec<String> = Vec::new();
+    let mut wanted = None;
+    for removal in topology.removals() {
+        if let RemovalReason::WrongSetName { expected, found } = &removal.reason {
+            wanted = Some(expected);
+            if let Some(name) = found
+                && !names.contains(name)
+            {
+                names.push(name.clone());
             }
         }
-        if kinds.is_empty() {
-            return Verdict::NeverChecked { servers: never_checked };
+    }
+    match wanted {
+        Some(expected) => Verdict::EmptiedBySetName { expected: expected.clone(), found: names },
+        None => Verdict::NoServers,
+    }
+}
+
+fn nothing_answers(topology: &TopologyDescription) -> Verdict {
+    let mut kinds = BTreeMap::new();
+    let mut never_checked = 0;
+    for server in topology.servers.iter() {
+        match (server.error(), server.last_update_time()) {
+            (None, None) => never_checked += 1,
+            (error, _) => {
+                let kind = FailureKind::of(error.map(|error| error.fault()));
+                *kinds.entry(kind).or_insert(0) += 1;
+            }
         }
-        let mut failures: Vec<_> = kinds.into_iter().collect();
-        failures.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        // Only a primary's reply sets either.
-        let advertised = topology.max_election_id.is_some() || topology.max_set_version.is_some();
-        Verdict::AllFailing { failures, never_checked, advertised }
+    }
+    if kinds.is_empty() {
+        return Verdict::NeverChecked { servers: never_checked };
+    }
+    let gone = |removal: &&Removal| !topology.servers.contains(&removal.address);
+    let renamed = topology.removals().iter().rev().filter(gone).find_map(known_otherwise);
+    if let Some((answered, me)) = renamed {
+        return Verdict::AdvertisedUnusable { answered: answered.clone(), me: me.clone() };
+    }
+    let mut failures: Vec<_> = kinds.into_iter().collect();
+    failures.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    Verdict::AllFailing { failures, never_checked }
+}
+
+/// A server that answered under one name and is a member under another: both names.
+pub(super) fn known_otherwise(removal: &Removal) -> Option<(&ServerAddress, &ServerAddress)> {
+    match &removal.reason {
+        RemovalReason::CalledOtherwise { me } => Some((&removal.address, me)),
+        RemovalReason::NotListedByPrimary { primary, me: Some(me) }
+            if *primary == removal.address =>
+        {
+            Some((&removal.address, me))
+        }
+        _ => None,
     }
 }
 
@@ -350,13 +392,28 @@ mod tests {
         assert!(single.1.starts_with("the only server cannot be reached; "), "{}", single.1);
     }
 
+    fn removed(host: &str, reason: RemovalReason) -> Removal {
+        Removal { address: address(host), reason, at: quorate_protocol::MonotonicTime::ZERO }
+    }
+
     /// Drivers drop the seeds and dial the advertised names, which may mean nothing here.
     #[test]
-    fn unreachable_names_that_the_set_advertised_are_told_as_such() {
+    fn a_seed_that_answered_and_was_dropped_for_its_name_is_told() {
         let mut set = topology(NO_PRIMARY, [refused("508be0425c52")]);
-        set.max_set_version = Some(quorate_protocol::SetVersion(1));
-        let text = Verdict::of(&set, &SelectionRequest::WRITE).to_string();
-        assert!(text.contains("these are the addresses that the set advertises"), "{text}");
+        let me = address("508be0425c52");
+        for reason in [
+            RemovalReason::CalledOtherwise { me: me.clone() },
+            RemovalReason::NotListedByPrimary { primary: address("localhost"), me: Some(me) },
+        ] {
+            set.removals = Arc::new([removed("localhost", reason)]);
+            let verdict = Verdict::of(&set, &SelectionRequest::WRITE);
+            assert_eq!(verdict.name(), "advertised_unusable");
+            let start = "localhost:27017 answered, but its set knows it as 508be0425c52:27017";
+            assert!(verdict.to_string().starts_with(start), "{verdict}");
+        }
+        let other = RemovalReason::NotListedByPrimary { primary: address("p"), me: None };
+        set.removals = Arc::new([removed("localhost", other)]);
+        assert_eq!(Verdict::of(&set, &SelectionRequest::WRITE).name(), "all_failing_alike");
     }
 
     #[test]
@@ -475,21 +532,28 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_topology_is_explained_by_its_name() {
+    fn an_empty_topology_is_explained_by_its_removals() {
         let mut emptied = topology(NO_PRIMARY, []);
         assert_eq!(Verdict::of(&emptied, &SelectionRequest::WRITE), Verdict::NoServers);
-        emptied.set_name = Some("rs_dev".into());
+        let wrong = |found: Option<&str>| RemovalReason::WrongSetName {
+            expected: "rs_dev".to_owned(),
+            found: found.map(str::to_owned),
+        };
+        let names = [Some("rs0"), Some("rs0"), None];
+        emptied.removals = names.map(|found| removed("a", wrong(found))).into();
         let text = Verdict::of(&emptied, &SelectionRequest::WRITE).to_string();
-        assert!(text.contains("none belongs to replica set rs_dev; correct replicaSet"), "{text}");
+        let start = "every server was removed: replicaSet=rs_dev is wanted, they belong to rs0; ";
+        assert!(text.starts_with(start), "{text}");
+        emptied.removals = [removed("a", wrong(None))].into();
+        let text = Verdict::of(&emptied, &SelectionRequest::WRITE).to_string();
+        assert!(text.contains("replicaSet=rs_dev is wanted, they belong to no set; "), "{text}");
     }
 
     #[test]
     fn whoever_is_to_blame_is_named() {
         let mongos = member("m", ServerType::Mongos).build();
-        fn refuse(_: Vec<&Arc<ServerDescription>>) -> Vec<&Arc<ServerDescription>> {
-            Vec::new()
-        }
-        let request = SelectionRequest { selector: Some(&refuse), ..SelectionRequest::WRITE };
+        let request =
+            SelectionRequest { selector: Some(&|_| Vec::new()), ..SelectionRequest::WRITE };
         let (name, text) = judged(TopologyType::Sharded, [mongos.clone()], request);
         assert_eq!(name, "refused_by_selector");
         assert!(text.contains("refused all of 1 suitable server"), "{text}");

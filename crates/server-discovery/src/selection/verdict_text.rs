@@ -15,11 +15,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Incompatible { error } => write!(f, "{error}; upgrade the older of the two"),
-            Self::EmptiedBySetName { expected } => write!(
-                f,
-                "every server was removed because none belongs to replica set {expected}; correct \
-                 replicaSet in the connection string, or connect to members of {expected}"
-            ),
+            Self::EmptiedBySetName { expected, found } => fmt_emptied(f, expected, found),
             Self::NoServers => f.write_str(
                 "there is no server left to connect to; check the hosts in the connection string \
                  (or behind its SRV record), and that several seeds are members of one set or \
@@ -32,9 +28,16 @@ impl fmt::Display for Verdict {
                  serverSelectionTimeoutMS",
                 Counted(*servers, "server")
             ),
-            Self::AllFailing { failures, never_checked, advertised } => {
-                fmt_failures(f, failures, *never_checked, *advertised)
+            Self::AllFailing { failures, never_checked } => {
+                fmt_failures(f, failures, *never_checked)
             }
+            Self::AdvertisedUnusable { answered, me } => write!(
+                f,
+                "{answered} answered, but its set knows it as {me}, and no address that the set \
+                 advertises is usable here; clients must use those, so make the names resolve here \
+                 (a line in the hosts file), or advertise others (rs.reconfig), or connect with \
+                 directConnection=true (without failover)"
+            ),
             Self::NeverInitiated { ghosts, set_name } => {
                 fmt_initiate(f, ghosts, set_name.as_deref())
             }
@@ -82,7 +85,6 @@ fn fmt_failures(
     f: &mut fmt::Formatter<'_>,
     failures: &[(FailureKind, usize)],
     never_checked: usize,
-    advertised: bool,
 ) -> fmt::Result {
     let Some((first, count)) = failures.first() else { return Ok(()) };
     match (failures.len(), never_checked, *count) {
@@ -99,14 +101,20 @@ fn fmt_failures(
             }
         }
     }
-    write!(f, "; {}", first.remedy())?;
-    match advertised {
-        true => f.write_str(
-            "; these are the addresses that the set advertises: if they mean nothing here, give \
-             the members names that do (rs.reconfig), or connect to one with directConnection=true",
-        ),
-        false => Ok(()),
+    write!(f, "; {}", first.remedy())
+}
+
+fn fmt_emptied(f: &mut fmt::Formatter<'_>, expected: &str, found: &[String]) -> fmt::Result {
+    let expected = OneLine { value: &expected, limit: MAX_CAUSE_LENGTH };
+    write!(f, "every server was removed: replicaSet={expected} is wanted, they belong to ")?;
+    if found.is_empty() {
+        f.write_str("no set")?;
     }
+    for (position, name) in found.iter().enumerate() {
+        let comma = if position == 0 { "" } else { ", " };
+        write!(f, "{comma}{}", OneLine { value: name, limit: MAX_CAUSE_LENGTH })?;
+    }
+    write!(f, "; correct replicaSet in the connection string, or connect to members of {expected}")
 }
 
 fn fmt_unusable(f: &mut fmt::Formatter<'_>, fault: Option<&ServerFault>) -> fmt::Result {
