@@ -4,9 +4,11 @@ mod command;
 mod event;
 mod fault;
 mod function_platform;
+mod log;
 mod monitor;
 mod options;
 mod random;
+mod recording;
 mod removal;
 mod round_trip;
 mod selection;
@@ -27,10 +29,14 @@ pub use fault::{
     ServerFault, StateChange,
 };
 pub use function_platform::FunctionPlatform;
+pub use log::{LOG_COMPONENT, LogLevel, LogMessage, LogValue, MAX_LOGGED_DOCUMENT_LENGTH};
 pub use options::{
     COOLDOWN, DEFAULT_CONNECT_TIMEOUT, DEFAULT_HEARTBEAT_FREQUENCY, DEFAULT_SCAN_FREQUENCY,
     DiscoveryOptions, MIN_HEARTBEAT_FREQUENCY, OptionsError, SOCKET_CHECK_INTERVAL,
     SUPPORTED_WIRE_VERSIONS, Threading,
+};
+pub use recording::{
+    MAX_LINE_LENGTH, RECORDING_VERSION, RecordedInput, RecordingError, RecordingStart,
 };
 pub use removal::{MAX_REMEMBERED_REMOVALS, Removal, RemovalReason};
 pub use round_trip::RoundTripEstimator;
