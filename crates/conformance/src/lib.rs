@@ -13,7 +13,9 @@ mod connection_string;
 mod discovery_and_monitoring;
 mod fetch;
 mod harness;
+mod max_staleness;
 mod sdam_monitoring;
+mod server_selection;
 mod srv_seedlist;
 mod uri;
 mod uri_options;
@@ -45,6 +47,8 @@ pub const SUITES: &[Suite] = &[
         discovery_and_monitoring::check,
     ),
     Suite::new("sdam_monitoring", &["sdam_monitoring"], 8, sdam_monitoring::check),
+    Suite::new("server_selection", &["server_selection"], 103, server_selection::check),
+    Suite::new("max_staleness", &["max_staleness"], 32, max_staleness::check),
 ];
 
 /// The suite of a name.

@@ -38,4 +38,6 @@ published!(
     srv_seedlist,
     discovery_and_monitoring,
     sdam_monitoring,
+    server_selection,
+    max_staleness,
 );

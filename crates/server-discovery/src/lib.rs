@@ -11,6 +11,7 @@ mod random;
 mod recording;
 mod removal;
 mod round_trip;
+mod selection;
 mod server_description;
 mod servers;
 mod topology;
@@ -39,6 +40,12 @@ pub use recording::{
 };
 pub use removal::{MAX_REMEMBERED_REMOVALS, Removal, RemovalReason};
 pub use round_trip::RoundTripEstimator;
+pub use selection::{
+    FailureKind, IDLE_WRITE_PERIOD, MAX_CAUSE_LENGTH, MAX_REPORTED_SERVERS, OpQueryReadPreference,
+    ReadPreferenceArgument, SMALLEST_MAX_STALENESS, SelectionCriteria, SelectionError,
+    SelectionFailure, SelectionRequest, ServerReport, ServerSelector, Shortcoming, Verdict, choose,
+    latency_window, read_preference_for_op_msg, read_preference_for_op_query,
+};
 pub use server_description::{RoundTrips, ServerDescription};
 pub use servers::Servers;
 pub use topology::Topology;

@@ -85,7 +85,8 @@ impl ServerDescription {
         Self { error: Some(error), topology_version, last_update_time, ..Self::unknown(address) }
     }
 
-    pub(crate) fn into_possible_primary(self) -> Self {
+    /// The same server, but rumoured to be the primary.
+    pub fn into_possible_primary(self) -> Self {
         Self { server_type: ServerType::PossiblePrimary, ..self }
     }
 

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use quorate_connection_string::{
-    Compressor, Limit, Options, ParseError, ReadPreferenceMode, ServerMonitoringMode, Warning,
-    WriteAcknowledgement,
+    Compressor, Limit, Options, ParseError, Warning, WriteAcknowledgement,
 };
+use quorate_protocol::{ReadPreferenceMode, ServerMonitoringMode};
 
 use crate::{parse, refusal, warnings};
 
