@@ -1,7 +1,9 @@
 //! An asynchronous client for MongoDB-compatible deployments.
 
+pub mod authentication;
 mod clock;
 pub mod connection;
+pub mod metadata;
 pub mod net;
 pub mod pool;
 pub mod tls;

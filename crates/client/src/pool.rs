@@ -25,11 +25,12 @@ use tokio::time::{sleep_until, timeout};
 use crate::clock::Clock;
 
 pub use event::{CheckOutFailureReason, CloseReason, ConnectionId, PoolEvent, PoolEventKind};
-pub use machine::{Output, PoolGeneration, PoolMachine, PoolState, Refusal, Ticket};
+pub use machine::{Output, PoolMachine, PoolState, Refusal, Ticket};
 pub use options::{
     DEFAULT_MAINTENANCE_INTERVAL, DEFAULT_MAX_CONNECTING, DEFAULT_MAX_POOL_SIZE, PoolOptions,
     PoolOptionsError,
 };
+pub use quorate_server_discovery::PoolGeneration;
 
 /// Hears the events of a pool, in order. It is called while the pool is locked: it must return at
 /// once and must not call the pool.
@@ -222,16 +223,19 @@ impl<E: Establish> Pool<E> {
         self.shared.act(|inner| inner.machine.ready(self.shared.clock.now()));
     }
 
-    /// Makes every connection stale and pauses the pool.
-    pub fn clear(&self, interrupt_in_use_connections: bool) {
+    /// Makes every connection stale and pauses the pool. Connections made from now on are of this
+    /// generation.
+    pub fn clear(&self, generation: PoolGeneration, interrupt_in_use_connections: bool) {
+        let now = self.shared.clock.now();
         self.shared.act(|inner| {
-            inner.machine.clear(self.shared.clock.now(), interrupt_in_use_connections);
+            inner.machine.clear(now, generation, interrupt_in_use_connections);
         });
     }
 
     /// Makes the connections of one service behind a load balancer stale.
-    pub fn clear_service(&self, service_id: ObjectId) {
-        self.shared.act(|inner| inner.machine.clear_service(self.shared.clock.now(), service_id));
+    pub fn clear_service(&self, service_id: ObjectId, generation: PoolGeneration) {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| inner.machine.clear_service(now, service_id, generation));
     }
 
     /// Closes the pool. Connections in use are closed when they come back.

@@ -19,14 +19,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use quorate_protocol::{MonotonicTime, ObjectId};
+use quorate_server_discovery::PoolGeneration;
 
 use super::event::{CheckOutFailureReason, CloseReason, ConnectionId, PoolEventKind};
 use super::options::PoolOptions;
-
-/// How often the pool (or one service behind a load balancer) had been cleared when a connection
-/// was made. A connection of an earlier generation is stale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct PoolGeneration(pub u64);
 
 /// One caller's wish for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -360,12 +356,19 @@ impl PoolMachine {
         self.populate(now);
     }
 
-    /// Makes every connection stale, pauses the pool and refuses whoever waits.
-    pub fn clear(&mut self, now: MonotonicTime, interrupt_in_use_connections: bool) {
+    /// Makes every connection stale, pauses the pool and refuses whoever waits. `generation` is
+    /// that of the connections made from now on; the discovery core counts them.
+    pub fn clear(
+        &mut self,
+        now: MonotonicTime,
+        generation: PoolGeneration,
+        interrupt_in_use_connections: bool,
+    ) {
         if self.state == PoolState::Closed {
             return;
         }
-        self.generation.0 += 1;
+        debug_assert!(generation > self.generation, "generations rise");
+        self.generation = generation;
         if self.state == PoolState::Ready {
             self.state = PoolState::Paused;
             let service_id = None;
@@ -381,14 +384,16 @@ impl PoolMachine {
     }
 
     /// Makes the connections of one service stale. The pool stays ready.
-    pub fn clear_service(&mut self, now: MonotonicTime, service_id: ObjectId) {
+    pub fn clear_service(
+        &mut self,
+        now: MonotonicTime,
+        service_id: ObjectId,
+        generation: PoolGeneration,
+    ) {
         if self.state == PoolState::Closed {
             return;
         }
-        // A service without a connection has nothing to clear, and its entry would stay for ever.
-        if let Some(service) = self.services.get_mut(&service_id) {
-            service.generation.0 += 1;
-        }
+        self.services.entry(service_id).or_default().generation = generation;
         self.event(PoolEventKind::PoolCleared {
             service_id: Some(service_id),
             interrupt_in_use_connections: false,
@@ -591,7 +596,9 @@ impl PoolMachine {
             && let Some(service) = self.services.get_mut(&id)
         {
             service.connections -= 1;
-            if service.connections == 0 {
+            // One that was never cleared is told from a new one by nothing. The count of one that
+            // was is kept: the core that counts has not forgotten it either.
+            if service.connections == 0 && service.generation == PoolGeneration::default() {
                 self.services.remove(&id);
             }
         }

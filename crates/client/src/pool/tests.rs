@@ -125,7 +125,7 @@ async fn a_failure_is_handled_before_its_caller_hears_of_it() {
 async fn an_interrupting_clear_ends_a_running_operation() {
     let (pool, gate) = pool(9, PoolOptions::default());
     let mut connection = pool.check_out().await.unwrap();
-    let clear = async { pool.clear(true) };
+    let clear = async { pool.clear(PoolGeneration(1), true) };
     let operation = connection.run(async |_| std::future::pending::<()>().await);
     let (result, ()) = tokio::join!(operation, clear);
     assert_eq!(

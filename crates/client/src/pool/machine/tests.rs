@@ -84,7 +84,7 @@ fn a_paused_pool_refuses_and_a_closed_one_refuses_for_good() {
     assert_eq!(told(&mut pool), ["started", "failed connectionError", "refuse 1"]);
     pool.close(at(0));
     pool.ready(at(0));
-    pool.clear(at(0), false);
+    pool.clear(at(0), PoolGeneration(1), false);
     assert_eq!(told(&mut pool), ["pool closed"]);
     pool.check_out(at(0));
     assert_eq!(told(&mut pool), ["started", "failed poolClosed", "refuse 2"]);
@@ -142,11 +142,11 @@ fn clearing_refuses_callers_and_makes_connections_stale() {
     pool.on_established(at(1), ConnectionId(1), None);
     pool.check_out(at(1));
     drain(&mut pool);
-    pool.clear(at(2), false);
+    pool.clear(at(2), PoolGeneration(1), false);
     assert_eq!(told(&mut pool), ["pool cleared", "failed connectionError", "refuse 3"]);
     assert_eq!(pool.generation(), PoolGeneration(1));
     // Clearing a paused pool raises the generation without an event.
-    pool.clear(at(2), false);
+    pool.clear(at(2), PoolGeneration(2), false);
     assert_eq!((told(&mut pool).len(), pool.generation()), (0, PoolGeneration(2)));
     // What was being established, and what was in use, is stale.
     pool.on_established(at(3), ConnectionId(2), None);
@@ -165,7 +165,7 @@ fn an_interrupting_clear_reaches_what_is_in_use_and_what_is_pending() {
     first_in_use(&mut pool);
     pool.check_out(at(2));
     drain(&mut pool);
-    pool.clear(at(3), true);
+    pool.clear(at(3), PoolGeneration(1), true);
     assert_eq!(
         told(&mut pool),
         [
@@ -309,17 +309,18 @@ fn services_behind_a_load_balancer_have_their_own_generations() {
     pool.check_in(at(1), ConnectionId(1), true);
     pool.check_in(at(1), ConnectionId(2), true);
     drain(&mut pool);
-    pool.clear_service(at(2), left);
+    pool.clear_service(at(2), left, PoolGeneration(1));
     assert_eq!(pool.state(), PoolState::Ready);
     assert_eq!(told(&mut pool), ["pool cleared", "closed 1 stale", "close 1"]);
     pool.check_in(at(3), ConnectionId(3), true);
     assert_eq!(told(&mut pool), ["in 3", "closed 3 stale", "close 3"]);
-    // Its last connection is gone, and with it the count; a new one is of a new beginning.
+    // A new connection to the service is of its new generation.
     pool.check_out(at(4));
     assert_eq!(told(&mut pool), ["started", "out 2", "grant 2 to 4"]);
     pool.check_out(at(4));
     pool.on_established(at(5), ConnectionId(4), Some(left));
     drain(&mut pool);
+    assert_eq!(pool.generation_of(ConnectionId(4)), Some((PoolGeneration(1), Some(left))));
     pool.check_in(at(6), ConnectionId(4), true);
     assert_eq!(told(&mut pool), ["in 4"]);
 }
@@ -386,7 +387,10 @@ impl World {
                 }
             }
             5 => pool.ready(now),
-            6 => pool.clear(now, pick.is_multiple_of(2)),
+            6 => {
+                let next = PoolGeneration(pool.generation().0 + 1);
+                pool.clear(now, next, pick.is_multiple_of(2));
+            }
             7 => {
                 if let Some(&ticket) = self.waiting.get(pick) {
                     if pick.is_multiple_of(2) {
