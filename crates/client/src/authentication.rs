@@ -242,6 +242,12 @@ impl Authenticator {
         self.credential.user_name.as_deref().unwrap_or_default()
     }
 
+    /// The error of a conversation that took too long.
+    pub fn timed_out(&self, address: &ServerAddress) -> AuthenticationError {
+        let mechanism = self.credential.mechanism.unwrap_or(Mechanism::ScramSha256);
+        self.error(address, mechanism.name(), AuthenticationCause::TimedOut)
+    }
+
     fn error(
         &self,
         address: &ServerAddress,

@@ -3,6 +3,7 @@
 pub mod authentication;
 mod clock;
 pub mod connection;
+pub mod handshake;
 pub mod metadata;
 pub mod net;
 pub mod pool;
