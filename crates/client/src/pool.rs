@@ -134,6 +134,18 @@ impl<E: Establish> Pool<E> {
         establisher: E,
         listener: PoolEventListener,
     ) -> Self {
+        Self::within(&Handle::current(), address, options, clock, establisher, listener)
+    }
+
+    /// As [`new`](Self::new), with the runtime that its tasks run on.
+    pub(crate) fn within(
+        runtime: &Handle,
+        address: ServerAddress,
+        options: PoolOptions,
+        clock: Clock,
+        establisher: E,
+        listener: PoolEventListener,
+    ) -> Self {
         let needs_task = options.maintenance_interval.is_some()
             && (options.min_pool_size > 0 || options.max_idle_time.is_some());
         let inner = Inner {
@@ -149,7 +161,7 @@ impl<E: Establish> Pool<E> {
             address,
             options,
             clock,
-            runtime: Handle::current(),
+            runtime: runtime.clone(),
             establisher,
             listener,
             inner: Mutex::new(inner),
