@@ -510,6 +510,11 @@ impl<E: Establish> PooledConnection<E> {
         self.id
     }
 
+    /// The server.
+    pub fn address(&self) -> &ServerAddress {
+        &self.shared.address
+    }
+
     /// The pool's generation when it was made.
     pub fn generation(&self) -> PoolGeneration {
         self.generation
