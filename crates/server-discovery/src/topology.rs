@@ -24,7 +24,6 @@ use crate::servers::Servers;
 use crate::topology::scan::Scan;
 use crate::topology_description::TopologyDescription;
 use crate::transition::Rules;
-use crate::types::TopologyType;
 
 /// Everything a client believes about a deployment, and what it should do next.
 ///
@@ -333,7 +332,7 @@ impl Topology {
     /// What must hold after every input, and takes a look at every server to see.
     #[cfg(debug_assertions)]
     fn check_costly_invariants(&self) {
-        use crate::types::ServerType;
+        use crate::types::{ServerType, TopologyType};
         let types = || self.description.servers.iter().map(|server| server.server_type());
         let primaries = types().filter(|kind| *kind == ServerType::RsPrimary).count();
         match self.description.topology_type {
