@@ -82,6 +82,8 @@ pub enum ElectionReason {
     ElectionTimeout,
     /// The primary's connection was reset and its port refuses: its process is gone.
     PrimaryCrashed,
+    /// The set was initiated here, and its members have received the configuration.
+    Initiated,
     /// The member is the only one that can be elected.
     SingleNode,
     /// The primary has a lower priority.
@@ -96,9 +98,10 @@ pub enum ElectionReason {
 
 impl ElectionReason {
     /// Every reason.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::ElectionTimeout,
         Self::PrimaryCrashed,
+        Self::Initiated,
         Self::SingleNode,
         Self::PriorityTakeover,
         Self::CatchUpTakeover,
@@ -111,6 +114,7 @@ impl ElectionReason {
         match self {
             Self::ElectionTimeout => "electionTimeout",
             Self::PrimaryCrashed => "primaryCrashed",
+            Self::Initiated => "initiated",
             Self::SingleNode => "singleNode",
             Self::PriorityTakeover => "priorityTakeover",
             Self::CatchUpTakeover => "catchupTakeover",
