@@ -55,7 +55,8 @@ pub(crate) struct Inner {
 }
 
 impl Client {
-    /// A client for a connection string. Returns at once: servers are contacted in the background.
+    /// A client for a `mongodb://` string. Returns at once: servers are contacted in the background.
+    /// [`connect`](Self::connect) takes `mongodb+srv://` as well.
     ///
     /// # Errors
     ///
@@ -99,9 +100,7 @@ impl Client {
                 let _ = events.send(event);
             })
         };
-        let mut seed = [0; 8];
-        getrandom::fill(&mut seed).map_err(|_| ClientError::NoRandomness)?;
-        let seed = u64::from_le_bytes(seed);
+        let seed = random_seed()?;
         let discovery = Discovery::start(&discovery_options, settings, seed, listener)?;
         let inner = Inner {
             options,
@@ -208,6 +207,13 @@ impl Client {
     pub(crate) fn inner(&self) -> &Inner {
         &self.inner
     }
+}
+
+/// A number from the operating system, from which the client's random choices follow.
+pub(crate) fn random_seed() -> Result<u64, ClientError> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|_| ClientError::NoRandomness)?;
+    Ok(u64::from_le_bytes(seed))
 }
 
 fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settings, ClientError> {

@@ -30,6 +30,7 @@ mod operation;
 mod options;
 pub mod pool;
 mod session;
+mod srv;
 pub mod tls;
 
 pub use client::{Client, EVENT_BUFFER};

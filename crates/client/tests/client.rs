@@ -341,3 +341,27 @@ async fn a_state_change_error_marks_the_server_before_the_operation_returns() {
     assert_eq!(server.server_type(), ServerType::Unknown);
     soon(client.close()).await;
 }
+
+/// Seeds that never answer must not delay those that do.
+#[tokio::test]
+async fn silent_seeds_do_not_keep_the_set_from_being_found() {
+    const SILENT: usize = 100;
+    // They accept connections into their backlog and say nothing, ever.
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let (first, _second, _) = set_of_two().await;
+    let mut seeds: Vec<_> =
+        silent.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    seeds.push(first.address().to_string());
+    let begun = std::time::Instant::now();
+    let uri = format!("mongodb://{}/?replicaSet=rs", seeds.join(","));
+    let client = Client::with_uri(&uri).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    // Far below connectTimeoutMS, which is what one silent seed costs if it is waited for.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    // The primary lists two members; the silent seeds are no part of the set.
+    assert_eq!(client.topology().servers().iter().count(), 2);
+    soon(client.close()).await;
+}
