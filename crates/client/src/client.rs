@@ -52,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) cluster_time: ClusterTime,
     events: broadcast::Sender<ClientEvent>,
     random: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Client {
@@ -109,6 +110,7 @@ impl Client {
             cluster_time: ClusterTime::default(),
             events,
             random: AtomicU64::new(seed),
+            requests: AtomicU64::new(1),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -236,6 +238,25 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
 }
 
 impl Inner {
+    /// Whether anybody would hear of a command.
+    pub(crate) fn has_listener(&self) -> bool {
+        self.options.listener.is_some() || self.events.receiver_count() > 0
+    }
+
+    /// Tells whoever listens. Holds no lock.
+    pub(crate) fn tell_listeners(&self, event: ClientEvent) {
+        if let Some(listener) = &self.options.listener {
+            listener(event.clone());
+        }
+        // Nobody listening is no error.
+        let _ = self.events.send(event);
+    }
+
+    /// What the events of the next command have in common.
+    pub(crate) fn next_request_id(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Sixty-four bits that need not be secret, only evenly spread (SplitMix64).
     pub(crate) fn random_bits(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

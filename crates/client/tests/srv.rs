@@ -71,7 +71,7 @@ async fn seeds_come_from_dns_and_the_host_map_leads_to_them() {
     let string = string();
     let client = Client::connect_with_resolver(&string, resolver, |options| {
         let advertised: ServerAddress = "db0.test.example:27017".parse().unwrap();
-        assert_eq!(options.discovery.seeds, [advertised.clone()]);
+        assert_eq!(options.discovery.seeds, std::slice::from_ref(&advertised));
         options.host_map.insert(advertised, reachable);
     });
     let client = client.await.unwrap();
