@@ -322,9 +322,10 @@ impl Member {
         let request = self.vote_request(reason, false, stored, me);
         let tally = Tally::with_own_vote(me);
         if let Role::Follower(follower) = &mut self.role
-            && let Some(campaign) = &mut follower.campaign {
-                campaign.round = Round::Vote { term: stored, tally };
-            }
+            && let Some(campaign) = &mut follower.campaign
+        {
+            campaign.round = Round::Vote { term: stored, tally };
+        }
         for voter in config.voters().map(|member| member.id).filter(|id| *id != me) {
             self.ask_for_vote(voter, request.clone());
         }
@@ -471,8 +472,9 @@ impl Member {
         if let Some(me) = self.me() {
             self.vetoes.insert(me, VetoRecord { by, veto, at: self.now });
         }
-        // Only a set without a primary has to fear being blocked.
-        if self.primary.is_none() {
+        // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
+        // that there is one.
+        if self.primary.is_none() && veto != Veto::IAmPrimary {
             self.vetoed_dry_runs += 1;
         }
         self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });

@@ -12,6 +12,7 @@ use quorate_protocol::{
 };
 
 use crate::commit_point::Teller;
+use crate::election::MAX_VETOED_DRY_RUNS;
 use crate::error::CommandError;
 use crate::event::{Event, SourceLost};
 use crate::input::{FetchFailure, FetchId, FetchedBatch, Reply, Request, RequestToken};
@@ -128,6 +129,9 @@ impl Member {
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
             prefer_primary: matches!(self.role, Role::InitialSync(_)) && own.is_voter(),
+            rescue: self.primary.is_none()
+                && own.is_electable()
+                && self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS,
         })
     }
 
@@ -308,11 +312,12 @@ impl Member {
         let oldest = self.sync.stale.values().min().copied();
         if let (false, Some(source_oldest), Role::Follower(follower)) =
             (hope, oldest, &mut self.role)
-            && follower.too_stale.is_none() {
-                follower.too_stale = Some(source_oldest);
-                self.end_campaign("the member is too stale");
-                self.emit(Event::TooStale { last, source_oldest });
-            }
+            && follower.too_stale.is_none()
+        {
+            follower.too_stale = Some(source_oldest);
+            self.end_campaign("the member is too stale");
+            self.emit(Event::TooStale { last, source_oldest });
+        }
     }
 
     fn reconsider_source(&mut self) {
@@ -435,9 +440,10 @@ impl Member {
     pub(crate) fn on_position_reported(&mut self) {
         self.timers.cancel(Timer::PositionReportSilence);
         if let Report::UnderWay { more } = std::mem::replace(&mut self.sync.report, Report::Idle)
-            && more {
-                self.report_progress();
-            }
+            && more
+        {
+            self.report_progress();
+        }
     }
 
     pub(crate) fn on_position_report_silence(&mut self) {
