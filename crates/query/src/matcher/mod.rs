@@ -17,10 +17,11 @@ use std::sync::Arc;
 use bson::Document;
 
 use crate::error::QueryError;
-use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
+use crate::evaluate::{CompiledExpression, ExpressionCompiler, NoExpressions};
 use crate::value::{DocumentRef, Path, ValueRef, is_truthy};
 
 pub use bounds::{Bounds, Interval};
+pub(crate) use parse::is_operator_document;
 pub(crate) use predicate::{Comparison, Condition, Predicate};
 pub use regex::RegexMatcher;
 pub(crate) use schema::Schema;
@@ -41,7 +42,7 @@ pub(crate) enum Node {
     Or(Vec<Node>),
     Nor(Vec<Node>),
     Field { path: Path, condition: Condition },
-    Expr(Arc<dyn Expression>),
+    Expr(Arc<dyn CompiledExpression>),
     Schema(Arc<Schema>),
     Constant(bool),
 }
