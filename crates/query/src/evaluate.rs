@@ -13,7 +13,7 @@ use crate::error::QueryError;
 use crate::value::DocumentRef;
 
 /// A compiled expression.
-pub trait CompiledExpression: fmt::Debug + Send + Sync {
+pub trait Expression: fmt::Debug + Send + Sync {
     /// The value for one document; `None` is the missing value.
     fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>, QueryError>;
 }
@@ -22,7 +22,7 @@ pub trait CompiledExpression: fmt::Debug + Send + Sync {
 /// (`let`, `NOW`) belong to the compiler, which lives as long as one command.
 pub trait ExpressionCompiler {
     /// Compiles one expression.
-    fn compile(&self, expression: &Bson) -> Result<Arc<dyn CompiledExpression>, QueryError>;
+    fn compile(&self, expression: &Bson) -> Result<Arc<dyn Expression>, QueryError>;
 }
 
 /// Refuses every expression: for callers that allow none, such as a partial index filter.
@@ -30,7 +30,7 @@ pub trait ExpressionCompiler {
 pub struct NoExpressions;
 
 impl ExpressionCompiler for NoExpressions {
-    fn compile(&self, _expression: &Bson) -> Result<Arc<dyn CompiledExpression>, QueryError> {
+    fn compile(&self, _expression: &Bson) -> Result<Arc<dyn Expression>, QueryError> {
         Err(QueryError::bad_value(
             "expressions are not allowed here; use plain values and query operators",
         ))

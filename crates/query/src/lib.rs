@@ -14,7 +14,7 @@ pub mod update;
 pub mod value;
 
 pub use error::{ErrorCode, QueryError};
-pub use evaluate::{CompiledExpression, ExpressionCompiler, NoExpressions};
+pub use evaluate::{Expression, ExpressionCompiler, NoExpressions};
 pub use matcher::Matcher;
 pub use projection::Projection;
 pub use sort::SortPattern;

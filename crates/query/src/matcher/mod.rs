@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bson::Document;
 
 use crate::error::QueryError;
-use crate::evaluate::{CompiledExpression, ExpressionCompiler, NoExpressions};
+use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
 use crate::value::{DocumentRef, Path, ValueRef, is_truthy};
 
 pub use bounds::{Bounds, Interval};
@@ -42,7 +42,7 @@ pub(crate) enum Node {
     Or(Vec<Node>),
     Nor(Vec<Node>),
     Field { path: Path, condition: Condition },
-    Expr(Arc<dyn CompiledExpression>),
+    Expr(Arc<dyn Expression>),
     Schema(Arc<Schema>),
     Constant(bool),
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use crate::error::QueryError;
-use crate::evaluate::{CompiledExpression, ExpressionCompiler, NoExpressions};
+use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
 use crate::matcher::Matcher;
 
 pub use add_fields::AddFields;
@@ -45,7 +45,7 @@ pub(crate) enum Child {
     Include,
     Exclude,
     Nested(Tree),
-    Expression(Arc<dyn CompiledExpression>),
+    Expression(Arc<dyn Expression>),
     Slice(Slice),
     ElemMatch(Matcher),
     Positional,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use crate::error::{ErrorCode, QueryError};
-use crate::evaluate::{CompiledExpression, ExpressionCompiler};
+use crate::evaluate::{Expression, ExpressionCompiler};
 use crate::projection::{AddFields, Projection};
 use crate::value::{measure, type_name_of};
 
@@ -25,7 +25,7 @@ pub(super) struct UpdatePipeline {
 enum Stage {
     AddFields(AddFields),
     Project(Projection),
-    ReplaceRoot(Arc<dyn CompiledExpression>),
+    ReplaceRoot(Arc<dyn Expression>),
 }
 
 impl UpdatePipeline {

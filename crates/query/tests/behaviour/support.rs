@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, DateTime, Document, RawDocumentBuf, Timestamp};
 use quorate_query::value::{DocumentRef, Path, PathValue};
-use quorate_query::{
-    CompiledExpression, ExpressionCompiler, Matcher, QueryError, Update, UpdateContext,
-};
+use quorate_query::{Expression, ExpressionCompiler, Matcher, QueryError, Update, UpdateContext};
 
 /// Whether a query matches, asked of the parsed and of the raw form, which must agree.
 pub(crate) fn matches(query: &Document, document: &Document) -> bool {
@@ -105,7 +103,7 @@ enum TinyExpression {
     Constant(Bson),
 }
 
-impl CompiledExpression for TinyExpression {
+impl Expression for TinyExpression {
     fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>, QueryError> {
         Ok(match self {
             Self::Path(path) => path.evaluate(root).map(PathValue::into_bson),
@@ -115,7 +113,7 @@ impl CompiledExpression for TinyExpression {
 }
 
 impl ExpressionCompiler for TinyLanguage {
-    fn compile(&self, expression: &Bson) -> Result<Arc<dyn CompiledExpression>, QueryError> {
+    fn compile(&self, expression: &Bson) -> Result<Arc<dyn Expression>, QueryError> {
         Ok(Arc::new(match expression {
             Bson::String(text) if text == "$$ROOT" => {
                 return Err(QueryError::bad_value("the tiny language has no variables"));
