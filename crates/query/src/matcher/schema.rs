@@ -3,7 +3,7 @@
 //! A keyword about one kind of value says nothing about other kinds: `minLength` accepts every
 //! number. Keywords that the server knows and refuses are refused here too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document};
 
@@ -50,7 +50,7 @@ enum Rule {
 
 #[derive(Debug, Clone, Default)]
 struct Properties {
-    named: Vec<(String, Schema)>,
+    named: BTreeMap<String, Schema>,
     patterns: Vec<(RegexMatcher, Schema)>,
     additional: Option<Box<Schema>>,
 }
@@ -129,7 +129,10 @@ impl Rule {
 
     fn holds_for_document(&self, document: DocumentRef<'_>) -> bool {
         match self {
-            Self::Required(fields) => fields.iter().all(|field| document.get(field).is_some()),
+            Self::Required(fields) => {
+                let present: BTreeSet<&str> = document.iter().map(|(name, _)| name).collect();
+                fields.iter().all(|field| present.contains(field.as_str()))
+            }
             Self::Properties(properties) => properties.hold(document),
             Self::MinProperties(least) => document.iter().count() >= *least,
             Self::MaxProperties(most) => document.iter().count() <= *most,
@@ -197,15 +200,11 @@ impl Rule {
 impl Properties {
     fn hold(&self, document: DocumentRef<'_>) -> bool {
         document.iter().all(|(name, value)| {
-            let mut known = false;
-            for (field, schema) in &self.named {
-                if field == name {
-                    known = true;
-                    if !schema.validates(value) {
-                        return false;
-                    }
-                }
+            let named = self.named.get(name);
+            if named.is_some_and(|schema| !schema.validates(value)) {
+                return false;
             }
+            let mut known = named.is_some();
             for (pattern, schema) in &self.patterns {
                 if pattern.is_match(name) {
                     known = true;
@@ -334,7 +333,7 @@ fn parse_properties(schema: &Document, depth: usize) -> Parsed<Properties> {
     let mut properties = Properties::default();
     if let Some(argument) = schema.get("properties") {
         for (field, inner) in document("properties", argument)? {
-            properties.named.push((field.clone(), subschema("properties", inner, depth)?));
+            properties.named.insert(field.clone(), subschema("properties", inner, depth)?);
         }
     }
     if let Some(argument) = schema.get("patternProperties") {
