@@ -86,18 +86,17 @@ impl Tree {
 }
 
 impl Projection {
-    /// Parses the projection of a `find` without expressions. The query is needed for `$`.
-    pub fn parse_find(projection: &Document, query: &Matcher) -> Result<Self, QueryError> {
-        Self::parse_find_with(projection, query, &NoExpressions)
+    /// Parses the projection of a `find` without expressions.
+    pub fn parse_find(projection: &Document) -> Result<Self, QueryError> {
+        Self::parse_find_with(projection, &NoExpressions)
     }
 
     /// Parses the projection of a `find`.
     pub fn parse_find_with(
         projection: &Document,
-        query: &Matcher,
         compiler: &dyn ExpressionCompiler,
     ) -> Result<Self, QueryError> {
-        parse::Parser::for_find(query, compiler).parse(projection)
+        parse::Parser::for_find(compiler).parse(projection)
     }
 
     /// Parses the argument of `$project`.
