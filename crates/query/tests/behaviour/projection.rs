@@ -6,8 +6,8 @@ use quorate_query::{Matcher, Projection};
 
 fn find(projection: Document, query: Document, document: &Document) -> Result<Document, i32> {
     let query = Matcher::parse(&query).unwrap();
-    let projection =
-        Projection::parse_find_with(&projection, &TinyLanguage).map_err(|error| error.code().0)?;
+    let projection = Projection::parse_find_with(&projection, &Matcher::match_all(), &TinyLanguage)
+        .map_err(|error| error.code().0)?;
     let details = query.matches_with_details(document).unwrap().expect("the query matches");
     projection.apply(document, details.array_index).map_err(|error| error.code().0)
 }
@@ -174,7 +174,7 @@ fn mixing_and_collisions_are_refused() {
 fn malformed_slices_are_refused() {
     let code = |argument: Bson| {
         let projection = doc! { "l": { "$slice": argument } };
-        Projection::parse_find(&projection).unwrap_err().code().0
+        Projection::parse_find(&projection, &Matcher::match_all()).unwrap_err().code().0
     };
     assert_eq!(code(bson!([1, 0])), 31259);
     assert_eq!(code(bson!([1])), 31272);
@@ -216,7 +216,8 @@ fn unset_is_an_exclusion() {
 #[test]
 fn an_index_can_cover_plain_inclusions() {
     let covered = |projection: Document| {
-        let projection = Projection::parse_find_with(&projection, &TinyLanguage).unwrap();
+        let projection =
+            Projection::parse_find_with(&projection, &Matcher::match_all(), &TinyLanguage).unwrap();
         projection.covered_fields().map(|fields| fields.join(","))
     };
     assert_eq!(covered(doc! { "a": 1, "_id": 0 }).as_deref(), Some("a"));

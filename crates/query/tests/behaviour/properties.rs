@@ -290,7 +290,7 @@ proptest! {
 
     #[test]
     fn projections_and_sorts_never_panic(fields in document(), document in document()) {
-        if let Ok(projection) = Projection::parse_find(&fields)
+        if let Ok(projection) = Projection::parse_find(&fields, &Matcher::match_all())
             && let Ok(shown) = projection.apply(&document, None)
         {
             prop_assert!(shown.len() <= document.len() + fields.len());

@@ -166,7 +166,7 @@ fn wide_input_takes_no_quadratic_time() {
         names.iter().rev().map(|name| (name.clone(), Bson::Int32(1))).collect();
     let OplogUpdate::Entry(entry) = oplog_update(&wide, &reversed) else { panic!("a change") };
     assert_eq!(apply_oplog_update(&wide, &entry).unwrap(), reversed);
-    let projection = Projection::parse_find(&wide).unwrap();
+    let projection = Projection::parse_find(&wide, &Matcher::match_all()).unwrap();
     assert_eq!(projection.apply(&wide, None).unwrap().len(), names.len());
     let points: Vec<Bson> = (0..30_000).map(Bson::Int32).collect();
     let both = Matcher::parse(
