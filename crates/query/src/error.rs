@@ -88,7 +88,8 @@ impl QueryError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MAX_MESSAGE_LENGTH {
-            message.truncate(message.floor_char_boundary(MAX_MESSAGE_LENGTH));
+            let cut = (0..=MAX_MESSAGE_LENGTH).rev().find(|&end| message.is_char_boundary(end));
+            message.truncate(cut.unwrap_or(0));
             message.push('…');
             message.shrink_to_fit();
         }
