@@ -12,3 +12,5 @@ pub mod value;
 pub use error::{ErrorCode, QueryError};
 pub use evaluate::{Expression, ExpressionCompiler, NoExpressions};
 pub use matcher::Matcher;
+
+pub mod expression;
