@@ -14,3 +14,4 @@ pub use evaluate::{Expression, ExpressionCompiler, NoExpressions};
 pub use matcher::Matcher;
 
 pub mod expression;
+pub mod pipeline;

@@ -53,11 +53,16 @@ fn too_deep() -> ExpressionError {
     fail(OVERFLOW, format!("a computed value is nested deeper than {MAX_NESTING} levels"))
 }
 
-/// Roughly how much memory a value takes.
+/// Roughly how much memory a document takes.
 pub(crate) fn approximate_size(document: &Document) -> usize {
     document.iter().fold(ELEMENT_OVERHEAD, |total, (name, value)| {
         total + name.len() + measure(value, 0).unwrap_or(MAX_INTERMEDIATE_BYTES)
     })
+}
+
+/// Roughly how much memory a value takes.
+pub(crate) fn approximate_value_size(value: &Bson) -> usize {
+    measure(value, 0).unwrap_or(MAX_INTERMEDIATE_BYTES)
 }
 
 /// Roughly how much memory a value takes; `None` if it is nested too deeply.

@@ -21,6 +21,11 @@ impl Compiler {
     /// A compiler for expressions that see these variables.
     pub fn new(variables: Variables) -> Self {
         let context = ParseContext::of(&variables);
+        Self::within(variables, context)
+    }
+
+    /// A compiler for expressions that may name more variables than have values yet.
+    pub(crate) fn within(variables: Variables, context: ParseContext) -> Self {
         Self { variables: Arc::new(variables), context }
     }
 }

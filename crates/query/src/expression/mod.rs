@@ -15,9 +15,6 @@
 //! assert_eq!(value, Ok(Some(bson!(12))));
 //! ```
 
-// The stages, which use the rest, come next.
-#![allow(dead_code, unused_imports)]
-
 mod bounds;
 mod compile;
 mod evaluate;
@@ -38,9 +35,10 @@ pub use self::parse::ParseContext;
 pub use self::variables::Variables;
 pub use crate::error::QueryError as ExpressionError;
 
-pub(crate) use self::bounds::{Budget, approximate_size};
+pub(crate) use self::bounds::{approximate_size, approximate_value_size};
 use self::node::Node;
-pub(crate) use self::operand::{Operand, compare_options, is_true};
+pub(crate) use self::operand::{Operand, is_true};
+pub(crate) use self::parse::check_variable_name;
 pub(crate) use self::path::FieldPath;
 pub(crate) use self::variables::Frame;
 

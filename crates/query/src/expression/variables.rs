@@ -17,7 +17,8 @@ use super::{ExpressionError, fail};
 pub struct Variables {
     now: Option<DateTime>,
     cluster_time: Option<Timestamp>,
-    user: BTreeMap<String, Bson>,
+    /// `None` is a variable that is defined and missing.
+    user: BTreeMap<String, Option<Bson>>,
     random: Arc<SplitMix>,
 }
 
@@ -50,7 +51,12 @@ impl Variables {
 
     /// Sets a variable of the caller's.
     pub fn set(&mut self, name: impl Into<String>, value: Bson) {
-        self.user.insert(name.into(), value);
+        self.user.insert(name.into(), Some(value));
+    }
+
+    /// Defines a variable of the caller's that has no value.
+    pub fn set_missing(&mut self, name: impl Into<String>) {
+        self.user.insert(name.into(), None);
     }
 
     /// The names of the caller's variables.
@@ -59,7 +65,7 @@ impl Variables {
     }
 
     pub(crate) fn user(&self, name: &str) -> Option<&Bson> {
-        self.user.get(name)
+        self.user.get(name)?.as_ref()
     }
 
     pub(super) fn now(&self) -> Result<Bson, ExpressionError> {
