@@ -6,10 +6,11 @@ use std::collections::HashSet;
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::sort::SortKeys;
+use super::sort::parse_pattern;
 use crate::error::QueryError;
 use crate::expression::operators::accumulate::{Deviation, Sum, count};
 use crate::expression::{Expression, Frame, Operand, ParseContext, approximate_value_size, fail};
+use crate::sort::{SortKey, SortPattern};
 use crate::value::types::type_name_of;
 use crate::value::{GroupKey, compare};
 
@@ -23,7 +24,7 @@ pub(super) struct Accumulator {
     /// How many values are kept, for the kinds that keep several.
     n: Option<Expression>,
     /// By what documents are ordered, for `$top` and its kin.
-    sort: Option<SortKeys>,
+    sort: Option<SortPattern>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +183,7 @@ impl Accumulator {
         };
         let sort = match (kind.sorts(), options.get("sortBy")) {
             (false, _) => None,
-            (true, Some(Bson::Document(sort))) => Some(SortKeys::parse(sort)?),
+            (true, Some(Bson::Document(sort))) => Some(parse_pattern(sort)?),
             (true, None) => {
                 return Err(required("sortBy", 5788005).err().unwrap_or_else(|| {
                     fail(5788005, format!("Missing value for 'sortBy' of {name}"))
@@ -323,14 +324,14 @@ impl Accumulator {
 
     fn add_sorted(
         &self,
-        entries: &mut Vec<(Vec<Bson>, Bson)>,
+        entries: &mut Vec<(SortKey, Bson)>,
         n: usize,
         value: Operand<'_>,
         frame: Frame<'_>,
         memory: &mut Memory,
     ) -> Result<(), QueryError> {
         let Some(sort) = &self.sort else { return Ok(()) };
-        let key = sort.of(frame.root);
+        let key = sort.key(frame.root)?;
         let value = value.into_bson().unwrap_or(Bson::Null);
         memory.hold_value(&value)?;
         let place =
@@ -396,5 +397,5 @@ pub(super) enum State {
     /// The values, and how many may be kept.
     Many(Vec<Bson>, usize),
     /// What they are sorted by and the values, in order, and how many may be kept.
-    Sorted(Vec<(Vec<Bson>, Bson)>, usize),
+    Sorted(Vec<(SortKey, Bson)>, usize),
 }

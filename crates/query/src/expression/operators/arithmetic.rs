@@ -416,9 +416,9 @@ fn pow(args: &[Operand<'_>]) -> Evaluated {
 /// Whole exponents by repeated squaring, others through doubles.
 fn decimal_power(base: Decimal, exponent: Decimal) -> Decimal {
     /// Beyond this every power of anything but one is infinite or zero anyway.
-    const LARGEST_EXACT_EXPONENT: i64 = 1 << 16;
+    const LARGEST_EXACT_EXPONENT: u64 = 1 << 16;
     let times = if exponent.is_integral() { exponent.to_i64() } else { None };
-    let Some(times) = times.filter(|times| times.abs() <= LARGEST_EXACT_EXPONENT) else {
+    let Some(times) = times.filter(|times| times.unsigned_abs() <= LARGEST_EXACT_EXPONENT) else {
         return Decimal::from_f64(base.to_f64().powf(exponent.to_f64()));
     };
     let mut left = times.unsigned_abs();

@@ -109,6 +109,7 @@ fn powers_roots_and_logarithms() {
         (bson!({ "$pow": [2, -1] }), bson!(0.5)),
         (bson!({ "$pow": [-1, -3] }), bson!(-1)),
         (bson!({ "$pow": [decimal("1.1"), 2] }), decimal("1.21")),
+        (bson!({ "$pow": [decimal("2"), i64::MIN] }), decimal("0")),
         (bson!({ "$sqrt": 16 }), bson!(4.0)),
         (bson!({ "$sqrt": decimal("4") }), decimal("2")),
         (bson!({ "$exp": 0 }), bson!(1.0)),

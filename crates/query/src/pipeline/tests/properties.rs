@@ -108,7 +108,7 @@ fn one_by_one(stages: &[Bson]) -> Vec<Document> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, ..ProptestConfig::default() })]
 
     #[test]
     fn no_pipeline_panics(stages in prop::collection::vec(any_stage(), 0..4)) {
