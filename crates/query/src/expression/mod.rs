@@ -17,6 +17,7 @@
 
 mod bounds;
 mod compile;
+mod depend;
 mod evaluate;
 mod node;
 mod operand;
@@ -36,6 +37,7 @@ pub use self::variables::Variables;
 pub use crate::error::QueryError as ExpressionError;
 
 pub(crate) use self::bounds::{approximate_size, approximate_value_size};
+pub(crate) use self::depend::Dependencies;
 use self::node::Node;
 pub(crate) use self::operand::{Operand, is_true};
 pub(crate) use self::parse::check_variable_name;

@@ -9,7 +9,9 @@ use super::memory::Memory;
 use super::sort::parse_pattern;
 use crate::error::QueryError;
 use crate::expression::operators::accumulate::{Deviation, Sum, count};
-use crate::expression::{Expression, Frame, Operand, ParseContext, approximate_value_size, fail};
+use crate::expression::{
+    Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, fail,
+};
 use crate::sort::{SortKey, SortPattern};
 use crate::value::types::type_name_of;
 use crate::value::{GroupKey, compare};
@@ -201,6 +203,14 @@ impl Accumulator {
             }
         };
         Ok(Self { field, kind, input, n, sort })
+    }
+
+    /// Counts what the accumulator reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        needed.expression(&self.input);
+        if let Some(sort) = &self.sort {
+            sort.fields().for_each(|(path, _)| needed.path(path.head()));
+        }
     }
 
     /// The state before any document. `n` may depend on the group's `_id`, and on nothing else.

@@ -3,6 +3,7 @@
 use bson::{Bson, Document};
 
 use super::bucket::{self, BucketAuto};
+use super::depend::of_query;
 use super::facet::UnionWith;
 use super::group::Group;
 use super::lookup::Lookup;
@@ -20,6 +21,7 @@ use crate::expression::{
     Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name, fail,
 };
 use crate::matcher::Matcher;
+use crate::value::Path;
 use crate::value::types::type_name_of;
 
 /// Reads a pipeline of a command.
@@ -184,7 +186,12 @@ impl Reader<'_> {
         };
         let compiler = Compiler::within(self.variables.clone(), self.context.clone());
         let matcher = Matcher::parse_with(query, &compiler)?;
-        Ok(Stage::Match { computes: mentions_expression(query), query: query.clone(), matcher })
+        Ok(Stage::Match {
+            computes: mentions_expression(query),
+            reads: of_query(query, &self.context),
+            query: query.clone(),
+            matcher,
+        })
     }
 
     /// A reader for a pipeline inside this one.
@@ -244,7 +251,7 @@ impl Reader<'_> {
         let equality = match (text("localField")?, text("foreignField")?) {
             (Some(local), Some(foreign)) => {
                 FieldPath::parse(foreign)?;
-                Some((FieldPath::parse(local)?, foreign.to_owned()))
+                Some((FieldPath::parse(local)?, Path::parse(foreign)?))
             }
             (None, None) => None,
             _ => {

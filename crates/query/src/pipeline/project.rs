@@ -7,7 +7,8 @@ use bson::{Bson, Document};
 
 use crate::error::QueryError;
 use crate::expression::{
-    Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables, caused_by, fail,
+    Dependencies, Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables,
+    caused_by, fail,
 };
 
 /// What happens to one field.
@@ -49,6 +50,30 @@ impl Tree {
             _ => return Err(collision()),
         }
         Ok(())
+    }
+
+    /// Counts what is read at the top level and inside it.
+    fn depend(&self, needed: &mut Dependencies) {
+        for (name, branch) in &self.branches {
+            match branch {
+                Branch::Named => needed.path(name),
+                Branch::Computed(expression) => needed.expression(expression),
+                Branch::Inside(inner) => {
+                    needed.path(name);
+                    inner.depend_on_computed(needed);
+                }
+            }
+        }
+    }
+
+    fn depend_on_computed(&self, needed: &mut Dependencies) {
+        for (_, branch) in &self.branches {
+            match branch {
+                Branch::Named => {}
+                Branch::Computed(expression) => needed.expression(expression),
+                Branch::Inside(inner) => inner.depend_on_computed(needed),
+            }
+        }
     }
 
     fn computes(&self) -> bool {
@@ -217,6 +242,14 @@ impl Projection {
         Ok(Self { tree, including: false })
     }
 
+    /// Counts what the stage reads; true if it keeps nothing else.
+    pub(super) fn depend(&self, needed: &mut Dependencies) -> bool {
+        if self.including {
+            self.tree.depend(needed);
+        }
+        self.including
+    }
+
     pub(super) fn apply(
         &self,
         mut document: Document,
@@ -373,6 +406,11 @@ impl AddFields {
         let expression = Expression::parse(value, context)?;
         let components = FieldPath::parse(path)?;
         tree.insert(components.components(), Branch::Computed(expression), path)
+    }
+
+    /// Counts what the stage reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        self.tree.depend(needed);
     }
 
     pub(super) fn apply(

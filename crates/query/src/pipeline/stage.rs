@@ -17,7 +17,7 @@ use super::system::SystemStage;
 use super::unwind::{self, Unwind};
 use super::{Documents, Pipeline, Run, bucket, count};
 use crate::error::QueryError;
-use crate::expression::{Compiler, Expression, Frame, Operand, fail};
+use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, fail};
 use crate::matcher::Matcher;
 
 /// A stage, ready to run.
@@ -28,6 +28,8 @@ pub(super) enum Stage {
         matcher: Matcher,
         /// Whether expressions are in it, which see the variables of the run.
         computes: bool,
+        /// The fields it reads.
+        reads: Dependencies,
     },
     Project(Projection),
     AddFields(AddFields),

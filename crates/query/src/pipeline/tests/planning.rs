@@ -37,6 +37,50 @@ fn leading_stages_become_a_query() {
 }
 
 #[test]
+fn a_pipeline_knows_which_fields_it_reads() {
+    let needed = |stages: Bson| {
+        parse(stages).needed_fields().map(|fields| fields.into_iter().collect::<Vec<_>>().join(" "))
+    };
+    let cases = vec![
+        (bson!([]), None),
+        (bson!([{ "$match": { "a": 1 } }, { "$limit": 1 }]), None),
+        (
+            bson!([{ "$match": { "a.b": 1, "$or": [{ "c": 1 }, { "$expr": "$d.e" }] } }, { "$count": "n" }]),
+            Some("a c d"),
+        ),
+        (
+            bson!([{ "$group": { "_id": "$k", "s": { "$sum": { "$add": ["$a.b", "$c"] } } } }]),
+            Some("a c k"),
+        ),
+        (bson!([{ "$group": { "_id": "$k", "all": { "$push": "$$ROOT" } } }]), None),
+        (
+            bson!([{ "$group": { "_id": 1, "t": { "$top": { "sortBy": { "s.x": 1 }, "output": "$o" } } } }]),
+            Some("o s"),
+        ),
+        (bson!([{ "$project": { "a.b": 1, "n": "$c.d" } }]), Some("_id a c")),
+        (bson!([{ "$project": { "x": 0 } }]), None),
+        (
+            bson!([{ "$set": { "n": "$q" } }, { "$unwind": "$l" }, { "$sort": { "z": 1 } }, { "$replaceWith": { "v": "$l" } }]),
+            Some("l q z"),
+        ),
+        (
+            bson!([{ "$lookup": { "from": "x", "localField": "f", "foreignField": "g", "as": "h" } }, { "$count": "n" }]),
+            Some("f h"),
+        ),
+        (
+            bson!([{ "$facet": { "a": [{ "$sortByCount": "$t" }], "b": [{ "$count": "n" }] } }]),
+            Some("t"),
+        ),
+        (bson!([{ "$facet": { "a": [] } }]), None),
+        (bson!([{ "$bucketAuto": { "groupBy": "$p", "buckets": 2 } }]), Some("p")),
+        (bson!([{ "$match": { "$jsonSchema": {} } }, { "$count": "n" }]), None),
+    ];
+    for (stages, expected) in cases {
+        assert_eq!(needed(stages.clone()).as_deref(), expected, "{stages}");
+    }
+}
+
+#[test]
 fn a_match_behind_a_sort_and_limit_stays_there() {
     let stages = bson!([{ "$sort": { "_id": 1 } }, { "$limit": 1 }, { "$match": { "_id": 2 } }]);
     assert_eq!(run(stages.clone(), vec![doc! { "_id": 1 }, doc! { "_id": 2 }]), vec![]);
