@@ -14,9 +14,16 @@ const MAX_POSITION: i64 = i32::MAX as i64;
 /// A bit test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BitTest {
-    positions: Vec<u32>,
+    mask: Mask,
     want_set: bool,
     all: bool,
+}
+
+/// Which bits are tested. A binary argument can name millions of them, so it stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Mask {
+    Positions(Vec<u32>),
+    Bytes(Vec<u8>),
 }
 
 impl BitTest {
@@ -28,20 +35,14 @@ impl BitTest {
             "$bitsAllClear" => (false, true),
             _ => (false, false),
         };
-        let positions = match argument {
-            Bson::Array(items) => {
-                items.iter().map(|item| position(operator, item)).collect::<Result<_, _>>()?
-            }
-            Bson::Binary(binary) => (0..binary.bytes.len() * 8)
-                .filter(|bit| binary.bytes[bit / 8] >> (bit % 8) & 1 == 1)
-                .map(|bit| bit as u32)
-                .collect(),
-            number => {
-                let mask = mask(operator, number)?;
-                (0..64).filter(|bit| mask >> bit & 1 == 1).collect()
-            }
+        let mask = match argument {
+            Bson::Array(items) => Mask::Positions(
+                items.iter().map(|item| position(operator, item)).collect::<Result<_, _>>()?,
+            ),
+            Bson::Binary(binary) => Mask::Bytes(binary.bytes.clone()),
+            number => Mask::Bytes(mask(operator, number)?.to_le_bytes().to_vec()),
         };
-        Ok(Self { positions, want_set, all })
+        Ok(Self { mask, want_set, all })
     }
 
     /// Whether the bits of a value pass the test.
@@ -58,8 +59,20 @@ impl BitTest {
     }
 
     fn passes(&self, is_set: impl Fn(u32) -> bool) -> bool {
-        let mut wanted = self.positions.iter().map(|&bit| is_set(bit) == self.want_set);
-        if self.all { wanted.all(|good| good) } else { wanted.any(|good| good) }
+        let good = |bit: u32| is_set(bit) == self.want_set;
+        match &self.mask {
+            Mask::Positions(positions) => self.judge(positions.iter().map(|&bit| good(bit))),
+            Mask::Bytes(bytes) => {
+                let bits = bytes.iter().enumerate().flat_map(|(place, byte)| {
+                    (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| place * 8 + bit)
+                });
+                self.judge(bits.map(|bit| good(bit as u32)))
+            }
+        }
+    }
+
+    fn judge(&self, mut results: impl Iterator<Item = bool>) -> bool {
+        if self.all { results.all(|good| good) } else { results.any(|good| good) }
     }
 }
 

@@ -61,7 +61,9 @@ pub(super) fn apply(
     before: &Document,
     context: &UpdateContext,
 ) -> Result<Document, QueryError> {
-    let dynamic = modifications.iter().any(|modification| modification.path.is_dynamic());
+    // Plain paths were compared when they were parsed, and one path cannot meet another.
+    let dynamic = modifications.len() > 1
+        && modifications.iter().any(|modification| modification.path.is_dynamic());
     let mut touched = dynamic.then(Touched::default);
     let mut growth = Growth::default();
     let mut root = Bson::Document(before.clone());

@@ -95,3 +95,10 @@ fn nesting_ends_at_the_limit_with_an_error() {
     assert_eq!(refusal(doc! { "a": not }), 2);
     assert_eq!(refusal(Document::from_iter([(vec!["a"; 300].join("."), Bson::Int32(1))])), 15);
 }
+
+#[test]
+fn too_many_regular_expressions_are_refused() {
+    let many: Vec<Bson> = (0..1_001).map(|n| regex(&format!("a{n}"), "")).collect();
+    assert_eq!(refusal(doc! { "a": { "$in": many.clone() } }), 2);
+    assert!(Matcher::parse(&doc! { "a": { "$in": many[..50].to_vec() } }).is_ok());
+}
