@@ -64,6 +64,10 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
             bucket.depend(needed);
             true
         }
+        Stage::Window(window) => {
+            window.depend(needed);
+            false
+        }
         Stage::Lookup(lookup) => {
             needed.path(&lookup.into.dotted());
             if let Some((local, _)) = &lookup.equality {

@@ -30,6 +30,8 @@ mod sort;
 mod stage;
 mod system;
 mod unwind;
+mod window;
+mod window_frame;
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use super::sort::SortStage;
 use super::stage::Stage;
 use super::system::SystemStage;
 use super::unwind::Unwind;
+use super::window::WindowStage;
 use super::{MAX_PIPELINE_DEPTH, MAX_STAGES, Pipeline};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
@@ -157,6 +158,7 @@ impl Reader<'_> {
                 expression: Expression::parse(spec, context)?,
                 stage: "$replaceWith",
             },
+            "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?),
             "$sample" => Stage::Sample(sample_size(spec)?),
             "$unionWith" => Stage::UnionWith(self.union_with(spec)?),
             "$redact" => Stage::Redact(Expression::parse(spec, &context.clone().for_redact())?),

@@ -15,6 +15,7 @@ use super::sample;
 use super::sort::{self, SortStage};
 use super::system::SystemStage;
 use super::unwind::{self, Unwind};
+use super::window::{self, WindowStage};
 use super::{Documents, Pipeline, Run, bucket, count};
 use crate::error::QueryError;
 use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, fail};
@@ -45,6 +46,7 @@ pub(super) enum Stage {
     Sort(SortStage),
     Group(Group),
     BucketAuto(BucketAuto),
+    Window(WindowStage),
     Sample(u64),
     Lookup(Lookup),
     UnionWith(UnionWith),
@@ -85,6 +87,7 @@ impl Stage {
             Self::Sort(_) => sort::run(shared, input, run),
             Self::Group(_) => group::run(shared, input, run),
             Self::BucketAuto(_) => bucket::run(shared, input, run),
+            Self::Window(_) => window::run(shared, input, run),
             Self::Sample(size) => sample::run(*size, input, run),
             Self::Lookup(_) => lookup::run(shared, input, run),
             Self::UnionWith(_) => facet::run_union(shared, input, run),

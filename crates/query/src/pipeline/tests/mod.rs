@@ -5,6 +5,7 @@ mod joining;
 mod planning;
 mod properties;
 mod shaping;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
