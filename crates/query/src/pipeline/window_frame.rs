@@ -16,7 +16,15 @@ pub(super) enum Window {
     /// By position.
     Documents(Bound<i64>, Bound<i64>),
     /// By what documents are sorted by, as distances from the document's own value.
-    Range(Bound<Bson>, Bound<Bson>, Option<String>),
+    Range(Box<Range>),
+}
+
+/// A window by value; the unit makes distances of dates.
+#[derive(Clone, Debug)]
+pub(super) struct Range {
+    low: Bound<Bson>,
+    high: Bound<Bson>,
+    unit: Option<String>,
 }
 
 /// One end of a window.
@@ -110,7 +118,7 @@ impl Window {
         {
             return Err(fail(5339900, "Lower bound must not exceed upper bound"));
         }
-        Ok(Self::Range(low, high, unit))
+        Ok(Self::Range(Box::new(Range { low, high, unit })))
     }
 
     /// The first row of the window and the one after its last.
@@ -131,7 +139,8 @@ impl Window {
                 };
                 Ok((low, high.max(low)))
             }
-            Self::Range(low, high, unit) => {
+            Self::Range(range) => {
+                let Range { low, high, unit } = &**range;
                 let own = keys[row];
                 let edge = |offset: &Bson| distant(own, offset, unit.as_deref());
                 let low = match low {
