@@ -68,6 +68,10 @@ fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
             window.depend(needed);
             false
         }
+        Stage::GraphLookup(lookup) => {
+            lookup.depend(needed);
+            false
+        }
         Stage::Lookup(lookup) => {
             needed.path(&lookup.into.dotted());
             if let Some((local, _)) = &lookup.equality {

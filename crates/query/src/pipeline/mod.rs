@@ -17,6 +17,7 @@ mod bucket;
 mod count;
 mod depend;
 mod facet;
+mod graph_lookup;
 mod group;
 mod lookup;
 mod memory;

@@ -6,6 +6,7 @@ use bson::{Bson, Document};
 
 use super::bucket::BucketAuto;
 use super::facet::{self, UnionWith};
+use super::graph_lookup::{self, GraphLookup};
 use super::group::{self, Group};
 use super::lookup::{self, Lookup};
 use super::output::Output;
@@ -49,6 +50,7 @@ pub(super) enum Stage {
     Window(WindowStage),
     Sample(u64),
     Lookup(Lookup),
+    GraphLookup(GraphLookup),
     UnionWith(UnionWith),
     Facet(Vec<(String, Pipeline)>),
     Documents(Expression),
@@ -90,6 +92,7 @@ impl Stage {
             Self::Window(_) => window::run(shared, input, run),
             Self::Sample(size) => sample::run(*size, input, run),
             Self::Lookup(_) => lookup::run(shared, input, run),
+            Self::GraphLookup(_) => graph_lookup::run(shared, input, run),
             Self::UnionWith(_) => facet::run_union(shared, input, run),
             Self::Facet(_) => facet::run_facet(shared, input, run),
             Self::Documents(expression) => literal_documents(expression, run),
@@ -125,6 +128,7 @@ impl Stage {
                 }
                 names.extend(lookup.from.as_deref());
             }
+            Self::GraphLookup(lookup) => names.push(&lookup.from),
             Self::UnionWith(union) => {
                 inner(&union.pipeline);
                 names.extend(union.collection.as_deref());

@@ -155,7 +155,7 @@ impl WindowStage {
             let rows = Rows { entries: partition, sort: &self.sort, run };
             let mut columns = Vec::with_capacity(self.outputs.len());
             for (_, function) in &self.outputs {
-                let column = function.compute(&rows, &mut memory)?;
+                let column = function.compute(&rows)?;
                 column.iter().flatten().try_for_each(|value| memory.hold_value(value))?;
                 columns.push(column.into_iter());
             }
@@ -327,14 +327,10 @@ impl Function {
     }
 
     /// The value for each row; `None` leaves the field as it is.
-    fn compute(
-        &self,
-        rows: &Rows<'_>,
-        memory: &mut Memory,
-    ) -> Result<Vec<Option<Bson>>, QueryError> {
+    fn compute(&self, rows: &Rows<'_>) -> Result<Vec<Option<Bson>>, QueryError> {
         let count = rows.entries.len();
         match self {
-            Self::Accumulator(accumulator, window) => accumulate(accumulator, window, rows, memory),
+            Self::Accumulator(accumulator, window) => accumulate(accumulator, window, rows),
             Self::Number => Ok((1..=count).map(|number| Some(whole(number))).collect()),
             Self::Rank { dense } => Ok(rank(rows, *dense)),
             Self::Shift { output, by, default } => {
@@ -402,21 +398,26 @@ fn accumulate(
     accumulator: &Accumulator,
     window: &Window,
     rows: &Rows<'_>,
-    memory: &mut Memory,
 ) -> Result<Vec<Option<Bson>>, QueryError> {
     let keys = rows.sorted_by();
     let nothing = Document::new();
     let start = || accumulator.start(&Bson::Null, Frame::new(&nothing, &rows.run.variables));
+    let fresh = || Memory::new("$setWindowFields", rows.run.memory_limit);
+    // What a window holds is given back with it, so each has its own count.
+    let mut memory = fresh();
     let mut running: Option<(usize, usize, State)> = None;
     let mut column = Vec::with_capacity(keys.len());
     for row in 0..keys.len() {
         let (low, high) = window.around(row, &keys)?;
         let (mut next, mut state) = match running.take() {
             Some((from, to, state)) if from == low && to <= high => (to, state),
-            _ => (low, start()?),
+            _ => {
+                memory = fresh();
+                (low, start()?)
+            }
         };
         while next < high {
-            accumulator.add(&mut state, rows.frame(next), memory)?;
+            accumulator.add(&mut state, rows.frame(next), &mut memory)?;
             next += 1;
         }
         column.push(Some(accumulator.finish(state.clone())));

@@ -115,6 +115,36 @@ fn lookup_by_pipeline_sees_its_variables() {
 }
 
 #[test]
+fn graph_lookup_follows_and_stops() {
+    let chain = |extra: Bson| {
+        let mut spec = doc! {
+            "from": "staff", "startWith": "$boss", "connectFromField": "boss",
+            "connectToField": "name", "as": "above",
+        };
+        spec.extend(extra.as_document().unwrap().clone());
+        bson!([{ "$graphLookup": spec }, { "$project": { "names": "$above.name", "depths": "$above.d" } }])
+    };
+    let dot = || vec![doc! { "_id": 4, "boss": ["Cid", "Dot"] }];
+    let names = |extra: Bson| run(chain(extra), dot())[0].get("names").unwrap().clone();
+    // Dot is her own boss: a loop that must not turn for ever.
+    assert_eq!(names(bson!({})), bson!(["Cid", "Dot", "Ben", "Ada"]));
+    assert_eq!(names(bson!({ "maxDepth": 0 })), bson!(["Cid", "Dot"]));
+    assert_eq!(
+        names(bson!({ "restrictSearchWithMatch": { "name": { "$ne": "Ben" } } })),
+        bson!(["Cid", "Dot"])
+    );
+    let found = run(chain(bson!({ "depthField": "d" })), dot());
+    assert_eq!(found[0].get("depths").unwrap(), &bson!([0_i64, 0_i64, 1_i64, 2_i64]));
+    refuse(vec![
+        (bson!({ "$graphLookup": 1 }), 9),
+        (bson!({ "$graphLookup": { "from": "x" } }), 40105),
+        (bson!({ "$graphLookup": { "x": 1 } }), 40104),
+        (bson!({ "$graphLookup": { "connectToField": 1 } }), 40103),
+        (bson!({ "$graphLookup": { "from": "x", "maxDepth": -1 } }), 40101),
+    ]);
+}
+
+#[test]
 fn unions_come_after_and_lazily() {
     let stages = bson!([{ "$unionWith": { "coll": "stock", "pipeline": [{ "$match": { "count": { "$gt": 10 } } }] } }, { "$project": { "_id": 1 } }]);
     assert_eq!(

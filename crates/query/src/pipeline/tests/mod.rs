@@ -65,6 +65,16 @@ fn environment() -> Arc<dyn Environment> {
             doc! { "_id": 3, "count": 30 },
         ],
     );
+    let boss = |id: i32, name: &str, boss: Bson| doc! { "_id": id, "name": name, "boss": boss };
+    collections.insert(
+        "staff".to_owned(),
+        vec![
+            boss(1, "Ada", Bson::Null),
+            boss(2, "Ben", "Ada".into()),
+            boss(3, "Cid", "Ben".into()),
+            boss(4, "Dot", vec!["Cid", "Dot"].into()),
+        ],
+    );
     Arc::new(Collections(collections))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, bson, doc};
 
-use super::super::{Output, Pipeline, WhenMatched, WhenNotMatched};
+use super::super::{MAX_STAGES, Output, Pipeline, WhenMatched, WhenNotMatched};
 use super::{array, environment, refuse, run};
 use crate::expression::Variables;
 
@@ -176,6 +176,23 @@ fn what_parsing_refuses() {
     assert_eq!(Pipeline::parse(&array(nested), &Variables::new(0)).unwrap_err().code().0, 43);
     let many: Vec<Bson> = (0..1001).map(|_| bson!({ "$skip": 1 })).collect();
     assert_eq!(Pipeline::parse(&many, &Variables::new(0)).unwrap_err().code().0, 7749501);
+    // Stages count through all levels.
+    let half = &many[..600];
+    let inner = [half, &[bson!({ "$unionWith": { "coll": "x", "pipeline": half } })]].concat();
+    assert_eq!(Pipeline::parse(&inner, &Variables::new(0)).unwrap_err().code().0, 7749501);
+}
+
+#[test]
+fn the_longest_pipeline_fits_the_stack() {
+    let stages: Vec<Bson> = (0..MAX_STAGES)
+        .map(|n| match n % 4 {
+            0 => bson!({ "$set": { "n": { "$add": ["$n", 1] } } }),
+            1 => bson!({ "$unwind": "$n" }),
+            2 => bson!({ "$match": { "n": { "$gt": 0 } } }),
+            _ => bson!({ "$sort": { "n": 1 } }),
+        })
+        .collect();
+    assert_eq!(run(Bson::Array(stages), vec![doc! { "n": 0 }]), vec![doc! { "n": 250 }]);
 }
 
 #[test]
