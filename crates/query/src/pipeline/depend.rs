@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use bson::{Bson, Document};
+use bson::{Bson, Document, RawDocument};
 
 use super::Pipeline;
 use super::stage::Stage;
@@ -24,6 +24,39 @@ pub(super) fn needed_fields(pipeline: &Pipeline) -> Option<BTreeSet<String>> {
         }
     }
     None
+}
+
+/// Turns stored bytes into the documents that a pipeline takes in, leaving out what it never reads.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    needed: Option<BTreeSet<String>>,
+}
+
+impl Decoder {
+    pub(super) fn of(pipeline: &Pipeline) -> Self {
+        Self { needed: needed_fields(pipeline) }
+    }
+
+    /// The document, as far as the pipeline reads it.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not valid BSON.
+    pub fn decode(&self, raw: &RawDocument) -> Result<Document, bson::error::Error> {
+        let Some(needed) = &self.needed else { return Document::try_from(raw) };
+        let mut document = Document::new();
+        for element in raw.iter_elements() {
+            let element = element?;
+            let name = element.key().as_str();
+            if needed.contains(name) {
+                document.insert(name, Bson::try_from(element.value()?)?);
+                if document.len() == needed.len() {
+                    break;
+                }
+            }
+        }
+        Ok(document)
+    }
 }
 
 /// Counts what a stage reads; true if nothing behind it can read more.

@@ -42,6 +42,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 
+pub use self::depend::Decoder;
 pub use self::output::{Merge, Output, WhenMatched, WhenNotMatched};
 pub use self::pushdown::Pushdown;
 use self::stage::Stage;
@@ -178,6 +179,11 @@ impl Pipeline {
     /// it needs the whole documents.
     pub fn needed_fields(&self) -> Option<BTreeSet<String>> {
         depend::needed_fields(self)
+    }
+
+    /// What turns stored bytes into this pipeline's input, decoding no more than it reads.
+    pub fn decoder(&self) -> Decoder {
+        Decoder::of(self)
     }
 
     /// The leading `$match` stages as a query, as far as they hold no expressions.

@@ -81,6 +81,18 @@ fn a_pipeline_knows_which_fields_it_reads() {
 }
 
 #[test]
+fn only_what_is_read_is_decoded() {
+    let raw =
+        bson::RawDocumentBuf::try_from(&doc! { "_id": 1, "a": { "b": 2 }, "c": [1] }).unwrap();
+    let counted = parse(bson!([{ "$group": { "_id": "$a.b" } }])).decoder();
+    assert_eq!(counted.decode(&raw).unwrap(), doc! { "a": { "b": 2 } });
+    let nothing = parse(bson!([{ "$count": "n" }])).decoder();
+    assert_eq!(nothing.decode(&raw).unwrap(), doc! {});
+    let whole = parse(bson!([{ "$limit": 1 }])).decoder();
+    assert_eq!(whole.decode(&raw).unwrap(), doc! { "_id": 1, "a": { "b": 2 }, "c": [1] });
+}
+
+#[test]
 fn a_match_behind_a_sort_and_limit_stays_there() {
     let stages = bson!([{ "$sort": { "_id": 1 } }, { "$limit": 1 }, { "$match": { "_id": 2 } }]);
     assert_eq!(run(stages.clone(), vec![doc! { "_id": 1 }, doc! { "_id": 2 }]), vec![]);
