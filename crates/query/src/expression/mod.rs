@@ -33,7 +33,7 @@ use bson::{Bson, Document};
 
 pub use self::compile::Compiler;
 pub use self::parse::ParseContext;
-pub use self::variables::Variables;
+pub use self::variables::{Interrupt, Variables};
 pub use crate::error::QueryError as ExpressionError;
 
 pub(crate) use self::bounds::{approximate_size, approximate_value_size};

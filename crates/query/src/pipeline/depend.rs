@@ -45,6 +45,9 @@ impl Decoder {
     pub fn decode(&self, raw: &RawDocument) -> Result<Document, bson::error::Error> {
         let Some(needed) = &self.needed else { return Document::try_from(raw) };
         let mut document = Document::new();
+        if needed.is_empty() {
+            return Ok(document);
+        }
         for element in raw.iter_elements() {
             let element = element?;
             let name = element.key().as_str();

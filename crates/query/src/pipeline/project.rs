@@ -418,8 +418,25 @@ impl AddFields {
         document: Document,
         variables: &Variables,
     ) -> Result<Document, QueryError> {
-        let mut changed = document.clone();
-        self.tree.compute(&mut changed, Frame::new(&document, variables))?;
+        if self.tree.branches.iter().any(|(_, branch)| matches!(branch, Branch::Inside(_))) {
+            let mut changed = document.clone();
+            self.tree.compute(&mut changed, Frame::new(&document, variables))?;
+            return Ok(changed);
+        }
+        // Every value is computed from the document as it was; only then is it changed, in place.
+        let mut values = Vec::with_capacity(self.tree.branches.len());
+        for (name, branch) in &self.tree.branches {
+            if let Branch::Computed(expression) = branch {
+                values.push((name, expression.evaluate(&document, variables)?));
+            }
+        }
+        let mut changed = document;
+        for (name, value) in values {
+            match value {
+                Some(value) => changed.insert(name.as_str(), value),
+                None => changed.remove(name),
+            };
+        }
         Ok(changed)
     }
 }

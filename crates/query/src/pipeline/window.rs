@@ -417,6 +417,7 @@ fn accumulate(
             }
         };
         while next < high {
+            rows.run.variables.step()?;
             accumulator.add(&mut state, rows.frame(next), &mut memory)?;
             next += 1;
         }
