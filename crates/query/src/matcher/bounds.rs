@@ -138,25 +138,29 @@ impl Bounds {
     }
 
     fn intersect(&self, other: &Self) -> Self {
+        // Both sides are sorted, so whichever interval ends first meets nothing further.
         let mut intervals = Vec::new();
-        for left in &self.intervals {
-            for right in &other.intervals {
-                intervals.push(left.intersect(right));
+        let (mut left, mut right) = (self.intervals.iter(), other.intervals.iter());
+        let (mut next_left, mut next_right) = (left.next(), right.next());
+        while let (Some(a), Some(b)) = (next_left, next_right) {
+            intervals.push(a.intersect(b));
+            if compare_upper(&a.upper, &b.upper).is_le() {
+                next_left = left.next();
+            } else {
+                next_right = right.next();
             }
         }
         Self::new(intervals)
     }
 
-    fn union(self, other: Self) -> Self {
-        let mut intervals = self.intervals;
-        intervals.extend(other.intervals);
-        Self::new(intervals)
-    }
-
     fn is_within(&self, other: &Self) -> bool {
-        self.intervals
-            .iter()
-            .all(|interval| other.intervals.iter().any(|outer| interval.is_within(outer)))
+        self.intervals.iter().all(|interval| {
+            // Only the last interval that starts no later can hold this one.
+            let after = other
+                .intervals
+                .partition_point(|outer| compare_lower(&outer.lower, &interval.lower).is_le());
+            after.checked_sub(1).is_some_and(|found| interval.is_within(&other.intervals[found]))
+        })
     }
 
     /// A rough order of how much is left to scan: points before ranges, few before many.
@@ -283,11 +287,13 @@ fn node_bounds(node: &Node, path: &str, multikey: bool) -> Option<Bounds> {
         Node::And(children) => {
             combine(children.iter().map(|child| node_bounds(child, path, multikey)), multikey)
         }
-        Node::Or(children) => children
-            .iter()
-            .map(|child| node_bounds(child, path, multikey))
-            .reduce(|all, next| Some(all?.union(next?)))
-            .flatten(),
+        Node::Or(children) => {
+            let mut intervals = Vec::new();
+            for child in children {
+                intervals.extend(node_bounds(child, path, multikey)?.intervals);
+            }
+            Some(Bounds::new(intervals))
+        }
         Node::Field { path: own, condition } if own.as_str() == path => {
             condition_bounds(condition, multikey)
         }

@@ -150,13 +150,15 @@ impl Parser<'_> {
         if branches.is_empty() {
             return Err(QueryError::bad_value("$and/$or/$nor must be a nonempty array"));
         }
-        branches
-            .iter()
-            .map(|branch| match branch {
-                Bson::Document(query) => self.query(query, depth + 1),
-                _ => Err(QueryError::bad_value("$or/$and/$nor entries need to be full objects")),
-            })
-            .collect()
+        // Loops instead of iterator chains: each adaptor would be a frame per level.
+        let mut nodes = Vec::with_capacity(branches.len());
+        for branch in branches {
+            let Bson::Document(query) = branch else {
+                return Err(QueryError::bad_value("$or/$and/$nor entries need to be full objects"));
+            };
+            nodes.push(self.query(query, depth + 1)?);
+        }
+        Ok(nodes)
     }
 
     /// The right side of a field: a document of operators, a regular expression, or a value.

@@ -8,6 +8,7 @@ mod add_fields;
 mod apply;
 mod parse;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
@@ -37,6 +38,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
     children: Vec<(String, Child)>,
+    positions: BTreeMap<String, usize>,
 }
 
 /// What happens to one field.
@@ -60,7 +62,17 @@ pub(crate) struct Slice {
 
 impl Tree {
     fn get(&self, name: &str) -> Option<&Child> {
-        self.children.iter().find(|(field, _)| field == name).map(|(_, child)| child)
+        self.positions.get(name).map(|&position| &self.children[position].1)
+    }
+
+    fn get_mut(&mut self, name: &str) -> Option<&mut Child> {
+        self.positions.get(name).map(|&position| &mut self.children[position].1)
+    }
+
+    /// Adds a field that is not there yet.
+    fn push(&mut self, name: &str, child: Child) {
+        self.positions.insert(name.to_owned(), self.children.len());
+        self.children.push((name.to_owned(), child));
     }
 
     /// Whether anything below is computed, so that it appears even where nothing was stored.

@@ -51,10 +51,13 @@ impl<'a> Parser<'a> {
         let kind = self.kind.unwrap_or_else(|| self.kind_of_ambiguous());
         match kind {
             Kind::Inclusion if !self.id_specified => {
-                root.children.insert(0, ("_id".to_owned(), Child::Include));
+                root.push("_id", Child::Include);
             }
             Kind::Exclusion if self.id_included => {
-                root.children.retain(|(field, _)| field != "_id");
+                // It stays anyway, and an exclusion has no place for what is included.
+                if let Some(child) = root.get_mut("_id") {
+                    *child = Child::Include;
+                }
             }
             _ => {}
         }
@@ -379,15 +382,11 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
     let Some((last, parents)) = parts.split_last() else { return Ok(()) };
     let mut tree = root;
     for (level, part) in parents.iter().enumerate() {
-        let position = match tree.children.iter().position(|(name, _)| name == part) {
-            Some(position) => position,
-            None => {
-                tree.children.push(((*part).to_owned(), Child::Nested(Tree::default())));
-                tree.children.len() - 1
-            }
-        };
-        match &mut tree.children[position].1 {
-            Child::Nested(inner) => tree = inner,
+        if tree.get(part).is_none() {
+            tree.push(part, Child::Nested(Tree::default()));
+        }
+        match tree.get_mut(part) {
+            Some(Child::Nested(inner)) => tree = inner,
             _ => {
                 return Err(QueryError::location(
                     31249,
@@ -402,7 +401,7 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
     if tree.get(last).is_some() {
         return Err(QueryError::location(31250, format!("Path collision at {path}")));
     }
-    tree.children.push(((*last).to_owned(), child));
+    tree.push(last, child);
     Ok(())
 }
 

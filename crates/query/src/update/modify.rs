@@ -66,7 +66,7 @@ pub(super) fn apply(
         && modifications.iter().any(|modification| modification.path.is_dynamic());
     let mut touched = dynamic.then(Touched::default);
     let mut growth = Growth::default();
-    let mut root = Bson::Document(before.clone());
+    let mut root = Bson::Document(without_fields(before, modifications));
     for modification in modifications {
         if matches!(modification.operator, Operator::SetOnInsert(_)) && !context.inserting {
             continue;
@@ -101,6 +101,26 @@ pub(super) fn apply(
         }
         _ => Ok(before.clone()),
     }
+}
+
+/// A copy of the document, without the fields that `$unset` names if they are many: removed one by
+/// one, each would move all that follow it.
+fn without_fields(before: &Document, modifications: &[Modification]) -> Document {
+    const FEW: usize = 16;
+    let unset: BTreeSet<&str> = modifications
+        .iter()
+        .filter(|modification| matches!(modification.operator, Operator::Unset))
+        .filter(|modification| modification.path.components.len() == 1)
+        .map(|modification| modification.path.as_str())
+        .collect();
+    if unset.len() <= FEW {
+        return before.clone();
+    }
+    before
+        .iter()
+        .filter(|(name, _)| !unset.contains(name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 fn check_id(before: &Document, after: &Document) -> Result<(), QueryError> {
