@@ -3,6 +3,8 @@
 //! Owns syntax, variable scopes and constant folding; the meaning of operators with ordinary
 //! arguments is in `operators`, which this file finds by name.
 
+use std::collections::{BTreeSet, HashMap};
+
 use bson::{Bson, Document};
 
 use super::node::{Base, Convert, Node, Pattern};
@@ -16,7 +18,7 @@ use crate::value::types::type_name_of;
 /// Which variables an expression may use besides the system's.
 #[derive(Clone, Debug, Default)]
 pub struct ParseContext {
-    user: Vec<String>,
+    user: BTreeSet<String>,
     redact: bool,
 }
 
@@ -29,7 +31,7 @@ impl ParseContext {
     /// The same with a variable of the caller's.
     #[must_use]
     pub fn with_variable(mut self, name: impl Into<String>) -> Self {
-        self.user.push(name.into());
+        self.user.insert(name.into());
         self
     }
 
@@ -47,7 +49,7 @@ impl ParseContext {
 
 /// Reads an expression.
 pub(super) fn parse(value: &Bson, context: &ParseContext) -> Result<Node, ExpressionError> {
-    Parser { context, locals: Vec::new(), depth: 0 }.expression(value)
+    Parser { context, locals: Locals::default(), depth: 0 }.expression(value)
 }
 
 /// Refuses names that no variable of a user may have.
@@ -74,9 +76,39 @@ pub(crate) fn check_variable_name(name: &str) -> Result<(), ExpressionError> {
 
 struct Parser<'a> {
     context: &'a ParseContext,
-    /// Variables bound around the current place; the position is the slot.
-    locals: Vec<String>,
+    locals: Locals,
     depth: usize,
+}
+
+/// Variables bound around the current place; the position is the slot.
+#[derive(Default)]
+struct Locals {
+    names: Vec<String>,
+    /// The slots of each name, the innermost last, so that many variables stay cheap to find.
+    slots: HashMap<String, Vec<usize>>,
+}
+
+impl Locals {
+    fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn slot(&self, name: &str) -> Option<usize> {
+        self.slots.get(name)?.last().copied()
+    }
+
+    fn bind(&mut self, name: &str) {
+        self.slots.entry(name.to_owned()).or_default().push(self.names.len());
+        self.names.push(name.to_owned());
+    }
+
+    fn truncate(&mut self, length: usize) {
+        for name in self.names.drain(length..) {
+            if let Some(slots) = self.slots.get_mut(&name) {
+                slots.pop();
+            }
+        }
+    }
 }
 
 impl Parser<'_> {
@@ -167,12 +199,12 @@ impl Parser<'_> {
 
     /// What `$field` starts from: `$let` may bind `CURRENT` anew.
     fn current(&self) -> Base {
-        self.locals.iter().rposition(|local| local == "CURRENT").map_or(Base::Current, Base::Slot)
+        self.locals.slot("CURRENT").map_or(Base::Current, Base::Slot)
     }
 
     /// The variable of a name, or the constant it stands for.
     fn base(&self, name: &str) -> Result<Result<Base, Bson>, ExpressionError> {
-        if let Some(slot) = self.locals.iter().rposition(|local| local == name) {
+        if let Some(slot) = self.locals.slot(name) {
             return Ok(Ok(Base::Slot(slot)));
         }
         Ok(Ok(match name {
@@ -184,7 +216,7 @@ impl Parser<'_> {
             "DESCEND" | "PRUNE" | "KEEP" if self.context.redact => {
                 return Ok(Err(Bson::String(name.to_ascii_lowercase())));
             }
-            _ if self.context.user.iter().any(|user| user == name) => Base::User(name.to_owned()),
+            _ if self.context.user.contains(name) => Base::User(name.to_owned()),
             "" => return Err(fail(16866, "empty variable names are not allowed")),
             _ => return Err(fail(17276, format!("Use of undefined variable: {name}"))),
         }))
@@ -390,7 +422,7 @@ impl Parser<'_> {
             values.push(self.expression(value)?);
         }
         let first_slot = self.locals.len();
-        self.locals.extend(vars.keys().cloned());
+        vars.keys().for_each(|name| self.locals.bind(name));
         let body = self.boxed(body);
         self.locals.truncate(first_slot);
         Ok(Node::Let { first_slot, values, body: body? })
@@ -399,7 +431,7 @@ impl Parser<'_> {
     /// Reads an expression in which the given names are bound.
     fn within(&mut self, names: &[&str], body: &Bson) -> Result<Box<Node>, ExpressionError> {
         let outer = self.locals.len();
-        self.locals.extend(names.iter().map(|name| (*name).to_owned()));
+        names.iter().for_each(|name| self.locals.bind(name));
         let body = self.boxed(body);
         self.locals.truncate(outer);
         body

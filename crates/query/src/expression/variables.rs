@@ -70,7 +70,7 @@ impl Variables {
     /// Counts a step of a loop, and asks from time to time whether to go on.
     pub(crate) fn step(&self) -> Result<(), ExpressionError> {
         let Some(interrupt) = &self.interrupt else { return Ok(()) };
-        if self.steps.fetch_add(1, Ordering::Relaxed) % STEPS_BETWEEN_CHECKS == 0 {
+        if self.steps.fetch_add(1, Ordering::Relaxed).is_multiple_of(STEPS_BETWEEN_CHECKS) {
             interrupt.check()?;
         }
         Ok(())

@@ -3,6 +3,8 @@
 //! A specification becomes a tree of field names. Unlike a `find` projection, a sub-document is
 //! always a sub-projection, and there are no positional operators.
 
+use std::collections::HashMap;
+
 use bson::{Bson, Document};
 
 use crate::error::QueryError;
@@ -26,23 +28,30 @@ enum Branch {
 #[derive(Clone, Debug, Default)]
 struct Tree {
     branches: Vec<(String, Branch)>,
+    /// Where each name stands, so that wide specifications stay linear.
+    places: HashMap<String, usize>,
 }
 
 impl Tree {
     fn get(&self, name: &str) -> Option<&Branch> {
-        self.branches.iter().find(|(known, _)| known == name).map(|(_, branch)| branch)
+        self.branches.get(*self.places.get(name)?).map(|(_, branch)| branch)
+    }
+
+    fn push(&mut self, name: &str, branch: Branch) {
+        self.places.insert(name.to_owned(), self.branches.len());
+        self.branches.push((name.to_owned(), branch));
     }
 
     fn insert(&mut self, path: &[String], branch: Branch, whole: &str) -> Result<(), QueryError> {
         let collision = || fail(31250, format!("Path collision at {whole}"));
         let Some((first, rest)) = path.split_first() else { return Ok(()) };
-        let position = self.branches.iter().position(|(known, _)| known == first);
+        let position = self.places.get(first).copied();
         match (rest, position.and_then(|position| self.branches.get_mut(position))) {
-            ([], None) => self.branches.push((first.clone(), branch)),
+            ([], None) => self.push(first, branch),
             (rest, None) => {
                 let mut inner = Self::default();
                 inner.insert(rest, branch, whole)?;
-                self.branches.push((first.clone(), Branch::Inside(inner)));
+                self.push(first, Branch::Inside(inner));
             }
             (rest @ [_, ..], Some((_, Branch::Inside(inner)))) => {
                 inner.insert(rest, branch, whole)?;
@@ -204,7 +213,7 @@ impl Projection {
         let including = mode.unwrap_or_else(|| id.unwrap_or(true));
         match (including, id) {
             (true, None) if tree.get("_id").is_none() => {
-                tree.branches.insert(0, ("_id".to_owned(), Branch::Named));
+                tree.push("_id", Branch::Named);
             }
             (true, Some(true)) | (false, Some(false)) => {
                 tree.insert(&["_id".to_owned()], Branch::Named, "_id")?;
