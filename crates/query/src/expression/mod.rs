@@ -23,6 +23,7 @@ mod node;
 mod operand;
 pub(crate) mod operators;
 mod parse;
+mod parse_special;
 mod path;
 mod variables;
 
