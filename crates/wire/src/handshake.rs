@@ -1,0 +1,158 @@
+//! Reading what the first hello reply on a connection says about that connection.
+//!
+//! The same document that `hello` reads as news about the server also carries the limits of the
+//! connection, the compressors both sides know, and the first step of authentication. Follows the
+//! MongoDB Handshake specification (`source/mongodb-handshake/handshake.md`).
+
+use bson::raw::RawDocument;
+use quorate_protocol::HelloReply;
+
+use crate::compression::CompressorId;
+use crate::field::{Field, FieldError, elements};
+use crate::header::{MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE};
+use crate::hello::{HelloError, MAX_TEXT_LENGTH, parse_hello};
+
+/// `maxWriteBatchSize` of a server that does not say.
+pub const DEFAULT_MAX_WRITE_BATCH_SIZE: usize = 100_000;
+
+/// How many mechanisms or compressors a server may list.
+const MAX_LISTED_NAMES: usize = 32;
+
+/// The first reply on a connection.
+#[derive(Clone, Debug)]
+pub struct HandshakeReply<'a> {
+    /// What it says about the server.
+    pub hello: HelloReply,
+    /// `maxBsonObjectSize`.
+    pub max_bson_object_size: usize,
+    /// `maxMessageSizeBytes`, never more than [`MAX_MESSAGE_SIZE`].
+    pub max_message_size: usize,
+    /// `maxWriteBatchSize`.
+    pub max_write_batch_size: usize,
+    /// `compression`: what the server shares with the client, without names that we do not know.
+    pub compressors: Vec<CompressorId>,
+    /// `saslSupportedMechs`: the mechanisms of the user that was asked about.
+    pub sasl_supported_mechs: Option<Vec<String>>,
+    /// `speculativeAuthenticate`: the server's answer to the first step of authentication.
+    pub speculative_authenticate: Option<&'a RawDocument>,
+    /// `connectionId`: what the server calls this connection.
+    pub connection_id: Option<i64>,
+}
+
+/// Reads the first reply on a connection.
+///
+/// # Errors
+///
+/// If a field that matters has the wrong type or is beyond a bound. The error names the field.
+pub fn parse_handshake(reply: &RawDocument) -> Result<HandshakeReply<'_>, HelloError> {
+    let mut handshake = HandshakeReply {
+        hello: parse_hello(reply)?,
+        max_bson_object_size: MAX_BSON_OBJECT_SIZE,
+        max_message_size: MAX_MESSAGE_SIZE,
+        max_write_batch_size: DEFAULT_MAX_WRITE_BATCH_SIZE,
+        compressors: Vec::new(),
+        sasl_supported_mechs: None,
+        speculative_authenticate: None,
+        connection_id: None,
+    };
+    for element in elements(reply, "the reply") {
+        let element = element?;
+        match element.key().as_str() {
+            "maxBsonObjectSize" => {
+                let size = Field::new("maxBsonObjectSize", element).size()?;
+                handshake.max_bson_object_size = size.unwrap_or(MAX_BSON_OBJECT_SIZE);
+            }
+            "maxMessageSizeBytes" => {
+                let size = Field::new("maxMessageSizeBytes", element).size()?;
+                handshake.max_message_size = size.unwrap_or(MAX_MESSAGE_SIZE).min(MAX_MESSAGE_SIZE);
+            }
+            "maxWriteBatchSize" => {
+                let size = Field::new("maxWriteBatchSize", element).size()?;
+                handshake.max_write_batch_size = size.unwrap_or(DEFAULT_MAX_WRITE_BATCH_SIZE);
+            }
+            "compression" => {
+                let names = names("compression", &Field::new("compression", element))?;
+                handshake.compressors =
+                    names.iter().filter_map(|name| CompressorId::from_name(name)).collect();
+            }
+            "saslSupportedMechs" => {
+                let field = Field::new("saslSupportedMechs", element);
+                handshake.sasl_supported_mechs = Some(names("saslSupportedMechs", &field)?);
+            }
+            "speculativeAuthenticate" => {
+                handshake.speculative_authenticate =
+                    Field::new("speculativeAuthenticate", element).document()?;
+            }
+            "connectionId" => {
+                handshake.connection_id = Field::new("connectionId", element).integer()?;
+            }
+            _ => {}
+        }
+    }
+    Ok(handshake)
+}
+
+fn names(field_name: &'static str, field: &Field<'_>) -> Result<Vec<String>, FieldError> {
+    let Some(entries) = field.array()? else { return Ok(Vec::new()) };
+    let mut names = Vec::new();
+    for entry in entries {
+        if names.len() == MAX_LISTED_NAMES {
+            let (length, limit) = (names.len() + 1, MAX_LISTED_NAMES);
+            return Err(FieldError::TooLong { field: field_name, length, limit });
+        }
+        names.extend(entry?.text(MAX_TEXT_LENGTH)?.map(str::to_owned));
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::rawdoc;
+
+    #[test]
+    fn limits_default_where_the_server_is_silent() {
+        let reply = rawdoc! { "ok": 1 };
+        let handshake = parse_handshake(&reply).unwrap();
+        assert_eq!(handshake.max_bson_object_size, 16_777_216);
+        assert_eq!(handshake.max_message_size, 48_000_000);
+        assert_eq!(handshake.max_write_batch_size, 100_000);
+        assert!(handshake.compressors.is_empty() && handshake.sasl_supported_mechs.is_none());
+    }
+
+    #[test]
+    fn what_the_server_says_is_taken() {
+        let reply = rawdoc! {
+            "maxBsonObjectSize": 1000,
+            "maxMessageSizeBytes": 2000,
+            "maxWriteBatchSize": 10,
+            "compression": ["snappy", "brotli", "zstd"],
+            "saslSupportedMechs": ["SCRAM-SHA-256"],
+            "speculativeAuthenticate": { "conversationId": 1 },
+            "connectionId": 7_i64,
+            "ok": 1,
+        };
+        let handshake = parse_handshake(&reply).unwrap();
+        assert_eq!(handshake.max_bson_object_size, 1000);
+        assert_eq!(handshake.max_message_size, 2000);
+        assert_eq!(handshake.max_write_batch_size, 10);
+        assert_eq!(handshake.compressors, [CompressorId::Snappy, CompressorId::Zstd]);
+        assert_eq!(handshake.sasl_supported_mechs.unwrap(), ["SCRAM-SHA-256"]);
+        let speculative = handshake.speculative_authenticate.unwrap();
+        assert_eq!(speculative.get_i32("conversationId").unwrap(), 1);
+        assert_eq!(handshake.connection_id, Some(7));
+    }
+
+    #[test]
+    fn wrong_types_are_named() {
+        for (reply, field) in [
+            (rawdoc! { "maxBsonObjectSize": -1 }, "maxBsonObjectSize"),
+            (rawdoc! { "compression": "zstd" }, "compression"),
+            (rawdoc! { "saslSupportedMechs": [1] }, "saslSupportedMechs"),
+            (rawdoc! { "speculativeAuthenticate": 1 }, "speculativeAuthenticate"),
+        ] {
+            let error = parse_handshake(&reply).unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+}

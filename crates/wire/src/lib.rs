@@ -1,0 +1,67 @@
+//! Messages of the MongoDB wire protocol to bytes and back.
+//!
+//! This crate owns the byte formats that clients and servers share: the message header, `OP_MSG`,
+//! the `OP_QUERY` and `OP_REPLY` of the legacy handshake, `OP_COMPRESSED`, and the reading of
+//! replies into the values of `quorate-protocol`. Both directions of both sides are here, so a
+//! client, a server and a proxy speak through the same code.
+//!
+//! It does no I/O, starts no task and reads no clock. Bytes come in through a [`Decoder`], which
+//! says how many more it needs and lends out views of what it holds; messages go out by appending
+//! to a `Vec<u8>` of the caller's:
+//!
+//! ```
+//! use bson::rawdoc;
+//! use quorate_wire::{Decoder, MsgFlags, MsgWriter, OpCode, Payload, RequestId};
+//!
+//! let mut bytes = Vec::new();
+//! let ping = rawdoc! { "ping": 1, "$db": "admin" };
+//! MsgWriter::new(&mut bytes, RequestId(7), RequestId(0), MsgFlags::NONE, &ping).finish(None)?;
+//!
+//! let mut decoder = Decoder::new();
+//! decoder.feed(&bytes[..10]);
+//! assert!(decoder.next_message()?.is_none());
+//! assert_eq!(decoder.missing()?, 6); // the rest of the header
+//! decoder.feed(&bytes[10..]);
+//! let message = decoder.next_message()?.expect("it is whole now");
+//! assert_eq!(message.header.op_code, OpCode::MSG);
+//! let Payload::Msg(msg) = message.payload else { unreachable!("an OP_MSG was sent") };
+//! assert_eq!(msg.body().get_i32("ping")?, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Every error names what the peer (or, for encoding, the caller) did wrong. After a decoding
+//! error the stream has no known position any more: close the connection.
+
+mod command_error;
+mod compression;
+mod conversions;
+mod cursor;
+mod decoder;
+mod error;
+mod field;
+mod handshake;
+mod header;
+mod hello;
+mod op_msg;
+mod op_query;
+mod op_reply;
+
+pub use command_error::{CommandError, WriteConcernError, command_error};
+pub use compression::{CompressionError, Compressor, CompressorId, is_compressible};
+pub use conversions::{
+    date_time_from, election_id_from, object_id_from, timestamp_from, to_bson_date_time,
+    to_bson_object_id, to_bson_timestamp, topology_version_document,
+};
+pub use decoder::{Decoder, Message, Payload};
+pub use error::{DecodeError, EncodeError};
+pub use field::FieldError;
+pub use handshake::{DEFAULT_MAX_WRITE_BATCH_SIZE, HandshakeReply, parse_handshake};
+pub use header::{
+    HEADER_LENGTH, MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, MessageHeader, OpCode, RequestId,
+};
+pub use hello::{
+    HelloError, MAX_LISTED_MEMBERS, MAX_TAGS, MAX_TEXT_LENGTH, parse_hello, parse_topology_version,
+};
+pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, MsgWriter, OpMsg};
+pub use op_query::{OpQuery, QueryFlags};
+pub use op_reply::{OpReply, ReplyFlags};
