@@ -1,0 +1,10 @@
+//! Queries, updates, projections and sorts over BSON documents.
+//!
+//! Everything here is a pure function of its arguments: no clock, no randomness, no I/O. Text that
+//! a client sent is parsed once into a value (`Matcher`, `Update`, …) and that value is then
+//! applied to any number of documents. Storage, indexes and the wire belong to other crates.
+
+pub mod error;
+pub mod value;
+
+pub use error::{ErrorCode, QueryError};
