@@ -5,6 +5,10 @@
 //! applied to any number of documents. Storage, indexes and the wire belong to other crates.
 
 pub mod error;
+pub mod evaluate;
+pub mod matcher;
 pub mod value;
 
 pub use error::{ErrorCode, QueryError};
+pub use evaluate::{Expression, ExpressionCompiler, NoExpressions};
+pub use matcher::Matcher;

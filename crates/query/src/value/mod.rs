@@ -15,7 +15,7 @@ pub mod view;
 pub use compare::{compare, compare_documents, equal};
 pub use decimal::{Decimal, Rounding};
 pub use key::GroupKey;
-pub use number::Number;
+pub use number::{Number, is_truthy};
 pub use path::{LeafArrays, Path, PathComponent, PathValue};
 pub use types::{TypeBracket, TypeSet, type_name, type_name_of};
 pub use view::{ArrayRef, DocumentRef, ValueRef};

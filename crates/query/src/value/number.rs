@@ -233,6 +233,16 @@ impl Number {
     }
 }
 
+/// Whether a value counts as true: everything but false, zero, null and undefined.
+pub fn is_truthy<'a>(value: impl Into<ValueRef<'a>>) -> bool {
+    let value = value.into();
+    match value {
+        ValueRef::Boolean(flag) => flag,
+        ValueRef::Null | ValueRef::Undefined => false,
+        _ => Number::from_value(value).is_none_or(|number| !number.is_zero()),
+    }
+}
+
 fn double_to_i64(value: f64) -> Option<i64> {
     (-TWO_TO_63..TWO_TO_63).contains(&value).then_some(value as i64)
 }

@@ -195,15 +195,15 @@ fn walk_array<'a>(
 ) -> bool {
     let Some((first, rest)) = components.split_first() else { return false };
     for (position, element) in array.iter().enumerate() {
-        let outer = outer.or(Some(position));
         if let ValueRef::Document(inner) = element
-            && walk_document(inner, components, leaf, outer, visit)
+            && walk_document(inner, components, leaf, outer.or(Some(position)), visit)
         {
             return true;
         }
         if first.index != Some(position) {
             continue;
         }
+        // The path names the position itself, so it is not one that `$` could stand for.
         let found = match element {
             element if rest.is_empty() => visit(Some(element), outer),
             ValueRef::Document(inner) => walk_document(inner, rest, leaf, outer, visit),
