@@ -112,13 +112,13 @@ pub struct CommandError {
     /// Labels that tell drivers what they may do next.
     pub labels: Vec<String>,
     /// Further fields of the reply, such as `keyPattern`.
-    pub details: Document,
+    pub details: Box<Document>,
 }
 
 impl CommandError {
     /// An error with a code and a message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), labels: Vec::new(), details: Document::new() }
+        Self { code, message: message.into(), labels: Vec::new(), details: Box::default() }
     }
 
     /// A value of the command that is not allowed.
@@ -143,7 +143,7 @@ impl CommandError {
             let labels = self.labels.iter().map(|label| Bson::from(label.as_str()));
             reply.insert("errorLabels", labels.collect::<Vec<_>>());
         }
-        reply.extend(self.details.clone());
+        reply.extend((*self.details).clone());
         reply
     }
 
@@ -153,7 +153,7 @@ impl CommandError {
             "index": i32::try_from(index).unwrap_or(i32::MAX),
             "code": self.code.0,
         };
-        error.extend(self.details.clone());
+        error.extend((*self.details).clone());
         error.insert("errmsg", &self.message);
         error
     }
