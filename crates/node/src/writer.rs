@@ -28,6 +28,9 @@ pub(crate) const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 /// Inserts are joined into batches of about this size.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
+/// Levels that a command adds around the documents in it.
+const COMMAND_WRAPPING: usize = 20;
+
 /// Keys of dropped collections removed in one step of maintenance.
 const PURGE_STEP: usize = 1000;
 
@@ -610,7 +613,7 @@ pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError>
             ),
         ));
     }
-    check_nesting(document, 1)?;
+    check_depth(document, 1, MAX_NESTING)?;
     match document.get("_id") {
         Ok(Some(RawBsonRef::Array(_))) => Err(invalid_id("array")),
         Ok(Some(RawBsonRef::RegularExpression(_))) => Err(invalid_id("regex")),
@@ -626,31 +629,40 @@ fn invalid_id(kind: &str) -> CommandError {
     )
 }
 
+/// A command may nest deeper than a document: an insert wraps documents, an update wraps operators.
+pub(crate) fn check_command_nesting(command: &RawDocument) -> Result<(), CommandError> {
+    check_depth(command, 1, MAX_NESTING + COMMAND_WRAPPING)
+}
+
 /// Visits every value, so that whoever reads the document later need not fear malformed bytes.
-fn check_nesting(document: &RawDocument, depth: usize) -> Result<(), CommandError> {
+fn check_depth(document: &RawDocument, depth: usize, limit: usize) -> Result<(), CommandError> {
     for element in document {
         let (_, value) = element.map_err(|_| malformed())?;
-        check_value_nesting(value, depth)?;
+        check_value_depth(value, depth, limit)?;
     }
     Ok(())
 }
 
-fn check_value_nesting(value: RawBsonRef<'_>, depth: usize) -> Result<(), CommandError> {
-    if depth > MAX_NESTING {
+fn check_value_depth(
+    value: RawBsonRef<'_>,
+    depth: usize,
+    limit: usize,
+) -> Result<(), CommandError> {
+    if depth > limit {
         return Err(CommandError::new(
             ErrorCode::OVERFLOW,
             format!("documents may nest at most {MAX_NESTING} levels deep"),
         ));
     }
     match value {
-        RawBsonRef::Document(inner) => check_nesting(inner, depth + 1),
+        RawBsonRef::Document(inner) => check_depth(inner, depth + 1, limit),
         RawBsonRef::Array(items) => {
             for item in items {
-                check_value_nesting(item.map_err(|_| malformed())?, depth + 1)?;
+                check_value_depth(item.map_err(|_| malformed())?, depth + 1, limit)?;
             }
             Ok(())
         }
-        RawBsonRef::JavaScriptCodeWithScope(code) => check_nesting(code.scope, depth + 1),
+        RawBsonRef::JavaScriptCodeWithScope(code) => check_depth(code.scope, depth + 1, limit),
         _ => Ok(()),
     }
 }

@@ -14,13 +14,13 @@ use support::{Member, context, now};
 fn hello_tells_what_drivers_need() {
     let member = Member::new();
     let reply = member.ok(doc! {"hello": 1, "compression": ["snappy", "zstd"], "$db": "admin"});
-    assert_eq!(reply.get_bool("isWritablePrimary").unwrap(), true);
+    assert!(reply.get_bool("isWritablePrimary").unwrap());
     assert_eq!(reply.get_i32("maxWireVersion").unwrap(), 21);
     assert_eq!(reply.get_i32("logicalSessionTimeoutMinutes").unwrap(), 30);
     assert_eq!(reply.get_array("compression").unwrap(), &[Bson::from("zstd")]);
     let legacy = member.ok(doc! {"isMaster": 1, "helloOk": true, "$db": "admin"});
-    assert_eq!(legacy.get_bool("ismaster").unwrap(), true);
-    assert_eq!(legacy.get_bool("helloOk").unwrap(), true);
+    assert!(legacy.get_bool("ismaster").unwrap());
+    assert!(legacy.get_bool("helloOk").unwrap());
 }
 
 #[test]

@@ -19,6 +19,21 @@ mod statistics;
 
 use crate::dispatch::{Access, CommandFacts, Effect};
 
+/// Commands that may look at all data there is.
+pub(crate) const LONG_COMMANDS: [&str; 11] = [
+    "aggregate",
+    "collStats",
+    "count",
+    "createIndexes",
+    "dbHash",
+    "dbStats",
+    "distinct",
+    "dropDatabase",
+    "explain",
+    "listDatabases",
+    "validate",
+];
+
 macro_rules! table {
     ($($name:literal $(| $alias:literal)* => $run:path, $effect:ident, $access:ident
         $(, $admin:ident)?; $help:literal)+) => {
