@@ -19,3 +19,6 @@ pub use matcher::Matcher;
 pub use projection::Projection;
 pub use sort::SortPattern;
 pub use update::{Update, UpdateContext};
+
+pub mod expression;
+pub mod pipeline;
