@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 use quorate_query::value::{DocumentRef, MAX_NESTING};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
@@ -38,11 +38,13 @@ const PURGE_STEP: usize = 1000;
 pub(crate) struct WriterState {
     pub(crate) generator: Generator,
     collections: BTreeMap<Ident, CollectionState>,
+    last_timestamp: Timestamp,
 }
 
 impl WriterState {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { generator: Generator::new(seed), collections: BTreeMap::new() }
+        let last_timestamp = Timestamp { time: 0, increment: 0 };
+        Self { generator: Generator::new(seed), collections: BTreeMap::new(), last_timestamp }
     }
 }
 
@@ -101,6 +103,18 @@ impl<'n> Writer<'n> {
 
     pub(crate) fn now(&self) -> Now {
         self.now
+    }
+
+    /// A timestamp after every other that this member gave out.
+    pub(crate) fn next_timestamp(&mut self) -> Timestamp {
+        let seconds = (self.now.wall.as_millis() / 1000) as u32;
+        let last = &mut self.state.last_timestamp;
+        *last = if seconds > last.time {
+            Timestamp { time: seconds, increment: 1 }
+        } else {
+            Timestamp { time: last.time, increment: last.increment + 1 }
+        };
+        *last
     }
 
     pub(crate) fn collection(&self, namespace: &Namespace) -> Option<Arc<Collection>> {

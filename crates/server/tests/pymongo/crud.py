@@ -39,7 +39,7 @@ assert failed.details["nInserted"] == 2
 # Cursors over several batches, in the order of insertion.
 assert [d["_id"] for d in things.find({"_id": {"$type": "int"}}).batch_size(50)] == list(range(1, 1002))
 assert [d["_id"] for d in things.find().sort("_id", -1).skip(1).limit(2)] == [1001, 1000]
-assert db.command("count", "things", query={"a": 3})["n"] == len(list(things.find({"a": 3})))
+assert things.count_documents({"a": 3}) == len(list(things.find({"a": 3})))
 assert things.estimated_document_count() == 1002
 assert sorted(things.distinct("a")) == list(range(7))
 with things.find(batch_size=2) as cursor:
@@ -65,10 +65,52 @@ assert set(things.index_information()) == {"_id_", "a_1__id_-1", "u_1"}
 things.drop_index("u_1")
 expect(OperationFailure, 27, lambda: things.drop_index("u_1"))
 
+# Updates.
+assert things.update_one({"_id": 1}, {"$set": {"b": {"c": 1}}}).modified_count == 1
+assert things.update_many({"a": 1}, {"$inc": {"hits": 1}}).modified_count > 100
+assert things.replace_one({"_id": 1}, {"a": 1, "whole": True}).matched_count == 1
+assert things.find_one({"_id": 1}) == {"_id": 1, "a": 1, "whole": True}
+upserted = things.update_one({"name": "new"}, {"$set": {"a": 99}}, upsert=True)
+assert things.find_one({"_id": upserted.upserted_id})["name"] == "new"
+after = pymongo.ReturnDocument.AFTER
+found = things.find_one_and_update({"_id": 2}, {"$push": {"l": 5}}, return_document=after)
+assert found["l"] == [5]
+assert things.find_one_and_delete({"_id": 2}, {"l": 1}) == {"_id": 2, "l": [5]}
+assert things.find_one({"_id": 3}, {"a": 1, "_id": 0}) == {"a": 3}
+result = things.bulk_write([
+    pymongo.InsertOne({"_id": "bulk"}),
+    pymongo.UpdateOne({"_id": "bulk"}, {"$set": {"x": 1}}),
+    pymongo.ReplaceOne({"_id": "other"}, {"y": 1}, upsert=True),
+    pymongo.DeleteOne({"_id": "bulk"}),
+])
+assert (result.inserted_count, result.modified_count, result.deleted_count) == (1, 1, 1)
+assert result.upserted_ids == {2: "other"}
+
+# Aggregation.
+totals = things.aggregate([
+    {"$match": {"_id": {"$type": "int"}}},
+    {"$group": {"_id": "$a", "n": {"$sum": 1}, "most": {"$max": "$_id"}}},
+    {"$sort": {"_id": 1}},
+    {"$limit": 2},
+])
+assert [(t["_id"], t["n"] > 100, t["most"]) for t in totals] == [(0, True, 1001), (1, True, 995)]
+db.names.insert_many([{"_id": n, "name": str(n)} for n in range(7)])
+joined = list(things.aggregate([
+    {"$match": {"_id": 10}},
+    {"$lookup": {"from": "names", "localField": "a", "foreignField": "_id", "as": "names"}},
+    {"$unwind": "$names"},
+    {"$replaceWith": {"name": "$names.name"}},
+]))
+assert joined == [{"name": "3"}], joined
+things.aggregate([{"$match": {"a": 4}}, {"$out": "fours"}])
+assert db.fours.count_documents({}) == things.count_documents({"a": 4})
+plan = things.find({"a": 3}).explain()["queryPlanner"]["winningPlan"]
+assert plan["inputStage"]["indexName"] == "a_1__id_-1"
+
 # Deletes.
 assert things.delete_one({"a": 3}).deleted_count == 1
 assert things.delete_many({"a": {"$gte": 5}}).deleted_count > 100
-assert list(things.find({"a": {"$gte": 5}})) == []
+assert things.count_documents({"a": {"$gte": 5}}) == 0
 assert db.validate_collection("things")["valid"]
 
 # Collections and databases.
