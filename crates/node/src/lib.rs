@@ -29,6 +29,7 @@ mod records;
 mod select;
 mod sessions;
 mod sort;
+mod tail;
 mod ttl;
 mod writer;
 

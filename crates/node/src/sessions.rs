@@ -101,6 +101,11 @@ impl Sessions {
         self.last_used.contains_key(session)
     }
 
+    /// The sessions as `$listLocalSessions` shows them.
+    pub(crate) fn listed(&self) -> Vec<Document> {
+        self.last_used.keys().map(|session| bson::doc! { "_id": session.to_lsid() }).collect()
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.last_used.len()
     }
