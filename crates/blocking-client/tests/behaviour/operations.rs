@@ -174,6 +174,17 @@ fn updates_and_deletes_tell_what_they_did() {
     assert!(error.to_string().contains("the write concern was not met: timed out"), "{error}");
 }
 
+/// Servers answer such writes with `ok` alone.
+#[test]
+fn a_write_that_nobody_acknowledges_is_no_error() {
+    let set = FakeSet::start(1);
+    let mut bench = ready(&set, "w=0");
+    set.members[0].always("insert", Reaction::Reply(rawdoc! { "ok": 1 }));
+    bench.client.insert(&things(), [rawdoc! { "_id": 1 }]).unwrap();
+    let concern = set.journal.take()[0].body.get_document("writeConcern").unwrap().to_owned();
+    assert_eq!(concern, rawdoc! { "w": 0_i64 });
+}
+
 #[test]
 fn reads_use_the_clients_read_preference_and_concern() {
     let set = FakeSet::start(2);

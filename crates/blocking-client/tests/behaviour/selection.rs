@@ -85,6 +85,7 @@ fn a_request_that_can_never_be_met_is_refused() {
     };
     let error = bench.client.ping(Some(&tagged)).unwrap_err();
     assert!(matches!(error, OperationError::Impossible(SelectionError::TagsWithPrimary)));
+    assert!(!bench.client.topology().is_stale(), "a scan would not help");
 }
 
 #[test]
