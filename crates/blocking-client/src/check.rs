@@ -174,10 +174,7 @@ fn refuse_failure(reply: &RawDocument) -> Result<(), Failed> {
     match command_error(reply).map_err(malformed)? {
         Some(error) if !error.ok => {
             let overloaded = error.has_label(OVERLOADED);
-            let failure = CheckFailure {
-                topology_version: error.topology_version,
-                ..CheckFailure::new(CheckFailureKind::Command, error.to_string())
-            };
+            let failure = CheckFailure::new(CheckFailureKind::Command, error.to_string());
             Err(Failed { failure, overloaded })
         }
         _ => Ok(()),

@@ -7,7 +7,7 @@ use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress};
 
 use super::{ServerState, Topology};
 use crate::command::{CheckId, MonitorCommand};
-use crate::event::{DiscoveryEvent, Heartbeat};
+use crate::event::{DiscoveryEvent, Heartbeat, MonitorConnectionId};
 use crate::fault::{CheckFailure, CheckFailureKind, ServerError, ServerFault};
 use crate::monitor::{Next, Underway};
 use crate::options::Threading;
@@ -25,10 +25,8 @@ impl Topology {
         now: MonotonicTime,
     ) {
         if !reply.ok {
-            let failure = CheckFailure {
-                topology_version: reply.topology_version,
-                ..CheckFailure::new(CheckFailureKind::Command, "hello was answered with ok: 0")
-            };
+            let message = "hello was answered with ok: 0";
+            let failure = CheckFailure::new(CheckFailureKind::Command, message);
             return self.check_failed(server, check, failure, now);
         }
         let Some((position, underway)) = self.awaited_check(server, check) else { return };
@@ -66,10 +64,9 @@ impl Topology {
         let monitor = &mut self.states[position].monitor;
         let next = monitor.check_failed(kind.is_network());
         monitor.rest(now);
-        let topology_version = failure.topology_version;
         let error = ServerError::new(ServerFault::Check(failure), now);
-        let description =
-            ServerDescription::failed(server.clone(), error, topology_version, Some(now));
+        // Without a topology version: the connection is gone, so nothing newer can come over it.
+        let description = ServerDescription::failed(server.clone(), error, None, Some(now));
         self.update_server(position, description, now);
         // An Unknown server is never removed, so it still has its place.
         self.clear_pool(position, None, kind == CheckFailureKind::NetworkTimeout);
@@ -169,15 +166,13 @@ impl Topology {
         now: MonotonicTime,
     ) {
         let check = self.next_check();
-        let connects = !self.states[position].monitor.has_connection();
-        let fresh = if connects { Some(self.next_connection()) } else { None };
+        let last_connection = &mut self.last_connection;
+        let new_connection = || {
+            *last_connection += 1;
+            MonitorConnectionId(*last_connection)
+        };
         let monitor = &mut self.states[position].monitor;
-        let planned = monitor.start_check(
-            &self.settings,
-            check,
-            || fresh.unwrap_or(crate::event::MonitorConnectionId(0)),
-            now,
-        );
+        let planned = monitor.start_check(&self.settings, check, new_connection, now);
         let Some(underway) = monitor.underway() else { return };
         self.event(DiscoveryEvent::ServerHeartbeatStarted {
             heartbeat: heartbeat(address, underway),
