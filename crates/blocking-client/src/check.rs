@@ -54,10 +54,8 @@ impl Client {
         let existing = self.connections.remove(&server);
         // The core does not know of connections that ended in a timeout of the application's, and
         // has given up those that were kept in overload.
-        let reusable = existing.filter(|connection| {
-            connection.is_at_message_boundary()
-                && (kind != CheckKind::Connect || connection.kept_in_overload)
-        });
+        let reusable =
+            existing.filter(|connection| kind != CheckKind::Connect || connection.kept_in_overload);
         let on_used_connection = reusable.is_some();
         let (connection, answer) = match reusable {
             Some(mut connection) => {

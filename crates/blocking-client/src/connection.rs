@@ -66,8 +66,8 @@ pub enum ConnectionError {
     /// The server answered with another kind of message.
     #[error("the server does not keep to the protocol: it answered with {0} instead of OP_MSG")]
     WrongOpCode(OpCode),
-    /// The server announced replies that nobody asked for.
-    #[error("the server does not keep to the protocol: it announced further replies unasked")]
+    /// The server announced replies that nobody asked for, or sent them.
+    #[error("the server does not keep to the protocol: it sends further replies unasked")]
     UnaskedReplies,
     /// The reply is no reply.
     #[error("the server's reply cannot be read: {0}")]
@@ -181,11 +181,6 @@ impl Connection {
         self.compressor = compressor;
     }
 
-    /// Whether the next message can be ours: the server has sent nothing unasked.
-    pub(crate) fn is_at_message_boundary(&self) -> bool {
-        !self.decoder.has_input()
-    }
-
     /// Sends a request and waits for its reply, both within `timeout`.
     pub(crate) fn round_trip(
         &mut self,
@@ -202,6 +197,10 @@ impl Connection {
         self.socket.write_all(&self.output, clock, deadline).map_err(told)?;
         self.fill(clock, deadline, told)?;
         let reply = self.take_reply(sent)?;
+        if self.decoder.has_input() {
+            // It would be taken for the reply to the next request.
+            return Err(ConnectionError::UnaskedReplies);
+        }
         self.last_used = clock.now();
         Ok(reply)
     }

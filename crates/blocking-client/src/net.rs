@@ -109,9 +109,8 @@ impl Socket {
         let mut attempts = Vec::with_capacity(addresses.len());
         for (position, address) in addresses.iter().enumerate() {
             let Ok(remaining) = deadline.remaining(clock) else { break };
-            // A share for each, so that one address that swallows packets leaves time for the rest.
-            let left = u32::try_from(addresses.len() - position).unwrap_or(u32::MAX);
-            match connect(address, remaining.map(|remaining| remaining / left)) {
+            let left = addresses.len() - position;
+            match connect(address, remaining.map(|remaining| share(remaining, left))) {
                 Ok(stream) => return Ok(Self::Tcp(stream)),
                 Err(error) => attempts.push((address.to_string(), error)),
             }
@@ -206,7 +205,7 @@ pub(crate) fn is_timeout(error: &io::Error) -> bool {
 
 fn connect(address: &SocketAddr, timeout: Option<Duration>) -> io::Result<TcpStream> {
     let stream = match timeout {
-        Some(timeout) => TcpStream::connect_timeout(address, at_least_some(timeout))?,
+        Some(timeout) => TcpStream::connect_timeout(address, timeout)?,
         None => TcpStream::connect(address)?,
     };
     // Requests are written whole; waiting to fill a packet would only delay them.
@@ -214,9 +213,11 @@ fn connect(address: &SocketAddr, timeout: Option<Duration>) -> io::Result<TcpStr
     Ok(stream)
 }
 
-/// The operating system refuses a timeout of zero, which a small share may round to.
-fn at_least_some(timeout: Duration) -> Duration {
-    timeout.max(Duration::from_millis(1))
+/// The time for the next of so many addresses: one that swallows packets leaves time for the rest.
+/// Never zero, which the operating system refuses.
+fn share(remaining: Duration, addresses: usize) -> Duration {
+    let addresses = u32::try_from(addresses).unwrap_or(u32::MAX).max(1);
+    (remaining / addresses).max(Duration::from_millis(1))
 }
 
 fn remaining(clock: &dyn Clock, deadline: Deadline) -> io::Result<Option<Duration>> {
@@ -278,7 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_time_is_never_zero() {
-        assert_eq!(at_least_some(Duration::ZERO), Duration::from_millis(1));
+    fn every_address_has_its_share_of_the_time() {
+        let second = Duration::from_secs(1);
+        assert_eq!(share(second, 4), Duration::from_millis(250));
+        assert_eq!(share(second, 1), second);
+        assert_eq!(share(Duration::from_micros(1), 4), Duration::from_millis(1));
     }
 }

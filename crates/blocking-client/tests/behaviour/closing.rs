@@ -55,6 +55,40 @@ fn a_member_that_leaves_the_set_loses_its_connection() {
     set.members[1].wait_for_ended_connections(1);
 }
 
+/// An arbiter is watched but never used, so it has a connection and no pool.
+#[test]
+fn an_arbiter_that_leaves_the_set_loses_its_connection() {
+    let set = FakeSet::start(2);
+    let (primary, arbiter) = (&set.members[0], &set.members[1]);
+    let hello = |with_arbiter: bool| {
+        let mut hello = rawdoc! {
+            "ok": 1, "helloOk": true, "isWritablePrimary": true, "setName": "rs", "setVersion": 1,
+            "electionId": bson::oid::ObjectId::from_bytes([9; 12]),
+            "hosts": [primary.address().as_str()], "minWireVersion": 0, "maxWireVersion": 21,
+        };
+        if with_arbiter {
+            let mut arbiters = bson::raw::RawArrayBuf::new();
+            arbiters.push(arbiter.address().as_str());
+            hello.append(bson::raw::cstr!("arbiters"), arbiters);
+        }
+        hello
+    };
+    primary.set_hello(hello(true));
+    arbiter.set_hello(rawdoc! {
+        "ok": 1, "helloOk": true, "arbiterOnly": true, "setName": "rs", "setVersion": 1,
+        "hosts": [primary.address().as_str()], "arbiters": [arbiter.address().as_str()],
+        "minWireVersion": 0, "maxWireVersion": 21,
+    });
+    let mut bench = Bench::new(&set.uri(&[0], ""));
+    bench.client.ping(None).unwrap();
+    assert_eq!(bench.client.connection_count(), 2);
+    primary.set_hello(hello(false));
+    bench.clock.advance(crate::seconds(60));
+    bench.client.ping(None).unwrap();
+    assert_eq!(bench.client.connection_count(), 1);
+    arbiter.wait_for_ended_connections(1);
+}
+
 fn client_that_panics_once(uri: &str, at: &'static str) -> Client {
     let options = ClientOptions::from_connection_string(&uri.parse().unwrap()).unwrap();
     let mut panicked = false;

@@ -164,6 +164,21 @@ fn an_idle_connection_that_died_is_replaced_without_an_error() {
     assert!(events.iter().any(|event| event.contains("a ping after")), "{events:?}");
 }
 
+/// The ping comes through, and its answer says that the server is about to go.
+#[test]
+fn a_ping_that_is_answered_with_a_state_change_leads_to_another_server() {
+    let set = FakeSet::start(2);
+    let mut bench = Bench::new(&set.uri(&[0], ""));
+    bench.client.ping(None).unwrap();
+    let going = rawdoc! { "ok": 0, "code": 91, "errmsg": "shutting down" };
+    set.members[0].next("ping", Reaction::Reply(going));
+    set.elect(1, 2);
+    bench.clock.advance(seconds(5));
+    set.journal.take();
+    bench.client.ping(None).unwrap();
+    assert_eq!(&set.journal.take().last().unwrap().member, set.members[1].address());
+}
+
 /// The ping fails, and the new selection finds that there is no primary any more.
 #[test]
 fn an_idle_connection_to_a_dead_primary_ends_in_the_cores_words() {
