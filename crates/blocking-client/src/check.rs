@@ -113,12 +113,7 @@ impl Client {
         let mut connection = Connection::open(server, generation, clock, timeout)
             .map_err(|error| connection_failed(&error.into()))?;
         let options = &self.options;
-        // A new connection begins anew, whatever the server knew on an earlier one.
-        let command = match options.discovery.stable_api {
-            true => HelloCommand::Hello,
-            false => HelloCommand::Legacy,
-        };
-        let body = first_hello(command, options.app_name.as_deref(), &options.compressors);
+        let body = first_hello(options.app_name.as_deref(), &options.compressors);
         let started = self.now();
         let reply = connection
             .round_trip(Request::new(&body), clock, timeout)

@@ -76,9 +76,12 @@ impl Client {
     ) -> Result<Self, StartError> {
         let discovery =
             DiscoveryOptions { threading: Threading::Single, ..options.discovery.clone() };
+        let next_step = "use the asynchronous client";
         if discovery.load_balanced {
-            let next_step = "use the asynchronous client";
             return Err(StartError::Missing { feature: "load balancer mode", next_step });
+        }
+        if discovery.stable_api {
+            return Err(StartError::Missing { feature: "stable API versions", next_step });
         }
         let mut random = Random::new(options.seed);
         let id = TopologyId(random.next_bits());
@@ -108,8 +111,13 @@ impl Client {
         self.connections.len()
     }
 
-    /// Looks at every server now, whether that is due or not.
+    /// Looks at every server, whether that is due or not, but not sooner than
+    /// `minHeartbeatFrequencyMS` (500 ms) after the last time.
     pub fn scan(&mut self) {
+        let pause = self.topology.earliest_scan().since(self.now());
+        if !pause.is_zero() {
+            self.clock.sleep(pause);
+        }
         self.handle(Input::ScanWanted);
     }
 

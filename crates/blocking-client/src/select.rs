@@ -102,13 +102,8 @@ impl Client {
         // takes `minHeartbeatFrequencyMS` of the time there is.
         loop {
             if self.topology.scan_is_due(self.now()) {
-                let ready = self.topology.earliest_scan();
-                if !try_once && ready > until {
+                if !try_once && self.topology.earliest_scan() > until {
                     return Err(self.no_server(request, started));
-                }
-                let pause = ready.since(self.now());
-                if !pause.is_zero() {
-                    self.clock.sleep(pause);
                 }
                 self.scan();
                 scanned = true;

@@ -46,6 +46,11 @@ fn scans_are_at_least_half_a_second_apart() {
     bench.client.ping(None).unwrap_err();
     assert_eq!(bench.clock.take_slept(), Duration::from_millis(500));
     assert_eq!(bench.checks_begun(), 1);
+
+    // Also for an application that asks for one.
+    bench.client.scan();
+    assert_eq!(bench.clock.take_slept(), Duration::from_millis(500));
+    assert_eq!(bench.checks_begun(), 1);
 }
 
 /// "When serverSelectionTryOnce is false, then the server selection loops until a server is
