@@ -87,7 +87,7 @@ pub struct UpdateStatement {
 /// What an update did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateOutcome {
-    /// How many documents matched (or were made).
+    /// How many documents matched.
     pub matched: u64,
     /// How many are different now.
     pub modified: u64,
@@ -286,12 +286,14 @@ impl Client {
         one.append(cstr!("multi"), *multi);
         one.append(cstr!("upsert"), *upsert);
         let answer = self.write_one(namespace, "update", cstr!("updates"), one)?;
-        let matched = self.done(&answer, "update")?;
+        let touched = self.done(&answer, "update")?;
         let upserted = answer.reply.get_array("upserted").ok();
         let upserted = upserted.and_then(|upserted| upserted.get_document(0).ok());
         let upserted_id = upserted.and_then(|entry| entry.get("_id").ok().flatten());
+        // The server counts the document that was made as well.
+        let made = u64::from(upserted_id.is_some());
         Ok(UpdateOutcome {
-            matched,
+            matched: touched.saturating_sub(made),
             modified: number(&answer.reply, "nModified").unwrap_or(0),
             upserted_id: upserted_id.map(RawBson::from),
         })
