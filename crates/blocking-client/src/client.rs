@@ -190,9 +190,9 @@ impl Client {
 
     fn follow_monitor_command(&mut self, server: ServerAddress, command: MonitorCommand) {
         match command {
-            MonitorCommand::Check { check, kind, hello, timeout, .. } => {
+            MonitorCommand::Check { check, hello, timeout, .. } => {
                 assert!(self.ordered.is_none(), "a single-threaded topology checks one by one");
-                self.ordered = Some(CheckOrder { server, check, kind, hello, timeout });
+                self.ordered = Some(CheckOrder { server, check, hello, timeout });
             }
             MonitorCommand::Cancel | MonitorCommand::Stop => {
                 self.connections.remove(&server);
@@ -210,7 +210,6 @@ impl Client {
     fn keep(&mut self, server: ServerAddress, mut connection: Connection) {
         if let Some(generation) = self.topology.pool_generation(&server, None) {
             connection.generation = generation;
-            connection.kept_in_overload = true;
             self.connections.insert(server, connection);
         }
     }

@@ -134,8 +134,6 @@ pub(crate) struct Connection {
     /// From the handshake; 0 before.
     pub(crate) max_wire_version: i32,
     pub(crate) last_used: MonotonicTime,
-    /// The server was too busy to answer a check: not closed, although the core has given it up.
-    pub(crate) kept_in_overload: bool,
 }
 
 /// What to send.
@@ -173,7 +171,6 @@ impl Connection {
             generation,
             max_wire_version: 0,
             last_used: clock.now(),
-            kept_in_overload: false,
         })
     }
 

@@ -135,6 +135,18 @@ fn a_client_goes_on_after_its_listener_panicked() {
     }
 }
 
+#[test]
+fn a_client_can_be_dropped_after_its_listener_panicked() {
+    let set = FakeSet::start(2);
+    let uri = set.uri(&[0], "");
+    let mut client = client_that_panics_once(&uri, "heartbeat succeeded");
+    assert!(catch_unwind(AssertUnwindSafe(|| client.ping(None))).is_err());
+    set.journal.take();
+    drop(client);
+    set.members[0].wait_for_ended_connections(1);
+    assert!(set.journal.take().is_empty(), "the check of the other member is not made any more");
+}
+
 #[cfg(unix)]
 #[test]
 fn unix_sockets_are_spoken_to_as_well() {

@@ -169,6 +169,20 @@ fn an_idle_connection_that_died_is_replaced_without_an_error() {
     assert!(events.iter().any(|event| event.contains("a ping after")), "{events:?}");
 }
 
+/// A ping takes no time: one that is not answered says that the server is gone, where the timeout of
+/// an operation would say nothing.
+#[test]
+fn an_idle_connection_that_went_silent_is_replaced_as_well() {
+    let set = FakeSet::start(1);
+    let mut bench = Bench::new(&set.uri(&[0], "connectTimeoutMS=50"));
+    bench.client.ping(None).unwrap();
+    set.members[0].next("ping", Reaction::Stall);
+    bench.clock.advance(seconds(5));
+    bench.client.ping(None).unwrap();
+    assert_eq!(set.members[0].accepted(), 2);
+    set.members[0].wait_for_ended_connections(1);
+}
+
 /// The ping comes through, and its answer says that the server is about to go.
 #[test]
 fn a_ping_that_is_answered_with_a_state_change_leads_to_another_server() {
