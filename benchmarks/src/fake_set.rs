@@ -38,11 +38,8 @@ pub fn serve(members: usize) {
         let hosts: Vec<String> =
             listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
         println!("{}", hosts.join(","));
-        let set = Arc::new(Set {
-            hosts,
-            primary: AtomicUsize::new(0),
-            version: watch::Sender::new(1),
-        });
+        let set =
+            Arc::new(Set { hosts, primary: AtomicUsize::new(0), version: watch::Sender::new(1) });
         for (member, listener) in listeners.into_iter().enumerate() {
             let set = Arc::clone(&set);
             tokio::spawn(async move {

@@ -20,7 +20,9 @@ impl Raw {
 
     pub async fn send(&mut self, flags: MsgFlags, body: &RawDocument) {
         self.out.clear();
-        MsgWriter::new(&mut self.out, RequestId(1), RequestId(0), flags, body).finish(None).unwrap();
+        MsgWriter::new(&mut self.out, RequestId(1), RequestId(0), flags, body)
+            .finish(None)
+            .unwrap();
         self.stream.write_all(&self.out).await.unwrap();
     }
 

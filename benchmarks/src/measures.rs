@@ -14,7 +14,10 @@ const OPERATION_TIME: Duration = Duration::from_secs(2);
 const WATCH_TIME: Duration = Duration::from_secs(10);
 
 pub async fn run(wanted: Option<&str>) {
-    println!("{:<44} {:>12} {:>12} {:>12}   ours/floor  official/ours", "", "floor", "ours", "official");
+    println!(
+        "{:<44} {:>12} {:>12} {:>12}   ours/floor  official/ours",
+        "", "floor", "ours", "official"
+    );
     let is = |name: &str| wanted.is_none_or(|wanted| wanted == name);
     if is("discovery") {
         for members in [3, 7, 50] {
@@ -45,7 +48,8 @@ fn median(mut figures: Vec<u64>) -> f64 {
 }
 
 fn line(what: &str, unit: f64, floor: Vec<u64>, ours: Vec<u64>, official: Vec<u64>) {
-    let (floor, ours, official) = (median(floor) / unit, median(ours) / unit, median(official) / unit);
+    let (floor, ours, official) =
+        (median(floor) / unit, median(ours) / unit, median(official) / unit);
     println!(
         "{what:<44} {floor:>12.3} {ours:>12.3} {official:>12.3} {:>12.2} {:>12.2}",
         ours / floor,

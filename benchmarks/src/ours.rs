@@ -26,8 +26,9 @@ pub async fn primary_is(
     address: &str,
 ) -> u64 {
     loop {
-        if let Ok(ClientEvent::Discovery(DiscoveryEvent::TopologyDescriptionChanged { new, .. })) =
-            events.recv().await
+        if let Ok(ClientEvent::Discovery(DiscoveryEvent::TopologyDescriptionChanged {
+            new, ..
+        })) = events.recv().await
             && new.primary().is_some_and(|primary| primary.address().as_str() == address)
         {
             return crate::now_ns();
