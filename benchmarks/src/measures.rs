@@ -175,7 +175,7 @@ async fn operations(callers: usize) {
             let client = client.clone();
             async move {
                 while tally.another() {
-                    client.run_command("admin", ours::ping()).await.unwrap();
+                    client.run_command("admin", &ours::ping()).await.unwrap();
                 }
             }
         });
