@@ -1,0 +1,201 @@
+//! `findAndModify`: one document changes, and the client sees it before or after.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+use quorate_query::matcher::Matcher;
+use quorate_query::{Projection, Update};
+
+use super::common::{WriteConcern, check_collation, command_compiler};
+use super::insert::check_writable;
+use super::update::{ParsedUpdate, update_context};
+use crate::catalog::Collection;
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::finder::{Found, InterruptSlot};
+use crate::select::Selection;
+use crate::writer::Writer;
+
+/// What is to be done, and what the client gets to see of it.
+struct Modification {
+    action: Action,
+    last_error: Document,
+    value: Option<Document>,
+    array_index: Option<usize>,
+}
+
+enum Action {
+    Nothing,
+    Remove(Found),
+    Store(Found, Document),
+    Insert(Document),
+}
+
+pub(super) fn find_and_modify(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    check_writable(&namespace)?;
+    let fields = Fields::new(&command.body, "findAndModify");
+    check_collation(&fields)?;
+    let concern = WriteConcern::parse(&fields)?;
+    let (remove, upsert, new) =
+        (fields.flag("remove")?, fields.flag("upsert")?, fields.flag("new")?);
+    check_combination(&fields, remove, upsert, new)?;
+    let compiler = command_compiler(request, &fields)?;
+    let query = fields.document("query")?.cloned().unwrap_or_default();
+    let matcher = Arc::new(Matcher::parse_with(&query, &compiler)?);
+    let projection = match fields.document("fields")? {
+        Some(wanted) if !wanted.is_empty() => {
+            Some(Projection::parse_find_with(wanted, &matcher, &compiler)?)
+        }
+        _ => None,
+    };
+    let mut writer = request.node.write(request.context.now);
+    let update = match fields.raw("update") {
+        None => None,
+        Some(change) => {
+            let filters = fields.documents("arrayFilters")?.unwrap_or_default();
+            Some(ParsedUpdate {
+                matcher: Arc::clone(&matcher),
+                update: Update::parse_with(change, &filters, &compiler)?,
+                context: update_context(&mut writer),
+                bypass_validation: fields.flag("bypassDocumentValidation")?,
+            })
+        }
+    };
+    writer.begin_retryable(request.retryable.as_ref())?;
+    if let Some(earlier) = writer.earlier_result(0) {
+        let mut reply = earlier.clone();
+        reply.insert("retriedStmtId", 0);
+        reply.insert("ok", 1.0);
+        return Ok(concern.reply(to_raw(&reply)?, None));
+    }
+    let collection = writer.collection(&namespace);
+    let found = match &collection {
+        Some(collection) => first(request, &writer, collection, matcher, &fields)?,
+        None => None,
+    };
+    let modification = match (found, &update) {
+        (Some(found), None) => removal(found)?,
+        (Some(found), Some(update)) => change(found, update, new)?,
+        (None, Some(update)) if upsert => {
+            let document = update.upserted(&mut writer)?;
+            let id = document.get("_id").cloned().unwrap_or(Bson::Null);
+            Modification {
+                last_error: doc! { "n": 1, "updatedExisting": false, "upserted": id },
+                value: new.then(|| document.clone()),
+                array_index: None,
+                action: Action::Insert(document),
+            }
+        }
+        (None, update) => {
+            let mut last_error = doc! { "n": 0 };
+            if update.is_some() {
+                last_error.insert("updatedExisting", false);
+            }
+            Modification { action: Action::Nothing, last_error, value: None, array_index: None }
+        }
+    };
+    let value = match (modification.value, projection) {
+        (Some(document), Some(projection)) => {
+            Bson::from(projection.apply(&document, modification.array_index)?)
+        }
+        (Some(document), None) => Bson::from(document),
+        (None, _) => Bson::Null,
+    };
+    let mut reply = doc! { "lastErrorObject": modification.last_error, "value": value };
+    match (modification.action, collection, update) {
+        (Action::Remove(found), Some(collection), _) => {
+            writer.enter_statement(0, reply.clone());
+            writer.remove(&collection, found.record, &found.document)?;
+        }
+        (Action::Store(found, after), Some(mut collection), Some(update)) => {
+            writer.enter_statement(0, reply.clone());
+            update.store(&mut writer, &mut collection, &found, &after)?;
+        }
+        (Action::Insert(document), _, Some(update)) => {
+            writer.collection_or_create(&namespace)?;
+            writer.enter_statement(0, reply.clone());
+            update.insert(&mut writer, &namespace, &document)?;
+        }
+        _ => {}
+    }
+    let commit = writer.last_commit();
+    drop(writer);
+    reply.insert("ok", 1.0);
+    Ok(concern.reply(to_raw(&reply)?, commit))
+}
+
+fn check_combination(
+    fields: &Fields<'_>,
+    remove: bool,
+    upsert: bool,
+    new: bool,
+) -> Result<(), CommandError> {
+    let has_update = fields.has("update");
+    let message = match (remove, has_update) {
+        (true, true) => "Cannot specify both an update and remove=true",
+        (false, false) => "Either an update or remove=true must be specified",
+        (true, false) if upsert => "Cannot specify both upsert=true and remove=true",
+        (true, false) if new => {
+            "Cannot specify both new=true and remove=true; 'remove' always returns the deleted \
+             document"
+        }
+        _ => return Ok(()),
+    };
+    Err(CommandError::new(ErrorCode::FAILED_TO_PARSE, message))
+}
+
+fn first(
+    request: &Request<'_>,
+    writer: &Writer<'_>,
+    collection: &Arc<Collection>,
+    matcher: Arc<Matcher>,
+    fields: &Fields<'_>,
+) -> Result<Option<Found>, CommandError> {
+    if collection.view.is_some() {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!("findAndModify is not supported on the view {}", collection.namespace),
+        ));
+    }
+    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let selection = Selection {
+        sort: fields.document("sort")?.cloned(),
+        hint: fields.raw("hint").cloned(),
+        limit: Some(1),
+        ..Selection::new(Arc::clone(collection), writer.view().clone(), matcher, interrupt)
+    };
+    selection.run()?.next().transpose()
+}
+
+fn removal(found: Found) -> Result<Modification, CommandError> {
+    Ok(Modification {
+        last_error: doc! { "n": 1 },
+        value: Some(Document::try_from(&*found.document)?),
+        array_index: found.details.array_index,
+        action: Action::Remove(found),
+    })
+}
+
+fn change(found: Found, update: &ParsedUpdate, new: bool) -> Result<Modification, CommandError> {
+    let before = Document::try_from(&*found.document)?;
+    let after = update.apply(&found)?;
+    let value = match &after {
+        Some(after) if new => after.clone(),
+        _ => before,
+    };
+    Ok(Modification {
+        last_error: doc! { "n": 1, "updatedExisting": true },
+        value: Some(value),
+        array_index: found.details.array_index,
+        action: match after {
+            Some(after) => Action::Store(found, after),
+            None => Action::Nothing,
+        },
+    })
+}
