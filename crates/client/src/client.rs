@@ -24,7 +24,7 @@ use crate::handshake::Handshake;
 use crate::logging;
 use crate::metadata::{Environment, client_metadata};
 use crate::net::{Connector, ConnectorOptions};
-use crate::operation::{Operation, Retry, Target};
+use crate::operation::{Operation, Purpose, Retry, Target};
 use crate::options::ClientOptions;
 use crate::pool::PoolCounts;
 use crate::session::{Session, SessionPool};
@@ -172,6 +172,7 @@ impl Client {
         session: Option<&mut Session>,
     ) -> Result<RawDocumentBuf, Error> {
         let operation = Operation {
+            purpose: Purpose::Any,
             database,
             body: command.to_owned(),
             sequence: None,

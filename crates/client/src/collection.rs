@@ -12,7 +12,7 @@ use quorate_wire::{DEFAULT_MAX_WRITE_BATCH_SIZE, MAX_MESSAGE_SIZE};
 use crate::client::Client;
 use crate::cursor::{Cursor, key};
 use crate::error::{Error, ErrorKind, WriteFailure};
-use crate::operation::{Operation, Reply, Retry, Target};
+use crate::operation::{Operation, Purpose, Reply, Retry, Target};
 use crate::session::Session;
 
 /// Room for the command around a batch of documents.
@@ -120,7 +120,13 @@ impl Client {
         batch_size: Option<u32>,
     ) -> Result<Cursor, Error> {
         let mut session = Session::new(std::sync::Arc::clone(&self.inner().sessions), false);
+        let purpose = match (&target, retry) {
+            (Target::Write, _) => Purpose::Write,
+            (_, Retry::Read) => Purpose::Read,
+            _ => Purpose::Any,
+        };
         let operation = Operation {
+            purpose,
             database,
             body,
             sequence: None,
@@ -309,6 +315,7 @@ impl Collection {
     pub async fn estimated_document_count(&self) -> Result<u64, Error> {
         let inner = self.client.inner();
         let operation = Operation {
+            purpose: Purpose::Read,
             database: &self.database,
             body: rawdoc! { "count": self.name.as_str() },
             sequence: None,
@@ -423,6 +430,7 @@ impl Collection {
             body.append(cstr!("writeConcern"), concern);
         }
         let operation = Operation {
+            purpose: Purpose::Write,
             database: &self.database,
             body,
             sequence: Some((name, documents)),
@@ -440,6 +448,7 @@ impl Collection {
             body.append(cstr!("writeConcern"), concern);
         }
         let operation = Operation {
+            purpose: Purpose::Write,
             database: &self.database,
             body,
             sequence: None,

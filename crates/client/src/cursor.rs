@@ -12,7 +12,7 @@ use quorate_protocol::ServerAddress;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind};
-use crate::operation::{Operation, Reply, Retry, Target};
+use crate::operation::{Operation, Purpose, Reply, Retry, Target};
 use crate::session::Session;
 
 /// The results of a query.
@@ -95,6 +95,7 @@ impl Cursor {
             body.append(cstr!("batchSize"), i64::from(size));
         }
         let operation = Operation {
+            purpose: Purpose::Read,
             database: &self.database,
             body,
             sequence: None,
@@ -123,6 +124,7 @@ impl Drop for Cursor {
         let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
         self.client.inner().discovery.spawn(async move {
             let operation = Operation {
+                purpose: Purpose::Any,
                 database: &database,
                 body,
                 sequence: None,

@@ -183,14 +183,28 @@ impl Error {
 
     /// Whether a read may be sent again.
     pub fn is_retryable_read(&self) -> bool {
-        self.is_network()
-            || self.has_label(RETRYABLE_ERROR)
-            || self.code().is_some_and(|code| RETRYABLE_READ_CODES.contains(&code))
+        self.is_network() || self.code().is_some_and(|code| RETRYABLE_READ_CODES.contains(&code))
     }
 
     /// Whether a write with a transaction number may be sent again.
     pub fn is_retryable_write(&self) -> bool {
-        self.has_label(RETRYABLE_WRITE_ERROR) || self.has_label(RETRYABLE_ERROR)
+        self.has_label(RETRYABLE_WRITE_ERROR)
+    }
+
+    /// Whether the server was too busy, and nothing was done: anything may be sent again, later.
+    pub fn is_retryable_overload(&self) -> bool {
+        self.has_label(SYSTEM_OVERLOADED_ERROR) && self.has_label(RETRYABLE_ERROR)
+    }
+
+    /// `baseBackoffMS`: how long the server wants to be left alone, to begin with.
+    pub(crate) fn base_backoff(&self) -> Option<Duration> {
+        match &*self.kind {
+            ErrorKind::Command { error, .. } => {
+                let millis = error.base_backoff_ms.filter(|&millis| millis > 0)?;
+                Some(Duration::from_millis(millis.into()))
+            }
+            _ => None,
+        }
     }
 
     /// Adds the label that a server of this version would add, or that only we can add.

@@ -45,5 +45,7 @@ pub use error::{
     ClientError, Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
     WriteFailure,
 };
-pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern};
+pub use options::{
+    ClientOptions, DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
+};
 pub use session::Session;

@@ -1,9 +1,10 @@
-//! One operation from selection to reply, with at most one retry.
+//! One operation from selection to reply, retries included.
 //!
 //! Owns the path that every command takes: select a server, check a connection out, add what the
 //! session, the read preference and the stable API ask for, send, read, and tell discovery what an
 //! error means, before anything is tried again. Follows the retryable reads and retryable writes
-//! specifications; both allow one retry, unless `timeoutMS` bounds the whole.
+//! specifications, which allow one retry unless `timeoutMS` bounds the whole, and the client
+//! back-pressure specification, which sends anything again that an overloaded server turned away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use quorate_server_discovery::{
     TopologyDescription, TopologyType, read_preference_for_op_msg,
 };
 use quorate_wire::{CommandError, command_error};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::Inner;
 use crate::command_event::{CommandEvent, CommandEventKind, is_sensitive, told_command};
@@ -28,8 +29,16 @@ use crate::establish::ServerEstablisher;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::session::Session;
 
-/// How often an operation is sent at most.
-const MAX_ATTEMPTS: usize = 2;
+/// How often an operation is sent again, unless `timeoutMS` says how long.
+const MAX_RETRIES: u32 = 1;
+
+/// How often an operation is sent again within `timeoutMS`. The specification has no bound; nothing
+/// that fails this often will succeed.
+const MAX_RETRIES_WITHIN_TIMEOUT: u32 = 100;
+
+/// `BASE_BACKOFF` and `MAX_BACKOFF` of the client back-pressure specification.
+const BASE_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// Where an operation goes.
 #[derive(Clone, Debug)]
@@ -50,9 +59,31 @@ pub(crate) enum Retry {
     Write,
 }
 
+impl Retry {
+    /// Whether an error is worth another attempt.
+    fn admits(self, error: &Error) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Read => error.is_retryable_read(),
+            Self::Write => error.is_retryable_write(),
+        }
+    }
+}
+
+/// What kind of command it is: `retryReads` and `retryWrites` decide whether it is sent again to an
+/// overloaded server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Read,
+    Write,
+    /// Nobody knows: the application's own command.
+    Any,
+}
+
 /// A command and how to run it.
 #[derive(Debug)]
 pub(crate) struct Operation<'a> {
+    pub(crate) purpose: Purpose,
     pub(crate) database: &'a str,
     /// The command, its name first, without what this module adds.
     pub(crate) body: RawDocumentBuf,
@@ -94,7 +125,8 @@ impl Inner {
                 &mut own
             }
         };
-        let attempts = self.attempt(operation, session);
+        let deadline = self.options.timeout.map(|limit| Instant::now() + limit);
+        let attempts = self.attempt(operation, session, deadline);
         match self.options.timeout {
             None => attempts.await,
             Some(limit) => match timeout(limit, attempts).await {
@@ -108,20 +140,25 @@ impl Inner {
         &self,
         operation: &Operation<'_>,
         session: &mut Session,
+        deadline: Option<Instant>,
     ) -> Result<Reply, Error> {
-        let mut failed: Vec<ServerAddress> = Vec::new();
+        let mut deprioritized: Vec<ServerAddress> = Vec::new();
         let mut transaction_number = None;
+        let mut retries = 0;
+        let mut allowed = match deadline {
+            None => MAX_RETRIES,
+            Some(_) => MAX_RETRIES_WITHIN_TIMEOUT,
+        };
         let mut first_error: Option<Error> = None;
         loop {
-            let selected = match self.select(operation, &failed).await {
+            let selected = match self.select(operation, &deprioritized).await {
                 Ok(selected) => selected,
                 // What went wrong first tells more than that nothing was found afterwards.
                 Err(error) => return Err(first_error.unwrap_or(error)),
             };
-            let retries = self.may_retry(operation, &selected);
-            let address = selected.server.address().clone();
+            let may_retry = self.may_retry(operation, &selected);
             let outcome =
-                self.once(operation, session, &selected, retries, &mut transaction_number).await;
+                self.once(operation, session, &selected, may_retry, &mut transaction_number).await;
             let mut error = match outcome {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
@@ -129,21 +166,50 @@ impl Inner {
             if error.is_network() {
                 session.mark_dirty();
             }
-            if operation.retry == Retry::Write && retries {
+            if operation.retry == Retry::Write && may_retry {
                 error.label_for_retryable_write(selected.server.wire_versions().max);
             }
-            let retryable = retries
-                && match operation.retry {
-                    Retry::Never => false,
-                    Retry::Read => error.is_retryable_read(),
-                    Retry::Write => error.is_retryable_write(),
-                };
-            failed.push(address);
-            if !retryable || failed.len() >= MAX_ATTEMPTS {
+            let overload = error.has_label(SYSTEM_OVERLOADED_ERROR);
+            let retryable = (overload && self.may_retry_overload(operation, &error))
+                || (may_retry && operation.retry.admits(&error));
+            if overload {
+                allowed = self.options.max_adaptive_retries;
+            }
+            retries += 1;
+            if !retryable || retries > allowed {
                 return Err(error);
+            }
+            if !overload || self.options.enable_overload_retargeting {
+                deprioritized.push(selected.server.address().clone());
+            }
+            if overload {
+                let pause = self.backoff(retries, error.base_backoff());
+                if deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
+                    return Err(error);
+                }
+                sleep(pause).await;
             }
             first_error = Some(error);
         }
+    }
+
+    /// Whether an operation that an overloaded server turned away may be sent again.
+    fn may_retry_overload(&self, operation: &Operation<'_>, error: &Error) -> bool {
+        let options = &self.options;
+        error.is_retryable_overload()
+            && match operation.purpose {
+                Purpose::Read => options.retry_reads,
+                Purpose::Write => options.retry_writes,
+                Purpose::Any => options.retry_reads && options.retry_writes,
+            }
+    }
+
+    /// A random part of a time that doubles with every retry.
+    fn backoff(&self, retries: u32, base: Option<Duration>) -> Duration {
+        let full = base.unwrap_or(BASE_BACKOFF).saturating_mul(1 << retries.min(16));
+        // Fifty-three bits fill the fraction of a double.
+        let jitter = (self.random_bits() >> 11) as f64 / (1_u64 << 53) as f64;
+        full.min(MAX_BACKOFF).mul_f64(jitter)
     }
 
     fn may_retry(&self, operation: &Operation<'_>, selected: &Selected) -> bool {

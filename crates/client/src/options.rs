@@ -21,6 +21,9 @@ use crate::tls::TlsOptions;
 /// `serverSelectionTimeoutMS` where the user says nothing.
 pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// `maxAdaptiveRetries` where the user says nothing.
+pub const DEFAULT_MAX_ADAPTIVE_RETRIES: u32 = 2;
+
 /// The options of a client. Start from a connection string and change what it cannot say.
 #[derive(Clone)]
 pub struct ClientOptions {
@@ -56,6 +59,10 @@ pub struct ClientOptions {
     pub retry_reads: bool,
     /// `retryWrites`.
     pub retry_writes: bool,
+    /// `maxAdaptiveRetries`: how often an operation is sent again to overloaded servers.
+    pub max_adaptive_retries: u32,
+    /// `enableOverloadRetargeting`: whether another server is tried after an overloaded one.
+    pub enable_overload_retargeting: bool,
     /// The stable API, if it is declared.
     pub server_api: Option<ServerApi>,
     /// Libraries around this client that want to be known.
@@ -102,6 +109,10 @@ impl ClientOptions {
             },
             retry_reads: options.retry_reads.unwrap_or(true),
             retry_writes: options.retry_writes.unwrap_or(true),
+            max_adaptive_retries: options
+                .max_adaptive_retries
+                .unwrap_or(DEFAULT_MAX_ADAPTIVE_RETRIES),
+            enable_overload_retargeting: options.enable_overload_retargeting.unwrap_or(false),
             server_api: None,
             wrappers: Vec::new(),
             default_database: string.default_database().map(str::to_owned),

@@ -9,7 +9,10 @@ use std::time::Duration;
 use bson::raw::RawDocumentBuf;
 use bson::{doc, rawdoc};
 use quorate_client::discovery::ClientEvent;
-use quorate_client::{Client, CommandEventKind, ErrorKind, FindOptions, RETRYABLE_WRITE_ERROR};
+use quorate_client::{
+    Client, CommandEventKind, ErrorKind, FindOptions, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
+    SYSTEM_OVERLOADED_ERROR,
+};
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{DiscoveryEvent, ServerType, TopologyType};
 use quorate_test_support::{FailPoint, FakeServer, primary_hello};
@@ -389,4 +392,30 @@ async fn commands_are_told_when_they_start_and_when_they_end() {
     assert_eq!(failure.code(), Some(59));
     assert_ne!(told[2].request_id, told[0].request_id);
     soon(client.close()).await;
+}
+
+/// The client back-pressure specification: two retries with a pause, then the error.
+#[tokio::test]
+async fn whatever_an_overloaded_server_turns_away_is_sent_again_twice() {
+    let server = FakeServer::start().await.unwrap();
+    let overload = || {
+        rawdoc! {
+            "errorCode": 462, "errorLabels": [SYSTEM_OVERLOADED_ERROR, RETRYABLE_ERROR],
+        }
+    };
+    let pings = || server.command_names().iter().filter(|name| *name == "ping").count();
+    let client = Client::with_uri(&server.uri()).unwrap();
+    server.set_fail_point(fail("ping", 2, overload()));
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    assert_eq!(pings(), 3);
+    server.set_fail_point(fail("ping", 3, overload()));
+    let error = soon(client.run_command("admin", &ping())).await.unwrap_err();
+    assert_eq!((error.code(), pings()), (Some(462), 6));
+    // Who switched retries off gets the error at once.
+    let careful = Client::with_uri(&format!("{}?retryReads=false", server.uri())).unwrap();
+    server.set_fail_point(fail("ping", 1, overload()));
+    soon(careful.run_command("admin", &ping())).await.unwrap_err();
+    assert_eq!(pings(), 7);
+    soon(client.close()).await;
+    soon(careful.close()).await;
 }

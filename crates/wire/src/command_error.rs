@@ -32,6 +32,8 @@ pub struct CommandError {
     pub write_concern_error: Option<WriteConcernError>,
     /// Whether there is a `writeErrors` with anything in it.
     pub has_write_errors: bool,
+    /// `baseBackoffMS`: how long an overloaded server wants to be left alone, to begin with.
+    pub base_backoff_ms: Option<u32>,
 }
 
 impl CommandError {
@@ -107,6 +109,10 @@ pub fn command_error(reply: &RawDocument) -> Result<Option<CommandError>, FieldE
                 if let Ok(RawBsonRef::Document(document)) = element.value() {
                     error.write_concern_error = Some(parse_write_concern_error(document));
                 }
+            }
+            "baseBackoffMS" => {
+                let millis = lenient_code(element.value().ok());
+                error.base_backoff_ms = millis.and_then(|millis| u32::try_from(millis).ok());
             }
             "writeErrors" => {
                 if let Ok(RawBsonRef::Array(array)) = element.value() {
