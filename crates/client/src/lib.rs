@@ -12,6 +12,23 @@
 //!                          │
 //!                    net, tls, handshake, authentication
 //! ```
+//!
+//! ```no_run
+//! use bson::doc;
+//! use quorate_client::{Client, FindOptions};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect("mongodb://localhost:27017/?replicaSet=rs0").await?;
+//! let orders = client.collection("shop", "orders");
+//! orders.insert_one(doc! { "sku": "a", "n": 3 }).await?;
+//! let mut found = orders.find(doc! { "n": { "$gt": 1 } }, FindOptions::default()).await?;
+//! while let Some(order) = found.next().await? {
+//!     assert_eq!(order.get_str("sku")?, "a");
+//! }
+//! client.close().await;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod authentication;
 mod client;

@@ -16,6 +16,7 @@ use quorate_client::{
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{DiscoveryEvent, ServerType, TopologyType};
 use quorate_test_support::{FailPoint, FakeServer, primary_hello};
+use quorate_wire::{MsgFlags, MsgWriter, RequestId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast::Receiver;
@@ -277,31 +278,65 @@ async fn when_nothing_is_found_the_error_says_why() {
     soon(client.close()).await;
 }
 
-#[tokio::test]
-async fn a_server_that_talks_nonsense_leaves_the_others_alone() {
+/// A server that answers every request with the same bytes and hangs up.
+async fn mad_server(answer: impl Fn(i32) -> Vec<u8> + Send + 'static) -> ServerAddress {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mad: ServerAddress = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut request = [0; 16];
-            let _ = stream.read_exact(&mut request).await;
-            let _ = stream.write_all(&[0xee; 64]).await;
+            let mut header = [0; 16];
+            if stream.read_exact(&mut header).await.is_ok() {
+                let id = i32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+                let _ = stream.write_all(&answer(id)).await;
+                // All of the request is read, so that closing does not reset the connection.
+                let length = i32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+                let mut rest = vec![0; usize::try_from(length).unwrap() - 16];
+                let _ = stream.read_exact(&mut rest).await;
+            }
         }
     });
+    address
+}
+
+fn reply_to(id: i32, flags: MsgFlags) -> Vec<u8> {
+    let mut out = Vec::new();
+    let body = rawdoc! { "ok": 1, "ismaster": true, "maxWireVersion": 21 };
+    MsgWriter::new(&mut out, RequestId(1), RequestId(id), flags, &body).finish(None).unwrap();
+    out
+}
+
+#[tokio::test]
+async fn servers_that_break_the_protocol_are_told_apart_and_leave_the_others_alone() {
+    let mad = [
+        (mad_server(|_| vec![0xee; 64]).await, "too short for a header"),
+        (mad_server(|_| [0x7f; 64].to_vec()).await, "at most 48000000 are accepted"),
+        (mad_server(|id| reply_to(id, MsgFlags::NONE)[..30].to_vec()).await, "inside a message"),
+        (mad_server(|id| reply_to(id + 1, MsgFlags::NONE)).await, "the server answered request"),
+        (mad_server(|id| reply_to(id, MsgFlags::MORE_TO_COME)).await, "announced further replies"),
+        (mad_server(|_| Vec::new()).await, "the server closed the connection"),
+    ];
     let sane = FakeServer::start().await.unwrap();
-    let members = [sane.address().clone(), mad.clone()];
+    let mut members = vec![sane.address().clone()];
+    members.extend(mad.iter().map(|(address, _)| address.clone()));
     sane.set_hello(primary_hello("rs", sane.address(), &members, 1));
-    let uri = format!("mongodb://{},{mad}/?replicaSet=rs", sane.address());
-    let client = Client::with_uri(&uri).unwrap();
+    let client = Client::with_uri(&format!("{}?replicaSet=rs", sane.uri())).unwrap();
     let mut events = client.events();
-    let failure = event(&mut events, |event| match event {
-        DiscoveryEvent::ServerHeartbeatFailed { heartbeat, failure, .. } => {
-            (heartbeat.address == mad).then(|| failure.to_string())
-        }
-        _ => None,
-    });
-    let failure = failure.await;
-    assert!(failure.contains("the peer announced a message of"), "{failure}");
+    let mut failures = std::collections::BTreeMap::new();
+    while failures.len() < mad.len() {
+        let (address, failure) = event(&mut events, |event| match event {
+            DiscoveryEvent::ServerHeartbeatFailed { heartbeat, failure, .. } => {
+                Some((heartbeat.address.clone(), failure.to_string()))
+            }
+            _ => None,
+        })
+        .await;
+        failures.entry(address).or_insert(failure);
+    }
+    for (address, expected) in mad {
+        let failure = &failures[&address];
+        assert!(failure.contains(expected), "{failure}");
+        assert!(failure.contains(address.as_str()), "{failure}");
+    }
     soon(client.run_command("admin", &ping())).await.unwrap();
     soon(client.close()).await;
 }
