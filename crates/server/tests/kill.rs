@@ -47,6 +47,7 @@ fn serve(directory: &Path) {
             host: "127.0.0.1".to_owned(),
             compressors: Vec::new(),
             // With a history, so that a batch has all its parts.
+            authentication: false,
             oplog_bytes: Some(1 << 20),
             max_connections: 100,
         };

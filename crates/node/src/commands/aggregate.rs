@@ -27,6 +27,7 @@ use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::records::View;
 use crate::select::Selection;
+use crate::users::users_namespace;
 use crate::writer::Writer;
 
 /// How many views may stand upon each other.
@@ -138,6 +139,8 @@ struct Reading {
     database: String,
     interrupt: InterruptSlot,
     facts: Arc<SystemFacts>,
+    /// Whether credentials must be kept from pipelines.
+    guarded: bool,
 }
 
 /// What a stage about the server itself starts from. Gathered only for pipelines with one.
@@ -207,6 +210,7 @@ impl Reading {
             database: namespace.database.clone(),
             interrupt,
             facts: Arc::new(facts),
+            guarded: request.node.options().authentication,
         })
     }
 
@@ -275,6 +279,12 @@ impl Reading {
         filter: Option<&Document>,
     ) -> Result<Documents, CommandError> {
         let namespace = Namespace::new(&self.database, collection)?;
+        if self.guarded && namespace == users_namespace() {
+            return Err(CommandError::new(
+                ErrorCode::UNAUTHORIZED,
+                format!("not authorized to read {namespace} from a pipeline; use usersInfo"),
+            ));
+        }
         let stages: Vec<Bson> = filter
             .map(|filter| Bson::from(doc! { "$match": filter.clone() }))
             .into_iter()
