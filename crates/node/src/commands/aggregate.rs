@@ -459,10 +459,17 @@ impl Sink<'_, '_> {
         match selection.run()?.next().transpose()? {
             Some(found) => {
                 if matches!(merge.when_matched, WhenMatched::Fail) {
-                    return Err(CommandError::new(
+                    let mut error = CommandError::new(
                         ErrorCode::DUPLICATE_KEY,
                         "$merge failed due to a duplicate key: whenMatched is 'fail'",
-                    ));
+                    );
+                    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
+                    error.details.insert("keyPattern", pattern.collect::<Document>());
+                    let values = merge.on.iter().map(|field| {
+                        (field.clone(), document.get(field).cloned().unwrap_or(Bson::Null))
+                    });
+                    error.details.insert("keyValue", values.collect::<Document>());
+                    return Err(error);
                 }
                 let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
                 let before = Document::try_from(&*found.document)?;
