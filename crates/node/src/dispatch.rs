@@ -9,6 +9,7 @@ use crate::fields::{Fields, to_raw};
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
 use crate::sessions::SessionId;
+use crate::users::check_access;
 use crate::writer::RetryableWrite;
 
 /// What a command does to the data, which decides where it may run.
@@ -35,6 +36,8 @@ pub(crate) enum Access {
     ReadWrite,
     /// Whoever administers the database.
     DatabaseAdmin,
+    /// Whoever administers the users of the database.
+    UserAdmin,
     /// Whoever watches the server.
     ClusterMonitor,
     /// Whoever administers the server.
@@ -49,6 +52,7 @@ impl Access {
             Self::Read => "read",
             Self::ReadWrite => "readWrite",
             Self::DatabaseAdmin => "dbAdmin",
+            Self::UserAdmin => "userAdmin",
             Self::ClusterMonitor => "clusterMonitor",
             Self::ClusterAdmin => "clusterAdmin",
         }
@@ -136,6 +140,7 @@ fn prepare<'a>(
             format!("{name} may only be run against the admin database."),
         ));
     }
+    check_access(node, &context.client, facts, command)?;
     let fields = Fields::new(&command.body, facts.name);
     check_api_version(&fields)?;
     if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {

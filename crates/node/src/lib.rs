@@ -31,6 +31,7 @@ mod sessions;
 mod sort;
 mod tail;
 mod ttl;
+mod users;
 mod writer;
 
 pub use context::{
@@ -44,3 +45,4 @@ pub use namespace::{
 };
 pub use node::{Node, NodeOptions};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
+pub use users::Login;
