@@ -21,6 +21,7 @@ mod fail_points;
 mod fields;
 mod finder;
 mod generator;
+mod generic_arguments;
 mod index_keys;
 mod namespace;
 mod node;

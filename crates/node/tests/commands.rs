@@ -475,6 +475,25 @@ fn find_can_be_bounded_by_keys_and_show_them() {
     assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 52);
 }
 
+#[test]
+fn generic_arguments_are_checked_before_anything_is_done() {
+    let member = Member::new();
+    let concern = |level: &str| doc! {"find": "c", "readConcern": {"level": level}};
+    member.ok(concern("majority"));
+    assert_eq!(member.code(concern("snapshot")), 123);
+    assert_eq!(member.code(concern("eventual")), 9);
+    let strict = |mut command: Document| {
+        command.extend(doc! {"apiVersion": "1", "apiStrict": true});
+        command
+    };
+    member.ok(strict(doc! {"find": "c"}));
+    assert_eq!(member.code(strict(doc! {"distinct": "c", "key": "a"})), 323);
+    let own = doc! {"aggregate": 1, "pipeline": [{"$currentOp": {}}], "cursor": {}};
+    assert_eq!(member.code(strict(own)), 323);
+    assert_eq!(member.code(doc! {"ping": 1, "apiStrict": true}), 322);
+    assert_eq!(member.code(doc! {"ping": 1, "maxTimeMS": -1}), 2);
+}
+
 fn small_value() -> impl Strategy<Value = Bson> {
     let leaf = prop_oneof![
         (-2_i32..4).prop_map(Bson::from),

@@ -52,6 +52,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
             "BSON field 'aggregate.pipeline' is missing but a required field",
         )
     })?;
+    refuse_change_stream(stages)?;
     let explain = fields.flag("explain")?;
     let mut options = CursorOptions::new(request);
     match fields.document("cursor")? {
@@ -93,6 +94,18 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         }
         None => open_cursor(request, namespace, raw_stream(run.documents), options),
     }
+}
+
+/// The code by which drivers know that a deployment has no change streams.
+fn refuse_change_stream(stages: &[Bson]) -> Result<(), CommandError> {
+    let first = stages.first().and_then(Bson::as_document);
+    if first.is_some_and(|stage| stage.contains_key("$changeStream")) {
+        return Err(CommandError::new(
+            ErrorCode(40573),
+            "The $changeStream stage is only supported on replica sets",
+        ));
+    }
+    Ok(())
 }
 
 /// A find on a view, as the pipeline that does the same.
