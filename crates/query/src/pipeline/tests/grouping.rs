@@ -1,8 +1,10 @@
 //! Stages that must see everything: grouping, buckets, sorting, sampling; and their bound.
 
+use std::sync::Arc;
+
 use bson::{Bson, Document, bson, doc};
 
-use super::{refuse, run, run_within};
+use super::{Spacious, environment, refuse, run, run_in, run_within};
 
 fn sales() -> Vec<Document> {
     vec![
@@ -124,6 +126,22 @@ fn sort_orders_types_arrays_and_missing_fields_and_is_stable() {
         (bson!({ "$sort": { "a": 2 } }), 15975),
         (bson!({ "$sort": { "a": "x" } }), 15974),
     ]);
+}
+
+#[test]
+fn a_sort_that_outgrows_memory_merges_what_it_put_aside() {
+    let input: Vec<_> = (0..500).map(|n| doc! { "_id": n, "k": (n * 7919) % 50 }).collect();
+    for stages in [
+        bson!([{ "$sort": { "k": 1 } }]),
+        bson!([{ "$sort": { "k": -1, "_id": 1 } }]),
+        bson!([{ "$sort": { "k": 1 } }, { "$skip": 100 }, { "$limit": 150 }]),
+    ] {
+        let spacious = Arc::new(Spacious(environment()));
+        let merged = run_in(stages.clone(), input.clone(), spacious, 5_000).unwrap();
+        assert_eq!(merged, run(stages.clone(), input.clone()), "{stages}");
+    }
+    let cramped = run_within(bson!([{ "$sort": { "k": 1 } }]), input, 5_000);
+    assert_eq!(cramped.unwrap_err().code().0, 292);
 }
 
 #[test]
