@@ -6,7 +6,7 @@
 use bson::Bson;
 
 use crate::error::QueryError;
-use crate::value::{Number, ValueRef, type_name_of};
+use crate::value::{Number, ValueRef};
 
 /// The highest position that a list may name.
 const MAX_POSITION: i64 = i32::MAX as i64;
@@ -28,7 +28,7 @@ enum Mask {
 
 impl BitTest {
     /// Parses the argument of one of the four operators.
-    pub(crate) fn parse(operator: &str, argument: &Bson) -> Result<Self, QueryError> {
+    pub(crate) fn parse(field: &str, operator: &str, argument: &Bson) -> Result<Self, QueryError> {
         let (want_set, all) = match operator {
             "$bitsAllSet" => (true, true),
             "$bitsAnySet" => (true, false),
@@ -37,10 +37,14 @@ impl BitTest {
         };
         let mask = match argument {
             Bson::Array(items) => Mask::Positions(
-                items.iter().map(|item| position(operator, item)).collect::<Result<_, _>>()?,
+                items
+                    .iter()
+                    .enumerate()
+                    .map(|(index, item)| position(index, item))
+                    .collect::<Result<_, _>>()?,
             ),
             Bson::Binary(binary) => Mask::Bytes(binary.bytes.clone()),
-            number => Mask::Bytes(mask(operator, number)?.to_le_bytes().to_vec()),
+            number => Mask::Bytes(mask(field, operator, number)?.to_le_bytes().to_vec()),
         };
         Ok(Self { mask, want_set, all })
     }
@@ -76,25 +80,25 @@ impl BitTest {
     }
 }
 
-fn position(operator: &str, item: &Bson) -> Result<u32, QueryError> {
-    let number = Number::from_value(item).and_then(Number::to_i64_exact).ok_or_else(|| {
-        QueryError::failed_to_parse(format!(
-            "bit positions in {operator} must be an integer but got: {item}"
-        ))
-    })?;
-    if !(0..=MAX_POSITION).contains(&number) {
-        return Err(QueryError::failed_to_parse(format!(
-            "bit positions in {operator} must be >= 0 and fit 32 bits but got: {number}"
-        )));
+fn position(index: usize, item: &Bson) -> Result<u32, QueryError> {
+    let refused = |reason: &str| {
+        QueryError::bad_value(format!("Failed to parse bit position. {reason} {index}: {item}"))
+    };
+    let number = Number::from_value(item).ok_or_else(|| refused("Expected a number in:"))?;
+    let number = number.to_i64_exact().ok_or_else(|| refused("Expected an integer:"))?;
+    if number < 0 {
+        return Err(refused("Expected a non-negative number in:"));
     }
-    Ok(number as u32)
+    u32::try_from(number)
+        .ok()
+        .filter(|number| i64::from(*number) <= MAX_POSITION)
+        .ok_or_else(|| refused("Cannot be represented as a 32-bit signed integer:"))
 }
 
-fn mask(operator: &str, argument: &Bson) -> Result<i64, QueryError> {
+fn mask(field: &str, operator: &str, argument: &Bson) -> Result<i64, QueryError> {
     let Some(number) = Number::from_value(argument) else {
         return Err(QueryError::bad_value(format!(
-            "{operator} takes an Array, a number, or a BinData but received: {}",
-            type_name_of(argument)
+            "{field} takes an Array, a number, or a BinData but received: {operator}: {argument}"
         )));
     };
     let mask = number.to_i64_exact().ok_or_else(|| {

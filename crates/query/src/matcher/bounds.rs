@@ -12,6 +12,7 @@ use bson::spec::BinarySubtype;
 use bson::{Bson, Document, Timestamp, oid::ObjectId};
 
 use super::{Comparison, Condition, Matcher, Node, Predicate, RegexMatcher};
+use crate::value::path::parse_index;
 use crate::value::{Number, TypeBracket, ValueRef, compare};
 
 /// A range in the total order of BSON values.
@@ -184,7 +185,9 @@ impl Matcher {
     /// The bounds that the query puts on a path, or `None` if it puts none. Pass `multikey` as true
     /// when any document of the index has an array on that path.
     pub fn bounds(&self, path: &str, multikey: bool) -> Option<Bounds> {
-        node_bounds(self.root(), path, multikey)
+        // A number may be a position and a field name at once, so a query sees several values
+        // through it even where the index has one key.
+        node_bounds(self.root(), path, multikey || is_numbered(path))
     }
 
     /// The bounds for the fields of a compound index, in its order. In a multikey index two fields
@@ -196,7 +199,7 @@ impl Matcher {
         paths
             .iter()
             .map(|path| {
-                if multikey && bounded_heads.contains(&head(path)) {
+                if (multikey || is_numbered(path)) && bounded_heads.contains(&head(path)) {
                     return None;
                 }
                 let bounds = self.bounds(path, multikey)?;
@@ -250,6 +253,11 @@ impl Matcher {
     }
 }
 
+/// Whether a part of the path is a number.
+fn is_numbered(path: &str) -> bool {
+    path.split('.').any(|part| parse_index(part).is_some())
+}
+
 /// Values whose bounds are wider than what they match.
 fn is_special(value: &Bson) -> bool {
     matches!(value, Bson::Null | Bson::Undefined | Bson::Array(_) | Bson::MinKey | Bson::MaxKey)
@@ -294,8 +302,11 @@ fn node_bounds(node: &Node, path: &str, multikey: bool) -> Option<Bounds> {
             }
             Some(Bounds::new(intervals))
         }
+        // Through `a.0` a query also looks for a field 0 in every element and finds it missing,
+        // while the index holds the first element: null is then no bound.
         Node::Field { path: own, condition } if own.as_str() == path => {
             condition_bounds(condition, multikey)
+                .filter(|bounds| !(is_numbered(path) && bounds.may_match_missing()))
         }
         Node::Field { path: own, condition } => {
             let inner = path.strip_prefix(own.as_str())?.strip_prefix('.')?;

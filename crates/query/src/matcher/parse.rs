@@ -34,7 +34,7 @@ const GEO_OPERATORS: [&str; 10] = [
 
 /// Parses a whole query.
 pub(super) fn parse_query(query: &Document, compiler: &dyn ExpressionCompiler) -> Parsed<Node> {
-    Parser { compiler, inside_elem_match: false, regexes: &Cell::new(0) }.query(query, 0)
+    Parser { compiler, inside_elem_match: false, field: "", regexes: &Cell::new(0) }.query(query, 0)
 }
 
 /// Parses what may stand to the right of a field name.
@@ -42,7 +42,8 @@ pub(super) fn parse_condition(
     value: &Bson,
     compiler: &dyn ExpressionCompiler,
 ) -> Parsed<Condition> {
-    Parser { compiler, inside_elem_match: true, regexes: &Cell::new(0) }.field_value(value, 0)
+    Parser { compiler, inside_elem_match: true, field: "", regexes: &Cell::new(0) }
+        .field_value(value, 0)
 }
 
 /// Whether a document holds operators instead of being a value: its first key starts with `$` and
@@ -58,6 +59,8 @@ pub(crate) fn is_operator_document(document: &Document) -> bool {
 struct Parser<'a> {
     compiler: &'a dyn ExpressionCompiler,
     inside_elem_match: bool,
+    /// The path that operators belong to, for messages.
+    field: &'a str,
     /// How many patterns were compiled so far.
     regexes: &'a Cell<usize>,
 }
@@ -81,7 +84,7 @@ impl Parser<'_> {
     }
 
     fn field(self, key: &str, value: &Bson, depth: usize) -> Parsed<Node> {
-        let condition = self.field_value(value, depth)?;
+        let condition = Parser { field: key, ..self }.field_value(value, depth)?;
         Ok(Node::Field { path: Path::parse(key)?, condition })
     }
 
@@ -294,10 +297,10 @@ fn leaf_operator(
             }
             other => negated(equality(other)?),
         },
-        "$gt" => inequality(Greater, argument)?,
-        "$gte" => inequality(GreaterOrEqual, argument)?,
-        "$lt" => inequality(Less, argument)?,
-        "$lte" => inequality(LessOrEqual, argument)?,
+        "$gt" => inequality(parser, Greater, argument)?,
+        "$gte" => inequality(parser, GreaterOrEqual, argument)?,
+        "$lt" => inequality(parser, Less, argument)?,
+        "$lte" => inequality(parser, LessOrEqual, argument)?,
         "$in" => in_list(parser, operator, argument)?,
         "$nin" => negated(in_list(parser, operator, argument)?),
         "$exists" if is_truthy(argument) => Condition::Leaf(Predicate::Exists),
@@ -309,14 +312,9 @@ fn leaf_operator(
         "$mod" => modulo(argument)?,
         "$size" => size(argument)?,
         "$bitsAllSet" | "$bitsAnySet" | "$bitsAllClear" | "$bitsAnyClear" => {
-            Condition::Leaf(Predicate::Bits(BitTest::parse(operator, argument)?))
+            Condition::Leaf(Predicate::Bits(BitTest::parse(parser.field, operator, argument)?))
         }
         "$comment" => return Ok(None),
-        "$jsonSchema" | "$expr" | "$where" | "$text" => {
-            return Err(QueryError::bad_value(format!(
-                "{operator} must stand at the top level of the query"
-            )));
-        }
         operator if GEO_OPERATORS.contains(&operator) => return Err(geo_refused(operator)),
         unknown => {
             return Err(QueryError::bad_value(format!("unknown operator: {unknown}")));
@@ -350,12 +348,13 @@ fn equality(value: &Bson) -> Parsed<Condition> {
     }
 }
 
-fn inequality(comparison: Comparison, value: &Bson) -> Parsed<Condition> {
+fn inequality(parser: Parser<'_>, comparison: Comparison, value: &Bson) -> Parsed<Condition> {
     match value {
         Bson::Undefined => Err(QueryError::bad_value("cannot compare to undefined")),
-        Bson::RegularExpression(_) => {
-            Err(QueryError::bad_value("Can't have RegEx as arg to predicate over field"))
-        }
+        Bson::RegularExpression(_) => Err(QueryError::bad_value(format!(
+            "Can't have RegEx as arg to predicate over field '{}'.",
+            parser.field
+        ))),
         value => Ok(Condition::Leaf(Predicate::Compare(comparison, value.clone()))),
     }
 }

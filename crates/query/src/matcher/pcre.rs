@@ -40,6 +40,9 @@ impl Translator {
             match character {
                 '\\' => self.escape(false),
                 '[' => self.class(),
+                '(' if self.peek(0) == Some('?') && self.peek(1) == Some('#') => {
+                    while self.take().is_some_and(|character| character != ')') {}
+                }
                 '{' if !self.counts() => self.out.push_str("\\{"),
                 '#' if self.verbose => {
                     while self.take().is_some_and(|character| character != '\n') {}
@@ -76,10 +79,15 @@ impl Translator {
             'w' | 'W' => "0-9A-Za-z_",
             's' | 'S' => " \\t\\n\\x0B\\x0C\\r",
             'h' | 'H' => " \\t",
+            'v' | 'V' => "\\n\\x0B\\x0C\\r\\x{85}\\x{2028}\\x{2029}",
             'Q' => return self.quoted(),
             'E' => return,
             'Z' if !in_class => {
                 self.out.push_str("(?=\\n?\\z)");
+                return;
+            }
+            'R' if !in_class => {
+                self.out.push_str("(?:\\r\\n|[\\n\\x0B\\x0C\\r\\x{85}\\x{2028}\\x{2029}])");
                 return;
             }
             'e' => {
@@ -238,5 +246,12 @@ mod tests {
         let verbose = RegexMatcher::new("a [ b] # [ is no class here\n c", "x").unwrap();
         assert!(verbose.is_match("abc") && verbose.is_match("a c"));
         assert!(matches("a#b", "a#b"));
+        assert!(matches("^a(?# note )b$", "ab"));
+    }
+
+    #[test]
+    fn line_ends_are_one_escape() {
+        assert!(matches(r"^a\Rb$", "a\r\nb") && matches(r"^a\Rb$", "a\nb"));
+        assert!(matches(r"^a\vb$", "a\nb") && !matches(r"^a\vb$", "a b"));
     }
 }

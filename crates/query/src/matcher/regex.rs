@@ -165,6 +165,22 @@ mod tests {
     }
 
     #[test]
+    fn hostile_patterns_are_refused_or_read_but_never_overflow() {
+        let parentheses = format!("{}a{}", "(".repeat(10_000), ")".repeat(10_000));
+        let groups = format!("{}a{}", "(?:".repeat(8_000), ")".repeat(8_000));
+        let looks = format!("{}a{}", "(?=".repeat(8_000), ")".repeat(8_000));
+        let stars = format!("a{}", "*".repeat(10_000));
+        let brackets = "[".repeat(30_000);
+        let branches = "a|".repeat(16_000);
+        let escapes = r"\Q".repeat(10_000);
+        for pattern in [parentheses, groups, looks, stars, brackets, branches, escapes] {
+            if let Ok(regex) = RegexMatcher::new(&pattern, "") {
+                let _ = regex.is_match("aaaa");
+            }
+        }
+    }
+
+    #[test]
     fn hostile_backtracking_ends() {
         assert!(!matches(r"(x+x+)+\1y", "", &"x".repeat(60)));
     }

@@ -86,18 +86,20 @@ impl Tree {
 }
 
 impl Projection {
-    /// Parses the projection of a `find` without expressions. The query is needed for `$`.
+    /// Parses the projection of a `find` without expressions.
     pub fn parse_find(projection: &Document, query: &Matcher) -> Result<Self, QueryError> {
         Self::parse_find_with(projection, query, &NoExpressions)
     }
 
-    /// Parses the projection of a `find`.
+    /// Parses the projection of a `find`. A projection may refer to its query through `$`, but
+    /// whether the query found a position shows only with each document, so the server does not
+    /// check the two against each other here and neither do we.
     pub fn parse_find_with(
         projection: &Document,
-        query: &Matcher,
+        _query: &Matcher,
         compiler: &dyn ExpressionCompiler,
     ) -> Result<Self, QueryError> {
-        parse::Parser::for_find(query, compiler).parse(projection)
+        parse::Parser::for_find(compiler).parse(projection)
     }
 
     /// Parses the argument of `$project`.

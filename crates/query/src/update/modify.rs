@@ -164,21 +164,76 @@ fn take_source(
     source: &UpdatePath,
     target: &[Component],
 ) -> Result<Option<Bson>, QueryError> {
-    refuse_arrays(root, &source.components, "source", source.as_str())?;
-    let present = lookup(root, &source.components).is_some();
-    if !present {
-        return Ok(None);
+    match locate(root, &source.components, source.as_str())? {
+        Located::Missing => return Ok(None),
+        Located::InArray => return Err(array_element("source", source.as_str())),
+        Located::InDocuments => {}
     }
-    let target_text: Vec<_> = target.iter().map(Component::text).collect();
-    refuse_arrays(root, target, "destination", &target_text.join("."))?;
+    let target_path: Vec<_> = target.iter().map(Component::text).collect();
+    // What is in the way of the target is the walk's to refuse.
+    if leads_through_array(root, target) {
+        return Err(array_element("destination", &target_path.join(".")));
+    }
     Ok(remove(root, &source.components))
 }
 
-fn lookup<'a>(root: &'a Bson, components: &[Component]) -> Option<&'a Bson> {
-    components.iter().try_fold(root, |value, component| match value {
-        Bson::Document(document) => document.get(component.text()),
-        _ => None,
-    })
+/// Where a path without array operators leads.
+enum Located {
+    Missing,
+    InArray,
+    InDocuments,
+}
+
+fn locate(root: &Bson, components: &[Component], path: &str) -> Result<Located, QueryError> {
+    let mut value = root;
+    let mut located = Located::InDocuments;
+    let mut reached = String::new();
+    for component in components {
+        let name = component.text();
+        let next = match (value, component) {
+            (Bson::Document(document), _) => document.get(&name),
+            (Bson::Array(items), Component::Field(PathComponent { index: Some(index), .. })) => {
+                located = Located::InArray;
+                items.get(*index)
+            }
+            (blocking, _) => {
+                return Err(QueryError::new(
+                    ErrorCode::PATH_NOT_VIABLE,
+                    format!(
+                        "cannot use the part ({reached} of {path}) to traverse the element \
+                         ({{{reached}: {blocking}}})"
+                    ),
+                ));
+            }
+        };
+        match next {
+            Some(next) => value = next,
+            None => return Ok(Located::Missing),
+        }
+        reached = name;
+    }
+    Ok(located)
+}
+
+fn leads_through_array(root: &Bson, components: &[Component]) -> bool {
+    let mut value = root;
+    for component in components {
+        match value {
+            Bson::Array(_) => return true,
+            Bson::Document(document) => match document.get(component.text()) {
+                Some(inner) => value = inner,
+                None => return false,
+            },
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn array_element(role: &str, path: &str) -> QueryError {
+    QueryError::bad_value(format!(
+        "The {role} field cannot be an array element, '{path}' in the document has an array field"
+    ))
 }
 
 fn remove(root: &mut Bson, components: &[Component]) -> Option<Bson> {
@@ -188,29 +243,4 @@ fn remove(root: &mut Bson, components: &[Component]) -> Option<Bson> {
         value = value.as_document_mut()?.get_mut(component.text())?;
     }
     value.as_document_mut()?.remove(last.text())
-}
-
-fn refuse_arrays(
-    root: &Bson,
-    components: &[Component],
-    role: &str,
-    path: &str,
-) -> Result<(), QueryError> {
-    let mut value = root;
-    for component in components {
-        match value {
-            Bson::Array(_) => {
-                return Err(QueryError::bad_value(format!(
-                    "The {role} field cannot be an array element, '{path}' in doc has an array \
-                     field"
-                )));
-            }
-            Bson::Document(document) => match document.get(component.text()) {
-                Some(inner) => value = inner,
-                None => return Ok(()),
-            },
-            _ => return Ok(()),
-        }
-    }
-    Ok(())
 }

@@ -59,7 +59,8 @@ fn malformed_arguments_are_refused() {
         );
     }
     assert_eq!(refusal(doc! { "a": { "$bitsAllSet": -1 } }), 9);
-    assert_eq!(refusal(doc! { "a": { "$bitsAllSet": [-1] } }), 9);
+    assert_eq!(refusal(doc! { "a": { "$bitsAllSet": [-1] } }), 2);
+    assert_eq!(refusal(doc! { "a": { "$bitsAllSet": ["x"] } }), 2);
     assert_eq!(refusal(doc! { "a": { "$bitsAllSet": 1.5 } }), 9);
     assert_eq!(refusal(doc! { "a": { "$regex": "(" } }), 51091);
     assert_eq!(refusal(doc! { "a": { "$regex": "a", "$options": "q" } }), 51108);

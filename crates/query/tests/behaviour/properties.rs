@@ -102,19 +102,20 @@ fn small_number() -> impl Strategy<Value = Bson> {
 }
 
 fn small_path() -> impl Strategy<Value = String> {
-    prop::sample::select(vec!["a", "b", "a.a", "a.b"]).prop_map(str::to_owned)
+    prop::sample::select(vec!["a", "b", "a.a", "a.b", "a.0", "a.0.b"]).prop_map(str::to_owned)
 }
 
 fn small_document() -> impl Strategy<Value = Document> {
     let numbers = prop::collection::vec(small_number(), 0..3).prop_map(Bson::Array);
     let leaf = prop_oneof![2 => small_number(), 1 => numbers].boxed();
-    let inner = prop::collection::vec((prop::sample::select(vec!["a", "b"]), leaf.clone()), 0..3)
-        .prop_map(|fields| {
-            Bson::Document(
-                fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            )
-        })
-        .boxed();
+    let inner =
+        prop::collection::vec((prop::sample::select(vec!["a", "b", "0"]), leaf.clone()), 0..3)
+            .prop_map(|fields| {
+                Bson::Document(
+                    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                )
+            })
+            .boxed();
     let value =
         prop_oneof![leaf, inner.clone(), prop::collection::vec(inner, 0..3).prop_map(Bson::Array)];
     prop::collection::vec((prop::sample::select(vec!["a", "b"]), value), 0..3).prop_map(|fields| {

@@ -134,7 +134,10 @@ fn array_operators_want_arrays() {
 fn renames_stay_out_of_arrays() {
     let before = doc! { "a": [{ "x": 1 }], "b": 1 };
     assert_eq!(update_refusal(doc! { "$rename": { "a.0": "c" } }, before.clone()), 2);
-    assert_eq!(update_refusal(doc! { "$rename": { "b": "a.0.y" } }, before), 2);
+    assert_eq!(update_refusal(doc! { "$rename": { "b": "a.0.y" } }, before.clone()), 2);
+    assert_eq!(update_refusal(doc! { "$rename": { "a.-1": "c" } }, before.clone()), 28);
+    assert_eq!(update_refusal(doc! { "$rename": { "b.c": "c" } }, before.clone()), 28);
+    leaves(doc! { "$rename": { "a.9": "c" } }, before);
 }
 
 #[test]
