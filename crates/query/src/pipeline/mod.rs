@@ -18,6 +18,7 @@ mod chain;
 mod count;
 mod depend;
 mod facet;
+mod fill;
 mod graph_lookup;
 mod group;
 mod lookup;
