@@ -91,11 +91,13 @@ fn accumulators_that_keep_several_keep_the_right_ones() {
         "_id": 1,
         "last": { "$lastN": { "n": 3, "input": "$n" } }, "first": { "$firstN": { "n": 3, "input": "$n" } },
         "min": { "$minN": { "n": 3, "input": "$n" } }, "max": { "$maxN": { "n": 3, "input": "$n" } },
+        "median": { "$median": { "input": "$n", "method": "approximate" } },
+        "shares": { "$percentile": { "input": "$n", "p": [0.25, 1], "method": "approximate" } },
     } }]);
     assert_eq!(
         run(stages, input),
         vec![
-            doc! { "_id": 1, "last": [3, 8, 2], "first": [5, 3, 9], "min": [1, 2, 3], "max": [9, 8, 7] }
+            doc! { "_id": 1, "last": [3, 8, 2], "first": [5, 3, 9], "min": [1, 2, 3], "max": [9, 8, 7], "median": 3.0, "shares": [2.0, 9.0] }
         ]
     );
 }
