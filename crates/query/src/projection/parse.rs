@@ -116,7 +116,7 @@ impl<'a> Parser<'a> {
                 31308,
                 "positional projection cannot be used with a literal",
             )),
-            literal => self.expression(field, literal, parent, 31310, depth),
+            literal => self.expression(field, literal, parent, 31310),
         }
     }
 
@@ -253,7 +253,7 @@ impl<'a> Parser<'a> {
                 // With three arguments, or a path, it is the expression of that name.
                 Err(error) => {
                     let value = Bson::Document(whole.clone());
-                    self.expression(field, &value, parent, 31252, depth).map_err(|_| error)
+                    self.expression(field, &value, parent, 31252).map_err(|_| error)
                 }
             },
             ("$elemMatch", true) => self.elem_match(field, argument, parent, depth),
@@ -265,7 +265,7 @@ impl<'a> Parser<'a> {
             )),
             _ => {
                 let value = Bson::Document(whole.clone());
-                self.expression(field, &value, parent, 31252, depth)
+                self.expression(field, &value, parent, 31252)
             }
         }
     }
@@ -312,7 +312,6 @@ impl<'a> Parser<'a> {
         value: &Bson,
         parent: &mut Tree,
         code: i32,
-        _depth: usize,
     ) -> Result<(), QueryError> {
         if self.kind == Some(Kind::Exclusion) {
             return Err(QueryError::location(
