@@ -490,18 +490,26 @@ impl Member {
             self.vetoes.insert(me, VetoRecord { by, veto, at: self.now });
         }
         // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
-        // that there is one.
-        if self.primary.is_none() && veto != Veto::IAmPrimary {
+        // that there is one. Tries in quick succession count once: what the objector has must have
+        // had its time to be copied before its objection is heard no more.
+        let interval = self.settings().heartbeat_interval();
+        let counted_lately =
+            self.veto_counted_at.is_some_and(|counted| self.now.since(counted) < interval);
+        if self.primary.is_none() && veto != Veto::IAmPrimary && !counted_lately {
             self.vetoed_dry_runs += 1;
+            self.veto_counted_at = Some(self.now);
         }
         self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });
+        // What the fresher member has is to be copied first: look at it now, not at the next beat.
+        if let Veto::FresherMember(id) | Veto::FresherSecondaryOnlyMember(id) = veto {
+            self.heartbeat_now(id);
+        }
         let after_crash = self.may_try_quickly();
         let failure = CommandError::StepUpFailed(format!("vetoed by {by}: {veto}"));
         self.close_campaign(failure);
         let wait = if after_crash {
             CRASH_STAGGER + self.random.duration_up_to(CRASH_STAGGER)
         } else {
-            let interval = self.settings().heartbeat_interval();
             interval + self.random.duration_up_to(interval / 2)
         };
         if self.primary.is_none() {

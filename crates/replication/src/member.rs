@@ -82,6 +82,7 @@ pub struct Member {
     pub(crate) maintenance: u32,
     pub(crate) ineligible_until: Option<MonotonicTime>,
     pub(crate) vetoed_dry_runs: u32,
+    pub(crate) veto_counted_at: Option<MonotonicTime>,
     /// The last veto against each candidate, given or received.
     pub(crate) vetoes: BTreeMap<MemberId, VetoRecord>,
     pub(crate) rollback_id: i32,
@@ -204,6 +205,7 @@ impl Member {
             maintenance: 0,
             ineligible_until: None,
             vetoed_dry_runs: 0,
+            veto_counted_at: None,
             vetoes: BTreeMap::new(),
             rollback_id: recovered.rollback_id,
             topology_counter: 0,
