@@ -11,13 +11,13 @@ use quorate_protocol::{
 };
 
 use crate::election::{
-    LastVote, MAX_VETOED_DRY_RUNS, Tally, Visible, Voter, is_fresh_enough_for_takeover, judge,
-    may_take_over_to_catch_up, priority_takeover_delay, veto,
+    LastVote, MAX_VETOED_DRY_RUNS, Refusal, Tally, Visible, Voter, is_fresh_enough_for_takeover,
+    judge, may_take_over_to_catch_up, priority_takeover_delay, veto,
 };
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::input::{Reply, Request, RequestToken};
-use crate::member::{AfterPersist, Asked, Member, VetoRecord};
+use crate::member::{AfterPersist, Asked, MAX_PERSISTS, Member, VetoRecord};
 use crate::output::Change;
 use crate::peer::Peer;
 use crate::quorum::{Counts, is_vote_majority};
@@ -98,6 +98,8 @@ impl Member {
             Some("a configuration is being installed")
         } else if !config.is_some_and(|c| is_vote_majority(&c, |m| reachable.contains(&m.id))) {
             Some("no majority of voters in sight")
+        } else if self.persists.len() >= MAX_PERSISTS {
+            Some("the disk is too far behind to store a vote")
         } else if self.shutting_down {
             Some("shutting down")
         } else {
@@ -581,7 +583,11 @@ impl Member {
             self.adopt_term(term);
         }
         let Some(voter) = self.voter() else { return };
-        let judgement = judge(&voter, request);
+        let judgement = if self.persists.len() < MAX_PERSISTS {
+            judge(&voter, request)
+        } else {
+            Err(Refusal::DiskBehind)
+        };
         let objection = veto(&voter, request);
         let own_term = self.term;
         let reply = |granted, reason: String| {

@@ -42,7 +42,19 @@ impl<H: Host + Default> World<H> {
                 *member = ordinary(member.id.0 as usize);
             }
         }
-        self.administer(0, "initiate", Request::Initiate(Some(Box::new(config))));
+        self.first_config = Some(config);
+        self.initiate_again();
+    }
+
+    /// A crash can hit the initiation itself; an administrator then tries again.
+    pub(crate) fn initiate_again(&mut self) {
+        let exists = self.nodes.iter().any(|node| {
+            node.member.as_ref().is_some_and(|member| member.status().config().is_some())
+        });
+        if let Some(config) = self.first_config.clone().filter(|_| !exists) {
+            self.administer(0, "initiate", Request::Initiate(Some(Box::new(config))));
+            self.schedule(Duration::from_secs(2), Happening::InitiateAgain);
+        }
     }
 
     fn specialise(&mut self, member: &mut MemberConfig, kind: u64) {

@@ -106,6 +106,7 @@ pub(crate) enum Happening {
     Local { life: Life, input: Box<Input> },
     ClientWrites { client: usize },
     Fault,
+    InitiateAgain,
     Crash(Life),
     StepUp(Life),
     Restart { node: usize },
@@ -136,6 +137,7 @@ pub struct World<H = ModelHost> {
     happenings: BTreeMap<u64, Happening>,
     next_happening: u64,
     attempts: Vec<Attempt>,
+    pub(crate) first_config: Option<ReplicaSetConfig>,
     trace: Option<Trace>,
 }
 
@@ -176,6 +178,7 @@ impl<H: Host + Default> World<H> {
             happenings: BTreeMap::new(),
             next_happening: 0,
             attempts: Vec::new(),
+            first_config: None,
             trace,
         };
         for node in 0..world.nodes.len() {
@@ -302,6 +305,7 @@ impl<H: Host + Default> World<H> {
             }
             Happening::ClientWrites { client } => self.client_writes(client),
             Happening::Fault => self.fault(),
+            Happening::InitiateAgain => self.initiate_again(),
             Happening::Crash(life) => {
                 if self.is_alive(life) && self.turmoil {
                     self.crash(life.node);
@@ -594,12 +598,7 @@ impl<H: Host + Default> World<H> {
     }
 
     /// An administrator asks something of a member, and reads the answer in the trace.
-    pub(crate) fn administer(
-        &mut self,
-        index: usize,
-        what: &'static str,
-        request: Request,
-    ) {
+    pub(crate) fn administer(&mut self, index: usize, what: &'static str, request: Request) {
         if self.nodes[index].is_up() {
             self.note(Some(index), || format!("is asked: {what}"));
             let token = self.nodes[index].token(Asker::Admin(what));
