@@ -17,9 +17,11 @@ use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use crate::authentication::Authenticator;
+use crate::command_event::CommandEvent;
 use crate::discovery::{ClientEvent, Discovery, EventListener, Settings};
 use crate::error::{ClientError, Error};
 use crate::handshake::Handshake;
+use crate::logging;
 use crate::metadata::{Environment, client_metadata};
 use crate::net::{Connector, ConnectorOptions};
 use crate::operation::{Operation, Retry, Target};
@@ -52,10 +54,12 @@ pub(crate) struct Inner {
     pub(crate) cluster_time: ClusterTime,
     events: broadcast::Sender<ClientEvent>,
     random: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Client {
-    /// A client for a connection string. Returns at once: servers are contacted in the background.
+    /// A client for a `mongodb://` string. Returns at once: servers are contacted in the background.
+    /// [`connect`](Self::connect) takes `mongodb+srv://` as well.
     ///
     /// # Errors
     ///
@@ -99,9 +103,7 @@ impl Client {
                 let _ = events.send(event);
             })
         };
-        let mut seed = [0; 8];
-        getrandom::fill(&mut seed).map_err(|_| ClientError::NoRandomness)?;
-        let seed = u64::from_le_bytes(seed);
+        let seed = random_seed()?;
         let discovery = Discovery::start(&discovery_options, settings, seed, listener)?;
         let inner = Inner {
             options,
@@ -110,6 +112,7 @@ impl Client {
             cluster_time: ClusterTime::default(),
             events,
             random: AtomicU64::new(seed),
+            requests: AtomicU64::new(1),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -210,6 +213,13 @@ impl Client {
     }
 }
 
+/// A number from the operating system, from which the client's random choices follow.
+pub(crate) fn random_seed() -> Result<u64, ClientError> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|_| ClientError::NoRandomness)?;
+    Ok(u64::from_le_bytes(seed))
+}
+
 fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settings, ClientError> {
     let connect_timeout = options.discovery.connect_timeout;
     let connector = Connector::new(ConnectorOptions {
@@ -230,6 +240,29 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
 }
 
 impl Inner {
+    /// Whether anybody would hear of a command.
+    pub(crate) fn has_listener(&self) -> bool {
+        self.options.listener.is_some()
+            || self.events.receiver_count() > 0
+            || logging::wants_commands()
+    }
+
+    /// Tells whoever listens about a command. Holds no lock.
+    pub(crate) fn tell_listeners(&self, event: CommandEvent) {
+        logging::command(&event);
+        let event = ClientEvent::Command(event);
+        if let Some(listener) = &self.options.listener {
+            listener(event.clone());
+        }
+        // Nobody listening is no error.
+        let _ = self.events.send(event);
+    }
+
+    /// What the events of the next command have in common.
+    pub(crate) fn next_request_id(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Sixty-four bits that need not be secret, only evenly spread (SplitMix64).
     pub(crate) fn random_bits(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -27,9 +27,11 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
 
 use crate::clock::Clock;
+use crate::command_event::CommandEvent;
 use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
+use crate::logging;
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
 use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
@@ -41,6 +43,8 @@ pub enum ClientEvent {
     Discovery(DiscoveryEvent),
     /// In one of its pools.
     Pool(PoolEvent),
+    /// To one of its commands.
+    Command(CommandEvent),
 }
 
 /// Hears the events of a client, in order. It is called while the client's state is locked: it
@@ -299,7 +303,10 @@ impl Discovery {
                     self.published.store(description);
                     self.revision.send_modify(|revision| *revision += 1);
                 }
-                Output::Event(event) => (self.listener)(ClientEvent::Discovery(event)),
+                Output::Event(event) => {
+                    logging::discovery(state.topology.id(), &event);
+                    (self.listener)(ClientEvent::Discovery(event));
+                }
                 Output::Monitor { server, command } => self.command(state, server, command),
                 Output::Pool { server, command } => self.command_pool(&server, command),
             }
@@ -355,8 +362,10 @@ impl Discovery {
         match command {
             PoolCommand::Open => {
                 let listener = Arc::clone(&self.listener);
-                let listener: PoolEventListener =
-                    Arc::new(move |event| listener(ClientEvent::Pool(event)));
+                let listener: PoolEventListener = Arc::new(move |event| {
+                    logging::pool(&event);
+                    listener(ClientEvent::Pool(event));
+                });
                 let pool = Pool::within(
                     &self.runtime,
                     server.clone(),
