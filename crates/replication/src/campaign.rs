@@ -11,13 +11,13 @@ use quorate_protocol::{
 };
 
 use crate::election::{
-    LastVote, MAX_VETOED_DRY_RUNS, Tally, Visible, Voter, is_fresh_enough_for_takeover, judge,
-    may_take_over_to_catch_up, priority_takeover_delay, veto,
+    LastVote, MAX_VETOED_DRY_RUNS, Refusal, Tally, Visible, Voter, is_fresh_enough_for_takeover,
+    judge, may_take_over_to_catch_up, priority_takeover_delay, veto,
 };
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::input::{Reply, Request, RequestToken};
-use crate::member::{AfterPersist, Asked, Member, VetoRecord};
+use crate::member::{AfterPersist, Asked, MAX_PERSISTS, Member, VetoRecord};
 use crate::output::Change;
 use crate::peer::Peer;
 use crate::quorum::{Counts, is_vote_majority};
@@ -98,6 +98,8 @@ impl Member {
             Some("a configuration is being installed")
         } else if !config.is_some_and(|c| is_vote_majority(&c, |m| reachable.contains(&m.id))) {
             Some("no majority of voters in sight")
+        } else if self.persists.len() >= MAX_PERSISTS {
+            Some("the disk is too far behind to store a vote")
         } else if self.shutting_down {
             Some("shutting down")
         } else {
@@ -490,18 +492,26 @@ impl Member {
             self.vetoes.insert(me, VetoRecord { by, veto, at: self.now });
         }
         // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
-        // that there is one.
-        if self.primary.is_none() && veto != Veto::IAmPrimary {
+        // that there is one. Tries in quick succession count once: what the objector has must have
+        // had its time to be copied before its objection is heard no more.
+        let interval = self.settings().heartbeat_interval();
+        let counted_lately =
+            self.veto_counted_at.is_some_and(|counted| self.now.since(counted) < interval);
+        if self.primary.is_none() && veto != Veto::IAmPrimary && !counted_lately {
             self.vetoed_dry_runs += 1;
+            self.veto_counted_at = Some(self.now);
         }
         self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });
+        // What the fresher member has is to be copied first: look at it now, not at the next beat.
+        if let Veto::FresherMember(id) | Veto::FresherSecondaryOnlyMember(id) = veto {
+            self.heartbeat_now(id);
+        }
         let after_crash = self.may_try_quickly();
         let failure = CommandError::StepUpFailed(format!("vetoed by {by}: {veto}"));
         self.close_campaign(failure);
         let wait = if after_crash {
             CRASH_STAGGER + self.random.duration_up_to(CRASH_STAGGER)
         } else {
-            let interval = self.settings().heartbeat_interval();
             interval + self.random.duration_up_to(interval / 2)
         };
         if self.primary.is_none() {
@@ -573,7 +583,11 @@ impl Member {
             self.adopt_term(term);
         }
         let Some(voter) = self.voter() else { return };
-        let judgement = judge(&voter, request);
+        let judgement = if self.persists.len() < MAX_PERSISTS {
+            judge(&voter, request)
+        } else {
+            Err(Refusal::DiskBehind)
+        };
         let objection = veto(&voter, request);
         let own_term = self.term;
         let reply = |granted, reason: String| {

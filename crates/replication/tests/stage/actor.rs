@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quorate_protocol::{
-    MemberState, ObjectId, OpTime, OpTimeAndWallTime, ServerAddress, Timestamp, WallTime,
+    MemberState, MonotonicTime, ObjectId, OpTime, OpTimeAndWallTime, ServerAddress, Timestamp,
+    WallTime,
 };
 use quorate_replication::{
     Change, FetchId, FetchedBatch, InitialSyncOutcome, InitialSyncStep, Input, Member,
@@ -29,6 +30,7 @@ pub(super) struct Actor {
     pub(super) askers: BTreeMap<RequestToken, (Asker, &'static str)>,
     pub(super) fetch: Option<(FetchId, usize)>,
     pub(super) buffer: VecDeque<OpTimeAndWallTime>,
+    pub(super) tick_at: Option<MonotonicTime>,
     tokens: u64,
 }
 
@@ -45,6 +47,7 @@ impl Actor {
             askers: BTreeMap::new(),
             fetch: None,
             buffer: VecDeque::new(),
+            tick_at: None,
             tokens: 0,
         }
     }
@@ -87,6 +90,7 @@ impl Stage {
         actor.askers.clear();
         actor.fetch = None;
         actor.buffer.clear();
+        actor.tick_at = None;
     }
 
     fn wall(&self) -> (u32, WallTime) {

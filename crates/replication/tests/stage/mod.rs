@@ -100,6 +100,7 @@ impl Stage {
         match cue {
             Cue::Tick(index, life) => {
                 if self.actors[index].life == life {
+                    self.actors[index].tick_at = None;
                     self.give(index, Input::Tick);
                 }
             }
@@ -140,7 +141,9 @@ impl Stage {
         }
         let life = self.actors[index].life;
         let deadline = self.actors[index].member.as_ref().and_then(Member::next_deadline);
-        if let Some(deadline) = deadline {
+        let earlier = |deadline| self.actors[index].tick_at.is_none_or(|at| deadline < at);
+        if let Some(deadline) = deadline.filter(|deadline| earlier(*deadline)) {
+            self.actors[index].tick_at = Some(deadline);
             self.cue(deadline.since(self.now), Cue::Tick(index, life));
         }
     }
