@@ -30,7 +30,7 @@ struct Deployment {
     _directory: TempDir,
 }
 
-async fn deploy() -> Deployment {
+async fn deploy(authentication: bool) -> Deployment {
     let directory = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> =
         Arc::new(LsmStore::open(directory.path(), LsmOptions::default()).unwrap());
@@ -42,6 +42,7 @@ async fn deploy() -> Deployment {
         seed: 1,
         host: address.to_string(),
         compressors: vec!["zstd".to_owned()],
+        authentication,
         oplog_bytes: None,
         max_connections: options.max_connections,
     };
@@ -55,14 +56,48 @@ async fn deploy() -> Deployment {
     Deployment { uri, stop, running, _directory: directory }
 }
 
+impl Deployment {
+    fn uri_for(&self, user: &str, password: &str) -> String {
+        self.uri.replace("mongodb://", &format!("mongodb://{user}:{password}@"))
+    }
+
+    async fn end(self) {
+        self.stop.send(()).unwrap();
+        soon(self.running).await.unwrap().unwrap();
+    }
+}
+
 async fn with_collection<F: Future<Output = ()>>(work: impl FnOnce(Client, Collection) -> F) {
-    let deployment = deploy().await;
+    let deployment = deploy(false).await;
     let client = Client::with_uri(&deployment.uri).unwrap();
     let collection = client.collection("shop", "orders");
     soon(work(client.clone(), collection)).await;
     soon(client.close()).await;
-    deployment.stop.send(()).unwrap();
-    soon(deployment.running).await.unwrap().unwrap();
+    deployment.end().await;
+}
+
+/// SCRAM against another implementation of it than ours, in both mechanisms and by negotiation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_log_in_and_strangers_are_named() {
+    let deployment = deploy(true).await;
+    let first = Client::with_uri(&deployment.uri).unwrap();
+    let create = rawdoc! { "createUser": "ann", "pwd": "secret", "roles": ["root"] };
+    soon(first.run_command("admin", &create)).await.unwrap();
+    soon(first.close()).await;
+    for mechanism in ["", "&authMechanism=SCRAM-SHA-256", "&authMechanism=SCRAM-SHA-1"] {
+        let uri = format!("{}{mechanism}", deployment.uri_for("ann", "secret"));
+        let ann = Client::with_uri(&uri).unwrap();
+        soon(ann.collection("shop", "orders").insert_one(doc! { "n": 1 })).await.unwrap();
+        soon(ann.close()).await;
+    }
+    let uri = format!("{}&serverSelectionTimeoutMS=5000", deployment.uri_for("ann", "guess"));
+    let stranger = Client::with_uri(&uri).unwrap();
+    let error = soon(stranger.run_command("admin", &rawdoc! { "ping": 1 })).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("authentication failed for user \"ann\""), "{text}");
+    assert!(!text.contains("guess"), "{text}");
+    soon(stranger.close()).await;
+    deployment.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
