@@ -8,6 +8,7 @@ mod address;
 mod hello;
 mod identifiers;
 mod optime;
+mod replica_set;
 mod tags;
 mod time;
 
@@ -15,5 +16,10 @@ pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 pub use hello::{HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
 pub use optime::{OpTime, Timestamp};
+pub use replica_set::{
+    ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId,
+    MemberPosition, MemberState, OpTimeAndWallTime, PositionReport, Priority, ReplicaSetConfig,
+    ReplicaSetSettings, Term, Veto, VoteReply, VoteRequest,
+};
 pub use tags::TagSet;
 pub use time::{MonotonicTime, WallTime};
