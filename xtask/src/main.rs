@@ -1,2 +1,87 @@
-//! Chores of the repository.
-fn main() {}
+//! Chores of the repository, as `cargo xtask <chore>`.
+//!
+//! Everything that a person or a machine does to this repository besides `cargo build` is here, so
+//! that it runs the same everywhere. `cargo xtask ci` is all of it.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a command-line program")]
+
+mod ci;
+mod conformance;
+mod fuzz;
+mod process;
+mod purity;
+
+use std::env;
+use std::process::ExitCode;
+
+/// A chore that did not succeed, in words for the person who asked for it.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+const USAGE: &str = "usage: cargo xtask <chore>
+
+  ci [--fuzz-seconds N]           everything below, and fmt, clippy and the tests (5 s per fuzz target)
+  conformance                     the published scenarios against our crates
+  fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
+  purity                          the deterministic crates reach no runtime, socket or randomness
+
+Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
+
+enum Chore {
+    Ci { fuzz_seconds: u64 },
+    Conformance,
+    Fuzz { seconds: u64, targets: Vec<String> },
+    Purity,
+    Help,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let outcome = match read_arguments(&arguments) {
+        Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
+        Some(Chore::Conformance) => conformance::run().map(drop),
+        Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
+        Some(Chore::Purity) => purity::run(),
+        Some(Chore::Help) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        None => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(reason)) => {
+            eprintln!("xtask: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_arguments(arguments: &[String]) -> Option<Chore> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["ci"] => Some(Chore::Ci { fuzz_seconds: ci::DEFAULT_FUZZ_SECONDS }),
+        ["ci", "--fuzz-seconds", seconds] => Some(Chore::Ci { fuzz_seconds: positive(seconds)? }),
+        ["conformance"] => Some(Chore::Conformance),
+        ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
+        ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
+        ["purity"] => Some(Chore::Purity),
+        ["help" | "--help" | "-h"] => Some(Chore::Help),
+        _ => None,
+    }
+}
+
+fn fuzz_chore(seconds: u64, targets: &[&str]) -> Option<Chore> {
+    if targets.iter().any(|target| target.starts_with('-')) {
+        return None;
+    }
+    Some(Chore::Fuzz { seconds, targets: targets.iter().map(|name| (*name).to_owned()).collect() })
+}
+
+/// libFuzzer takes zero seconds for no limit, which nobody means.
+fn positive(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|seconds| *seconds > 0)
+}

@@ -62,6 +62,8 @@ pub struct HelloReply {
     pub iscryptd: bool,
     /// `serviceId`: the service behind a load balancer.
     pub service_id: Option<ObjectId>,
+    /// `connectionId`: what the server calls the connection that asked.
+    pub connection_id: Option<i64>,
 }
 
 impl HelloReply {

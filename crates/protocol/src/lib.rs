@@ -7,7 +7,9 @@
 mod address;
 mod hello;
 mod identifiers;
+mod monitoring_mode;
 mod optime;
+mod read_preference;
 mod replica_set;
 mod tags;
 mod time;
@@ -15,7 +17,9 @@ mod time;
 pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 pub use hello::{HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
+pub use monitoring_mode::ServerMonitoringMode;
 pub use optime::{OpTime, Timestamp};
+pub use read_preference::{ReadPreference, ReadPreferenceMode, UnknownReadPreferenceMode};
 pub use replica_set::{
     ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId,
     MemberPosition, MemberState, OpTimeAndWallTime, PositionReport, Priority, ReplicaSetConfig,

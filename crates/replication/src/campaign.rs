@@ -322,9 +322,10 @@ impl Member {
         let request = self.vote_request(reason, false, stored, me);
         let tally = Tally::with_own_vote(me);
         if let Role::Follower(follower) = &mut self.role
-            && let Some(campaign) = &mut follower.campaign {
-                campaign.round = Round::Vote { term: stored, tally };
-            }
+            && let Some(campaign) = &mut follower.campaign
+        {
+            campaign.round = Round::Vote { term: stored, tally };
+        }
         for voter in config.voters().map(|member| member.id).filter(|id| *id != me) {
             self.ask_for_vote(voter, request.clone());
         }

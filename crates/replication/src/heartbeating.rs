@@ -262,9 +262,10 @@ impl Member {
             return self.respond(token, Err(error));
         }
         if let (Some(me), Some(from)) = (self.me(), request.from_id)
-            && me == from {
-                return self.respond(token, Err(CommandError::DuplicateMemberId(from)));
-            }
+            && me == from
+        {
+            return self.respond(token, Err(CommandError::DuplicateMemberId(from)));
+        }
         if self.config.is_some() {
             self.adopt_term(request.term);
         }

@@ -334,10 +334,11 @@ impl Member {
     fn take_poll_answer(&mut self, id: MemberId, answer: Answer) {
         if let Some(Reconfiguring { stage: Stage::Polling { waiting, answers, .. }, .. }) =
             &mut self.reconfiguring
-            && waiting.remove(&id) {
-                answers.insert(id, answer);
-                self.decide_poll(false);
-            }
+            && waiting.remove(&id)
+        {
+            answers.insert(id, answer);
+            self.decide_poll(false);
+        }
     }
 
     /// Initiation needs everybody, and everybody empty. A change needs a majority of the voters and
@@ -562,10 +563,11 @@ impl Member {
             members: config.members.len(),
         });
         if let Some(term) = config.term
-            && term > self.term {
-                self.term = term;
-                self.primary = None;
-            }
+            && term > self.term
+        {
+            self.term = term;
+            self.primary = None;
+        }
         let mut known = std::mem::take(&mut self.peers);
         for member in config.members.iter().filter(|member| Some(member.id) != me) {
             let peer = known

@@ -308,11 +308,12 @@ impl Member {
         let oldest = self.sync.stale.values().min().copied();
         if let (false, Some(source_oldest), Role::Follower(follower)) =
             (hope, oldest, &mut self.role)
-            && follower.too_stale.is_none() {
-                follower.too_stale = Some(source_oldest);
-                self.end_campaign("the member is too stale");
-                self.emit(Event::TooStale { last, source_oldest });
-            }
+            && follower.too_stale.is_none()
+        {
+            follower.too_stale = Some(source_oldest);
+            self.end_campaign("the member is too stale");
+            self.emit(Event::TooStale { last, source_oldest });
+        }
     }
 
     fn reconsider_source(&mut self) {
@@ -435,9 +436,10 @@ impl Member {
     pub(crate) fn on_position_reported(&mut self) {
         self.timers.cancel(Timer::PositionReportSilence);
         if let Report::UnderWay { more } = std::mem::replace(&mut self.sync.report, Report::Idle)
-            && more {
-                self.report_progress();
-            }
+            && more
+        {
+            self.report_progress();
+        }
     }
 
     pub(crate) fn on_position_report_silence(&mut self) {

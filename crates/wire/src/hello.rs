@@ -128,6 +128,7 @@ fn known_name(key: &str) -> Option<&'static str> {
         "topologyVersion" => "topologyVersion",
         "iscryptd" => "iscryptd",
         "serviceId" => "serviceId",
+        "connectionId" => "connectionId",
         _ => return None,
     })
 }
@@ -159,6 +160,7 @@ impl Parser {
             "setVersion" => reply.set_version = field.integer()?.map(SetVersion),
             "electionId" => reply.election_id = field.object_id()?.map(ElectionId),
             "serviceId" => reply.service_id = field.object_id()?,
+            "connectionId" => reply.connection_id = field.integer()?,
             "minWireVersion" => reply.wire_versions.min = field.int32()?.unwrap_or(0),
             "maxWireVersion" => reply.wire_versions.max = field.int32()?.unwrap_or(0),
             "logicalSessionTimeoutMinutes" => {

@@ -1,0 +1,56 @@
+//! The suite of the specification "Authentication" for connection strings: which credential a string
+//! stands for.
+//!
+//! The cases speak of clients, which need a complete credential. A credential that is incomplete as
+//! long as nothing is added to it therefore counts as refused.
+
+use quorate_connection_string::{ConnectionString, Credential};
+use serde_json::{Value, json};
+
+use crate::ScenarioFile;
+use crate::uri::check_cases;
+
+/// Judges one file.
+pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+    check_cases(file, check_case)
+}
+
+fn check_case(case: &Value) -> Result<(), String> {
+    let uri = case["uri"].as_str().ok_or("the case has no uri")?;
+    let valid = case["valid"].as_bool().ok_or("the case does not say whether it is valid")?;
+    let credential = match (read(uri), valid) {
+        (Err(_), false) => return Ok(()),
+        (Ok(_), false) => return Err("accepted, although it is invalid".to_owned()),
+        (Err(error), true) => return Err(format!("refused: {error}")),
+        (Ok(credential), true) => credential,
+    };
+    let actual = credential.as_ref().map_or(Value::Null, describe);
+    if actual == case["credential"] {
+        Ok(())
+    } else {
+        Err(format!("the credential should be {}, is {actual}", case["credential"]))
+    }
+}
+
+fn read(uri: &str) -> Result<Option<Credential>, String> {
+    let connection = ConnectionString::parse(uri).map_err(|error| error.to_string())?;
+    if let Some(credential) = connection.credential() {
+        credential.check_complete().map_err(|error| error.to_string())?;
+    }
+    Ok(connection.credential().cloned())
+}
+
+fn describe(credential: &Credential) -> Value {
+    let properties: Value = if credential.properties.is_empty() {
+        Value::Null
+    } else {
+        credential.properties.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
+    };
+    json!({
+        "username": credential.user_name,
+        "password": credential.password.as_ref().map(|password| password.expose()),
+        "source": credential.source,
+        "mechanism": credential.mechanism.map(|mechanism| mechanism.name()),
+        "mechanism_properties": properties,
+    })
+}

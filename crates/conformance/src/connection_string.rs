@@ -1,0 +1,8 @@
+//! The suite of the specification "Connection String".
+
+use crate::{ScenarioFile, uri};
+
+/// Judges one file.
+pub(crate) fn check(file: &ScenarioFile) -> Result<(), String> {
+    uri::check(file)
+}

@@ -1,0 +1,43 @@
+//! Every published suite, one test each. Where the scenarios cannot be fetched, the tests say so
+//! loudly and pass, except on CI.
+
+use quorate_conformance::{SUITES, suite};
+
+#[expect(clippy::print_stderr, reason = "a suite that did not run must be heard")]
+fn judge(name: &str) {
+    let suite = suite(name).expect("the suite is in the table");
+    let report = match suite.run() {
+        Ok(report) => report,
+        Err(error) if error.is_excusable() => {
+            eprintln!("NOT RUN: the published scenarios of {name} are missing: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert!(report.failures.is_empty(), "{report}\n{:#?}", report.failures);
+    assert_eq!((report.passed, report.total), (suite.files, suite.files));
+}
+
+macro_rules! published {
+    ($($name:ident),* $(,)?) => {
+        $(#[test] fn $name() { judge(stringify!($name)); })*
+
+        #[test]
+        fn every_suite_has_a_test() {
+            let tested = [$(stringify!($name)),*];
+            let in_table: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+            assert_eq!(tested.as_slice(), in_table);
+        }
+    };
+}
+
+published!(
+    connection_string,
+    uri_options,
+    auth,
+    srv_seedlist,
+    discovery_and_monitoring,
+    sdam_monitoring,
+    server_selection,
+    max_staleness,
+);

@@ -1,0 +1,53 @@
+//! What a client believes about the servers of a deployment, and what it should do next.
+
+mod command;
+mod event;
+mod fault;
+mod function_platform;
+mod log;
+mod monitor;
+mod options;
+mod random;
+mod recording;
+mod removal;
+mod round_trip;
+mod selection;
+mod server_description;
+mod servers;
+mod topology;
+mod topology_description;
+mod transition;
+mod types;
+
+pub use command::{
+    CheckId, CheckKind, HandshakeProgress, HelloCommand, Input, MonitorCommand, Output,
+    PoolCommand, PoolGeneration,
+};
+pub use event::{DiscoveryEvent, Heartbeat, MonitorConnectionId, TopologyId, Warning};
+pub use fault::{
+    ApplicationError, CheckFailure, CheckFailureKind, CommandError, ElectionTuple, ServerError,
+    ServerFault, StateChange,
+};
+pub use function_platform::FunctionPlatform;
+pub use log::{LOG_COMPONENT, LogLevel, LogMessage, LogValue, MAX_LOGGED_DOCUMENT_LENGTH};
+pub use options::{
+    COOLDOWN, DEFAULT_CONNECT_TIMEOUT, DEFAULT_HEARTBEAT_FREQUENCY, DEFAULT_SCAN_FREQUENCY,
+    DiscoveryOptions, MIN_HEARTBEAT_FREQUENCY, OptionsError, SOCKET_CHECK_INTERVAL,
+    SUPPORTED_WIRE_VERSIONS, Threading,
+};
+pub use recording::{
+    MAX_LINE_LENGTH, RECORDING_VERSION, RecordedInput, RecordingError, RecordingStart,
+};
+pub use removal::{MAX_REMEMBERED_REMOVALS, Removal, RemovalReason};
+pub use round_trip::RoundTripEstimator;
+pub use selection::{
+    FailureKind, IDLE_WRITE_PERIOD, MAX_CAUSE_LENGTH, MAX_REPORTED_SERVERS, OpQueryReadPreference,
+    ReadPreferenceArgument, SMALLEST_MAX_STALENESS, SelectionCriteria, SelectionError,
+    SelectionFailure, SelectionRequest, ServerReport, ServerSelector, Shortcoming, Verdict, choose,
+    latency_window, read_preference_for_op_msg, read_preference_for_op_query,
+};
+pub use server_description::{RoundTrips, ServerDescription};
+pub use servers::Servers;
+pub use topology::Topology;
+pub use topology_description::{SelectionSettings, TopologyDescription};
+pub use types::{ServerType, TopologyType, UnknownTypeName};

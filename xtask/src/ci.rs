@@ -1,0 +1,137 @@
+//! `cargo xtask ci`: everything that must hold before a change is taken, in one command.
+//!
+//! A step that fails does not keep the others from running, so that one run tells all there is to
+//! tell.
+
+use std::time::{Duration, Instant};
+
+use crate::process::{self, Transcript};
+use crate::{Failure, conformance, fuzz, purity};
+
+/// How long each fuzz target runs if nobody says otherwise: enough to see that it works.
+pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
+
+/// What a step has to say for itself beside "ok", such as how many tests it ran.
+type Outcome = Result<String, Failure>;
+
+type Step = (&'static str, Box<dyn Fn() -> Outcome>);
+
+struct Finished {
+    name: &'static str,
+    elapsed: Duration,
+    outcome: Outcome,
+}
+
+/// Runs every step.
+pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
+    let fuzz = move || fuzz::run(fuzz_seconds, &[]).map(|targets| format!("{targets} targets"));
+    let steps: [Step; 7] = [
+        ("fmt", Box::new(fmt)),
+        ("clippy", Box::new(clippy)),
+        ("purity", Box::new(|| quiet(purity::run()))),
+        ("tests", Box::new(tests)),
+        ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
+        ("conformance", Box::new(|| conformance::run().map(|files| format!("{files} files")))),
+        ("fuzz", Box::new(fuzz)),
+    ];
+    let mut finished = Vec::new();
+    for (name, step) in steps {
+        eprintln!("ci: {name} …");
+        let started = Instant::now();
+        let outcome = step();
+        if let Err(Failure(reason)) = &outcome {
+            eprintln!("ci: {name} failed: {reason}");
+        }
+        finished.push(Finished { name, elapsed: started.elapsed(), outcome });
+    }
+    summarise(&finished)
+}
+
+fn summarise(finished: &[Finished]) -> Result<(), Failure> {
+    println!();
+    let mut failed = Vec::new();
+    for Finished { name, elapsed, outcome } in finished {
+        let seconds = elapsed.as_secs_f64();
+        match outcome {
+            Ok(note) if note.is_empty() => println!("ci: {name:<12} ok     {seconds:7.1} s"),
+            Ok(note) => println!("ci: {name:<12} ok     {seconds:7.1} s  {note}"),
+            Err(_) => {
+                println!("ci: {name:<12} FAILED {seconds:7.1} s");
+                failed.push(*name);
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure(format!("failed: {}", failed.join(", ")))) }
+}
+
+fn quiet(result: Result<(), Failure>) -> Outcome {
+    result.map(|()| String::new())
+}
+
+fn cargo(arguments: &[&str]) -> Outcome {
+    quiet(process::run(process::cargo().args(arguments)))
+}
+
+fn fmt() -> Outcome {
+    cargo(&["fmt", "--all", "--check"])?;
+    // A workspace of its own.
+    cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+}
+
+fn clippy() -> Outcome {
+    cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])
+}
+
+/// With nextest where it is installed, since it runs test programs side by side.
+fn tests() -> Outcome {
+    let has_nextest = process::watch(process::cargo().args(["nextest", "--version"]), false)
+        .is_ok_and(|transcript| transcript.succeeded);
+    let arguments: &[&str] = if has_nextest {
+        &["nextest", "run", "--workspace", "--status-level", "fail", "--color", "never"]
+    } else {
+        &["test", "--workspace", "--lib", "--bins", "--tests", "--color", "never"]
+    };
+    let transcript = process::watch(process::cargo().args(arguments), true)?;
+    let passed = count_passed(&transcript);
+    if !transcript.succeeded {
+        return Err(Failure("tests fail; see above".to_owned()));
+    }
+    if passed == 0 {
+        return Err(Failure("no test was run".to_owned()));
+    }
+    Ok(format!("{passed} tests"))
+}
+
+/// The number before "passed" in the summaries: one of nextest's, one per program of cargo's.
+fn count_passed(transcript: &Transcript) -> u64 {
+    let summaries = transcript.lines.iter().filter(|line| {
+        let line = line.trim_start();
+        line.starts_with("Summary [") || line.starts_with("test result: ")
+    });
+    summaries.filter_map(|line| number_before(line, " passed")).sum()
+}
+
+fn number_before(line: &str, word: &str) -> Option<u64> {
+    let (front, _) = line.split_once(word)?;
+    front.rsplit(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(lines: &[&str]) -> u64 {
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        count_passed(&Transcript { succeeded: true, lines })
+    }
+
+    #[test]
+    fn tests_are_counted_in_either_summary() {
+        assert_eq!(count(&["     Summary [   0.5s] 77 tests run: 76 passed, 1 failed"]), 76);
+        assert_eq!(
+            count(&["test result: ok. 3 passed; 0 failed", "test result: ok. 62 passed; 0 failed"]),
+            65
+        );
+        assert_eq!(count(&["running 3 tests", "9 passed on the way"]), 0);
+    }
+}
