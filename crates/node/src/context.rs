@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf};
+use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, WallTime};
 use quorate_storage::CommitSequence;
 
+use crate::commands::LONG_COMMANDS;
 use crate::error::{CommandError, ErrorCode};
+use crate::fields::whole_number;
+use crate::writer::check_command_nesting;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,37 @@ impl Command {
         Self { body, sequences: Vec::new() }
     }
 
+    /// Reads a command that has arrived.
+    ///
+    /// # Errors
+    ///
+    /// If the document is malformed or nests too deeply.
+    pub fn from_raw(
+        body: &RawDocument,
+        sequences: Vec<(String, Vec<RawDocumentBuf>)>,
+    ) -> Result<Self, CommandError> {
+        // Parsing recurses, so the depth is checked before.
+        check_command_nesting(body)?;
+        Ok(Self { body: Document::try_from(body)?, sequences })
+    }
+
+    /// Whether it usually takes so little time that nobody need make room for others.
+    pub fn is_short(&self) -> bool {
+        !LONG_COMMANDS.contains(&self.name())
+    }
+
+    /// How long it may take, if the client set a limit.
+    pub fn max_time(&self) -> Option<Duration> {
+        let limit = self.body.get("maxTimeMS").and_then(whole_number)?;
+        u64::try_from(limit).ok().filter(|&limit| limit > 0).map(Duration::from_millis)
+    }
+
+    /// A copy for running the command a second time, made only of commands that may ask for it.
+    pub fn clone_if_it_may_wait(&self) -> Option<Self> {
+        let waits = self.body.contains_key("maxAwaitTimeMS") || self.name() == "getMore";
+        waits.then(|| self.clone())
+    }
+
     /// The first key.
     pub fn name(&self) -> &str {
         self.body.keys().next().map_or("", String::as_str)
@@ -93,7 +128,7 @@ pub enum Outcome {
         /// What would be worth telling.
         until: WaitFor,
         /// How long to wait at most.
-        at_most: std::time::Duration,
+        at_most: Duration,
     },
 }
 

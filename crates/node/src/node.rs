@@ -49,6 +49,8 @@ pub struct Node {
     started: Now,
     process_id: ObjectId,
     topology_counter: AtomicI64,
+    /// Seeds for what commands draw, such as `$sample`. Apart from the write lock.
+    seeds: Mutex<Generator>,
 }
 
 impl Node {
@@ -66,8 +68,6 @@ impl Node {
             catalog: store.create_keyspace("catalog")?,
             records: store.create_keyspace("records")?,
             indexes: store.create_keyspace("indexes")?,
-            oplog: store.create_keyspace("oplog")?,
-            sessions: store.create_keyspace("sessions")?,
         };
         let catalog = Catalog::load(&*store.snapshot(), keyspaces.catalog)?;
         let mut generator = Generator::new(options.seed);
@@ -85,6 +85,7 @@ impl Node {
             started: now,
             process_id,
             topology_counter: AtomicI64::new(0),
+            seeds: Mutex::new(Generator::new(generator.next_u64())),
         })
     }
 
@@ -158,6 +159,11 @@ impl Node {
 
     pub(crate) fn started(&self) -> Now {
         self.started
+    }
+
+    /// A number that no other command gets.
+    pub(crate) fn next_seed(&self) -> u64 {
+        lock(&self.seeds).next_u64()
     }
 
     pub(crate) fn keyspaces(&self) -> Keyspaces {

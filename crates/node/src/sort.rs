@@ -60,12 +60,14 @@ impl SortOrder {
     }
 
     fn key(&self, document: &RawDocument) -> Result<Vec<u8>, CommandError> {
-        let mut key = Vec::new();
-        for field in &self.fields {
-            let keys = document_keys(document, std::slice::from_ref(field))?;
-            key.extend(keys.keys.first().into_iter().flatten());
-        }
-        Ok(key)
+        let keys = document_keys(document, &self.fields).map_err(|mut error| {
+            if error.code == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
+                error.code = ErrorCode::BAD_VALUE;
+                error.message = "cannot sort with keys that are parallel arrays".to_owned();
+            }
+            error
+        })?;
+        Ok(keys.keys.into_iter().next().unwrap_or_default())
     }
 }
 

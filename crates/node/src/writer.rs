@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 use quorate_query::value::{DocumentRef, MAX_NESTING};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
@@ -28,6 +28,9 @@ pub(crate) const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
 /// Inserts are joined into batches of about this size.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
+/// Levels that a command adds around the documents in it.
+const COMMAND_WRAPPING: usize = 20;
+
 /// Keys of dropped collections removed in one step of maintenance.
 const PURGE_STEP: usize = 1000;
 
@@ -35,11 +38,13 @@ const PURGE_STEP: usize = 1000;
 pub(crate) struct WriterState {
     pub(crate) generator: Generator,
     collections: BTreeMap<Ident, CollectionState>,
+    last_timestamp: Timestamp,
 }
 
 impl WriterState {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { generator: Generator::new(seed), collections: BTreeMap::new() }
+        let last_timestamp = Timestamp { time: 0, increment: 0 };
+        Self { generator: Generator::new(seed), collections: BTreeMap::new(), last_timestamp }
     }
 }
 
@@ -98,6 +103,18 @@ impl<'n> Writer<'n> {
 
     pub(crate) fn now(&self) -> Now {
         self.now
+    }
+
+    /// A timestamp after every other that this member gave out.
+    pub(crate) fn next_timestamp(&mut self) -> Timestamp {
+        let seconds = (self.now.wall.as_millis() / 1000) as u32;
+        let last = &mut self.state.last_timestamp;
+        *last = if seconds > last.time {
+            Timestamp { time: seconds, increment: 1 }
+        } else {
+            Timestamp { time: last.time, increment: last.increment + 1 }
+        };
+        *last
     }
 
     pub(crate) fn collection(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
@@ -610,7 +627,7 @@ pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError>
             ),
         ));
     }
-    check_nesting(document, 1)?;
+    check_depth(document, 1, MAX_NESTING)?;
     match document.get("_id") {
         Ok(Some(RawBsonRef::Array(_))) => Err(invalid_id("array")),
         Ok(Some(RawBsonRef::RegularExpression(_))) => Err(invalid_id("regex")),
@@ -626,31 +643,40 @@ fn invalid_id(kind: &str) -> CommandError {
     )
 }
 
+/// A command may nest deeper than a document: an insert wraps documents, an update wraps operators.
+pub(crate) fn check_command_nesting(command: &RawDocument) -> Result<(), CommandError> {
+    check_depth(command, 1, MAX_NESTING + COMMAND_WRAPPING)
+}
+
 /// Visits every value, so that whoever reads the document later need not fear malformed bytes.
-fn check_nesting(document: &RawDocument, depth: usize) -> Result<(), CommandError> {
+fn check_depth(document: &RawDocument, depth: usize, limit: usize) -> Result<(), CommandError> {
     for element in document {
         let (_, value) = element.map_err(|_| malformed())?;
-        check_value_nesting(value, depth)?;
+        check_value_depth(value, depth, limit)?;
     }
     Ok(())
 }
 
-fn check_value_nesting(value: RawBsonRef<'_>, depth: usize) -> Result<(), CommandError> {
-    if depth > MAX_NESTING {
+fn check_value_depth(
+    value: RawBsonRef<'_>,
+    depth: usize,
+    limit: usize,
+) -> Result<(), CommandError> {
+    if depth > limit {
         return Err(CommandError::new(
             ErrorCode::OVERFLOW,
             format!("documents may nest at most {MAX_NESTING} levels deep"),
         ));
     }
     match value {
-        RawBsonRef::Document(inner) => check_nesting(inner, depth + 1),
+        RawBsonRef::Document(inner) => check_depth(inner, depth + 1, limit),
         RawBsonRef::Array(items) => {
             for item in items {
-                check_value_nesting(item.map_err(|_| malformed())?, depth + 1)?;
+                check_value_depth(item.map_err(|_| malformed())?, depth + 1, limit)?;
             }
             Ok(())
         }
-        RawBsonRef::JavaScriptCodeWithScope(code) => check_nesting(code.scope, depth + 1),
+        RawBsonRef::JavaScriptCodeWithScope(code) => check_depth(code.scope, depth + 1, limit),
         _ => Ok(()),
     }
 }

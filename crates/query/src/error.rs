@@ -20,12 +20,16 @@ impl ErrorCode {
     pub const OVERFLOW: Self = Self(15);
     /// A path cannot be created in the document.
     pub const PATH_NOT_VIABLE: Self = Self(28);
+    /// An array would have to be filled with too many nulls.
+    pub const CANNOT_BACKFILL_ARRAY: Self = Self(34);
     /// Two parts of one update touch the same path.
     pub const CONFLICTING_UPDATE_OPERATORS: Self = Self(40);
     /// A field name starts with `$` where that is not allowed.
     pub const DOLLAR_PREFIXED_FIELD_NAME: Self = Self(52);
     /// An `_id` has a type that cannot be an identifier.
     pub const INVALID_ID_FIELD: Self = Self(53);
+    /// A query gives a field more than one value where one is needed.
+    pub const NOT_SINGLE_VALUE_FIELD: Self = Self(54);
     /// A path has an empty component.
     pub const EMPTY_FIELD_NAME: Self = Self(56);
     /// The update would change a field that must not change.
@@ -45,6 +49,8 @@ impl ErrorCode {
             Self::TYPE_MISMATCH => "TypeMismatch",
             Self::OVERFLOW => "Overflow",
             Self::PATH_NOT_VIABLE => "PathNotViable",
+            Self::CANNOT_BACKFILL_ARRAY => "CannotBackfillArray",
+            Self::NOT_SINGLE_VALUE_FIELD => "NotSingleValueField",
             Self::CONFLICTING_UPDATE_OPERATORS => "ConflictingUpdateOperators",
             Self::DOLLAR_PREFIXED_FIELD_NAME => "DollarPrefixedFieldName",
             Self::INVALID_ID_FIELD => "InvalidIdField",

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document, RawDocumentBuf};
+use bson::{Bson, DateTime, Document, RawDocumentBuf};
+use quorate_query::ExpressionCompiler;
+use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
+use quorate_query::value::DocumentRef;
 use quorate_storage::CommitSequence;
 
 use crate::context::{Outcome, Reply};
@@ -91,10 +94,47 @@ pub(super) fn check_collation(fields: &Fields<'_>) -> Result<(), CommandError> {
     }
 }
 
+/// The variables that the expressions of a command see: the time, and its `let`.
+pub(super) fn command_variables(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+) -> Result<Variables, CommandError> {
+    let now = DateTime::from_millis(request.context.now.wall.as_millis());
+    let mut variables = Variables::new(request.node.next_seed()).with_now(now);
+    if let Some(definitions) = fields.document("let")? {
+        // Definitions may use constants and operators, not the document or each other.
+        let compiler = Compiler::new(variables.clone());
+        let nothing = Document::new();
+        for (name, definition) in definitions {
+            let value = compiler.compile(definition)?.evaluate(DocumentRef::Parsed(&nothing))?;
+            match value {
+                Some(value) => variables.set(name, value),
+                None => variables.set_missing(name),
+            }
+        }
+    }
+    Ok(variables)
+}
+
+/// What compiles the expressions of a command.
+pub(super) fn command_compiler(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+) -> Result<Compiler, CommandError> {
+    Ok(Compiler::new(command_variables(request, fields)?))
+}
+
 /// The query of a command; all documents if there is none.
-pub(super) fn parse_filter(fields: &Fields<'_>, name: &str) -> Result<Arc<Matcher>, CommandError> {
+pub(super) fn parse_filter(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+) -> Result<Arc<Matcher>, CommandError> {
     match fields.document(name)? {
-        Some(filter) => Ok(Arc::new(Matcher::parse(filter)?)),
+        Some(filter) => {
+            let compiler = command_compiler(request, fields)?;
+            Ok(Arc::new(Matcher::parse_with(filter, &compiler)?))
+        }
         None => Ok(Arc::new(Matcher::match_all())),
     }
 }

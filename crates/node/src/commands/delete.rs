@@ -5,15 +5,15 @@ use std::sync::Arc;
 use bson::{Document, doc};
 use quorate_query::matcher::Matcher;
 
-use super::common::{WriteConcern, check_collation};
+use super::common::{WriteConcern, check_collation, command_compiler};
 use super::insert::{check_writable, statements, write_errors};
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::{Finder, InterruptSlot};
+use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
-use crate::plan::{self, Question};
+use crate::select::Selection;
 use crate::writer::Writer;
 
 pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
@@ -27,7 +27,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     let mut writer = request.node.write(request.context.now);
     let mut results = Vec::with_capacity(statements.len());
     for statement in &statements {
-        let result = delete_statement(request, &mut writer, &namespace, statement);
+        let result = delete_statement(request, &mut writer, &namespace, &fields, statement);
         let failed = result.is_err();
         results.push(result);
         if failed && ordered {
@@ -51,6 +51,7 @@ fn delete_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     namespace: &Namespace,
+    command: &Fields<'_>,
     statement: &Document,
 ) -> Result<u64, CommandError> {
     let fields = Fields::new(statement, "delete.deletes");
@@ -61,9 +62,9 @@ fn delete_statement(
             "BSON field 'delete.deletes.q' is missing but a required field",
         )
     })?;
-    let most = match fields.integer("limit")? {
-        Some(0) => u64::MAX,
-        Some(1) => 1,
+    let limit = match fields.integer("limit")? {
+        Some(0) => None,
+        Some(1) => Some(1),
         _ => {
             return Err(CommandError::new(
                 ErrorCode::FAILED_TO_PARSE,
@@ -71,7 +72,8 @@ fn delete_statement(
             ));
         }
     };
-    let matcher = Arc::new(Matcher::parse(query)?);
+    let compiler = command_compiler(request, command)?;
+    let matcher = Arc::new(Matcher::parse_with(query, &compiler)?);
     let Some(collection) = writer.collection(namespace) else { return Ok(0) };
     if collection.view.is_some() {
         return Err(CommandError::new(
@@ -79,19 +81,15 @@ fn delete_statement(
             format!("Namespace {namespace} is a view, not a collection"),
         ));
     }
-    let question = Question {
-        collection: &collection,
-        matcher: &matcher,
-        sort: None,
-        hint: fields.raw("hint"),
-    };
-    let plan = plan::choose(&question)?;
     let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
     // The scan sees the state before the statement; every document is met once.
-    let view = writer.view().clone();
-    let finder = Finder::new(view, Arc::clone(&collection), matcher, &plan, interrupt)?;
+    let selection = Selection {
+        hint: fields.raw("hint").cloned(),
+        limit,
+        ..Selection::new(Arc::clone(&collection), writer.view().clone(), matcher, interrupt)
+    };
     let mut deleted = 0;
-    for found in finder.take(usize::try_from(most).unwrap_or(usize::MAX)) {
+    for found in selection.run()? {
         let found = found?;
         writer.remove(&collection, found.record, &found.document)?;
         deleted += 1;

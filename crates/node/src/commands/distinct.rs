@@ -7,13 +7,15 @@ use bson::{Bson, doc};
 use quorate_query::value::{DocumentRef, LeafArrays, Path};
 use quorate_storage::key::value_key;
 
+use super::aggregate::read_view;
 use super::common::{check_collation, parse_filter, reply};
 use crate::context::{Command, Outcome};
+use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::Fields;
-use crate::finder::{Finder, InterruptSlot};
-use crate::plan::{self, Question};
+use crate::fields::{Fields, to_raw};
+use crate::finder::InterruptSlot;
+use crate::select::Selection;
 
 /// The most bytes of values in one reply, which is one document.
 const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
@@ -23,17 +25,26 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
     let fields = Fields::new(&command.body, "distinct");
     check_collation(&fields)?;
     let path = Path::parse(fields.required_string("key")?)?;
-    let matcher = parse_filter(&fields, "query")?;
+    let matcher = parse_filter(request, &fields, "query")?;
     let (collection, view) = request.node.read(&namespace);
     let Some(collection) = collection else { return reply(&doc! { "values": [], "ok": 1.0 }) };
-    let question = Question { collection: &collection, matcher: &matcher, sort: None, hint: None };
-    let plan = plan::choose(&question)?;
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let documents: DocumentStream = if collection.view.is_some() {
+        let query = fields.document("query")?.cloned().unwrap_or_default();
+        let stages = [Bson::from(doc! { "$match": query })];
+        Box::new(read_view(request, &namespace, &stages)?.map(|document| to_raw(&document?)))
+    } else {
+        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        let selection = Selection {
+            hint: fields.raw("hint").cloned(),
+            ..Selection::new(collection, view, matcher, interrupt)
+        };
+        Box::new(selection.run()?.map(|found| found.map(|found| found.document)))
+    };
     // By key, so that values that compare equal are one, and the reply is in order.
     let mut values: BTreeMap<Vec<u8>, Bson> = BTreeMap::new();
     let mut bytes = 0;
-    for found in Finder::new(view, collection, matcher, &plan, interrupt)? {
-        let document = found?.document;
+    for document in documents {
+        let document = document?;
         let mut seen = Vec::new();
         path.any(DocumentRef::Raw(&document), LeafArrays::Whole, &mut |value, _| {
             seen.extend(value.map(|value| value.to_bson()));

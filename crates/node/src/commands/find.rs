@@ -1,59 +1,121 @@
 //! `find`.
 
-use super::common::{CursorOptions, check_collation, open_cursor, parse_filter};
+use std::sync::Arc;
+
+use bson::{Bson, Document, RawDocumentBuf, doc};
+use quorate_query::Projection;
+use quorate_query::matcher::Matcher;
+
+use super::aggregate;
+use super::common::{CursorOptions, check_collation, command_compiler, open_cursor};
 use crate::context::{Command, Outcome};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
-use crate::error::CommandError;
-use crate::fields::Fields;
-use crate::finder::Finder;
-use crate::plan::{self, Question};
-use crate::sort::{self, SortOrder};
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::finder::Found;
+use crate::select::Selection;
 
 pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "find");
     check_collation(&fields)?;
-    let matcher = parse_filter(&fields, "filter")?;
+    let compiler = command_compiler(request, &fields)?;
+    let filter = fields.document("filter")?.cloned().unwrap_or_default();
+    let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
+    let projection = match fields.document("projection")? {
+        Some(projection) if !projection.is_empty() => {
+            Some(Projection::parse_find_with(projection, &matcher, &compiler)?)
+        }
+        _ => None,
+    };
     let mut options = CursorOptions::new(request);
     options.batch_size = fields.count("batchSize")?;
     options.single_batch = fields.flag("singleBatch")?;
     options.no_timeout = fields.flag("noCursorTimeout")?;
     options.limit = fields.count("limit")?.filter(|&limit| limit > 0);
-    let skip = fields.count("skip")?.unwrap_or(0);
+    check_options(&fields)?;
     let (collection, view) = request.node.read(&namespace);
     let Some(collection) = collection else {
         return open_cursor(request, namespace, Box::new(std::iter::empty()), options);
     };
-    let question = Question {
-        collection: &collection,
-        matcher: &matcher,
-        sort: fields.document("sort")?,
-        hint: fields.raw("hint"),
+    if collection.view.is_some() {
+        return aggregate::find_in_view(request, namespace, &fields, options);
+    }
+    let selection = Selection {
+        sort: fields.document("sort")?.cloned(),
+        hint: fields.raw("hint").cloned(),
+        skip: fields.count("skip")?.unwrap_or(0),
+        limit: options.limit,
+        ..Selection::new(collection, view, matcher, options.interrupt.clone())
     };
-    let sort = parse_sort(&fields)?;
-    let plan = plan::choose(&question)?;
-    let finder = Finder::new(view, collection, matcher, &plan, options.interrupt.clone())?;
-    let documents = finder.map(|found| found.map(|found| found.document));
-    let skipped = usize::try_from(skip).unwrap_or(usize::MAX);
-    let stream: DocumentStream = match sort.filter(|_| !plan.sorted) {
-        Some(sort) => {
-            let needed = options.limit.map(|limit| limit.saturating_add(skip));
-            let needed = needed.and_then(|needed| usize::try_from(needed).ok());
-            let sorted = sort::sort(&sort, documents, |document| document, needed)?;
-            Box::new(sorted.into_iter().skip(skipped).map(Ok))
-        }
-        None => Box::new(documents.skip(skipped)),
-    };
+    let stream = projected(selection, projection)?;
     open_cursor(request, namespace, stream, options)
 }
 
-/// The order asked for; none if it is empty or the natural one.
-pub(super) fn parse_sort(fields: &Fields<'_>) -> Result<Option<SortOrder>, CommandError> {
-    match fields.document("sort")? {
-        Some(sort) if !sort.is_empty() && !sort.contains_key("$natural") => {
-            SortOrder::parse(sort).map(Some)
+/// The documents of a selection with the fields asked for.
+fn projected(
+    selection: Selection,
+    projection: Option<Projection>,
+) -> Result<DocumentStream, CommandError> {
+    let found = selection.run()?;
+    Ok(match projection {
+        Some(projection) => Box::new(found.map(move |found| project(&projection, &found?))),
+        None => Box::new(found.map(|found| found.map(|found| found.document))),
+    })
+}
+
+/// One document with the fields asked for.
+pub(super) fn project(
+    projection: &Projection,
+    found: &Found,
+) -> Result<RawDocumentBuf, CommandError> {
+    let document = Document::try_from(&*found.document)?;
+    to_raw(&projection.apply(&document, found.details.array_index)?)
+}
+
+/// Options that would change the result and are not offered.
+fn check_options(fields: &Fields<'_>) -> Result<(), CommandError> {
+    for name in ["min", "max"] {
+        if fields.document(name)?.is_some_and(|bounds| !bounds.is_empty()) {
+            return Err(unsupported(name, "put the bounds into the filter"));
         }
-        _ => Ok(None),
     }
+    for name in ["returnKey", "showRecordId"] {
+        if fields.flag(name)? {
+            return Err(unsupported(name, "leave it out"));
+        }
+    }
+    if fields.flag("tailable")? || fields.flag("awaitData")? {
+        return Err(unsupported("tailable", "ask again for what is new"));
+    }
+    Ok(())
+}
+
+fn unsupported(name: &str, instead: &str) -> CommandError {
+    CommandError::new(
+        ErrorCode::COMMAND_NOT_SUPPORTED,
+        format!("find with {name} is not supported; {instead}"),
+    )
+}
+
+/// A find as the stages that do the same.
+pub(super) fn as_pipeline(fields: &Fields<'_>) -> Result<Vec<Bson>, CommandError> {
+    let mut stages = Vec::new();
+    if let Some(filter) = fields.document("filter")? {
+        stages.push(doc! { "$match": filter.clone() });
+    }
+    if let Some(sort) = fields.document("sort")?.filter(|sort| !sort.is_empty()) {
+        stages.push(doc! { "$sort": sort.clone() });
+    }
+    if let Some(skip) = fields.count("skip")?.filter(|&skip| skip > 0) {
+        stages.push(doc! { "$skip": skip as i64 });
+    }
+    if let Some(limit) = fields.count("limit")?.filter(|&limit| limit > 0) {
+        stages.push(doc! { "$limit": limit as i64 });
+    }
+    if let Some(projection) = fields.document("projection")?.filter(|p| !p.is_empty()) {
+        stages.push(doc! { "$project": projection.clone() });
+    }
+    Ok(stages.into_iter().map(Bson::from).collect())
 }

@@ -9,6 +9,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::namespace::Namespace;
+use crate::writer::check_command_nesting;
 
 pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
@@ -92,8 +93,11 @@ pub(super) fn statements(
 ) -> Result<Vec<Document>, CommandError> {
     let statements = match command.take_sequence(name) {
         Some(sequence) => {
-            let parsed = sequence.iter().map(|raw| Document::try_from(&**raw));
-            parsed.collect::<Result<Vec<_>, _>>().map_err(CommandError::from)?
+            let parse = |raw: &RawDocumentBuf| {
+                check_command_nesting(raw)?;
+                Ok::<_, CommandError>(Document::try_from(&**raw)?)
+            };
+            sequence.iter().map(parse).collect::<Result<Vec<_>, _>>()?
         }
         None => Fields::new(&command.body, path).documents(name)?.ok_or_else(|| {
             CommandError::new(

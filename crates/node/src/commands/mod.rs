@@ -1,5 +1,6 @@
 //! The commands, one file per command or family, and the table that lists them.
 
+mod aggregate;
 mod common;
 mod count;
 mod create;
@@ -8,7 +9,9 @@ mod delete;
 mod diagnostics;
 mod distinct;
 mod drop;
+mod explain;
 mod find;
+mod find_and_modify;
 mod hello;
 mod indexes;
 mod insert;
@@ -16,8 +19,24 @@ mod list;
 mod parameters;
 mod session_commands;
 mod statistics;
+mod update;
 
 use crate::dispatch::{Access, CommandFacts, Effect};
+
+/// Commands that may look at all data there is.
+pub(crate) const LONG_COMMANDS: [&str; 11] = [
+    "aggregate",
+    "collStats",
+    "count",
+    "createIndexes",
+    "dbHash",
+    "dbStats",
+    "distinct",
+    "dropDatabase",
+    "explain",
+    "listDatabases",
+    "validate",
+];
 
 macro_rules! table {
     ($($name:literal $(| $alias:literal)* => $run:path, $effect:ident, $access:ident
@@ -71,6 +90,11 @@ table! {
         "ends all sessions and their cursors"
     "insert" => insert::insert, Writes, ReadWrite; "inserts documents"
     "delete" => delete::delete, Writes, ReadWrite; "deletes documents"
+    "update" => update::update, Writes, ReadWrite; "changes documents"
+    "findAndModify" | "findandmodify" => find_and_modify::find_and_modify, Writes, ReadWrite;
+        "changes a document and returns it"
+    "aggregate" => aggregate::aggregate, Reads, Read; "runs documents through a pipeline"
+    "explain" => explain::explain, Reads, Read; "how a command would be carried out"
     "find" => find::find, Reads, Read; "reads documents"
     "getMore" => cursor_commands::get_more, Reads, Read; "reads on from a cursor"
     "killCursors" => cursor_commands::kill_cursors, Inspects, LoggedIn; "closes cursors"

@@ -71,6 +71,21 @@ pub(super) fn collection_statistics(
     reply(&answer)
 }
 
+/// What `$collStats` starts from.
+pub(super) fn stage_figures(
+    request: &Request<'_>,
+    collection: &Collection,
+) -> Result<Document, CommandError> {
+    let totals = request.node.write(request.context.now).totals(collection)?;
+    Ok(doc! {
+        "ns": collection.namespace.to_string(),
+        "host": &request.node.options().host,
+        "localTime": to_bson_date_time(request.context.now.wall),
+        "count": totals.documents as i64,
+        "storageStats": figures(request, collection, totals, 1)?,
+    })
+}
+
 fn figures(
     request: &Request<'_>,
     collection: &Collection,

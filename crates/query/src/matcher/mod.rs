@@ -21,6 +21,7 @@ use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
 use crate::value::{DocumentRef, Path, ValueRef, is_truthy};
 
 pub use bounds::{Bounds, Interval};
+pub(crate) use parse::is_operator_document;
 pub(crate) use predicate::{Comparison, Condition, Predicate};
 pub use regex::RegexMatcher;
 pub(crate) use schema::Schema;

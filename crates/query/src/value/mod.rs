@@ -6,17 +6,21 @@
 pub mod compare;
 pub mod decimal;
 mod decimal_wide;
+pub mod field_keys;
 pub mod key;
 pub mod number;
 pub mod path;
+pub mod size;
 pub mod types;
 pub mod view;
 
 pub use compare::{compare, compare_documents, equal};
 pub use decimal::{Decimal, Rounding};
+pub use field_keys::FieldKeys;
 pub use key::GroupKey;
 pub use number::{Number, is_truthy};
 pub use path::{LeafArrays, Path, PathComponent, PathValue};
+pub use size::{Measure, identical, measure};
 pub use types::{TypeBracket, TypeSet, type_name, type_name_of};
 pub use view::{ArrayRef, DocumentRef, ValueRef};
 

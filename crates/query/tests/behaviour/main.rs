@@ -4,7 +4,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod bounds;
+mod diff;
 mod matcher;
 mod matcher_errors;
+mod projection;
+mod properties;
 mod schema;
 mod support;
+mod update;
+mod update_arrays;
+mod update_errors;
+mod upsert;
