@@ -472,8 +472,9 @@ impl Member {
         if let Some(me) = self.me() {
             self.vetoes.insert(me, VetoRecord { by, veto, at: self.now });
         }
-        // Only a set without a primary has to fear being blocked.
-        if self.primary.is_none() {
+        // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
+        // that there is one.
+        if self.primary.is_none() && veto != Veto::IAmPrimary {
             self.vetoed_dry_runs += 1;
         }
         self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });

@@ -55,6 +55,10 @@ impl Member {
     }
 
     fn send_heartbeat(&mut self, id: MemberId) {
+        // A removed member only answers; whoever adds it again will call on it.
+        if matches!(self.role, Role::Removed) {
+            return;
+        }
         let budget = self.settings().heartbeat_timeout();
         let Some(peer) = self.peers.get(&id) else { return };
         let (address, now) = (peer.address.clone(), self.now);
@@ -283,13 +287,20 @@ impl Member {
     // Without a (useful) configuration of its own, a member asks whoever contacts it.
     fn introduce_ourselves(&mut self, request: &HeartbeatRequest) {
         let (Some(from), Some(_)) = (&request.from, request.config) else { return };
-        let under_way = self.requests.values().any(|asked| matches!(asked, Asked::Introduction));
+        let now = self.now;
+        let answered_by = |asked: &Asked| match asked {
+            Asked::Introduction { until } => Some(*until),
+            _ => None,
+        };
+        // The answer to an earlier one may have been lost.
+        self.requests.retain(|_, asked| answered_by(asked).is_none_or(|until| until > now));
+        let under_way = self.requests.values().any(|asked| answered_by(asked).is_some());
         if self.installing || under_way {
             return;
         }
-        let timeout = self.settings().heartbeat_timeout();
+        let timeout = self.settings().heartbeat_interval();
         let message = Request::Heartbeat(self.heartbeat_request(false));
-        self.send(from.clone(), Asked::Introduction, message, timeout);
+        self.send(from.clone(), Asked::Introduction { until: now + timeout }, message, timeout);
     }
 
     pub(crate) fn on_introduction(&mut self, reply: &HeartbeatReply) {

@@ -64,6 +64,8 @@ pub(crate) struct InitialSync {
     pub(crate) rollback_id: i32,
     pub(crate) stop: OpTimeAndWallTime,
     interruptions: u32,
+    /// The step was interrupted and is to be done again when the timer says so.
+    interrupted: bool,
     step: Option<InitialSyncStep>,
 }
 
@@ -77,6 +79,7 @@ impl InitialSync {
             rollback_id: 0,
             stop: OpTimeAndWallTime::default(),
             interruptions: 0,
+            interrupted: false,
             step: None,
         }
     }
@@ -108,25 +111,25 @@ impl Member {
         sync.stage = stage;
         sync.step = Some(step.clone());
         sync.interruptions = 0;
+        sync.interrupted = false;
         let attempt = sync.attempt;
         self.outputs.push_back(Output::InitialSync { attempt, step });
     }
 
     /// News of a member, or the retry timer: go on if something was waited for.
     pub(crate) fn continue_initial_sync(&mut self) {
-        let now = self.now;
-        let Role::InitialSync(sync) = &self.role else { return };
+        // News of members does not hurry what waits for the timer.
+        if self.timers.is_set(Timer::InitialSync) {
+            return;
+        }
+        let Role::InitialSync(sync) = &mut self.role else { return };
         if sync.stage == InitialSyncStage::ChoosingSource {
-            if self.timers.get(Timer::InitialSync).is_some_and(|at| at > now) {
-                return;
-            }
             self.choose_initial_sync_source();
-        } else if let Some(step) = sync.step.clone() {
-            // An interrupted step waits on the timer; news of members does not hurry it.
-            if sync.interruptions > 0 && !self.timers.is_set(Timer::InitialSync) {
-                let attempt = sync.attempt;
-                self.outputs.push_back(Output::InitialSync { attempt, step });
-            }
+        } else if std::mem::take(&mut sync.interrupted)
+            && let Some(step) = sync.step.clone()
+        {
+            let attempt = sync.attempt;
+            self.outputs.push_back(Output::InitialSync { attempt, step });
         }
     }
 
@@ -159,7 +162,8 @@ impl Member {
             (Stage::Wiping, InitialSyncOutcome::Wiped, _) => {
                 sync.stage = Stage::ChoosingSource;
                 sync.step = None;
-                self.choose_initial_sync_source();
+                // After a failure the timer is set, and is waited for.
+                self.continue_initial_sync();
             }
             (
                 Stage::ReadingSource,
@@ -200,6 +204,7 @@ impl Member {
     fn retry_step(&mut self) {
         let Role::InitialSync(sync) = &mut self.role else { return };
         sync.interruptions += 1;
+        sync.interrupted = true;
         if sync.interruptions > MAX_INTERRUPTIONS {
             self.fail_attempt();
         } else {

@@ -12,6 +12,7 @@ use quorate_protocol::{
 };
 
 use crate::commit_point::Teller;
+use crate::election::MAX_VETOED_DRY_RUNS;
 use crate::error::CommandError;
 use crate::event::{Event, SourceLost};
 use crate::input::{FetchFailure, FetchId, FetchedBatch, Reply, Request, RequestToken};
@@ -128,6 +129,9 @@ impl Member {
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
             prefer_primary: matches!(self.role, Role::InitialSync(_)) && own.is_voter(),
+            rescue: self.primary.is_none()
+                && own.is_electable()
+                && self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS,
         })
     }
 
