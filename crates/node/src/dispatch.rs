@@ -8,6 +8,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
+use crate::replication::check_role;
 use crate::sessions::SessionId;
 
 /// What a command does to the data, which decides where it may run.
@@ -104,7 +105,12 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
         .and_then(|(facts, request)| (facts.run)(&request, command))
     {
         Ok(outcome) => outcome,
-        Err(error) => Outcome::Reply(error_reply(&error)),
+        Err(mut error) => {
+            if let Some(replication) = node.replication() {
+                replication.complete(&mut error);
+            }
+            Outcome::Reply(error_reply(&error))
+        }
     }
 }
 
@@ -138,8 +144,10 @@ fn prepare<'a>(
     if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
+    check_role(node, facts.effect, database, command)?;
     let session = SessionId::from_command(&command.body)?;
-    if facts.effect != Effect::Inspects && fields.has("txnNumber") {
+    let alone = node.replication().is_none();
+    if alone && facts.effect != Effect::Inspects && fields.has("txnNumber") {
         return Err(CommandError::new(
             ErrorCode::ILLEGAL_OPERATION,
             "Transaction numbers are only allowed on a replica set member or mongos",

@@ -5,7 +5,7 @@
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use bson::oid::ObjectId;
 use quorate_protocol::TopologyVersion;
@@ -20,6 +20,7 @@ use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::records::{Keyspaces, View};
+use crate::replication::Replication;
 use crate::sessions::Sessions;
 use crate::writer::{Writer, WriterState};
 
@@ -51,6 +52,8 @@ pub struct Node {
     topology_counter: AtomicI64,
     /// Seeds for what commands draw, such as `$sample`. Apart from the write lock.
     seeds: Mutex<Generator>,
+    /// What a member of a set keeps besides its data.
+    replication: OnceLock<Replication>,
 }
 
 impl Node {
@@ -86,6 +89,7 @@ impl Node {
             process_id,
             topology_counter: AtomicI64::new(0),
             seeds: Mutex::new(Generator::new(generator.next_u64())),
+            replication: OnceLock::new(),
         })
     }
 
@@ -127,7 +131,8 @@ impl Node {
     pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
         lock(&self.cursors).expire(now.monotonic);
         lock(&self.sessions).expire(now.monotonic);
-        self.write(now).purge_step()
+        let mut writer = self.write(now);
+        Ok(writer.trim_undo()? | writer.trim_oplog()? | writer.purge_step()?)
     }
 
     /// Removes the documents that TTL indexes say are too old. Returns how many went.
@@ -136,11 +141,18 @@ impl Node {
     ///
     /// If the store fails.
     pub fn remove_expired(&self, now: Now) -> Result<u64, CommandError> {
+        // On a member of a set that is the primary's to do.
+        if self.replication().is_some_and(|known| known.writable_term().is_none()) {
+            return Ok(0);
+        }
         crate::ttl::remove_expired(self, now)
     }
 
     /// How often something changed that clients care about.
     pub fn topology_version(&self) -> TopologyVersion {
+        if let Some(published) = self.replication().and_then(Replication::published) {
+            return published.topology_version;
+        }
         TopologyVersion {
             process_id: quorate_wire::object_id_from(self.process_id),
             counter: self.topology_counter.load(Ordering::SeqCst),
@@ -164,6 +176,18 @@ impl Node {
     /// A number that no other command gets.
     pub(crate) fn next_seed(&self) -> u64 {
         lock(&self.seeds).next_u64()
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub(crate) fn replication(&self) -> Option<&Replication> {
+        self.replication.get()
+    }
+
+    pub(crate) fn set_replication(&self, replication: Replication) -> Result<(), Replication> {
+        self.replication.set(replication)
     }
 
     pub(crate) fn keyspaces(&self) -> Keyspaces {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 
-use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
+use bson::{Binary, Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 use quorate_query::value::{DocumentRef, MAX_NESTING};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
@@ -21,6 +21,7 @@ use crate::index_keys::{DocumentKeys, document_keys};
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{View, index_entry, parse_record, record_key};
+use crate::replication::{LogState, Operation, takes_back};
 
 /// The largest document that may be stored.
 pub(crate) const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
@@ -37,8 +38,8 @@ const PURGE_STEP: usize = 1000;
 /// What only the holder of the write lock may touch.
 pub(crate) struct WriterState {
     pub(crate) generator: Generator,
-    collections: BTreeMap<Ident, CollectionState>,
-    last_timestamp: Timestamp,
+    pub(crate) collections: BTreeMap<Ident, CollectionState>,
+    pub(crate) last_timestamp: Timestamp,
 }
 
 impl WriterState {
@@ -50,9 +51,9 @@ impl WriterState {
 
 /// What is known about a collection without looking at the store. Filled when first needed.
 #[derive(Clone, Copy, Debug, Default)]
-struct CollectionState {
+pub(crate) struct CollectionState {
     next_record: Option<RecordId>,
-    totals: Option<Totals>,
+    pub(crate) totals: Option<Totals>,
 }
 
 /// How much a collection holds.
@@ -64,11 +65,12 @@ pub(crate) struct Totals {
 
 /// The holder of the write lock.
 pub(crate) struct Writer<'n> {
-    node: &'n Node,
-    state: MutexGuard<'n, WriterState>,
+    pub(crate) node: &'n Node,
+    pub(crate) state: MutexGuard<'n, WriterState>,
     now: Now,
     view: View,
-    last_commit: Option<CommitSequence>,
+    pub(crate) last_sequence: Option<CommitSequence>,
+    pub(crate) log_state: LogState,
 }
 
 /// A document that is about to be inserted.
@@ -84,12 +86,11 @@ struct Staged {
 impl<'n> Writer<'n> {
     pub(crate) fn new(node: &'n Node, state: MutexGuard<'n, WriterState>, now: Now) -> Self {
         let view = node.view();
-        Self { node, state, now, view, last_commit: None }
+        Self { node, state, now, view, last_sequence: None, log_state: LogState::default() }
     }
 
-    /// The newest commit of this writer: what a durable write waits for.
-    pub(crate) fn last_commit(&self) -> Option<CommitSequence> {
-        self.last_commit
+    pub(crate) fn node(&self) -> &'n Node {
+        self.node
     }
 
     /// The state after the last commit.
@@ -142,11 +143,46 @@ impl<'n> Writer<'n> {
         options: Document,
     ) -> Result<Arc<Collection>, CommandError> {
         let uuid = self.state.generator.uuid();
+        self.create_with_uuid(namespace, options, uuid)
+    }
+
+    /// Creates a collection that is the same one as another member's.
+    pub(crate) fn create_with_uuid(
+        &mut self,
+        namespace: &Namespace,
+        options: Document,
+        uuid: Binary,
+    ) -> Result<Arc<Collection>, CommandError> {
+        let mut command = bson::doc! { "create": &namespace.collection };
+        command.extend(options.clone());
+        let undo = takes_back::create(namespace);
+        let operation = Operation::Command { namespace, uuid: &uuid, command, undo };
+        self.create(namespace, options, uuid.clone(), true, Some(operation))
+    }
+
+    /// Creates a collection without an index on `_id`, which only members themselves write to.
+    pub(crate) fn create_plain(
+        &mut self,
+        namespace: &Namespace,
+        options: Document,
+    ) -> Result<Arc<Collection>, CommandError> {
+        let uuid = self.state.generator.uuid();
+        self.create(namespace, options, uuid, false, None)
+    }
+
+    fn create(
+        &mut self,
+        namespace: &Namespace,
+        options: Document,
+        uuid: Binary,
+        with_id_index: bool,
+        operation: Option<Operation<'_>>,
+    ) -> Result<Arc<Collection>, CommandError> {
         let namespace = namespace.clone();
-        self.change_catalog(move |catalog, keyspace, batch| {
+        self.change_catalog(operation, move |catalog, keyspace, batch| {
             let ident = catalog.allocate_ident();
             let mut collection = Collection::new(namespace, ident, uuid, options)?;
-            if collection.view.is_none() {
+            if with_id_index && collection.view.is_none() {
                 let spec = bson::doc! { "v": 2, "key": { "_id": 1 }, "name": ID_INDEX };
                 let index = Index::from_spec(catalog.allocate_ident(), spec)?;
                 collection.indexes.push(Arc::new(index));
@@ -158,7 +194,13 @@ impl<'n> Writer<'n> {
     /// Removes a collection. Its keys are purged later, by [`purge_step`](Self::purge_step).
     pub(crate) fn drop_collection(&mut self, collection: &Collection) -> Result<(), CommandError> {
         self.state.collections.remove(&collection.ident);
-        self.change_catalog(|catalog, keyspace, batch| {
+        let operation = Operation::Command {
+            namespace: &collection.namespace,
+            uuid: &collection.uuid,
+            command: bson::doc! { "drop": &collection.namespace.collection },
+            undo: takes_back::drop(collection),
+        };
+        self.change_catalog(Some(operation), |catalog, keyspace, batch| {
             catalog.take(&collection.namespace, keyspace, batch);
             catalog.discard(collection.ident, keyspace, batch);
             for index in &collection.indexes {
@@ -178,7 +220,14 @@ impl<'n> Writer<'n> {
             self.drop_collection(&existing)?;
         }
         let renamed = Collection { namespace: target.clone(), ..collection.clone() };
-        self.change_catalog(|catalog, keyspace, batch| {
+        let (from, to) = (collection.namespace.to_string(), target.to_string());
+        let operation = Operation::Command {
+            namespace: &collection.namespace,
+            uuid: &collection.uuid,
+            command: bson::doc! { "renameCollection": from, "to": to, "stayTemp": false },
+            undo: takes_back::rename(&collection.namespace, target),
+        };
+        self.change_catalog(Some(operation), |catalog, keyspace, batch| {
             catalog.take(&collection.namespace, keyspace, batch);
             catalog.put(renamed, keyspace, batch).map(drop)
         })
@@ -189,12 +238,42 @@ impl<'n> Writer<'n> {
         &mut self,
         collection: Collection,
     ) -> Result<Arc<Collection>, CommandError> {
-        self.change_catalog(|catalog, keyspace, batch| catalog.put(collection, keyspace, batch))
+        let mut command = bson::doc! { "collMod": &collection.namespace.collection };
+        command.extend(takes_back::description(&collection));
+        let before = self.collection(&collection.namespace);
+        let undo = before.map(|before| takes_back::alter(&before)).unwrap_or_default();
+        let (namespace, uuid) = (collection.namespace.clone(), collection.uuid.clone());
+        let operation = Operation::Command { namespace: &namespace, uuid: &uuid, command, undo };
+        self.change_catalog(Some(operation), |catalog, keyspace, batch| {
+            catalog.put(collection, keyspace, batch)
+        })
+    }
+
+    /// Brings a dropped collection back, whose keys are still there.
+    pub(crate) fn restore_collection(
+        &mut self,
+        collection: Collection,
+    ) -> Result<(), CommandError> {
+        let (namespace, uuid) = (collection.namespace.clone(), collection.uuid.clone());
+        let operation = Operation::Command {
+            namespace: &namespace,
+            uuid: &uuid,
+            command: Document::new(),
+            undo: Document::new(),
+        };
+        self.change_catalog(Some(operation), |catalog, keyspace, batch| {
+            catalog.forget(collection.ident, keyspace, batch);
+            for index in &collection.indexes {
+                catalog.forget(index.ident, keyspace, batch);
+            }
+            catalog.put(collection, keyspace, batch).map(drop)
+        })
     }
 
     /// Changes the catalog in the store and in memory, or neither.
     fn change_catalog<T>(
         &mut self,
+        operation: Option<Operation<'_>>,
         change: impl FnOnce(
             &mut Catalog,
             quorate_storage::KeyspaceId,
@@ -205,8 +284,13 @@ impl<'n> Writer<'n> {
         let mut batch = Batch::new();
         let mut catalog = (*self.node.catalog()).clone();
         let result = change(&mut catalog, keyspace, &mut batch)?;
-        self.last_commit = Some(self.node.commit_catalog(batch, catalog)?);
+        if let Some(operation) = operation {
+            self.log(&mut batch, &operation)?;
+        }
+        let sequence = self.node.commit_catalog(batch, catalog)?;
+        self.last_sequence = Some(sequence);
         self.view = self.node.view();
+        self.after_commit(sequence);
         Ok(result)
     }
 
@@ -295,6 +379,8 @@ impl<'n> Writer<'n> {
             added.documents += 1;
             added.bytes += staged.document.as_bytes().len() as u64;
             let key = record_key(collection.ident, staged.record);
+            let document = &staged.document;
+            self.log(&mut batch, &Operation::Insert { collection, document })?;
             batch.insert(keyspaces.records, key, staged.document.into_bytes());
             for (entry, value) in staged.entries {
                 batch.insert(keyspaces.indexes, entry, value);
@@ -305,6 +391,10 @@ impl<'n> Writer<'n> {
             totals.documents += added.documents;
             totals.bytes += added.bytes;
         });
+        if self.is_replaying() {
+            // Whoever wrote the entries has trimmed, and logged that too.
+            return Ok(());
+        }
         self.trim_capped(collection)
     }
 
@@ -342,6 +432,7 @@ impl<'n> Writer<'n> {
             }
         }
         self.note_multikey(collection, &multikey)?;
+        self.log(&mut batch, &Operation::Update { collection, old, new: &new })?;
         let (old_bytes, new_bytes) = (old.as_bytes().len() as u64, new.as_bytes().len() as u64);
         batch.insert(keyspaces.records, record_key(collection.ident, record), new.into_bytes());
         self.commit(batch)?;
@@ -366,6 +457,7 @@ impl<'n> Writer<'n> {
                 batch.remove(keyspaces.indexes, index_entry(index, key, record).0);
             }
         }
+        self.log(&mut batch, &Operation::Delete { collection, document })?;
         self.commit(batch)?;
         let bytes = document.as_bytes().len() as u64;
         self.adjust_totals(collection, |totals| {
@@ -382,7 +474,7 @@ impl<'n> Writer<'n> {
         spec: Document,
         check: impl Fn() -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
-        let ident = self.change_catalog(|catalog, keyspace, batch| {
+        let ident = self.change_catalog(None, |catalog, keyspace, batch| {
             // Until the build is done its keys are garbage: a crash leaves nothing behind.
             let ident = catalog.allocate_ident();
             catalog.discard(ident, keyspace, batch);
@@ -418,11 +510,17 @@ impl<'n> Writer<'n> {
         }
         self.commit(batch)?;
         let mut altered = (**collection).clone();
+        let mut command = bson::doc! { "createIndexes": &altered.namespace.collection };
+        command.extend(index.spec.clone());
+        let undo = takes_back::create_index(&altered.namespace, &index.name);
         altered.indexes.push(Arc::new(index));
-        *collection = self.change_catalog(|catalog, keyspace, batch| {
+        let (namespace, uuid) = (&collection.namespace, &collection.uuid);
+        let operation = Operation::Command { namespace, uuid, command, undo };
+        let changed = self.change_catalog(Some(operation), |catalog, keyspace, batch| {
             catalog.forget(ident, keyspace, batch);
             catalog.put(altered, keyspace, batch)
         })?;
+        *collection = changed;
         Ok(())
     }
 
@@ -436,10 +534,15 @@ impl<'n> Writer<'n> {
             return Ok(());
         };
         let index = altered.indexes.remove(place);
-        *collection = self.change_catalog(|catalog, keyspace, batch| {
+        let (namespace, uuid) = (&collection.namespace, &collection.uuid);
+        let command = bson::doc! { "dropIndexes": &namespace.collection, "index": name };
+        let undo = takes_back::drop_index(namespace, &index.spec);
+        let operation = Operation::Command { namespace, uuid, command, undo };
+        let changed = self.change_catalog(Some(operation), |catalog, keyspace, batch| {
             catalog.discard(index.ident, keyspace, batch);
             catalog.put(altered, keyspace, batch)
         })?;
+        *collection = changed;
         Ok(())
     }
 
@@ -461,7 +564,14 @@ impl<'n> Writer<'n> {
 
     /// Removes some keys of what was dropped. Returns whether there is more to do.
     pub(crate) fn purge_step(&mut self) -> Result<bool, CommandError> {
-        let Some(ident) = self.node.catalog().first_dropped() else { return Ok(false) };
+        let catalog = self.node.catalog();
+        if catalog.first_dropped().is_none() {
+            return Ok(false);
+        }
+        let held = self.restorable()?;
+        let Some(ident) = catalog.dropped().find(|ident| !held.contains(ident)) else {
+            return Ok(false);
+        };
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         for keyspace in [keyspaces.records, keyspaces.indexes] {
@@ -472,7 +582,7 @@ impl<'n> Writer<'n> {
             }
         }
         if batch.is_empty() {
-            self.change_catalog(|catalog, keyspace, batch| {
+            self.change_catalog(None, |catalog, keyspace, batch| {
                 catalog.forget(ident, keyspace, batch);
                 Ok(())
             })?;
@@ -486,9 +596,16 @@ impl<'n> Writer<'n> {
         if batch.is_empty() {
             return Ok(());
         }
-        self.last_commit = Some(self.node.commit(batch)?);
+        let sequence = self.node.commit(batch)?;
+        self.last_sequence = Some(sequence);
         self.view = self.node.view();
+        self.after_commit(sequence);
         Ok(())
+    }
+
+    /// Commits what a member writes on its own account.
+    pub(crate) fn commit_batch(&mut self, batch: Batch) -> Result<(), CommandError> {
+        self.commit(batch)
     }
 
     fn note_multikey(
@@ -503,7 +620,10 @@ impl<'n> Writer<'n> {
         for &place in places {
             Arc::make_mut(&mut altered.indexes[place]).multikey = true;
         }
-        *collection = self.alter_collection(altered)?;
+        // Every member finds out for itself.
+        *collection = self.change_catalog(None, |catalog, keyspace, batch| {
+            catalog.put(altered, keyspace, batch)
+        })?;
         Ok(())
     }
 
@@ -545,7 +665,11 @@ impl<'n> Writer<'n> {
         state.next_record = Some(RecordId(used.0 + 1));
     }
 
-    fn adjust_totals(&mut self, collection: &Collection, adjust: impl FnOnce(&mut Totals)) {
+    pub(crate) fn adjust_totals(
+        &mut self,
+        collection: &Collection,
+        adjust: impl FnOnce(&mut Totals),
+    ) {
         let state = self.state.collections.get_mut(&collection.ident);
         if let Some(totals) = state.and_then(|state| state.totals.as_mut()) {
             adjust(totals);

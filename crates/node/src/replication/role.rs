@@ -1,0 +1,151 @@
+//! Which commands a member runs in its present state, and what `hello` says of it.
+//!
+//! Digest §12 and §13.
+
+use bson::{Bson, Document, doc};
+use quorate_protocol::{MemberState, ServerAddress};
+use quorate_replication::MemberHello;
+use quorate_wire::replica_set::optime_document;
+use quorate_wire::{to_bson_date_time, to_bson_object_id};
+
+use super::{Published, Replication};
+use crate::context::Command;
+use crate::dispatch::Effect;
+use crate::error::{CommandError, ErrorCode};
+use crate::node::Node;
+
+/// Refuses a command that this state does not allow.
+pub(crate) fn check_role(
+    node: &Node,
+    effect: Effect,
+    database: &str,
+    command: &Command,
+) -> Result<(), CommandError> {
+    let Some(replication) = node.replication() else { return Ok(()) };
+    let published = replication.published();
+    let published = published.as_deref();
+    if effect == Effect::Inspects || database == "local" || published.is_some_and(|p| p.writable) {
+        return Ok(());
+    }
+    let refused = match effect {
+        Effect::Writes => Some((ErrorCode::NOT_WRITABLE_PRIMARY, "not primary")),
+        _ if !published.is_some_and(|known| known.state.is_readable()) => Some((
+            ErrorCode::NOT_PRIMARY_OR_SECONDARY,
+            "node is not in primary or recovering state",
+        )),
+        // The cursor was opened under the preference of its find.
+        _ if command.name() == "getMore" || allows_secondary(&command.body) => None,
+        _ => Some((ErrorCode::NOT_PRIMARY_NO_SECONDARY_OK, "not primary and secondaryOk=false")),
+    };
+    match refused {
+        Some((code, message)) => Err(state_error(published, code, message)),
+        None => Ok(()),
+    }
+}
+
+/// State-change errors carry the topology version, so that clients can tell old news.
+fn state_error(published: Option<&Published>, code: ErrorCode, message: &str) -> CommandError {
+    let mut error = CommandError::new(code, message);
+    if let Some(published) = published {
+        let version = published.topology_version;
+        let version = doc! {
+            "processId": to_bson_object_id(version.process_id),
+            "counter": version.counter,
+        };
+        error.details.insert("topologyVersion", version);
+    }
+    error
+}
+
+fn allows_secondary(body: &Document) -> bool {
+    let preference = body.get_document("$readPreference");
+    preference.and_then(|preference| preference.get_str("mode")).is_ok_and(|mode| mode != "primary")
+}
+
+impl Replication {
+    /// Adds the topology version to errors that tell of a change of state.
+    pub(crate) fn complete(&self, error: &mut CommandError) {
+        let published = self.published();
+        if matches!(error.code.0, 10107 | 13435 | 13436 | 11600 | 11602 | 91 | 189)
+            && !error.details.contains_key("topologyVersion")
+        {
+            *error = CommandError {
+                labels: error.labels.clone(),
+                ..state_error(published.as_deref(), error.code, &error.message)
+            };
+        }
+    }
+}
+
+/// What a member of a set adds to the reply to `hello`.
+pub(crate) fn append_hello(node: &Node, legacy: bool, reply: &mut Document) {
+    let Some(replication) = node.replication() else { return };
+    let writable_name = if legacy { "ismaster" } else { "isWritablePrimary" };
+    let Some(published) = replication.published() else {
+        reply.insert(writable_name, false);
+        reply.insert("secondary", false);
+        reply.insert("isreplicaset", true);
+        return;
+    };
+    let MemberHello { reply: known, secondary_delay_secs, builds_no_indexes, info, .. } =
+        &published.hello;
+    reply.insert(writable_name, known.is_writable_primary);
+    reply.insert("secondary", known.secondary);
+    if let Some(info) = info {
+        reply.insert("info", *info);
+        reply.insert("isreplicaset", true);
+        return;
+    }
+    let names = |addresses: &[ServerAddress]| -> Vec<Bson> {
+        addresses.iter().map(|address| Bson::from(address.as_str())).collect()
+    };
+    reply.insert("hosts", names(&known.hosts));
+    for (name, listed) in [("passives", &known.passives), ("arbiters", &known.arbiters)] {
+        if !listed.is_empty() {
+            reply.insert(name, names(listed));
+        }
+    }
+    reply.insert("setName", known.set_name.clone());
+    if let Some(version) = known.set_version {
+        reply.insert("setVersion", version.0 as i32);
+    }
+    if let Some(primary) = &known.primary {
+        reply.insert("primary", primary.as_str());
+    }
+    for (name, flag) in
+        [("arbiterOnly", known.arbiter_only), ("passive", known.passive), ("hidden", known.hidden)]
+    {
+        if flag {
+            reply.insert(name, true);
+        }
+    }
+    if *builds_no_indexes {
+        reply.insert("buildIndexes", false);
+    }
+    if let Some(delay) = secondary_delay_secs {
+        reply.insert("secondaryDelaySecs", *delay);
+    }
+    if !known.tags.is_empty() {
+        let tags: Document = known.tags.iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
+        reply.insert("tags", tags);
+    }
+    if let Some(me) = &known.me {
+        reply.insert("me", me.as_str());
+    }
+    if let Some(id) = known.election_id {
+        reply.insert("electionId", to_bson_object_id(id.0));
+    }
+    if published.state != MemberState::Arbiter {
+        reply.insert("lastWrite", last_write(replication));
+    }
+}
+
+fn last_write(replication: &Replication) -> Document {
+    let (last, committed) = (replication.last(), replication.commit_point());
+    doc! {
+        "opTime": optime_document(last.op_time),
+        "lastWriteDate": to_bson_date_time(last.wall_time),
+        "majorityOpTime": optime_document(committed.op_time),
+        "majorityWriteDate": to_bson_date_time(committed.wall_time),
+    }
+}
