@@ -90,6 +90,10 @@ impl Command {
 
     /// How long it may take, if the client set a limit.
     pub fn max_time(&self) -> Option<Duration> {
+        // There it says how long to wait for documents.
+        if self.name() == "getMore" {
+            return None;
+        }
         let limit = self.body.get("maxTimeMS").and_then(whole_number)?;
         u64::try_from(limit).ok().filter(|&limit| limit > 0).map(Duration::from_millis)
     }

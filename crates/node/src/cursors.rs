@@ -14,6 +14,7 @@ use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::sessions::SessionId;
+use crate::tail::Tail;
 
 /// The most cursors open at once.
 pub const MAX_OPEN_CURSORS: usize = 10_000;
@@ -43,7 +44,7 @@ pub(crate) struct Cursor {
     pub(crate) interrupt: InterruptSlot,
     pub(crate) no_timeout: bool,
     /// A tailable cursor stays open at the end of its collection.
-    pub(crate) tailable: bool,
+    pub(crate) tail: Option<Tail>,
 }
 
 /// Some documents of a cursor.
@@ -68,7 +69,7 @@ impl Cursor {
                 None => self.stream.next().transpose()?,
             };
             let Some(document) = next else {
-                batch.exhausted = !self.tailable;
+                batch.exhausted = self.tail.is_none();
                 return Ok(batch);
             };
             let size = document.as_bytes().len();
@@ -241,7 +242,7 @@ mod tests {
             held_back: None,
             interrupt: InterruptSlot::default(),
             no_timeout: false,
-            tailable: false,
+            tail: None,
         }
     }
 

@@ -31,7 +31,9 @@ pub struct Injection {
 #[derive(Debug, Default)]
 pub(crate) struct FailPoints {
     fail_command: Option<FailCommand>,
-    /// How often it has been set, so that tests can tell.
+    /// Whether every command with a time limit is to exceed it.
+    time_is_always_over: bool,
+    /// How often it has been hit, so that tests can tell.
     times_entered: i64,
 }
 
@@ -56,11 +58,20 @@ impl FailPoints {
     pub(crate) fn configure(&mut self, command: &Document) -> Result<i64, CommandError> {
         let fields = Fields::new(command, "configureFailPoint");
         let name = fields.required_string("configureFailPoint")?;
-        if name != "failCommand" {
-            return Err(CommandError::new(
-                ErrorCode(163),
-                format!("{name} not found; failCommand is the only fail point here"),
-            ));
+        match name {
+            "failCommand" => {}
+            "maxTimeAlwaysTimeOut" => {
+                self.time_is_always_over = command.get_str("mode").is_ok_and(|m| m == "alwaysOn");
+                return Ok(self.times_entered);
+            }
+            // Time limits hold only while nothing overrules them, which nothing here does.
+            "maxTimeNeverTimeOut" => return Ok(self.times_entered),
+            _ => {
+                return Err(CommandError::new(
+                    ErrorCode(163),
+                    format!("{name} not found; use failCommand or maxTimeAlwaysTimeOut"),
+                ));
+            }
         }
         self.fail_command = match command.get("mode") {
             Some(Bson::String(mode)) if mode == "off" => None,
@@ -75,6 +86,11 @@ impl FailPoints {
     }
 
     pub(crate) fn intercept(&mut self, context: &Context, command: &Command) -> Option<Injection> {
+        if self.time_is_always_over && command.max_time().is_some() {
+            let error =
+                CommandError::new(ErrorCode::MAX_TIME_MS_EXPIRED, "operation exceeded time limit");
+            return Some(Injection { error: Some(error), ..Injection::default() });
+        }
         let active = self.fail_command.as_mut()?;
         if !active.concerns(context, command) {
             return None;

@@ -86,6 +86,9 @@ impl Finder {
             Access::Collection(direction) => {
                 Source::Records(view.scan_records(collection.ident, *direction)?)
             }
+            Access::After(record) => {
+                Source::Records(view.scan_records_after(collection.ident, *record)?)
+            }
             Access::Index(access) => Source::Index {
                 access: access.clone(),
                 next_range: 0,

@@ -30,6 +30,7 @@ mod replication;
 mod select;
 mod sessions;
 mod sort;
+mod tail;
 mod ttl;
 mod writer;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 use quorate_query::matcher::{Bounds, Interval, Matcher};
-use quorate_storage::key::{FieldOrder, KeyError, append_value};
+use quorate_storage::key::{FieldOrder, KeyError, RecordId, append_value};
 use quorate_storage::{Direction, KeyRange};
 
 use crate::catalog::{Collection, Index};
@@ -25,6 +25,8 @@ const MAX_RANGES: usize = 1024;
 pub(crate) enum Access {
     /// Every document, in the order of insertion or against it.
     Collection(Direction),
+    /// The documents inserted after this one, in the order of insertion.
+    After(RecordId),
     /// The documents of some ranges of an index.
     Index(IndexAccess),
 }

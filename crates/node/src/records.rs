@@ -9,6 +9,7 @@
 //! A unique index keeps the record id in the value, so that looking a key up is a point read and
 //! two documents cannot have the same key.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bson::RawDocumentBuf;
@@ -24,6 +25,7 @@ pub(crate) struct Keyspaces {
     pub(crate) catalog: KeyspaceId,
     pub(crate) records: KeyspaceId,
     pub(crate) indexes: KeyspaceId,
+    pub(crate) sessions: KeyspaceId,
 }
 
 pub(crate) fn record_key(collection: Ident, record: RecordId) -> Vec<u8> {
@@ -83,6 +85,16 @@ impl View {
     ) -> Result<Scan, CommandError> {
         let range = KeyRange::prefix(&ident.prefix());
         Ok(self.snapshot.scan(self.keyspaces.records, range, direction)?)
+    }
+
+    pub(crate) fn scan_records_after(
+        &self,
+        ident: Ident,
+        record: RecordId,
+    ) -> Result<Scan, CommandError> {
+        let whole = KeyRange::prefix(&ident.prefix());
+        let range = KeyRange { start: Bound::Excluded(record_key(ident, record)), ..whole };
+        Ok(self.snapshot.scan(self.keyspaces.records, range, Direction::Forward)?)
     }
 
     pub(crate) fn scan_index(

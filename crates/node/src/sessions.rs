@@ -54,6 +54,10 @@ impl SessionId {
         }
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     pub(crate) fn to_lsid(&self) -> Document {
         let id = Binary { subtype: BinarySubtype::Uuid, bytes: self.0.clone() };
         bson::doc! { "id": id }
@@ -99,6 +103,11 @@ impl Sessions {
     #[cfg(test)]
     fn is_alive(&self, session: &SessionId) -> bool {
         self.last_used.contains_key(session)
+    }
+
+    /// The sessions as `$listLocalSessions` shows them.
+    pub(crate) fn listed(&self) -> Vec<Document> {
+        self.last_used.keys().map(|session| bson::doc! { "_id": session.to_lsid() }).collect()
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -429,6 +429,30 @@ fn explain_says_which_index_is_used() {
     assert_eq!(explain(doc! {"_id": 3}), ("FETCH".to_owned(), Some("_id_".to_owned()), 1));
 }
 
+#[test]
+fn a_tailable_cursor_goes_on_where_it_ended() {
+    let member = Member::new();
+    assert_eq!(member.ids(doc! {"find": "log", "tailable": true}), [] as [i32; 0]);
+    member.ok(doc! {"create": "log", "capped": true, "size": 4096});
+    member.insert("log", vec![doc! {"_id": 1}, doc! {"_id": 2}]);
+    let first = member.ok(doc! {"find": "log", "tailable": true, "awaitData": true});
+    let cursor = first.get_document("cursor").unwrap();
+    assert_eq!(cursor.get_array("firstBatch").unwrap().len(), 2);
+    let id = cursor.get_i64("id").unwrap();
+    let more = doc! {"getMore": id, "collection": "log", "maxTimeMS": 5, "$db": "db"};
+    let outcome = member.node.run(&context(), Command::new(more.clone()));
+    let Outcome::Wait { until, at_most } = outcome else { panic!("it should wait") };
+    assert_eq!((until, at_most.as_millis()), (WaitFor::Commit, 5));
+    member.insert("log", vec![doc! {"_id": 3}]);
+    let next = member.ok(more.clone());
+    let batch = next.get_document("cursor").unwrap().get_array("nextBatch").unwrap();
+    assert_eq!(batch, &[Bson::from(doc! {"_id": 3})]);
+    member.ok(doc! {"drop": "log"});
+    assert_eq!(member.code(more), 43);
+    member.ok(doc! {"create": "plain"});
+    assert_eq!(member.code(doc! {"find": "plain", "tailable": true}), 2);
+}
+
 fn small_value() -> impl Strategy<Value = Bson> {
     let leaf = prop_oneof![
         (-2_i32..4).prop_map(Bson::from),

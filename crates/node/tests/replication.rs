@@ -1,5 +1,7 @@
 //! The log of a member: what is written, applied elsewhere, and undone.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::ops::Bound;
@@ -10,6 +12,7 @@ use quorate_protocol::{
     HelloReply, MemberState, ObjectId, OpTimeAndWallTime, Term, Timestamp, TopologyVersion,
 };
 use quorate_replication::{MemberHello, NoopReason};
+use quorate_storage::ModelStore;
 use support::{Member, now};
 
 const OPLOG_BYTES: u64 = 1 << 30;
@@ -29,16 +32,16 @@ fn show(node: &Node, state: MemberState, writable: bool) {
 }
 
 fn primary() -> Member {
-    let member = Member::new();
-    member.node.join_replica_set(OPLOG_BYTES, now()).unwrap();
+    let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
+    member.node.join_replica_set(now()).unwrap();
     show(&member.node, MemberState::Primary, true);
     member.node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
     member
 }
 
 fn secondary() -> Member {
-    let member = Member::new();
-    member.node.join_replica_set(OPLOG_BYTES, now()).unwrap();
+    let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
+    member.node.join_replica_set(now()).unwrap();
     show(&member.node, MemberState::Secondary, false);
     member
 }
@@ -152,8 +155,8 @@ fn a_rollback_restores_exactly_what_was_there() {
 
 #[test]
 fn what_is_committed_is_forgotten_by_undo_and_the_oldest_by_the_oplog() {
-    let member = Member::new();
-    member.node.join_replica_set(2_000, now()).unwrap();
+    let member = Member::with_history(ModelStore::new(), 2_000);
+    member.node.join_replica_set(now()).unwrap();
     show(&member.node, MemberState::Primary, true);
     for i in 0..50 {
         member.insert("a", vec![doc! {"_id": i}]);

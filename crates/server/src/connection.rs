@@ -18,6 +18,7 @@ use quorate_wire::{
     OpReply, Payload, ReplyFlags, RequestId,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 
 use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
 use crate::server::Shared;
@@ -61,6 +62,18 @@ struct Received {
     legacy: bool,
     compressed: bool,
     command: Result<Command, CommandError>,
+}
+
+/// What a command may wait for.
+struct Events {
+    topology: watch::Receiver<()>,
+    commits: watch::Receiver<u64>,
+}
+
+impl Events {
+    fn of(shared: &Shared) -> Self {
+        Self { topology: shared.topology.subscribe(), commits: shared.commits.subscribe() }
+    }
 }
 
 pub(crate) struct Connection {
@@ -184,9 +197,13 @@ impl Connection {
         }
         let deadline = Deadline::start(&command, &context.interrupt);
         let may_run_again = command.clone_if_it_may_wait();
+        // Listening starts before the command looks, so that nothing falls in between.
+        let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
         let mut outcome = self.run_command(&context, command);
-        if let (Outcome::Wait { until, at_most }, Some(command)) = (&outcome, may_run_again) {
-            if !self.wait_for(*until, *at_most).await? {
+        if let (Outcome::Wait { until, at_most }, Some(command), Some(events)) =
+            (&outcome, may_run_again, &mut events)
+        {
+            if !self.wait_for(events, *until, *at_most).await? {
                 return Ok(None);
             }
             context.may_wait = false;
@@ -208,11 +225,20 @@ impl Connection {
     /// Short commands run where they are; others let this worker's other tasks move on.
     fn run_command(&self, context: &Context, command: Command) -> Outcome {
         let node = &self.shared.node;
-        if command.is_short() {
+        let outcome = if command.is_short() {
             node.run(context, command)
         } else {
             tokio::task::block_in_place(|| node.run(context, command))
+        };
+        if self.shared.commits.receiver_count() > 0 {
+            let committed = node.durability().0.as_u64();
+            self.shared.commits.send_if_modified(|known| {
+                let news = committed > *known;
+                *known = committed.max(*known);
+                news
+            });
         }
+        outcome
     }
 
     async fn when_durable(&self, reply: Reply) -> RawDocumentBuf {
@@ -228,17 +254,18 @@ impl Connection {
     /// Waits for an event. Returns false if the client left or the server ends meanwhile.
     async fn wait_for(
         &mut self,
+        events: &mut Events,
         event: WaitFor,
         at_most: Duration,
     ) -> Result<bool, ConnectionError> {
-        let mut topology = self.shared.topology.subscribe();
         let mut ending = self.shared.ending.subscribe();
         let timeout = tokio::time::sleep(at_most);
         tokio::pin!(timeout);
         loop {
             tokio::select! {
                 () = &mut timeout => return Ok(true),
-                _ = topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
+                _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
+                _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
                 _ = ending.wait_for(|ending| *ending) => return Ok(false),
                 read = read_more(&mut self.reader, &mut self.decoder) => {
                     if read? == 0 {

@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     /// Changes whenever waiting `hello` commands should look again.
     pub(crate) topology: watch::Sender<()>,
+    /// The newest commit that waiting commands were told of.
+    pub(crate) commits: watch::Sender<u64>,
     /// Becomes true when the server ends.
     pub(crate) ending: watch::Sender<bool>,
     next_connection: AtomicI64,
@@ -80,6 +82,7 @@ impl Server {
             clock,
             durability,
             topology: watch::Sender::new(()),
+            commits: watch::Sender::new(0),
             ending: watch::Sender::new(false),
             next_connection: AtomicI64::new(1),
         };

@@ -170,6 +170,7 @@ impl SystemFacts {
                 };
                 found.indexes.iter().map(describe).collect()
             }
+            ("$listSessions" | "$listLocalSessions", _) => request.node.sessions().listed(),
             ("$currentOp", _) => vec![doc! {
                 "type": "op",
                 "host": host,
@@ -289,10 +290,11 @@ impl Environment for Reading {
 
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
         match stage {
-            SystemStage::CollStats(_) | SystemStage::IndexStats | SystemStage::CurrentOp(_) => {
-                Ok(self.facts.0.clone())
-            }
-            SystemStage::ListSessions(_) | SystemStage::ListLocalSessions(_) => Ok(Vec::new()),
+            SystemStage::CollStats(_)
+            | SystemStage::IndexStats
+            | SystemStage::CurrentOp(_)
+            | SystemStage::ListSessions(_)
+            | SystemStage::ListLocalSessions(_) => Ok(self.facts.0.clone()),
             other => Err(QueryError::new(
                 quorate_query::ErrorCode::COMMAND_NOT_SUPPORTED,
                 format!("{} is not supported", other.name()),

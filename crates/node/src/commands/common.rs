@@ -16,6 +16,7 @@ use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::replication::Commit;
+use crate::tail::Tail;
 
 /// A reply made of a document.
 pub(super) fn reply(document: &Document) -> Result<Outcome, CommandError> {
@@ -146,6 +147,7 @@ pub(super) struct CursorOptions {
     pub(super) limit: Option<u64>,
     pub(super) single_batch: bool,
     pub(super) no_timeout: bool,
+    pub(super) tail: Option<Tail>,
     pub(super) interrupt: InterruptSlot,
 }
 
@@ -156,6 +158,7 @@ impl CursorOptions {
             limit: None,
             single_batch: false,
             no_timeout: false,
+            tail: None,
             interrupt: InterruptSlot::new(Arc::clone(&request.context.interrupt)),
         }
     }
@@ -177,7 +180,7 @@ pub(super) fn open_cursor(
         held_back: None,
         interrupt: options.interrupt,
         no_timeout: options.no_timeout,
-        tailable: false,
+        tail: options.tail,
     };
     let size = options
         .batch_size

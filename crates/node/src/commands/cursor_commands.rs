@@ -1,16 +1,20 @@
 //! `getMore` and `killCursors`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{Bson, doc};
 
 use super::common::reply;
-use crate::context::{Command, Outcome};
+use crate::context::{Command, Outcome, WaitFor};
 use crate::cursors::cursor_reply;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
 use crate::namespace::Namespace;
+
+/// How long a `getMore` at the end of a collection waits if the client does not say.
+const DEFAULT_AWAIT: Duration = Duration::from_secs(1);
 
 pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let fields = Fields::new(&command.body, "getMore");
@@ -28,6 +32,18 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     };
     let mut cursor = request.node.cursors().check_out(*id, &namespace, request.session.as_ref())?;
     cursor.interrupt.set(Arc::clone(&request.context.interrupt));
+    if let Some(tail) = &cursor.tail {
+        let (collection, view) = request.node.read(&namespace);
+        let gone = collection.is_none_or(|found| found.uuid != tail.collection.uuid);
+        if gone {
+            request.node.cursors().kill(*id);
+            return Err(CommandError::new(
+                ErrorCode(175),
+                format!("collection dropped. namespace: '{namespace}'"),
+            ));
+        }
+        cursor.stream = tail.stream(view)?;
+    }
     let batch = match cursor.next_batch(size) {
         Ok(batch) => batch,
         Err(error) => {
@@ -35,7 +51,20 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
             return Err(error);
         }
     };
+    let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
+    let wait = awaits && batch.count == 0 && request.context.may_wait;
     let mut cursors = request.node.cursors();
+    if wait {
+        cursors.check_in(*id, cursor, request.context.now.monotonic);
+        let at_most = fields.count("maxTimeMS")?.map_or(DEFAULT_AWAIT, Duration::from_millis);
+        return Ok(Outcome::Wait { until: WaitFor::Commit, at_most });
+    }
+    if !cursors.is_open_on(*id, &namespace) {
+        return Err(CommandError::new(
+            ErrorCode(237),
+            format!("cursor {id} was killed while it was read"),
+        ));
+    }
     let id = if batch.exhausted {
         cursors.kill(*id);
         0

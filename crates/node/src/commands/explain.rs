@@ -157,6 +157,7 @@ fn stages(plan: &Plan, filter: &Document, selection: &Selection, sorts: bool) ->
         Access::Collection(direction) => doc! {
             "stage": "COLLSCAN", "filter": filter.clone(), "direction": shown(*direction),
         },
+        Access::After(_) => doc! { "stage": "COLLSCAN", "direction": "forward" },
         Access::Index(access) => {
             let mut bounds = Document::new();
             for (path, known) in access.index.paths.iter().zip(&access.bounds) {

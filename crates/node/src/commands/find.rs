@@ -15,6 +15,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
 use crate::select::Selection;
+use crate::tail::Tail;
 
 pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
@@ -35,6 +36,9 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
     options.no_timeout = fields.flag("noCursorTimeout")?;
     options.limit = fields.count("limit")?.filter(|&limit| limit > 0);
     check_options(&fields)?;
+    let sort = fields.document("sort")?.cloned();
+    let skip = fields.count("skip")?.unwrap_or(0);
+    let tailable = fields.flag("tailable")?;
     let (collection, view) = request.node.read(&namespace);
     let Some(collection) = collection else {
         return open_cursor(request, namespace, Box::new(std::iter::empty()), options);
@@ -42,10 +46,23 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
     if collection.view.is_some() {
         return aggregate::find_in_view(request, namespace, &fields, options);
     }
+    if tailable {
+        if collection.capped.is_none() {
+            return Err(CommandError::bad_value(format!(
+                "error processing query: ns={namespace}: tailable cursor requested on non capped \
+                 collection"
+            )));
+        }
+        let (interrupt, awaits) = (options.interrupt.clone(), fields.flag("awaitData")?);
+        let tail = Tail::new(collection, matcher, projection, interrupt, awaits);
+        let stream = tail.stream(view)?;
+        options.tail = Some(tail);
+        return open_cursor(request, namespace, stream, options);
+    }
     let selection = Selection {
-        sort: fields.document("sort")?.cloned(),
+        sort,
         hint: fields.raw("hint").cloned(),
-        skip: fields.count("skip")?.unwrap_or(0),
+        skip,
         limit: options.limit,
         ..Selection::new(collection, view, matcher, options.interrupt.clone())
     };
@@ -66,7 +83,7 @@ fn projected(
 }
 
 /// One document with the fields asked for.
-pub(super) fn project(
+pub(crate) fn project(
     projection: &Projection,
     found: &Found,
 ) -> Result<RawDocumentBuf, CommandError> {
@@ -86,8 +103,11 @@ fn check_options(fields: &Fields<'_>) -> Result<(), CommandError> {
             return Err(unsupported(name, "leave it out"));
         }
     }
-    if fields.flag("tailable")? || fields.flag("awaitData")? {
-        return Err(unsupported("tailable", "ask again for what is new"));
+    if fields.flag("awaitData")? && !fields.flag("tailable")? {
+        return Err(CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            "Cannot set 'awaitData' without also setting 'tailable'",
+        ));
     }
     Ok(())
 }

@@ -19,7 +19,8 @@ use crate::plan::same_key;
 const MAX_INDEX_FIELDS: usize = 32;
 
 /// Options of an index that are understood.
-const KNOWN_OPTIONS: [&str; 14] = [
+const KNOWN_OPTIONS: [&str; 15] = [
+    "dropDups",
     "v",
     "key",
     "name",
@@ -134,7 +135,7 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
     }
     let mut complete = doc! { "v": 2, "key": key.clone(), "name": name };
     for (option, value) in spec {
-        let kept = !["v", "key", "name", "ns", "background", "collation", "comment"]
+        let kept = !["v", "key", "name", "ns", "dropDups", "collation", "comment"]
             .contains(&option.as_str());
         let switched_off = *value == Bson::Boolean(false);
         if kept && !switched_off {
@@ -189,7 +190,7 @@ fn already_there(collection: &Collection, spec: &Document) -> Result<bool, Comma
     }
     let options = |spec: &Document| {
         let mut options = spec.clone();
-        for shared in ["v", "key", "name"] {
+        for shared in ["v", "key", "name", "background"] {
             options.remove(shared);
         }
         options

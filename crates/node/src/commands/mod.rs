@@ -21,6 +21,8 @@ mod session_commands;
 mod statistics;
 mod update;
 
+pub(crate) use find::project;
+
 use crate::dispatch::{Access, CommandFacts, Effect};
 
 /// Commands that may look at all data there is.

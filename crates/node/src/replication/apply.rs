@@ -7,15 +7,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocument, RawDocumentBuf};
-use quorate_protocol::{OpTimeAndWallTime, Term};
-use quorate_storage::Batch;
+use quorate_protocol::OpTimeAndWallTime;
+use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
-use super::diff::{is_diff, updated};
-use super::oplog::{Operation, damaged, entry_position};
+use super::oplog::{damaged, entry_position};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
+use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::writer::{Writer, index_keys_of};
@@ -168,10 +168,12 @@ impl Writer<'_> {
                 let id = entry.get_document("o2").map_err(|_| damaged("o2"))?;
                 match self.find_by_id(&collection, id)? {
                     Some((record, old)) => {
-                        let new = updated(&old, object)?;
+                        let change = Document::try_from(object)?;
+                        let new = apply_oplog_update(&Document::try_from(&*old)?, &change)?;
+                        let new = to_raw(&new)?;
                         self.replace(&mut collection, record, &old, new, true)
                     }
-                    None if is_diff(object) => self.misfit(fit, entry),
+                    None if object.get("$v").ok().flatten().is_some() => self.misfit(fit, entry),
                     None => self.put(&mut collection, object.to_owned()),
                 }
             }
@@ -212,7 +214,7 @@ impl Writer<'_> {
             }
             "collMod" => {
                 let altered = altered(&collection, &rest)?;
-                self.alter_collection(altered).map(drop)
+                self.alter_collection(altered, Some(command)).map(drop)
             }
             "createIndexes" => {
                 let spec = rest;
@@ -269,9 +271,7 @@ impl Writer<'_> {
         if !self.has_replayed() {
             return Ok(());
         }
-        let mut batch = Batch::new();
-        self.log(&mut batch, &Operation::Noop { message: "", term: Term(0) })?;
-        self.commit_batch(batch)
+        self.log_noop("")
     }
 
     fn misfit(&self, fit: Fit, entry: &RawDocument) -> Result<(), CommandError> {

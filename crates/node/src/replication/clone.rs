@@ -15,6 +15,7 @@ use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::node::Node;
+use crate::writer::Totals;
 
 /// Keys removed in one batch.
 const WIPE_STEP: usize = 10_000;
@@ -48,13 +49,13 @@ impl Node {
                     batch.remove(keyspace, pair?.0);
                 }
                 let done = batch.len() < WIPE_STEP;
-                writer.commit_batch(batch)?;
+                writer.commit(batch)?;
                 if done {
                     break;
                 }
             }
         }
-        writer.forget_oplog_totals(replication.oplog);
+        writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
         replication.reset(OpTimeAndWallTime::default());
@@ -147,7 +148,7 @@ impl Node {
             let mut writer = self.write(now);
             let mut batch = Batch::new();
             writer.put_min_valid(&mut batch, at)?;
-            writer.commit_batch(batch)?;
+            writer.commit(batch)?;
         }
         self.sync_log().map(drop)
     }

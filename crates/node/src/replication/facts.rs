@@ -69,15 +69,12 @@ impl Writer<'_> {
                 let timestamp = timestamp_from(self.next_timestamp());
                 let entry = initiating_entry(timestamp, self.now().wall);
                 self.replay([entry].into())?;
-                self.log(
-                    &mut batch,
-                    &super::Operation::Noop { message: "initiating set", term: Term(0) },
-                )?;
+                self.log_otherwise(&mut batch, None)?;
             }
             Change::InitialSync(on) => put(INITIAL_SYNC, &doc! { "on": *on })?,
             Change::RollbackId(id) => put(ROLLBACK_ID, &doc! { "id": *id })?,
         }
-        self.commit_batch(batch)?;
+        self.commit(batch)?;
         Ok(node.durability().0)
     }
 

@@ -15,7 +15,6 @@
 
 mod apply;
 mod clone;
-mod diff;
 mod facts;
 mod oplog;
 mod role;
@@ -38,7 +37,6 @@ pub use apply::MAX_APPLY_ENTRIES;
 pub use oplog::{OplogEntries, entry_position};
 pub use rollback::{RolledBack, Undo};
 
-pub(crate) use oplog::Operation;
 pub(crate) use role::{append_hello, check_role};
 pub(crate) use rollback::takes_back;
 pub(crate) use writing::{Commit, LogState};
@@ -143,7 +141,7 @@ impl Replication {
 }
 
 impl Node {
-    /// Makes this a member of a set, before it serves anybody: from now on every write is logged and
+    /// Makes this a member of a set, and says what it remembers, before it serves anybody: from now on every write is logged and
     /// only allowed while [`set_writable`](Self::set_writable) says so.
     ///
     /// # Errors
@@ -151,11 +149,15 @@ impl Node {
     /// If the store fails or what it holds is damaged.
     pub fn join_replica_set(
         &self,
-        oplog_bytes: u64,
         now: Now,
     ) -> Result<quorate_replication::Recovered, CommandError> {
         let keyspace = self.store().create_keyspace("replication")?;
-        let oplog = oplog::ensure_collection(self, oplog_bytes, now)?;
+        let oplog = self.oplog().ok_or_else(|| {
+            CommandError::new(
+                ErrorCode::ILLEGAL_OPERATION,
+                "a member of a replica set keeps a history; open it with a size for that",
+            )
+        })?;
         let last = oplog::last_position(self, oplog)?;
         let replication = Replication {
             keyspace,

@@ -12,8 +12,8 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction, KeyRange};
 
 use super::apply::{altered, namespace_of};
-use super::oplog::{Operation, UNDO_ROW, damaged, entry_position, undo_key};
-use crate::catalog::{Collection, Ident};
+use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
+use crate::catalog::{Catalog, Collection, Ident};
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
@@ -141,7 +141,7 @@ impl Writer<'_> {
             }
             ("alter", Some(collection)) => {
                 let altered = altered(&collection, undo)?;
-                self.alter_collection(altered).map(drop)
+                self.alter_collection(altered, Some(Document::new())).map(drop)
             }
             ("dropIndex", Some(mut collection)) => self.drop_index(&mut collection, text("index")?),
             ("buildIndex", Some(mut collection)) => {
@@ -155,10 +155,7 @@ impl Writer<'_> {
     /// The entry had no effect left to undo; it leaves the log all the same.
     fn finish_undo(&mut self) -> Result<(), CommandError> {
         if self.is_undoing() {
-            let mut batch = Batch::new();
-            let term = quorate_protocol::Term(0);
-            self.log(&mut batch, &Operation::Noop { message: "", term })?;
-            self.commit_batch(batch)?;
+            self.log_noop("")?;
         }
         Ok(())
     }
@@ -189,7 +186,7 @@ impl Writer<'_> {
             batch.remove(replication.keyspace, key);
         }
         let more = batch.len() == TRIM_STEP;
-        self.commit_batch(batch)?;
+        self.commit(batch)?;
         Ok(more)
     }
 
@@ -215,34 +212,32 @@ impl Writer<'_> {
 pub(crate) mod takes_back {
     use super::*;
 
-    pub(crate) fn create(namespace: &Namespace) -> Document {
-        doc! { "undo": "drop", "ns": namespace.to_string() }
-    }
-
-    pub(crate) fn drop(collection: &Collection) -> Document {
-        doc! {
-            "undo": "restore",
-            "ns": collection.namespace.to_string(),
-            "row": collection.to_row(),
+    /// The undo row of a command, given the catalog before it.
+    pub(crate) fn of(command: &Document, collection: &Collection, before: &Catalog) -> Document {
+        let namespace = &collection.namespace;
+        let known = before.get(namespace);
+        let ns = namespace.to_string();
+        let text = |name: &str| command.get_str(name).unwrap_or_default();
+        match (command.keys().next().map_or("", String::as_str), known) {
+            ("create", _) => doc! { "undo": "drop", "ns": ns },
+            ("drop", Some(known)) => doc! { "undo": "restore", "ns": ns, "row": known.to_row() },
+            ("renameCollection", _) => {
+                doc! { "undo": "rename", "ns": text("to"), "to": text("renameCollection") }
+            }
+            ("collMod", Some(known)) => {
+                let mut undo = doc! { "undo": "alter", "ns": ns };
+                undo.extend(description(known));
+                undo
+            }
+            ("createIndexes", _) => {
+                doc! { "undo": "dropIndex", "ns": ns, "index": text("name") }
+            }
+            ("dropIndexes", Some(known)) => {
+                let spec = known.index(text("index")).map(|index| index.spec.clone());
+                doc! { "undo": "buildIndex", "ns": ns, "spec": spec.unwrap_or_default() }
+            }
+            _ => Document::new(),
         }
-    }
-
-    pub(crate) fn rename(from: &Namespace, to: &Namespace) -> Document {
-        doc! { "undo": "rename", "ns": to.to_string(), "to": from.to_string() }
-    }
-
-    pub(crate) fn alter(before: &Collection) -> Document {
-        let mut undo = doc! { "undo": "alter", "ns": before.namespace.to_string() };
-        undo.extend(description(before));
-        undo
-    }
-
-    pub(crate) fn create_index(namespace: &Namespace, index: &str) -> Document {
-        doc! { "undo": "dropIndex", "ns": namespace.to_string(), "index": index }
-    }
-
-    pub(crate) fn drop_index(namespace: &Namespace, spec: &Document) -> Document {
-        doc! { "undo": "buildIndex", "ns": namespace.to_string(), "spec": spec }
     }
 
     /// The options and index specifications of a collection.

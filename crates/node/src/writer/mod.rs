@@ -1,0 +1,476 @@
+//! The only way documents change: one atomic batch of document, index entries, oplog entry and
+//! session row.
+//!
+//! Owns the write lock and everything that must change together. A writer sees its own commits:
+//! it reads the newest snapshot, and nobody else commits while it lives. Waiting for the disk
+//! happens after the lock is gone, so that one sync serves many writers.
+
+mod catalog;
+mod check;
+mod oplog;
+mod retry;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard};
+
+use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, CommitSequence, Direction};
+
+pub(crate) use self::check::{check_command_nesting, check_document, index_keys_of};
+use self::check::{check_validator, duplicate_key, malformed};
+pub(crate) use self::oplog::{Entry, Operation, oplog_namespace};
+use self::retry::Retry;
+pub(crate) use self::retry::RetryableWrite;
+use crate::catalog::{Collection, Ident};
+use crate::context::Now;
+use crate::error::CommandError;
+use crate::generator::Generator;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::records::{View, index_entry, parse_record, record_key};
+use crate::replication::{LogState, Replication};
+
+/// Inserts are joined into batches of about this size.
+const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// Entries of the history that may be removed by one step of maintenance.
+const TRIM_STEP: usize = 1000;
+
+/// What only the holder of the write lock may touch.
+pub(crate) struct WriterState {
+    pub(crate) generator: Generator,
+    collections: BTreeMap<Ident, CollectionState>,
+    pub(crate) last_timestamp: Timestamp,
+}
+
+impl WriterState {
+    pub(crate) fn new(seed: u64) -> Self {
+        let last_timestamp = Timestamp { time: 0, increment: 0 };
+        Self { generator: Generator::new(seed), collections: BTreeMap::new(), last_timestamp }
+    }
+}
+
+/// What is known about a collection without looking at the store. Filled when first needed.
+#[derive(Clone, Copy, Debug, Default)]
+struct CollectionState {
+    next_record: Option<RecordId>,
+    totals: Option<Totals>,
+}
+
+/// How much a collection holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) documents: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The holder of the write lock.
+pub(crate) struct Writer<'n> {
+    pub(crate) node: &'n Node,
+    pub(crate) state: MutexGuard<'n, WriterState>,
+    now: Now,
+    pub(crate) view: View,
+    pub(crate) last_sequence: Option<CommitSequence>,
+    /// How changes are logged.
+    pub(crate) log_state: LogState,
+    /// The retryable write that the changes belong to.
+    retry: Option<Retry>,
+}
+
+/// A document that is about to be inserted.
+struct Staged {
+    record: RecordId,
+    document: RawDocumentBuf,
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    unique: Vec<Vec<u8>>,
+    /// Indexes that see an array for the first time.
+    multikey: Vec<usize>,
+    /// The number of its statement within a retryable write.
+    statement: Option<i32>,
+}
+
+impl<'n> Writer<'n> {
+    pub(crate) fn new(node: &'n Node, state: MutexGuard<'n, WriterState>, now: Now) -> Self {
+        let view = node.view();
+        let log_state = LogState::default();
+        Self { node, state, now, view, last_sequence: None, log_state, retry: None }
+    }
+
+    pub(crate) fn node(&self) -> &'n Node {
+        self.node
+    }
+
+    /// The state after the last commit.
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(crate) fn generator(&mut self) -> &mut Generator {
+        &mut self.state.generator
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.now
+    }
+
+    /// A timestamp after every other that this member gave out.
+    pub(crate) fn next_timestamp(&mut self) -> Timestamp {
+        let seconds = (self.now.wall.as_millis() / 1000) as u32;
+        let last = &mut self.state.last_timestamp;
+        *last = if seconds > last.time {
+            Timestamp { time: seconds, increment: 1 }
+        } else {
+            Timestamp { time: last.time, increment: last.increment + 1 }
+        };
+        *last
+    }
+
+    pub(crate) fn collection(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
+        self.node.catalog().get(namespace).cloned()
+    }
+
+    /// Inserts documents in order. The result has one entry per document that was tried; an
+    /// ordered insert ends at the first error.
+    pub(crate) fn insert(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        documents: Vec<RawDocumentBuf>,
+        ordered: bool,
+        bypass_validation: bool,
+    ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
+        let mut results = Vec::with_capacity(documents.len());
+        let mut pending = PendingInserts::default();
+        for (place, document) in documents.into_iter().enumerate() {
+            let upsert = self.current_statement();
+            if self.is_retryable() && upsert.is_none() && self.earlier_result(place).is_some() {
+                results.push(Ok(()));
+                continue;
+            }
+            let staged = self.stage_insert(collection, document, &pending, bypass_validation);
+            let failed = staged.is_err();
+            let place = i32::try_from(place).ok().filter(|_| self.is_retryable());
+            let statement = upsert.or(place);
+            results.push(staged.map(|staged| pending.add(Staged { statement, ..staged })));
+            if pending.bytes > MAX_BATCH_BYTES || collection.capped.is_some() {
+                self.commit_inserts(collection, &mut pending)?;
+            }
+            if failed && ordered {
+                break;
+            }
+        }
+        self.commit_inserts(collection, &mut pending)?;
+        Ok(results)
+    }
+
+    fn stage_insert(
+        &mut self,
+        collection: &Collection,
+        document: RawDocumentBuf,
+        pending: &PendingInserts,
+        bypass_validation: bool,
+    ) -> Result<Staged, CommandError> {
+        let document = self.with_id(document)?;
+        check_document(&document)?;
+        if !bypass_validation {
+            check_validator(collection, &document)?;
+        }
+        let record = self.next_record(collection)?;
+        let mut staged = Staged {
+            record,
+            document,
+            entries: Vec::new(),
+            unique: Vec::new(),
+            multikey: Vec::new(),
+            statement: None,
+        };
+        for (place, index) in collection.indexes.iter().enumerate() {
+            let keys = index_keys_of(index, &staged.document)?;
+            if keys.multikey && !index.multikey && !pending.multikey.contains(&place) {
+                staged.multikey.push(place);
+            }
+            for key in &keys.keys {
+                let (entry, value) = index_entry(index, key, record);
+                if index.unique {
+                    let taken = pending.unique.contains(&entry)
+                        || self.view.unique_record(index, key)?.is_some();
+                    if taken {
+                        return Err(duplicate_key(collection, index, &staged.document));
+                    }
+                    staged.unique.push(entry.clone());
+                }
+                staged.entries.push((entry, value));
+            }
+        }
+        self.advance_record(collection, record);
+        Ok(staged)
+    }
+
+    fn commit_inserts(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        pending: &mut PendingInserts,
+    ) -> Result<(), CommandError> {
+        if pending.staged.is_empty() {
+            return Ok(());
+        }
+        let pending = std::mem::take(pending);
+        self.note_multikey(collection, &pending.multikey)?;
+        let keyspaces = self.node.keyspaces();
+        let mut batch = Batch::new();
+        let mut added = Totals::default();
+        for staged in pending.staged {
+            added.documents += 1;
+            added.bytes += staged.document.as_bytes().len() as u64;
+            self.log_insert(&mut batch, collection, &staged.document, staged.statement)?;
+            if let Some(statement) = staged.statement
+                && self.current_statement().is_none()
+            {
+                self.record(&mut batch, statement, Document::new())?;
+            }
+            let key = record_key(collection.ident, staged.record);
+            batch.insert(keyspaces.records, key, staged.document.into_bytes());
+            for (entry, value) in staged.entries {
+                batch.insert(keyspaces.indexes, entry, value);
+            }
+        }
+        self.commit(batch)?;
+        self.adjust_totals(collection.ident, |totals| {
+            totals.documents += added.documents;
+            totals.bytes += added.bytes;
+        });
+        if self.is_replaying() {
+            // Whoever wrote the entries has trimmed, and logged that too.
+            return Ok(());
+        }
+        self.trim_capped(collection)
+    }
+
+    /// Replaces a stored document by another with the same `_id`.
+    pub(crate) fn replace(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        record: RecordId,
+        old: &RawDocument,
+        new: RawDocumentBuf,
+        bypass_validation: bool,
+    ) -> Result<(), CommandError> {
+        check_document(&new)?;
+        if !bypass_validation {
+            check_validator(collection, &new)?;
+        }
+        let keyspaces = self.node.keyspaces();
+        let mut batch = Batch::new();
+        let mut multikey = BTreeSet::new();
+        for (place, index) in collection.indexes.iter().enumerate() {
+            let before = index_keys_of(index, old)?;
+            let after = index_keys_of(index, &new)?;
+            if after.multikey && !index.multikey {
+                multikey.insert(place);
+            }
+            for key in before.keys.difference(&after.keys) {
+                batch.remove(keyspaces.indexes, index_entry(index, key, record).0);
+            }
+            for key in after.keys.difference(&before.keys) {
+                if index.unique && self.view.unique_record(index, key)?.is_some() {
+                    return Err(duplicate_key(collection, index, &new));
+                }
+                let (entry, value) = index_entry(index, key, record);
+                batch.insert(keyspaces.indexes, entry, value);
+            }
+        }
+        self.note_multikey(collection, &multikey)?;
+        self.log_update(&mut batch, collection, old, &new)?;
+        let (old_bytes, new_bytes) = (old.as_bytes().len() as u64, new.as_bytes().len() as u64);
+        batch.insert(keyspaces.records, record_key(collection.ident, record), new.into_bytes());
+        self.commit(batch)?;
+        self.adjust_totals(collection.ident, |totals| {
+            totals.bytes = (totals.bytes + new_bytes).saturating_sub(old_bytes);
+        });
+        Ok(())
+    }
+
+    /// Removes a stored document.
+    pub(crate) fn remove(
+        &mut self,
+        collection: &Collection,
+        record: RecordId,
+        document: &RawDocument,
+    ) -> Result<(), CommandError> {
+        let keyspaces = self.node.keyspaces();
+        let mut batch = Batch::new();
+        self.log_delete(&mut batch, collection, document)?;
+        batch.remove(keyspaces.records, record_key(collection.ident, record));
+        for index in &collection.indexes {
+            for key in &index_keys_of(index, document)?.keys {
+                batch.remove(keyspaces.indexes, index_entry(index, key, record).0);
+            }
+        }
+        self.commit(batch)?;
+        let bytes = document.as_bytes().len() as u64;
+        self.adjust_totals(collection.ident, |totals| {
+            totals.documents = totals.documents.saturating_sub(1);
+            totals.bytes = totals.bytes.saturating_sub(bytes);
+        });
+        Ok(())
+    }
+
+    /// How much the collection holds. The first call after a start looks at every record.
+    pub(crate) fn totals(&mut self, collection: &Collection) -> Result<Totals, CommandError> {
+        let known = self.state.collections.get(&collection.ident).and_then(|state| state.totals);
+        if let Some(totals) = known {
+            return Ok(totals);
+        }
+        let mut totals = Totals::default();
+        for pair in self.view.scan_records(collection.ident, Direction::Forward)? {
+            let (_, value) = pair?;
+            totals.documents += 1;
+            totals.bytes += value.len() as u64;
+        }
+        self.state.collections.entry(collection.ident).or_default().totals = Some(totals);
+        Ok(totals)
+    }
+
+    pub(crate) fn commit(&mut self, mut batch: Batch) -> Result<(), CommandError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.record_current(&mut batch)?;
+        let sequence = self.node.commit(batch)?;
+        self.after_commit(sequence);
+        Ok(())
+    }
+
+    /// Removes some of the oldest entries of the history if it is over its limit. Returns whether
+    /// there is more to do.
+    pub(crate) fn trim_oplog(&mut self) -> Result<bool, CommandError> {
+        let Some(oplog) = self.collection(&oplog_namespace()) else { return Ok(false) };
+        let Some(capped) = oplog.capped else { return Ok(false) };
+        let totals = self.totals(&oplog)?;
+        if totals.bytes <= capped.bytes {
+            return Ok(false);
+        }
+        let kept_from = self.node.replication().map(Replication::commit_point);
+        let kept_from = kept_from.map(|committed| committed.op_time.timestamp.as_u64());
+        let mut batch = Batch::new();
+        let (mut excess, mut removed) = (totals.bytes - capped.bytes, Totals::default());
+        for pair in self.view.scan_records(oplog.ident, Direction::Forward)?.take(TRIM_STEP) {
+            let (key, value) = pair?;
+            // What is not committed may have to be undone, which takes its entry.
+            let record = RecordId::from_suffix(&key).map_or(u64::MAX, |record| record.0);
+            if kept_from.is_some_and(|committed| record >= committed) {
+                excess = 0;
+                break;
+            }
+            batch.remove(self.node.keyspaces().records, key);
+            removed.documents += 1;
+            removed.bytes += value.len() as u64;
+            excess = excess.saturating_sub(value.len() as u64);
+            if excess == 0 {
+                break;
+            }
+        }
+        self.commit(batch)?;
+        self.adjust_totals(oplog.ident, |totals| {
+            totals.documents = totals.documents.saturating_sub(removed.documents);
+            totals.bytes = totals.bytes.saturating_sub(removed.bytes);
+        });
+        Ok(excess > 0)
+    }
+
+    /// Goes on from the newest entry of the history.
+    pub(crate) fn resume_timestamps(&mut self, oplog: Ident) -> Result<(), CommandError> {
+        if let Some(pair) = self.view.scan_records(oplog, Direction::Backward)?.next() {
+            let packed = RecordId::from_suffix(&pair?.0).map_or(0, |record| record.0);
+            self.state.last_timestamp =
+                Timestamp { time: (packed >> 32) as u32, increment: packed as u32 };
+        }
+        Ok(())
+    }
+
+    /// Removes the oldest documents of a capped collection that is over its limits.
+    fn trim_capped(&mut self, collection: &mut Arc<Collection>) -> Result<(), CommandError> {
+        let Some(capped) = collection.capped else { return Ok(()) };
+        loop {
+            let totals = self.totals(collection)?;
+            let over = totals.bytes > capped.bytes
+                || capped.documents.is_some_and(|most| totals.documents > most);
+            if !over || totals.documents <= 1 {
+                return Ok(());
+            }
+            let oldest = self.view.scan_records(collection.ident, Direction::Forward)?.next();
+            let Some(pair) = oldest else { return Ok(()) };
+            let (key, value) = pair?;
+            let Some(record) = RecordId::from_suffix(&key) else { return Ok(()) };
+            self.remove(&Arc::clone(collection), record, &parse_record(&value)?)?;
+        }
+    }
+
+    fn next_record(&mut self, collection: &Collection) -> Result<RecordId, CommandError> {
+        let known = self.state.collections.get(&collection.ident).and_then(|s| s.next_record);
+        if let Some(next) = known {
+            return Ok(next);
+        }
+        let last = self.view.scan_records(collection.ident, Direction::Backward)?.next();
+        let last = match last {
+            Some(pair) => RecordId::from_suffix(&pair?.0).map_or(0, |record| record.0),
+            None => 0,
+        };
+        let next = RecordId(last + 1);
+        self.state.collections.entry(collection.ident).or_default().next_record = Some(next);
+        Ok(next)
+    }
+
+    fn advance_record(&mut self, collection: &Collection, used: RecordId) {
+        let state = self.state.collections.entry(collection.ident).or_default();
+        state.next_record = Some(RecordId(used.0 + 1));
+    }
+
+    pub(crate) fn adjust_totals(&mut self, ident: Ident, adjust: impl FnOnce(&mut Totals)) {
+        let state = self.state.collections.get_mut(&ident);
+        if let Some(totals) = state.and_then(|state| state.totals.as_mut()) {
+            adjust(totals);
+        }
+    }
+
+    /// The document with an `_id` as its first field, made up if there is none.
+    fn with_id(&mut self, document: RawDocumentBuf) -> Result<RawDocumentBuf, CommandError> {
+        let first = document.iter_elements().next();
+        if first.is_some_and(|element| element.is_ok_and(|element| element.key() == "_id")) {
+            return Ok(document);
+        }
+        let mut completed = RawDocumentBuf::new();
+        match document.get("_id") {
+            Ok(Some(id)) => completed.append(bson::raw::cstr!("_id"), id),
+            _ => {
+                let id = self.state.generator.object_id(self.now.wall);
+                completed.append(bson::raw::cstr!("_id"), id);
+            }
+        }
+        for element in &*document {
+            let (name, value) = element.map_err(|_| malformed())?;
+            if name != "_id" {
+                completed.append(name, value);
+            }
+        }
+        Ok(completed)
+    }
+}
+
+#[derive(Default)]
+struct PendingInserts {
+    staged: Vec<Staged>,
+    unique: BTreeSet<Vec<u8>>,
+    multikey: BTreeSet<usize>,
+    bytes: usize,
+}
+
+impl PendingInserts {
+    fn add(&mut self, mut staged: Staged) {
+        self.bytes += staged.document.as_bytes().len();
+        self.bytes += staged.entries.iter().map(|(key, _)| key.len()).sum::<usize>();
+        self.unique.extend(std::mem::take(&mut staged.unique));
+        self.multikey.extend(std::mem::take(&mut staged.multikey));
+        self.staged.push(staged);
+    }
+}
