@@ -13,6 +13,7 @@ use bson::{Document, RawDocumentBuf};
 use quorate_node::{
     Client, Command, CommandError, Context, Interrupt, Interruption, Outcome, Reply, WaitFor,
 };
+use quorate_protocol::OpTime;
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, Message, MsgFlags, MsgWriter,
     OpReply, Payload, ReplyFlags, RequestId,
@@ -21,6 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+use crate::replica_set::{OplogStream, ReplicaSet};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -147,6 +149,12 @@ impl Connection {
         };
         self.note_handshake(&command);
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
+        if streams
+            && let Some(set) = self.shared.replica_set.clone()
+            && let Some(from) = set.stream_wanted(&command)
+        {
+            return self.stream_oplog(&set, request, from).await;
+        }
         loop {
             let again = streams.then(|| command.clone());
             let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };
@@ -168,10 +176,53 @@ impl Connection {
         }
     }
 
+    /// Pushes the oplog to another member until it leaves.
+    async fn stream_oplog(
+        &mut self,
+        set: &ReplicaSet,
+        mut request: RequestId,
+        from: OpTime,
+    ) -> Result<Next, ConnectionError> {
+        let node = Arc::clone(&self.shared.node);
+        let mut ending = self.shared.ending.subscribe();
+        let mut stream = match OplogStream::open(set, &node, from) {
+            Ok(stream) => stream,
+            Err(error) => {
+                let body = error_body(&error);
+                self.send(request, false, false, MsgFlags::NONE, &body).await?;
+                return Ok(Next::GoOn);
+            }
+        };
+        let mut say_something = true;
+        loop {
+            match stream.next_batch(&node, say_something) {
+                Ok(Some(body)) => {
+                    let flags = MsgFlags::MORE_TO_COME;
+                    request = self.send(request, false, false, flags, &body).await?;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let body = error_body(&error);
+                    self.send(request, false, false, MsgFlags::NONE, &body).await?;
+                    return Ok(Next::Close);
+                }
+            }
+            if stream.has_ended() {
+                return Ok(Next::Close);
+            }
+            say_something = tokio::select! {
+                due = stream.news() => due,
+                // A follower has nothing to say: whatever it does, it is leaving.
+                _ = read_more(&mut self.reader, &mut self.decoder) => return Ok(Next::Close),
+                _ = ending.wait_for(|ending| *ending) => return Ok(Next::Close),
+            };
+        }
+    }
+
     /// Runs a command to its reply; none if the connection must be closed instead.
     async fn execute(
         &mut self,
-        command: Command,
+        mut command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let mut context = Context {
             now: self.shared.clock.now(),
@@ -195,6 +246,25 @@ impl Connection {
             self.shared.ending.send_replace(true);
             return Ok(None);
         }
+        let set = self.shared.replica_set.clone();
+        let wanted = match &set {
+            None if command.name().starts_with("replSet") => {
+                return Ok(Some(error_body(&CommandError::new(
+                    quorate_node::ErrorCode(76),
+                    "not running with --replSet",
+                ))));
+            }
+            None => None,
+            Some(set) => {
+                if let Some(body) = set.answer(&command).await {
+                    return Ok(Some(body));
+                }
+                match set.take_concern(&mut command) {
+                    Ok(wanted) => wanted,
+                    Err(error) => return Ok(Some(error_body(&error))),
+                }
+            }
+        };
         let deadline = Deadline::start(&command, &context.interrupt);
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
@@ -215,7 +285,13 @@ impl Connection {
             Outcome::Reply(reply) => reply,
             Outcome::Wait { .. } => return Ok(None),
         };
+        let op_time = reply.op_time;
         let mut body = self.when_durable(reply).await;
+        if let (Some(set), Some(wanted)) = (set, wanted)
+            && let Some(error) = set.acknowledge(wanted, op_time).await
+        {
+            append_write_concern_error(&mut body, error);
+        }
         if let Some(injection) = injection {
             add_write_concern_error(&mut body, &injection);
         }
@@ -400,6 +476,19 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
 
 fn error_body(error: &CommandError) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&error.reply()).unwrap_or_default()
+}
+
+/// The write was done; that others have it could not be promised.
+fn append_write_concern_error(body: &mut RawDocumentBuf, error: Document) {
+    let Ok(mut reply) = Document::try_from(&**body) else { return };
+    // Repeating the write at the next primary is safe, and finds out.
+    if matches!(error.get_i32("code"), Ok(91 | 189 | 11600 | 11602)) {
+        reply.insert("errorLabels", vec![bson::Bson::from("RetryableWriteError")]);
+    }
+    reply.insert("writeConcernError", error);
+    if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
+        *body = changed;
+    }
 }
 
 fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::Injection) {
