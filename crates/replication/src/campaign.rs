@@ -11,14 +11,15 @@ use quorate_protocol::{
 };
 
 use crate::election::{
-    LastVote, MAX_VETOED_DRY_RUNS, Tally, Visible, Voter, is_fresh_enough_for_takeover, judge,
-    may_take_over_to_catch_up, priority_takeover_delay, veto,
+    LastVote, MAX_VETOED_DRY_RUNS, Refusal, Tally, Visible, Voter, is_fresh_enough_for_takeover,
+    judge, may_take_over_to_catch_up, priority_takeover_delay, veto,
 };
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::input::{Reply, Request, RequestToken};
-use crate::member::{AfterPersist, Asked, Member, VetoRecord};
+use crate::member::{AfterPersist, Asked, MAX_PERSISTS, Member, VetoRecord};
 use crate::output::Change;
+use crate::peer::Peer;
 use crate::quorum::{Counts, is_vote_majority};
 use crate::role::{LeaderMode, Role};
 use crate::timers::Timer;
@@ -29,6 +30,8 @@ const ELECTION_JITTER_PERCENT: u32 = 15;
 const CRASH_STAGGER: Duration = Duration::from_millis(60);
 /// And a random bit, so that two that both think themselves first part soon.
 const CRASH_JITTER: Duration = Duration::from_millis(20);
+/// Quick tries after a crash; then the election timeout counts again.
+const MAX_CRASH_TRIES: u32 = 10;
 /// How long a dry run waits for the last answers once it has a majority.
 const DRY_RUN_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -67,7 +70,7 @@ impl Member {
         }
         let timeout = self.election_timeout();
         let jitter = self.random.duration_up_to(timeout * ELECTION_JITTER_PERCENT / 100);
-        self.sync.crash_seen = false;
+        self.sync.crash_tries = None;
         self.timers.set(Timer::Election, self.now + timeout + jitter);
     }
 
@@ -95,6 +98,8 @@ impl Member {
             Some("a configuration is being installed")
         } else if !config.is_some_and(|c| is_vote_majority(&c, |m| reachable.contains(&m.id))) {
             Some("no majority of voters in sight")
+        } else if self.persists.len() >= MAX_PERSISTS {
+            Some("the disk is too far behind to store a vote")
         } else if self.shutting_down {
             Some("shutting down")
         } else {
@@ -110,7 +115,7 @@ impl Member {
         if self.is_campaigning() {
             return self.timers.set(Timer::Election, self.now + DRY_RUN_PATIENCE);
         }
-        let reason = if self.sync.crash_seen {
+        let reason = if self.sync.crash_tries.is_some() {
             ElectionReason::PrimaryCrashed
         } else {
             ElectionReason::ElectionTimeout
@@ -136,7 +141,7 @@ impl Member {
         if !matches!(self.role, Role::Follower(_)) {
             return;
         }
-        self.sync.crash_seen = true;
+        self.sync.crash_tries = Some(0);
         let delay = self.crash_delay();
         self.timers.set(Timer::Election, self.now + delay);
     }
@@ -167,6 +172,14 @@ impl Member {
             let alone = config.voters().count() == 1;
             let reason = if alone { ElectionReason::SingleNode } else { ElectionReason::Initiated };
             self.stand(reason, None);
+        }
+    }
+
+    /// The only voter has nobody to wait for.
+    pub(crate) fn stand_if_alone(&mut self) {
+        let alone = self.installed_config().is_some_and(|config| config.voters().count() == 1);
+        if alone && self.why_not_standing().is_none() {
+            self.timers.set(Timer::Election, self.now);
         }
     }
 
@@ -268,8 +281,10 @@ impl Member {
 
     fn stand(&mut self, reason: ElectionReason, asked_by: Option<RequestToken>) {
         let (Some(config), Some(me)) = (self.installed_config(), self.me()) else { return };
-        let alone = config.voters().count() == 1;
-        if reason == ElectionReason::Handoff || alone {
+        if config.voters().count() == 1 {
+            return self.stand_for_real(ElectionReason::SingleNode, asked_by);
+        }
+        if reason == ElectionReason::Handoff {
             return self.stand_for_real(reason, asked_by);
         }
         let term = self.term;
@@ -417,8 +432,12 @@ impl Member {
                 // A catch-up takeover is by the primary's leave.
                 let primary_refuses = campaign.reason == ElectionReason::CatchUpTakeover
                     && self.primary.is_some_and(|id| !tally.said_yes(id));
-                let everybody =
-                    self.peers.values().all(|peer| !peer.is_up() || tally.has_heard(peer.id));
+                // Those who were heard of lately will answer soon; the others are not waited for.
+                let recent = config.settings.heartbeat_interval() * 2;
+                let everybody = self.peers.values().all(|peer| {
+                    let lately = peer.last_heard.is_some_and(|at| self.now.since(at) < recent);
+                    !peer.is_up() || !lately || tally.has_heard(peer.id)
+                });
                 if let Some((by, veto)) = objection {
                     self.lose_dry_run_to_veto(by, veto);
                 } else if tally.has_majority(&config) && (everybody || out_of_time) {
@@ -473,18 +492,26 @@ impl Member {
             self.vetoes.insert(me, VetoRecord { by, veto, at: self.now });
         }
         // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
-        // that there is one.
-        if self.primary.is_none() && veto != Veto::IAmPrimary {
+        // that there is one. Tries in quick succession count once: what the objector has must have
+        // had its time to be copied before its objection is heard no more.
+        let interval = self.settings().heartbeat_interval();
+        let counted_lately =
+            self.veto_counted_at.is_some_and(|counted| self.now.since(counted) < interval);
+        if self.primary.is_none() && veto != Veto::IAmPrimary && !counted_lately {
             self.vetoed_dry_runs += 1;
+            self.veto_counted_at = Some(self.now);
         }
         self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });
-        let after_crash = self.sync.crash_seen;
+        // What the fresher member has is to be copied first: look at it now, not at the next beat.
+        if let Veto::FresherMember(id) | Veto::FresherSecondaryOnlyMember(id) = veto {
+            self.heartbeat_now(id);
+        }
+        let after_crash = self.may_try_quickly();
         let failure = CommandError::StepUpFailed(format!("vetoed by {by}: {veto}"));
         self.close_campaign(failure);
         let wait = if after_crash {
             CRASH_STAGGER + self.random.duration_up_to(CRASH_STAGGER)
         } else {
-            let interval = self.settings().heartbeat_interval();
             interval + self.random.duration_up_to(interval / 2)
         };
         if self.primary.is_none() {
@@ -501,7 +528,7 @@ impl Member {
                 self.emit(Event::ElectionLost { term, why: why.clone() });
             }
         }
-        let after_crash = self.sync.crash_seen;
+        let after_crash = self.may_try_quickly();
         self.close_campaign(CommandError::StepUpFailed(why));
         if self.primary.is_some() {
             return;
@@ -511,6 +538,16 @@ impl Member {
             self.timers.set(Timer::Election, self.now + wait);
         } else {
             self.reset_election_timer();
+        }
+    }
+
+    fn may_try_quickly(&mut self) -> bool {
+        match &mut self.sync.crash_tries {
+            Some(tries) if *tries < MAX_CRASH_TRIES => {
+                *tries += 1;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -546,7 +583,11 @@ impl Member {
             self.adopt_term(term);
         }
         let Some(voter) = self.voter() else { return };
-        let judgement = judge(&voter, request);
+        let judgement = if self.persists.len() < MAX_PERSISTS {
+            judge(&voter, request)
+        } else {
+            Err(Refusal::DiskBehind)
+        };
         let objection = veto(&voter, request);
         let own_term = self.term;
         let reply = |granted, reason: String| {
@@ -593,8 +634,9 @@ impl Member {
     pub(crate) fn voter(&self) -> Option<Voter<'_>> {
         let installed = self.config.as_ref()?;
         let me = installed.me?;
-        let primary =
-            self.primary.filter(|id| *id == me || self.peers.get(id).is_some_and(|p| p.is_up()));
+        let primary = self.primary.filter(|id| {
+            *id == me || self.peers.get(id).is_some_and(|peer| self.was_heard_lately(peer))
+        });
         let last_written =
             if self.is_arbiter() { self.commit_point } else { self.log.written }.op_time;
         Some(Voter {
@@ -620,7 +662,8 @@ impl Member {
             } else {
                 let Some(peer) = self.peers.get(&member.id) else { continue };
                 let leads = peer.state == MemberState::Primary;
-                (peer.shows_entries(), peer.applied, leads || peer.electable)
+                let shows = peer.shows_entries() && self.was_heard_lately(peer);
+                (shows, peer.applied, leads || peer.electable)
             };
             if shows {
                 visible.push(Visible {
@@ -632,6 +675,13 @@ impl Member {
             }
         }
         visible
+    }
+
+    // A member that is silent for the election timeout is no reason to wait, even if the heartbeat
+    // that will call it down is still under way.
+    fn was_heard_lately(&self, peer: &Peer) -> bool {
+        let timeout = self.election_timeout();
+        peer.is_up() && peer.last_heard.is_some_and(|at| self.now.since(at) < timeout)
     }
 
     /// Whether a leader has passed the stage in which configurations from others are ignored.

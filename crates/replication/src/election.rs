@@ -108,6 +108,9 @@ pub enum Refusal {
         /// For whom.
         candidate: MemberId,
     },
+    /// Votes given earlier are not on disk yet.
+    #[error("my disk is too far behind to store a vote")]
+    DiskBehind,
     /// An arbiter sees a good primary.
     #[error("I am an arbiter and see a healthy primary {0} of no lower priority")]
     ArbiterSeesPrimary(MemberId),

@@ -22,6 +22,8 @@ use crate::timers::Timer;
 
 /// How often a heartbeat is sent again within its budget before the member is called down.
 pub(crate) const MAX_HEARTBEAT_RETRIES: u32 = 2;
+/// A heartbeat without an answer for so long was probably lost, if its receiver calls on us since.
+const LOST_AFTER: Duration = Duration::from_millis(500);
 /// The codes by which a member refuses our credentials: Unauthorized and AuthenticationFailed.
 const AUTHENTICATION_CODES: [i32; 2] = [13, 18];
 
@@ -158,6 +160,7 @@ impl Member {
                     self.stand_if_initiated();
                 }
                 self.consider_takeovers();
+                self.leave_source_if_down();
                 if self.sync.source().is_none() {
                     self.timers.set_no_later(Timer::SyncSource, self.now);
                 }
@@ -323,7 +326,13 @@ impl Member {
             _ => false,
         };
         // Something about the sender is not as we last heard it: ask at once, not at the next beat.
-        let news = !peer.is_up() || peer.config_version != request.config || theirs_is_newer;
+        let back = !peer.is_up();
+        let lost = peer.round.take_if(|round| back && now.since(round.sent) >= LOST_AFTER);
+        let news = back || peer.config_version != request.config || theirs_is_newer;
+        // A heartbeat that it never got need not be waited for.
+        if let Some(round) = lost {
+            self.requests.remove(&round.request);
+        }
         if news {
             self.heartbeat_now(id);
         }

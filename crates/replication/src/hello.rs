@@ -34,19 +34,7 @@ pub(crate) fn hello(status: Status<'_>, base: HelloReply, horizon: Option<&str>)
         ..base
     };
     let (Some(config), Some(me)) = (status.config(), status.me()) else {
-        reply.is_replica_set = true;
-        let info = if status.config().is_some() {
-            "This member is not in the configuration it has; add it with rs.add()."
-        } else {
-            "No configuration yet; run rs.initiate() on one member."
-        };
-        return MemberHello {
-            reply,
-            secondary_delay_secs: None,
-            builds_no_indexes: false,
-            majority: None,
-            info: Some(info),
-        };
+        return ghost(reply, status.config().is_some());
     };
     let address = |member: &MemberConfig| -> ServerAddress {
         horizon.and_then(|name| member.horizons.get(name)).unwrap_or(&member.host).clone()
@@ -95,5 +83,22 @@ pub(crate) fn hello(status: Status<'_>, base: HelloReply, horizon: Option<&str>)
         builds_no_indexes: own.is_some_and(|member| !member.build_indexes),
         majority: Some(status.commit_point()),
         info: None,
+    }
+}
+
+/// A member that no client should use: it knows no set that it is part of.
+fn ghost(mut reply: HelloReply, has_config: bool) -> MemberHello {
+    reply.is_replica_set = true;
+    let info = if has_config {
+        "This member is not in the configuration it has; add it with rs.add()."
+    } else {
+        "No configuration yet; run rs.initiate() on one member."
+    };
+    MemberHello {
+        reply,
+        secondary_delay_secs: None,
+        builds_no_indexes: false,
+        majority: None,
+        info: Some(info),
     }
 }

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use quorate_protocol::{MemberId, OpTimeAndWallTime, ServerAddress};
+use quorate_protocol::{MemberId, MonotonicTime, OpTimeAndWallTime, ServerAddress};
 
 use crate::event::{Event, StepDownReason};
 use crate::input::InitialSyncOutcome;
@@ -64,15 +64,18 @@ pub(crate) struct InitialSync {
     pub(crate) rollback_id: i32,
     pub(crate) stop: OpTimeAndWallTime,
     interruptions: u32,
+    /// After a failed attempt, the next one begins no earlier than this.
+    not_before: MonotonicTime,
     /// The step was interrupted and is to be done again when the timer says so.
     interrupted: bool,
     step: Option<InitialSyncStep>,
 }
 
 impl InitialSync {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(now: MonotonicTime) -> Self {
         Self {
             stage: InitialSyncStage::Flagging,
+            not_before: now,
             attempt: 1,
             failures: 0,
             source: None,
@@ -118,14 +121,16 @@ impl Member {
 
     /// News of a member, or the retry timer: go on if something was waited for.
     pub(crate) fn continue_initial_sync(&mut self) {
-        // News of members does not hurry what waits for the timer.
-        if self.timers.is_set(Timer::InitialSync) {
-            return;
-        }
+        let now = self.now;
+        let due = !self.timers.is_set(Timer::InitialSync);
         let Role::InitialSync(sync) = &mut self.role else { return };
         if sync.stage == InitialSyncStage::ChoosingSource {
-            self.choose_initial_sync_source();
-        } else if std::mem::take(&mut sync.interrupted)
+            // A member that has just come up may be the source that was waited for.
+            if now >= sync.not_before {
+                self.choose_initial_sync_source();
+            }
+        } else if due
+            && std::mem::take(&mut sync.interrupted)
             && let Some(step) = sync.step.clone()
         {
             let attempt = sync.attempt;
@@ -162,7 +167,6 @@ impl Member {
             (Stage::Wiping, InitialSyncOutcome::Wiped, _) => {
                 sync.stage = Stage::ChoosingSource;
                 sync.step = None;
-                // After a failure the timer is set, and is waited for.
                 self.continue_initial_sync();
             }
             (
@@ -224,6 +228,7 @@ impl Member {
         } else {
             RETRY
         };
+        sync.not_before = self.now + pause;
         self.emit(Event::InitialSyncFailed { attempt });
         let cancel = InitialSyncStep::Cancel;
         self.outputs.push_back(Output::InitialSync { attempt, step: cancel });

@@ -3,7 +3,7 @@
 //! A member that has broken one of these has a fault of ours; going on could lose what others were
 //! promised, so the process ends.
 
-use crate::member::{MAX_REQUESTS, Member};
+use crate::member::{MAX_OUTPUTS, MAX_REQUESTS, Member};
 use crate::quorum::is_vote_majority;
 use crate::role::{LeaderMode, Role};
 use crate::timers::Timer;
@@ -19,12 +19,14 @@ impl Member {
             self.last_vote.is_none_or(|vote| vote.term <= self.term),
             "no vote is of a term to come"
         );
+        // An arbiter, also one that was removed, knows a commit point and has no log.
         assert!(
-            self.is_arbiter() || self.commit_point <= log.written,
+            self.commit_point <= log.written || log.written.op_time.is_null(),
             "what is committed here is in the log"
         );
         assert!(self.sync.last_fetched >= log.written.op_time, "the log is what was fetched");
         assert!(self.requests.len() <= MAX_REQUESTS && self.waiters.len() <= MAX_WAITERS);
+        assert!(self.outputs.len() <= MAX_OUTPUTS, "the host drains outputs after every input");
         self.check_role();
     }
 

@@ -33,6 +33,10 @@ use crate::waiting::Waiter;
 
 /// Requests under way to other members. Each peer has at most one of each kind.
 pub(crate) const MAX_REQUESTS: usize = 1024;
+/// Ordered writes that are not on disk yet. A member whose disk is this far behind gives no votes.
+pub(crate) const MAX_PERSISTS: usize = 256;
+/// Outputs that wait for the host: every waiting client's answer, and then some.
+pub(crate) const MAX_OUTPUTS: usize = crate::waiting::MAX_WAITERS + 16_384;
 /// Deadlines handled in one tick; more are left to the next, which is due at once.
 const MAX_TIMERS_PER_TICK: usize = 1024;
 
@@ -82,6 +86,7 @@ pub struct Member {
     pub(crate) maintenance: u32,
     pub(crate) ineligible_until: Option<MonotonicTime>,
     pub(crate) vetoed_dry_runs: u32,
+    pub(crate) veto_counted_at: Option<MonotonicTime>,
     /// The last veto against each candidate, given or received.
     pub(crate) vetoes: BTreeMap<MemberId, VetoRecord>,
     pub(crate) rollback_id: i32,
@@ -204,6 +209,7 @@ impl Member {
             maintenance: 0,
             ineligible_until: None,
             vetoed_dry_runs: 0,
+            veto_counted_at: None,
             vetoes: BTreeMap::new(),
             rollback_id: recovered.rollback_id,
             topology_counter: 0,
@@ -509,6 +515,9 @@ impl Member {
         self.timers.cancel(Timer::PriorityTakeover);
         self.timers.cancel(Timer::CatchUpTakeover);
         self.emit(Event::TermRaised(term));
-        self.persist(Change::Term(term), AfterPersist::Nothing);
+        // The term alone promises nothing; if the disk is far behind, the next vote stores it.
+        if self.persists.len() < MAX_PERSISTS {
+            self.persist(Change::Term(term), AfterPersist::Nothing);
+        }
     }
 }

@@ -173,7 +173,7 @@ pub enum Output {
         /// The answer.
         result: Result<(), WriteConcernError>,
     },
-    /// Interrupt the writes under way (11602) and start no others: the member is not writable.
+    /// Interrupt the writes under way (11602) and start no others until the status is writable again.
     StopWrites,
     /// End the process.
     Halt(Fatal),

@@ -111,9 +111,16 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
 }
 
 fn is_possible(me: Chooser, member: &Candidate) -> bool {
+    // Being strictly ahead keeps two members from copying from each other. A primary copies from
+    // nobody, so it may be level: its next write then finds us listening.
+    let ahead = if member.primary {
+        member.applied >= me.last_fetched
+    } else {
+        member.applied > me.last_fetched
+    };
     member.up
         && member.state.is_readable()
-        && member.applied > me.last_fetched
+        && ahead
         && !member.denied
         && (!member.hidden || me.rescue)
         && (member.build_indexes || !me.build_indexes || me.rescue)

@@ -110,6 +110,14 @@ fn never_down_denied_hidden_recovering_or_not_ahead() {
 }
 
 #[test]
+fn a_primary_may_be_level_and_nobody_else() {
+    let level = |member: Candidate| Candidate { applied: at_50(), ..member };
+    assert_eq!(choose(ME, &[level(primary(0, 90)), level(candidate(1, 1))]), source(0));
+    let behind = Candidate { applied: at(1, 49), ..primary(0, 90) };
+    assert_eq!(choose(ME, &[behind]), Choice::Nobody);
+}
+
+#[test]
 fn who_builds_indexes_never_syncs_from_who_does_not() {
     let without = Candidate { build_indexes: false, ..candidate(1, 1) };
     assert_eq!(choose(ME, std::slice::from_ref(&without)), Choice::Nobody);

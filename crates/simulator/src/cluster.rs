@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use quorate_replication::{Event, Input, Output, Reply, Ticket, Unreachable};
+use quorate_replication::{Change, Event, Input, Output, Reply, Ticket, Unreachable};
 
 use crate::host::{Host, Operation};
 use crate::judges::{Life, Verdict};
@@ -12,6 +12,10 @@ use crate::world::{Happening, World};
 
 /// How long a refused connection takes to be refused.
 const REFUSAL: Duration = Duration::from_micros(300);
+/// How often a crash hits a vote that is being stored.
+const VOTE_CRASH_PERCENT: u64 = 6;
+/// How often it hits any other ordered write.
+const PERSIST_CRASH_PERCENT: u64 = 2;
 /// A crash resets this share of connections before anything else is noticed.
 const RESET_PERCENT: u64 = 80;
 
@@ -26,12 +30,14 @@ impl<H: Host + Default> World<H> {
                 }
             }
             Output::Persist { ticket, change } => {
-                let slow = if self.random.chance(3) { 300 } else { 10 };
+                let slow = if self.random.chance(self.scale.slow_disk_percent) { 300 } else { 10 };
                 let delay = self.random.duration_up_to(Duration::from_millis(slow));
+                let is_vote = matches!(change, Change::LastVote(_));
                 let node = &mut self.nodes[index];
                 node.disk.push_back((ticket, change));
                 let life = node.life;
                 self.schedule(delay, Happening::DiskDone { life, ticket });
+                self.maybe_crash_at_persist(life, delay, is_vote);
             }
             Output::Send { request, to, message, .. } => {
                 let from = self.nodes[index].life;
@@ -83,6 +89,19 @@ impl<H: Host + Default> World<H> {
         }
     }
 
+    /// The worst moment for a crash is while a promise is being written.
+    fn maybe_crash_at_persist(&mut self, life: Life, delay: Duration, is_vote: bool) {
+        let percent = if is_vote { VOTE_CRASH_PERCENT } else { PERSIST_CRASH_PERCENT };
+        if self.turmoil && self.random.chance(percent) {
+            let moment = self.random.duration_up_to(delay);
+            self.schedule(moment, Happening::Crash(life));
+            // Often back at once, while the others still remember what it said.
+            let longest = if self.random.chance(70) { 60 } else { 8_000 };
+            let pause = self.random.duration_up_to(Duration::from_millis(longest));
+            self.schedule(delay + pause, Happening::Restart { node: life.node });
+        }
+    }
+
     /// Sends a message through the network. A machine without a process refuses requests.
     pub(crate) fn transmit(&mut self, from: usize, to: usize, message: Message) {
         let deliveries = self.network.deliveries(&mut self.random, from, to);
@@ -120,11 +139,13 @@ impl<H: Host + Default> World<H> {
 
     fn refuse(&mut self, to: usize, message: Message) {
         if let Message::Request { from, id, .. } = message
-            && self.is_alive(from) && !self.network.is_cut(to, from.node) {
-                let input = Input::PeerUnreachable { request: id, cause: Unreachable::Refused };
-                let local = Happening::Local { life: from, input: Box::new(input) };
-                self.schedule(REFUSAL, local);
-            }
+            && self.is_alive(from)
+            && !self.network.is_cut(to, from.node)
+        {
+            let input = Input::PeerUnreachable { request: id, cause: Unreachable::Refused };
+            let local = Happening::Local { life: from, input: Box::new(input) };
+            self.schedule(REFUSAL, local);
+        }
     }
 
     /// Everybody who is connected to a process that dies may see its connection reset.

@@ -42,7 +42,19 @@ impl<H: Host + Default> World<H> {
                 *member = ordinary(member.id.0 as usize);
             }
         }
-        self.administer(0, "initiate", Request::Initiate(Some(Box::new(config))));
+        self.first_config = Some(config);
+        self.initiate_again();
+    }
+
+    /// A crash can hit the initiation itself; an administrator then tries again.
+    pub(crate) fn initiate_again(&mut self) {
+        let exists = self.nodes.iter().any(|node| {
+            node.member.as_ref().is_some_and(|member| member.status().config().is_some())
+        });
+        if let Some(config) = self.first_config.clone().filter(|_| !exists) {
+            self.administer(0, "initiate", Request::Initiate(Some(Box::new(config))));
+            self.schedule(Duration::from_secs(2), Happening::InitiateAgain);
+        }
     }
 
     fn specialise(&mut self, member: &mut MemberConfig, kind: u64) {
@@ -77,7 +89,7 @@ impl<H: Host + Default> World<H> {
         let pause = self.random.duration_up_to(self.scale.between_faults * 2);
         self.schedule(pause, Happening::Fault);
         let node = self.random.below(self.nodes.len() as u64) as usize;
-        match self.random.below(13) {
+        match self.random.below(16) {
             0 | 1 => self.crash_for_a_while(node),
             2 => {
                 if let Some(leader) = self.nodes.iter().position(Node::is_writable) {
@@ -102,10 +114,8 @@ impl<H: Host + Default> World<H> {
                 let period = Duration::from_secs(self.random.below(5));
                 self.administer(node, "freeze", Request::Freeze(period));
             }
-            9 => {
-                let request = Request::StepUp { skip_dry_run: false };
-                self.administer(node, "step up", request);
-            }
+            9 | 13 | 14 => self.usurp(node),
+            15 => self.power_cut(),
             10 => {
                 let target = address_of(self.random.below(self.nodes.len() as u64) as usize);
                 self.administer(node, "sync from another", Request::SyncFrom(target));
@@ -118,6 +128,17 @@ impl<H: Host + Default> World<H> {
         self.crash(node);
         let pause = self.random.duration_up_to(Duration::from_secs(15));
         self.schedule(pause, Happening::Restart { node });
+    }
+
+    /// Most machines lose power at once, and with it everything that was not synced.
+    fn power_cut(&mut self) {
+        for node in 0..self.nodes.len() {
+            if self.random.chance(70) {
+                self.crash(node);
+                let pause = self.random.duration_up_to(Duration::from_secs(4));
+                self.schedule(pause, Happening::Restart { node });
+            }
+        }
     }
 
     fn partition(&mut self) {
@@ -136,6 +157,22 @@ impl<H: Host + Default> World<H> {
         self.network.partition(&side, all);
         self.note(None, || format!("network parts {side:?} from the rest"));
         self.repair_later();
+    }
+
+    /// A secondary that the primary cannot reach is told to take over: for a while two members lead,
+    /// in two terms, and a third hears both.
+    fn usurp(&mut self, node: usize) {
+        if let Some(leader) = self.nodes.iter().position(Node::is_writable) {
+            self.network.cut_one_way(leader, node);
+            self.network.cut_one_way(node, leader);
+            self.note(None, || format!("n{leader} and n{node} lose each other"));
+            self.repair_later();
+        }
+        let life = self.nodes[node].life;
+        for _ in 0..3 {
+            let pause = self.random.duration_up_to(Duration::from_secs(2));
+            self.schedule(pause, Happening::StepUp(life));
+        }
     }
 
     fn repair_later(&mut self) {

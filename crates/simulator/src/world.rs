@@ -11,7 +11,7 @@ use quorate_protocol::{
     MemberState, MonotonicTime, ObjectId, OpTime, ReplicaSetConfig, ServerAddress, WallTime,
 };
 use quorate_replication::{
-    Event, InitialSyncStep, Input, Member, MemberOptions, SeededRandom, Ticket, WaiterId,
+    Event, InitialSyncStep, Input, Member, MemberOptions, Request, SeededRandom, Ticket, WaiterId,
     WriteConcern,
 };
 
@@ -42,6 +42,8 @@ pub struct Scale {
     pub clients: usize,
     /// Between two faults, on average.
     pub between_faults: Duration,
+    /// How many of a hundred ordered writes take very long.
+    pub slow_disk_percent: u64,
 }
 
 /// What a run did, so that a test can see that it did something.
@@ -104,6 +106,9 @@ pub(crate) enum Happening {
     Local { life: Life, input: Box<Input> },
     ClientWrites { client: usize },
     Fault,
+    InitiateAgain,
+    Crash(Life),
+    StepUp(Life),
     Restart { node: usize },
     Repair,
 }
@@ -132,6 +137,7 @@ pub struct World<H = ModelHost> {
     happenings: BTreeMap<u64, Happening>,
     next_happening: u64,
     attempts: Vec<Attempt>,
+    pub(crate) first_config: Option<ReplicaSetConfig>,
     trace: Option<Trace>,
 }
 
@@ -148,6 +154,7 @@ impl<H: Host + Default> World<H> {
             think: Duration::from_millis(50 + random.below(300)),
             clients: 1 + random.below(3) as usize,
             between_faults: Duration::from_millis(1_000 + random.below(6_000)),
+            slow_disk_percent: 2 + random.below(20),
         };
         let network = Network::new(&mut random);
         let nodes = (0..scale.nodes)
@@ -171,6 +178,7 @@ impl<H: Host + Default> World<H> {
             happenings: BTreeMap::new(),
             next_happening: 0,
             attempts: Vec::new(),
+            first_config: None,
             trace,
         };
         for node in 0..world.nodes.len() {
@@ -297,6 +305,18 @@ impl<H: Host + Default> World<H> {
             }
             Happening::ClientWrites { client } => self.client_writes(client),
             Happening::Fault => self.fault(),
+            Happening::InitiateAgain => self.initiate_again(),
+            Happening::Crash(life) => {
+                if self.is_alive(life) && self.turmoil {
+                    self.crash(life.node);
+                }
+            }
+            Happening::StepUp(life) => {
+                if self.is_alive(life) {
+                    let request = Request::StepUp { skip_dry_run: false };
+                    self.administer(life.node, "step up", request);
+                }
+            }
             Happening::Restart { node } => self.start(node),
             Happening::Repair => {
                 self.network.repair();
@@ -443,7 +463,7 @@ impl<H: Host + Default> World<H> {
         let life = self.nodes[index].life;
         let apply = self.random.duration_up_to(Duration::from_millis(3));
         self.schedule(apply, Happening::Applied { life, through });
-        let slow = if self.random.chance(2) { 400 } else { 15 };
+        let slow = if self.random.chance(self.scale.slow_disk_percent) { 400 } else { 15 };
         let sync = self.random.duration_up_to(Duration::from_millis(slow));
         self.schedule(sync, Happening::LogSynced(life));
     }
@@ -474,11 +494,7 @@ impl<H: Host + Default> World<H> {
         self.note(None, || "all faults end; everything restarts".to_owned());
         for index in 0..self.nodes.len() {
             self.start(index);
-            self.administer(
-                index,
-                "unfreeze",
-                quorate_replication::Request::Freeze(Duration::ZERO),
-            );
+            self.administer(index, "unfreeze", Request::Freeze(Duration::ZERO));
         }
     }
 
@@ -582,12 +598,7 @@ impl<H: Host + Default> World<H> {
     }
 
     /// An administrator asks something of a member, and reads the answer in the trace.
-    pub(crate) fn administer(
-        &mut self,
-        index: usize,
-        what: &'static str,
-        request: quorate_replication::Request,
-    ) {
+    pub(crate) fn administer(&mut self, index: usize, what: &'static str, request: Request) {
         if self.nodes[index].is_up() {
             self.note(Some(index), || format!("is asked: {what}"));
             let token = self.nodes[index].token(Asker::Admin(what));

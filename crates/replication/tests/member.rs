@@ -1,0 +1,411 @@
+//! What a single member says when it is asked the wrong thing, or told the worst.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
+use std::time::Duration;
+
+use quorate_protocol::{
+    ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, HelloReply, MemberConfig,
+    MemberId, MemberState, MonotonicTime, ObjectId, OpTime, OpTimeAndWallTime, ReplicaSetConfig,
+    ServerAddress, Term, Timestamp, VoteRequest, WallTime,
+};
+use quorate_replication::{
+    Change, Fatal, FetchedBatch, Input, Member, MemberOptions, Output, Recovered, Reply, Request,
+    RequestId, RequestToken, Unreachable,
+};
+
+fn address(index: i32) -> ServerAddress {
+    ServerAddress::tcp(&format!("m{index}"), 27017).unwrap()
+}
+
+fn config(count: i32) -> ReplicaSetConfig {
+    let members = (0..count).map(|id| MemberConfig::new(MemberId(id), address(id))).collect();
+    let mut config = ReplicaSetConfig::new("rs0", members);
+    config.term = Some(Term(1));
+    config.settings.replica_set_id = Some(ObjectId::from_bytes([1; 12]));
+    config
+}
+
+fn entry(term: i64, seconds: u32) -> OpTimeAndWallTime {
+    OpTimeAndWallTime {
+        op_time: OpTime::new(term, Timestamp::new(seconds, 1)),
+        wall_time: WallTime(i64::from(seconds) * 1000),
+    }
+}
+
+/// Member m0, its clock, and everything it asked of its host.
+struct Subject {
+    member: Member,
+    now: MonotonicTime,
+    outputs: Vec<Output>,
+    tokens: u64,
+}
+
+impl Subject {
+    fn new(recovered: Recovered) -> Self {
+        let options = MemberOptions {
+            set_name: "rs0".into(),
+            own_addresses: vec![address(0)],
+            process_id: ObjectId::from_bytes([7; 12]),
+            new_replica_set_id: ObjectId::from_bytes([1; 12]),
+            allowances: Default::default(),
+        };
+        let now = MonotonicTime::from_millis(1000);
+        let member = Member::new(options, recovered, 1, now);
+        let mut subject = Self { member, now, outputs: Vec::new(), tokens: 0 };
+        subject.drain();
+        subject
+    }
+
+    fn secondary(last: OpTimeAndWallTime) -> Self {
+        Self::new(Recovered { config: Some(config(3)), last, ..Recovered::default() })
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.member.poll_output() {
+            self.outputs.push(output);
+        }
+    }
+
+    /// Gives an input; returns what the member asked for in answer.
+    fn give(&mut self, input: Input) -> Vec<Output> {
+        self.outputs.clear();
+        self.member.handle(self.now, input);
+        self.drain();
+        self.outputs.clone()
+    }
+
+    fn ask(&mut self, request: Request) -> Option<Result<Reply, i32>> {
+        self.tokens += 1;
+        let token = RequestToken(self.tokens);
+        let outputs = self.give(Input::RequestReceived { token, request });
+        outputs.into_iter().find_map(|output| match output {
+            Output::Respond { token: answered, reply } if answered == token => {
+                Some(reply.map_err(|error| error.code()))
+            }
+            _ => None,
+        })
+    }
+
+    /// The heartbeat under way to a member.
+    fn heartbeat_to(&self, id: i32) -> RequestId {
+        let sent = self.outputs.iter().rev().find_map(|output| match output {
+            Output::Send { request, to, message: Request::Heartbeat(_), .. }
+                if *to == address(id) =>
+            {
+                Some(*request)
+            }
+            _ => None,
+        });
+        sent.unwrap()
+    }
+
+    fn hear(&mut self, request: RequestId, reply: HeartbeatReply) -> Vec<Output> {
+        let reply = Reply::Heartbeat(Box::new(reply));
+        self.give(Input::ReplyReceived { request, reply, round_trip: Duration::from_millis(1) })
+    }
+}
+
+fn heartbeat_from(id: i32) -> HeartbeatRequest {
+    HeartbeatRequest {
+        set_name: "rs0".into(),
+        config: Some(ConfigVersion { term: Some(Term(1)), version: 1 }),
+        from: Some(address(id)),
+        from_id: Some(MemberId(id)),
+        term: Term(1),
+        primary_id: None,
+        check_empty: false,
+    }
+}
+
+fn reply_of(state: MemberState, last: OpTimeAndWallTime) -> HeartbeatReply {
+    HeartbeatReply {
+        set_name: "rs0".into(),
+        state,
+        config_version: Some(ConfigVersion { term: Some(Term(1)), version: 1 }),
+        term: Term(last.op_time.term.max(1)),
+        primary_id: None,
+        syncing_to: None,
+        electable: true,
+        written: last,
+        applied: last,
+        durable: last,
+        commit_point: OpTimeAndWallTime::default(),
+        election_time: None,
+        config: None,
+        has_data: false,
+        replica_set_id: None,
+    }
+}
+
+#[test]
+fn heartbeat_errors_are_108_2_and_93() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let mut foreign = heartbeat_from(1);
+    foreign.set_name = "rs1".into();
+    assert_eq!(subject.ask(Request::Heartbeat(foreign)), Some(Err(108)));
+    assert_eq!(subject.ask(Request::Heartbeat(heartbeat_from(0))), Some(Err(2)));
+
+    let mut without = config(3);
+    without.members.remove(0);
+    let mut removed = Subject::new(Recovered { config: Some(without), ..Recovered::default() });
+    assert_eq!(removed.member.status().state(), MemberState::Removed);
+    assert_eq!(removed.ask(Request::Heartbeat(heartbeat_from(1))), Some(Err(93)));
+    let called_back = removed.outputs.iter().any(|output| {
+        matches!(output, Output::Send { to, message: Request::Heartbeat(_), .. } if *to == address(1))
+    });
+    assert!(called_back, "a removed member asks whoever contacts it");
+}
+
+#[test]
+fn an_uninitialised_member_answers_94_and_is_not_initiated_twice() {
+    let mut fresh = Subject::new(Recovered::default());
+    let reconfig = Request::Reconfig { config: Box::new(config(3)), force: true, max_time: None };
+    assert_eq!(fresh.ask(reconfig), Some(Err(94)));
+    assert_eq!(fresh.ask(Request::SyncFrom(address(1))), Some(Err(94)));
+    let mut subject = Subject::secondary(entry(1, 5));
+    assert_eq!(subject.ask(Request::Initiate(None)), Some(Err(23)));
+}
+
+#[test]
+fn a_member_with_entries_is_not_initiated() {
+    let mut subject = Subject::new(Recovered { last: entry(1, 5), ..Recovered::default() });
+    assert_eq!(subject.ask(Request::Initiate(None)), Some(Err(110)));
+}
+
+fn initiating() -> (Subject, Vec<RequestId>) {
+    let mut fresh = Subject::new(Recovered::default());
+    let mut first = config(3);
+    first.settings.replica_set_id = None;
+    assert_eq!(fresh.ask(Request::Initiate(Some(Box::new(first)))), None, "it polls first");
+    let polls = vec![fresh.heartbeat_to(1), fresh.heartbeat_to(2)];
+    (fresh, polls)
+}
+
+fn empty_member() -> HeartbeatReply {
+    HeartbeatReply {
+        config_version: None,
+        ..reply_of(MemberState::Startup, OpTimeAndWallTime::default())
+    }
+}
+
+fn refusal(outputs: &[Output]) -> Option<i32> {
+    outputs.iter().find_map(|output| match output {
+        Output::Respond { reply: Err(error), .. } => Some(error.code()),
+        _ => None,
+    })
+}
+
+#[test]
+fn initiate_needs_every_member_to_answer() {
+    let (mut fresh, polls) = initiating();
+    fresh.hear(polls[0], empty_member());
+    let outputs =
+        fresh.give(Input::PeerUnreachable { request: polls[1], cause: Unreachable::Refused });
+    assert_eq!(refusal(&outputs), Some(74));
+    assert_eq!(fresh.member.status().state(), MemberState::Startup);
+}
+
+#[test]
+fn initiate_needs_every_member_to_be_empty() {
+    let (mut fresh, polls) = initiating();
+    let outputs = fresh.hear(polls[0], HeartbeatReply { has_data: true, ..empty_member() });
+    assert_eq!(refusal(&outputs), Some(110));
+}
+
+#[test]
+fn initiate_stores_the_set_before_anything_is_said() {
+    let (mut fresh, polls) = initiating();
+    fresh.hear(polls[0], empty_member());
+    let outputs = fresh.hear(polls[1], empty_member());
+    let [Output::Persist { ticket, change: Change::Initiate(stored) }] = outputs.as_slice() else {
+        panic!("only the write may leave: {outputs:?}");
+    };
+    assert_eq!((stored.version, stored.term), (1, Some(Term(0))));
+    assert!(stored.settings.replica_set_id.is_some());
+    let ticket = *ticket;
+    fresh.give(Input::EntriesAppended { last: entry(0, 1) });
+    fresh.give(Input::Applied { last: entry(0, 1) });
+    fresh.give(Input::EntriesDurable { last: entry(0, 1) });
+    let outputs = fresh.give(Input::Persisted(ticket));
+    assert!(outputs.iter().any(|o| matches!(o, Output::Respond { reply: Ok(Reply::Done), .. })));
+    assert_eq!(fresh.member.status().state(), MemberState::Secondary);
+}
+
+#[test]
+fn a_vote_leaves_only_after_it_is_stored() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let request = VoteRequest {
+        set_name: "rs0".into(),
+        dry_run: false,
+        term: Term(2),
+        candidate: MemberId(1),
+        reason: ElectionReason::ElectionTimeout,
+        config: ConfigVersion { term: Some(Term(1)), version: 1 },
+        last_written: entry(1, 5).op_time,
+        last_applied: entry(1, 5).op_time,
+    };
+    assert_eq!(subject.ask(Request::Vote(request.clone())), None);
+    let ticket = subject.outputs.iter().find_map(|output| match output {
+        Output::Persist { ticket, change: Change::LastVote(vote) } => {
+            assert_eq!((vote.term, vote.candidate), (Term(2), MemberId(1)));
+            Some(*ticket)
+        }
+        _ => None,
+    });
+    let again = subject.ask(Request::Vote(request));
+    assert!(matches!(again, Some(Ok(Reply::Vote(vote))) if !vote.vote_granted), "one per term");
+    let outputs = subject.give(Input::Persisted(ticket.unwrap()));
+    let spoken = outputs.iter().any(|output| {
+        matches!(output, Output::Respond { reply: Ok(Reply::Vote(vote)), .. } if vote.vote_granted)
+    });
+    assert!(spoken, "{outputs:?}");
+}
+
+#[test]
+fn a_member_that_every_peer_shuts_out_is_recovering() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let requests = [subject.heartbeat_to(1), subject.heartbeat_to(2)];
+    for request in requests {
+        assert_eq!(subject.member.status().state(), MemberState::Secondary);
+        let reply = Reply::Refused { code: 18, message: "Authentication failed.".into() };
+        subject.give(Input::ReplyReceived { request, reply, round_trip: Duration::ZERO });
+    }
+    assert_eq!(subject.member.status().state(), MemberState::Recovering);
+}
+
+#[test]
+fn late_replies_of_given_up_requests_are_ignored() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let request = subject.heartbeat_to(1);
+    subject.now = subject.now + Duration::from_secs(11);
+    subject.give(Input::Tick);
+    subject.hear(request, reply_of(MemberState::Primary, entry(9, 9)));
+    assert_eq!(subject.member.status().term(), Term(1), "the reply came too late to be believed");
+}
+
+/// A secondary that copies from m1, the primary of term 2, whose log is not its own.
+fn diverged(commit_point: OpTimeAndWallTime) -> Subject {
+    let recovered = Recovered {
+        config: Some(config(3)),
+        last: entry(1, 9),
+        commit_point,
+        ..Recovered::default()
+    };
+    let mut subject = Subject::new(recovered);
+    let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+    subject.hear(two, reply_of(MemberState::Secondary, entry(1, 5)));
+    subject.hear(one, reply_of(MemberState::Primary, entry(2, 12)));
+    let mut fetch = None;
+    for _ in 0..8 {
+        subject.now = subject.now + Duration::from_secs(1);
+        let outputs = subject.give(Input::Tick);
+        let beats: Vec<(RequestId, ServerAddress)> = outputs
+            .iter()
+            .filter_map(|output| match output {
+                Output::Send { request, to, message: Request::Heartbeat(_), .. } => {
+                    Some((*request, to.clone()))
+                }
+                _ => None,
+            })
+            .collect();
+        for (request, to) in beats {
+            let reply = if to == address(1) {
+                reply_of(MemberState::Primary, entry(2, 12))
+            } else {
+                reply_of(MemberState::Secondary, entry(1, 5))
+            };
+            subject.hear(request, reply);
+        }
+        subject.give(Input::Tick);
+        fetch = fetch.or_else(|| {
+            subject.outputs.iter().find_map(|output| match output {
+                Output::FetchFrom { fetch, .. } => Some(*fetch),
+                _ => None,
+            })
+        });
+        if fetch.is_some() {
+            break;
+        }
+    }
+    let batch = FetchedBatch {
+        first: Some(entry(2, 10).op_time),
+        last: Some(entry(2, 12)),
+        source_oldest: entry(0, 1).op_time,
+        source_last: entry(2, 12),
+        commit_point: entry(2, 12),
+        term: Term(2),
+        source_is_primary: true,
+        rollback_id: 0,
+    };
+    subject.give(Input::EntriesFetched { fetch: fetch.unwrap(), batch });
+    assert_eq!(subject.member.status().state(), MemberState::Rollback);
+    subject
+}
+
+fn search_of(subject: &Subject) -> quorate_replication::FetchId {
+    let search = subject.outputs.iter().find_map(|output| match output {
+        Output::FindCommonPoint { fetch, .. } => Some(*fetch),
+        _ => None,
+    });
+    search.unwrap()
+}
+
+#[test]
+fn a_common_point_below_the_commit_point_is_fatal() {
+    let mut subject = diverged(entry(1, 7));
+    let fetch = search_of(&subject);
+    let outputs = subject.give(Input::CommonPointFound { fetch, common_point: entry(1, 5) });
+    let halted = outputs
+        .iter()
+        .any(|output| matches!(output, Output::Halt(Fatal::RollbackBeforeCommitPoint { .. })));
+    assert!(halted, "{outputs:?}");
+    assert!(subject.give(Input::Tick).is_empty(), "a member that must end does nothing more");
+}
+
+#[test]
+fn a_rollback_stores_its_id_then_cuts_then_follows_again() {
+    let mut subject = diverged(entry(1, 5));
+    let fetch = search_of(&subject);
+    let outputs = subject.give(Input::CommonPointFound { fetch, common_point: entry(1, 5) });
+    let ticket = outputs.iter().find_map(|output| match output {
+        Output::Persist { ticket, change: Change::RollbackId(1) } => Some(*ticket),
+        _ => None,
+    });
+    assert!(!outputs.iter().any(|o| matches!(o, Output::RollBackTo { .. })), "not before");
+    let outputs = subject.give(Input::Persisted(ticket.unwrap()));
+    assert!(outputs.contains(&Output::RollBackTo { common_point: entry(1, 5) }));
+    subject.give(Input::RolledBack { last: entry(1, 5), min_valid: entry(2, 12).op_time });
+    let status = subject.member.status();
+    assert_eq!(status.state(), MemberState::Recovering, "until it is consistent again");
+    assert_eq!((status.written(), status.rollback_id()), (entry(1, 5), 1));
+}
+
+#[test]
+fn hello_names_members_as_the_horizon_sees_them() {
+    let mut listed = config(3);
+    for (member, port) in listed.members.iter_mut().zip(1..) {
+        let outside = ServerAddress::tcp("outside", port).unwrap();
+        member.horizons.insert("internet".into(), outside);
+    }
+    let recovered = Recovered { config: Some(listed), last: entry(1, 5), ..Recovered::default() };
+    let subject = Subject::new(recovered);
+    let hello = |horizon| subject.member.status().hello(HelloReply::default(), horizon).reply;
+    assert_eq!(hello(None).me, Some(address(0)));
+    let outside = hello(Some("internet"));
+    assert_eq!(outside.me, Some(ServerAddress::tcp("outside", 1).unwrap()));
+    assert!(outside.hosts.iter().all(|host| host.host() == "outside"));
+    assert_eq!(hello(Some("unknown")).hosts, hello(None).hosts);
+}
+
+#[test]
+fn the_topology_version_rises_with_states_and_not_with_entries() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let before = subject.member.status().topology_version();
+    subject.give(Input::EntriesAppended { last: entry(1, 6) });
+    subject.give(Input::Applied { last: entry(1, 6) });
+    assert_eq!(subject.member.status().topology_version(), before);
+    assert_eq!(subject.ask(Request::Maintenance(true)), Some(Ok(Reply::Done)));
+    let after = subject.member.status().topology_version();
+    assert_eq!((after.process_id, after.counter), (before.process_id, before.counter + 1));
+}
