@@ -21,6 +21,7 @@ mod fail_points;
 mod fields;
 mod finder;
 mod generator;
+mod generic_arguments;
 mod index_keys;
 mod namespace;
 mod node;
@@ -32,6 +33,7 @@ mod sessions;
 mod sort;
 mod tail;
 mod ttl;
+mod users;
 mod writer;
 
 pub use context::{
@@ -49,3 +51,4 @@ pub use replication::{
     entry_position,
 };
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
+pub use users::Login;

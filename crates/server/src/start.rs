@@ -102,6 +102,7 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> io::Result<
         host: host.clone(),
         compressors: ["zstd", "snappy", "zlib"].map(str::to_owned).to_vec(),
         oplog_bytes: options.replica_set.as_ref().map(|_| options.oplog_bytes),
+        authentication: false,
         max_connections: options.server.max_connections,
     };
     let node = Arc::new(Node::open(store, node_options, now).map_err(io::Error::other)?);

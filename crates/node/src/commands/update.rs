@@ -177,6 +177,13 @@ fn update_statement(
     let Target { namespace, command, place } = *target;
     let fields = Fields::new(statement, "update.updates");
     check_collation(&fields)?;
+    if fields.has("sort") {
+        // Comes with wire version 25; clients decide by the error.
+        return Err(CommandError::new(
+            ErrorCode::UNKNOWN_FIELD,
+            "BSON field 'update.updates.sort' is an unknown field.",
+        ));
+    }
     let missing = |name: &str| {
         CommandError::new(
             ErrorCode::MISSING_FIELD,
@@ -215,7 +222,6 @@ fn update_statement(
         let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
         // The scan sees the state before the statement; every document is met once.
         let selection = Selection {
-            sort: fields.document("sort")?.cloned(),
             hint: fields.raw("hint").cloned(),
             limit: (!multi).then_some(1),
             ..Selection::new(

@@ -4,6 +4,7 @@
 //! order of steps, retries and the durable flag belong to `quorate-replication`. Digest §10.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{Binary, Bson, Document, doc};
 use quorate_node::{CommandError, Namespace, Node, entry_position};
@@ -18,6 +19,9 @@ use super::host::Host;
 use super::stream::{find_command, parse_batch};
 use super::{Inbox, Message};
 use crate::clock::Clock;
+
+/// How long a member waits for a primary to copy from.
+const PRIMARY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The attempt under way.
 #[derive(Default)]
@@ -35,9 +39,17 @@ impl Host {
         let (inbox, clock) = (self.inbox.clone(), self.clock);
         match &step {
             InitialSyncStep::Wipe => {
+                let mut view = self.view.subscribe();
+                let runtime = tokio::runtime::Handle::current();
                 self.applier.add(Box::new(move |node| {
                     node.wipe(clock.now())?;
-                    report(&inbox, attempt, InitialSyncOutcome::Wiped);
+                    runtime.spawn(async move {
+                        // A source is looked for as soon as this is told, and then only every
+                        // second: a primary that is about to be elected is worth waiting for.
+                        let known = view.wait_for(|view| view.knows_primary);
+                        let _ = tokio::time::timeout(PRIMARY_PATIENCE, known).await;
+                        report(&inbox, attempt, InitialSyncOutcome::Wiped);
+                    });
                     Ok(())
                 }));
                 return;

@@ -60,6 +60,7 @@ pub(crate) struct SetView {
     pub(crate) is_primary: bool,
     pub(crate) commit_point: OpTimeAndWallTime,
     pub(crate) rollback_id: i32,
+    pub(crate) knows_primary: bool,
     /// Whether writes without a write concern wait for a majority.
     pub(crate) majority_by_default: bool,
 }
@@ -118,6 +119,7 @@ impl ReplicaSet {
             is_primary: false,
             commit_point: OpTimeAndWallTime::default(),
             rollback_id: recovered.rollback_id,
+            knows_primary: false,
             majority_by_default: true,
         });
         let appended = watch::Sender::new(recovered.last);
