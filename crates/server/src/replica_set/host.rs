@@ -9,7 +9,7 @@ use bson::RawDocumentBuf;
 use quorate_node::{LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
     HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress,
-    TopologyVersion,
+    Term, TopologyVersion,
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
@@ -133,7 +133,7 @@ pub(super) struct Host {
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
     commit_point: OpTimeAndWallTime,
-    asked_for_source: Option<MonotonicTime>,
+    asked_for_source: Option<(MemberId, Term, MonotonicTime)>,
     next_number: u64,
     broken: Option<String>,
 }
@@ -274,13 +274,14 @@ impl Host {
         let version = status.topology_version();
         let shown = Some((version, status.primary()));
         if self.shown != shown {
+            let known_version = self.node.topology_version();
             let hello = status.hello(HelloReply::default(), None);
             let state = status.state();
             if writable {
                 self.node.set_writable(Some(view.term), now);
             }
             self.node.publish(Published { hello, topology_version: version, state, writable });
-            let news = self.shown.is_none_or(|(known, _)| known != version);
+            let news = known_version != version;
             self.shown = shown;
             if news {
                 self.topology.send_replace(());
@@ -290,26 +291,29 @@ impl Host {
         self.keep_a_source();
     }
 
-    /// A member that is as new as its primary has nothing to choose a source by; it listens to the
-    /// primary, so that the next entry reaches it at once instead of with the next heartbeat.
+    /// A member that is as new as its primary has nothing to choose a source by, and looks again
+    /// only every second. It listens to the primary meanwhile, so that the next entry reaches it at
+    /// once.
     fn keep_a_source(&mut self) {
         let status = self.member.status();
         let idle = status.state() == MemberState::Secondary && status.sync_source().is_none();
         let Some(primary) = status.primary().filter(|_| idle) else { return };
-        let reached = status.members().into_iter().any(|member| {
+        let leads = status.members().into_iter().any(|member| {
             member.id == primary
                 && !member.is_self
                 && member.contact == Contact::Up
                 && member.state == MemberState::Primary
-                && member.applied.op_time == status.written().op_time
+                && member.applied.op_time >= status.written().op_time
         });
-        let now = self.clock.now().monotonic;
-        let lately = self.asked_for_source.is_some_and(|at| now.since(at) < SOURCE_PATIENCE);
-        let Some(address) = status.address_of(primary).filter(|_| reached && !lately) else {
+        let (now, term) = (self.clock.now().monotonic, status.term());
+        let lately = self.asked_for_source.is_some_and(|(whom, when, at)| {
+            (whom, when) == (primary, term) && now.since(at) < SOURCE_PATIENCE
+        });
+        let Some(address) = status.address_of(primary).filter(|_| leads && !lately) else {
             return;
         };
         let request = Request::SyncFrom(address.clone());
-        self.asked_for_source = Some(now);
+        self.asked_for_source = Some((primary, term, now));
         let token = RequestToken(self.number());
         self.member.handle(now, Input::RequestReceived { token, request });
     }

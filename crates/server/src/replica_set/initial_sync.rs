@@ -73,6 +73,13 @@ impl Host {
                     tracing::warn!(%source, why, "the initial sync failed");
                     InitialSyncOutcome::Failed
                 }
+                // Nobody listens there any more: another source is better than the same again.
+                Err(ClientError::Socket(error))
+                    if error.kind() == std::io::ErrorKind::ConnectionRefused =>
+                {
+                    tracing::warn!(%source, %error, "the source of the initial sync is gone");
+                    InitialSyncOutcome::Failed
+                }
                 Err(error) => {
                     tracing::warn!(%source, %error, "the initial sync was interrupted");
                     InitialSyncOutcome::Interrupted
