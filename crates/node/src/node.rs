@@ -227,8 +227,9 @@ impl Node {
         self.replication.get()
     }
 
-    pub(crate) fn set_replication(&self, replication: Replication) -> Result<(), Replication> {
-        self.replication.set(replication)
+    /// Returns false if it was set before.
+    pub(crate) fn set_replication(&self, replication: Replication) -> bool {
+        self.replication.set(replication).is_ok()
     }
 
     /// Bytes that cannot be guessed without the seed: a keyed hash of a counter.

@@ -171,7 +171,7 @@ impl Node {
         replication.reset(last);
         self.write(now).advance_timestamp(last.op_time.timestamp);
         let recovered = facts::recover(self, keyspace, last)?;
-        if self.set_replication(replication).is_err() {
+        if !self.set_replication(replication) {
             return Err(CommandError::new(
                 ErrorCode::ILLEGAL_OPERATION,
                 "this member has joined a replica set before; open it again",
