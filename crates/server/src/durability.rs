@@ -1,10 +1,11 @@
-//! Waiting for the disk: one thread syncs for every connection.
+//! Waiting for the disk: one sync serves every connection that waits.
 //!
-//! A sync blocks its thread, so connections do not sync themselves. They leave a note of what they
-//! wait for; the thread takes all notes there are, syncs once, and answers them together. While it
-//! syncs, the next notes gather.
+//! A connection that finds nobody syncing does it itself, which spares a lone writer two changes of
+//! thread. Everybody else leaves a note of what they wait for; a thread takes all notes there are,
+//! syncs once, and answers them together. While a sync is under way, the next notes gather.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ struct Note {
 /// The way to the syncing thread. The thread ends when the last of these is gone.
 #[derive(Clone)]
 pub(crate) struct Durability {
+    node: Arc<Node>,
+    /// Whether somebody is syncing.
+    busy: Arc<AtomicBool>,
     notes: SyncSender<Note>,
 }
 
@@ -31,16 +35,26 @@ impl Durability {
     /// unacknowledged write is lost only if the machine fails soon after it.
     pub(crate) fn start(node: Arc<Node>, interval: Duration) -> std::io::Result<Self> {
         let (notes, waiting) = sync_channel(MAX_WAITING);
+        let busy = Arc::new(AtomicBool::new(false));
+        let durability = Self { node: Arc::clone(&node), busy: Arc::clone(&busy), notes };
         std::thread::Builder::new()
             .name("quorate-sync".to_owned())
-            .spawn(move || sync_for_all(&node, &waiting, interval))?;
-        Ok(Self { notes })
+            .spawn(move || sync_for_all(&node, &busy, &waiting, interval))?;
+        Ok(durability)
     }
 
     /// Returns once the commit would survive a crash.
     pub(crate) async fn wait(&self, sequence: CommitSequence) -> Result<(), CommandError> {
         let stopped =
             || CommandError::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, "the server is shutting down");
+        if self.node.durability().1 >= sequence {
+            return Ok(());
+        }
+        if !self.busy.swap(true, Ordering::AcqRel) {
+            let result = tokio::task::block_in_place(|| self.node.sync_through(sequence));
+            self.busy.store(false, Ordering::Release);
+            return result;
+        }
         let (answer, answered) = oneshot::channel();
         self.notes.try_send(Note { sequence, answer }).map_err(|error| match error {
             TrySendError::Full(_) => CommandError::new(
@@ -53,7 +67,7 @@ impl Durability {
     }
 }
 
-fn sync_for_all(node: &Node, waiting: &Receiver<Note>, interval: Duration) {
+fn sync_for_all(node: &Node, busy: &AtomicBool, waiting: &Receiver<Note>, interval: Duration) {
     use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
     loop {
         let first = match waiting.recv_timeout(interval) {
@@ -68,7 +82,10 @@ fn sync_for_all(node: &Node, waiting: &Receiver<Note>, interval: Duration) {
             answer_all(notes, &Ok(()));
             continue;
         }
+        // If a connection is syncing, this waits for it and leads the next sync.
+        busy.store(true, Ordering::Release);
         let result = node.sync_through(target);
+        busy.store(false, Ordering::Release);
         if let Err(error) = &result {
             tracing::error!(%error, "syncing the journal failed");
         }
