@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
-use crate::replica_set::{OplogStream, ReplicaSet};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -264,6 +264,8 @@ impl Connection {
                 }
             }
         };
+        let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
+        let max_time = command.max_time();
         let deadline = Deadline::start(&command, &context.interrupt);
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
@@ -286,6 +288,11 @@ impl Connection {
         };
         let op_time = reply.op_time;
         let mut body = self.when_durable(reply).await;
+        if let (Some(set), Some(concern)) = (&set, read_concern)
+            && let Err(error) = set.confirm(concern, max_time).await
+        {
+            return Ok(Some(error_body(&error)));
+        }
         if let (Some(set), Some(wanted)) = (set, wanted)
             && let Some(error) = set.acknowledge(wanted, op_time).await
         {

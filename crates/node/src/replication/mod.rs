@@ -226,6 +226,18 @@ impl Node {
         Ok(self.replication().map(|known| known.synced(committed)).unwrap_or_default())
     }
 
+    /// Appends an entry that changes nothing, as a client's write would be: whoever sees it
+    /// acknowledged knows that this member is the primary.
+    ///
+    /// # Errors
+    ///
+    /// If this member takes no writes, or the store fails.
+    pub fn append_proof(&self, now: Now) -> Result<OpTimeAndWallTime, CommandError> {
+        let mut writer = self.write(now);
+        writer.log_noop("linearizable read")?;
+        Ok(self.log_positions().written)
+    }
+
     /// Appends an entry that changes nothing.
     ///
     /// # Errors

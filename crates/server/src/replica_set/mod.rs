@@ -17,6 +17,7 @@ mod fetching;
 mod host;
 mod initial_sync;
 mod peers;
+mod read_concern;
 mod source;
 mod status;
 mod stream;
@@ -35,6 +36,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
 
+pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::Acknowledgement;
 
@@ -96,6 +98,7 @@ impl Inbox {
 pub(crate) struct ReplicaSet {
     inbox: Inbox,
     node: Arc<Node>,
+    clock: Clock,
     view: watch::Receiver<SetView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
@@ -136,7 +139,7 @@ impl ReplicaSet {
             topology,
             progress: Arc::new(Notify::new()),
         };
-        Ok(Self { inbox, node, view, appended, parts: Mutex::new(Some(parts)) })
+        Ok(Self { inbox, node, clock, view, appended, parts: Mutex::new(Some(parts)) })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.

@@ -29,6 +29,12 @@ pub(crate) struct Wanted {
     explicit: bool,
 }
 
+impl Wanted {
+    pub(super) fn new(concern: WriteConcern) -> Self {
+        Self { concern, explicit: true }
+    }
+}
+
 impl ReplicaSet {
     /// Takes the write concern out of a command, if waiting for others is part of it. What one
     /// member can promise alone is left for it to read.

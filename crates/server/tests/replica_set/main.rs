@@ -107,6 +107,20 @@ fn a_write_that_a_majority_does_not_have_is_an_error_beside_the_write() {
     assert_eq!(reply.get_i32("n").ok(), Some(1));
     let error = reply.get_document("writeConcernError").unwrap();
     assert_eq!(error.get_i32("code").ok(), Some(64), "{reply}");
+    // A read that must be sure waits in vain too; one that need not sees the write.
+    let read = |level: &str| {
+        doc! {
+            "find": "c", "filter": { "_id": 1 }, "$db": "db", "maxTimeMS": 200,
+            "readConcern": { "level": level },
+        }
+    };
+    let local = set.ok(primary, read("local"));
+    let batch = local.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+    assert_eq!(batch, [doc! { "_id": 1 }.into()]);
+    for level in ["majority", "linearizable"] {
+        let reply = set.run(primary, read(level)).unwrap();
+        assert_eq!(reply.get_i32("code").ok(), Some(50), "{level}: {reply}");
+    }
     let command = doc! {
         "insert": "c", "documents": [{ "_id": 2 }], "$db": "db", "writeConcern": { "w": 5 },
     };
@@ -126,6 +140,10 @@ fn a_step_down_hands_over_and_loses_nothing() {
     let start = Instant::now();
     let second = set.primary();
     assert_ne!(second, first);
+    for level in ["majority", "linearizable"] {
+        let read = doc! { "count": "c", "$db": "db", "readConcern": { "level": level } };
+        assert_eq!(set.ok(second, read).get_i32("n").ok(), Some(50));
+    }
     set.insert(second, doc! { "_id": 50 }, majority()).unwrap();
     assert!(start.elapsed().as_millis() < 3_000, "{:?}", start.elapsed());
     assert_eq!(set.wait_until_identical(), 51);
