@@ -152,3 +152,91 @@ fn last_write(replication: &Replication) -> Document {
         "majorityWriteDate": to_bson_date_time(committed.wall_time),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bson::RawDocumentBuf;
+    use quorate_protocol::{
+        ElectionId, HelloReply, MonotonicTime, ObjectId, SetVersion, TagSet, TopologyVersion,
+        WallTime,
+    };
+    use quorate_storage::ModelStore;
+    use quorate_wire::parse_hello;
+
+    use super::*;
+    use crate::context::Now;
+    use crate::node::NodeOptions;
+
+    fn member() -> Node {
+        let now = Now { wall: WallTime(1), monotonic: MonotonicTime::ZERO };
+        let options = NodeOptions {
+            seed: 1,
+            host: "a:1".into(),
+            compressors: Vec::new(),
+            oplog_bytes: Some(1 << 20),
+            authentication: false,
+            max_connections: 1,
+        };
+        let node = Node::open(Arc::new(ModelStore::new()), options, now).unwrap();
+        node.join_replica_set(now).unwrap();
+        node
+    }
+
+    fn shown(node: &Node, hello: HelloReply, info: Option<&'static str>) -> HelloReply {
+        let topology_version =
+            TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 1 };
+        let hello = MemberHello {
+            reply: hello,
+            secondary_delay_secs: None,
+            builds_no_indexes: false,
+            majority: None,
+            info,
+        };
+        let state = MemberState::Secondary;
+        node.publish(Published { hello, topology_version, state, writable: false });
+        let mut reply = doc! { "ok": 1.0 };
+        append_hello(node, false, &mut reply);
+        parse_hello(&RawDocumentBuf::try_from(&reply).unwrap()).unwrap()
+    }
+
+    /// Digest §12: what a client reads is what the member said, for every kind.
+    #[test]
+    fn clients_read_back_what_each_kind_of_member_says() {
+        let node = member();
+        let address = |text: &str| text.parse::<ServerAddress>().unwrap();
+        let listed = HelloReply {
+            ok: true,
+            set_name: Some("rs0".into()),
+            set_version: Some(SetVersion(3)),
+            hosts: vec![address("a:1"), address("b:2")],
+            passives: vec![address("c:3")],
+            arbiters: vec![address("d:4")],
+            primary: Some(address("a:1")),
+            me: Some(address("a:1")),
+            ..HelloReply::default()
+        };
+        let tags: TagSet = [("dc", "east")].into_iter().collect();
+        let kinds = [
+            HelloReply {
+                is_writable_primary: true,
+                election_id: Some(ElectionId::from_term(7)),
+                ..listed.clone()
+            },
+            HelloReply { secondary: true, ..listed.clone() },
+            HelloReply { secondary: true, passive: true, tags, ..listed.clone() },
+            HelloReply { secondary: true, passive: true, hidden: true, ..listed.clone() },
+            HelloReply { arbiter_only: true, ..listed.clone() },
+            // STARTUP2, RECOVERING and ROLLBACK: a member that is neither.
+            HelloReply { primary: None, ..listed },
+        ];
+        for kind in kinds {
+            let mut read = shown(&node, kind.clone(), None);
+            assert!(read.last_write.take().is_some());
+            assert_eq!(read, kind);
+        }
+        let ghost = shown(&node, HelloReply::default(), Some("not initiated"));
+        assert!(ghost.is_replica_set && ghost.set_name.is_none() && ghost.hosts.is_empty());
+    }
+}

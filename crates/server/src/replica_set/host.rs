@@ -92,6 +92,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         initial_sync: InitialSync::default(),
         known: positions,
         writable: false,
+        led: false,
         shown: None,
         commit_point: OpTimeAndWallTime::default(),
         asked_for_source: None,
@@ -130,6 +131,8 @@ pub(super) struct Host {
     /// What the member knows of the log.
     known: LogPositions,
     writable: bool,
+    /// Whether it was writable once: then its end is news for the others.
+    led: bool,
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
     commit_point: OpTimeAndWallTime,
@@ -169,11 +172,22 @@ impl Host {
                 self.end();
                 return Err(broken);
             }
-            if ending_at.is_some_and(|at| tokio::time::Instant::now() >= at || !self.writable) {
+            if ending_at.is_some_and(|at| tokio::time::Instant::now() >= at)
+                || (ending_at.is_some() && self.has_handed_over())
+            {
                 self.end();
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the set can do without this member: it does not lead, and somebody else may.
+    fn has_handed_over(&self) -> bool {
+        let status = self.member.status();
+        let alone = status.config().is_none_or(|config| config.members.len() < 2);
+        alone
+            || (status.state() != MemberState::Primary && status.primary() != status.me())
+                && (status.primary().is_some() || !self.led)
     }
 
     fn end(&mut self) {
@@ -288,6 +302,7 @@ impl Host {
             }
         }
         self.writable = writable;
+        self.led |= writable;
         self.keep_a_source();
     }
 

@@ -40,8 +40,9 @@ pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::Acknowledgement;
 
-/// Messages to the host that wait. Each connection has at most one, each peer and thread a few.
-const MAX_INBOX: usize = 65_536;
+/// Messages to the host that wait. Each connection has at most one, each peer and thread a few, and
+/// fetched batches are bounded by their buffer: together they never fill it.
+const MAX_INBOX: usize = 262_144;
 
 /// How this member takes part in a set.
 #[derive(Clone, Debug)]
