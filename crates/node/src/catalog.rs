@@ -198,7 +198,7 @@ impl Collection {
         key
     }
 
-    fn to_row(&self) -> Document {
+    pub(crate) fn to_row(&self) -> Document {
         let indexes: Vec<_> = self.indexes.iter().map(|index| Bson::from(index.to_row())).collect();
         doc! {
             "ns": self.namespace.to_string(),
@@ -209,7 +209,7 @@ impl Collection {
         }
     }
 
-    fn from_row(row: &Document) -> Result<Self, CommandError> {
+    pub(crate) fn from_row(row: &Document) -> Result<Self, CommandError> {
         let namespace = Namespace::parse(row.get_str("ns").map_err(|_| damaged_row())?)?;
         let Some(Bson::Binary(uuid)) = row.get("uuid") else { return Err(damaged_row()) };
         let options = row.get_document("options").map_err(|_| damaged_row())?.clone();
@@ -299,6 +299,10 @@ impl Catalog {
     /// The databases that have a collection, in order.
     pub(crate) fn databases(&self) -> BTreeSet<String> {
         self.collections.keys().map(|namespace| namespace.database.clone()).collect()
+    }
+
+    pub(crate) fn dropped(&self) -> impl Iterator<Item = Ident> {
+        self.dropped.iter().copied()
     }
 
     pub(crate) fn first_dropped(&self) -> Option<Ident> {

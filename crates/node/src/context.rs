@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
-use quorate_protocol::{MonotonicTime, WallTime};
+use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 
 use crate::commands::LONG_COMMANDS;
@@ -155,11 +155,13 @@ pub struct Reply {
     pub body: RawDocumentBuf,
     /// Send it only once this commit would survive a crash.
     pub durable: Option<CommitSequence>,
+    /// The last oplog entry of the command's writes, on a member of a replica set.
+    pub op_time: Option<OpTime>,
 }
 
 impl From<RawDocumentBuf> for Reply {
     fn from(body: RawDocumentBuf) -> Self {
-        Self { body, durable: None }
+        Self { body, durable: None, op_time: None }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::fields::{Fields, to_raw};
 use crate::generic_arguments;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
+use crate::replication::check_role;
 use crate::sessions::SessionId;
 use crate::users::check_access;
 use crate::writer::RetryableWrite;
@@ -108,11 +109,17 @@ pub(crate) fn find(name: &str) -> Option<&'static CommandFacts> {
 
 /// Runs a command: errors become replies.
 pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
+    let retryable = command.body.contains_key("txnNumber");
     match prepare(node, context, &command)
         .and_then(|(facts, request)| (facts.run)(&request, command))
     {
         Ok(outcome) => outcome,
-        Err(error) => Outcome::Reply(error_reply(&error)),
+        Err(mut error) => {
+            if let Some(replication) = node.replication() {
+                replication.complete(&mut error, retryable);
+            }
+            Outcome::Reply(error_reply(&error))
+        }
     }
 }
 
@@ -144,6 +151,7 @@ fn prepare<'a>(
     check_access(node, &context.client, facts, command)?;
     let fields = Fields::new(&command.body, facts.name);
     generic_arguments::check(node, facts, command)?;
+    check_role(node, facts.effect, database, command)?;
     let session = SessionId::from_command(&command.body)?;
     let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
     if let Some(session) = &session {

@@ -27,6 +27,7 @@ mod namespace;
 mod node;
 mod plan;
 mod records;
+mod replication;
 mod select;
 mod sessions;
 mod sort;
@@ -45,5 +46,9 @@ pub use namespace::{
     MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
 };
 pub use node::{Node, NodeOptions};
+pub use replication::{
+    AppendListener, LogPositions, MAX_APPLY_ENTRIES, OplogEntries, Published, RolledBack, Undo,
+    entry_position,
+};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
 pub use users::Login;

@@ -5,7 +5,7 @@
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use bson::oid::ObjectId;
 use quorate_protocol::TopologyVersion;
@@ -21,6 +21,7 @@ use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::records::{Keyspaces, View};
+use crate::replication::Replication;
 use crate::sessions::Sessions;
 use crate::writer::{Writer, WriterState, oplog_namespace};
 
@@ -61,6 +62,8 @@ pub struct Node {
     secret: [u8; 32],
     /// The term that entries of the history carry; −1 before there was an election.
     term: AtomicI64,
+    /// What a member of a set keeps besides its data and its history.
+    replication: OnceLock<Replication>,
 }
 
 impl Node {
@@ -101,6 +104,7 @@ impl Node {
             oplog: None,
             secret,
             term: AtomicI64::new(-1),
+            replication: OnceLock::new(),
         };
         if let Some(bytes) = node.options.oplog_bytes {
             let mut writer = node.write(now);
@@ -155,7 +159,8 @@ impl Node {
         lock(&self.sessions).expire(now.monotonic);
         let mut writer = self.write(now);
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
-        Ok(writer.purge_step()? || trimmed)
+        let forgotten = writer.trim_undo()?;
+        Ok(writer.purge_step()? || trimmed || forgotten)
     }
 
     /// Removes the documents that TTL indexes say are too old. Returns how many went.
@@ -164,11 +169,18 @@ impl Node {
     ///
     /// If the store fails.
     pub fn remove_expired(&self, now: Now) -> Result<u64, CommandError> {
+        // On a member of a set that is the primary's to do.
+        if self.replication().is_some_and(|known| known.writable_term().is_none()) {
+            return Ok(0);
+        }
         crate::ttl::remove_expired(self, now)
     }
 
     /// How often something changed that clients care about.
     pub fn topology_version(&self) -> TopologyVersion {
+        if let Some(published) = self.replication().and_then(Replication::published) {
+            return published.topology_version;
+        }
         TopologyVersion {
             process_id: quorate_wire::object_id_from(self.process_id),
             counter: self.topology_counter.load(Ordering::SeqCst),
@@ -205,6 +217,19 @@ impl Node {
     /// A number that no other command gets.
     pub(crate) fn next_seed(&self) -> u64 {
         lock(&self.seeds).next_u64()
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub(crate) fn replication(&self) -> Option<&Replication> {
+        self.replication.get()
+    }
+
+    /// Returns false if it was set before.
+    pub(crate) fn set_replication(&self, replication: Replication) -> bool {
+        self.replication.set(replication).is_ok()
     }
 
     /// Bytes that cannot be guessed without the seed: a keyed hash of a counter.

@@ -15,6 +15,7 @@ use quorate_node::{
     Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome, Reply,
     WaitFor,
 };
+use quorate_protocol::OpTime;
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, Message, MsgFlags, MsgWriter,
     OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
@@ -23,6 +24,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -148,6 +150,12 @@ impl Connection {
         };
         self.note_handshake(&command);
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
+        if streams
+            && let Some(set) = self.shared.replica_set.clone()
+            && let Some(from) = set.stream_wanted(&command)
+        {
+            return self.stream_oplog(&set, request, from).await;
+        }
         loop {
             let again = streams.then(|| command.clone());
             let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };
@@ -169,10 +177,53 @@ impl Connection {
         }
     }
 
+    /// Pushes the oplog to another member until it leaves.
+    async fn stream_oplog(
+        &mut self,
+        set: &ReplicaSet,
+        mut request: RequestId,
+        from: OpTime,
+    ) -> Result<Next, ConnectionError> {
+        let node = Arc::clone(&self.shared.node);
+        let mut ending = self.shared.ending.subscribe();
+        let mut stream = match OplogStream::open(set, &node, from) {
+            Ok(stream) => stream,
+            Err(error) => {
+                let body = error_body(&error);
+                self.send(request, false, false, MsgFlags::NONE, &body).await?;
+                return Ok(Next::GoOn);
+            }
+        };
+        let mut say_something = true;
+        loop {
+            match stream.next_batch(&node, say_something) {
+                Ok(Some(body)) => {
+                    let flags = MsgFlags::MORE_TO_COME;
+                    request = self.send(request, false, false, flags, &body).await?;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let body = error_body(&error);
+                    self.send(request, false, false, MsgFlags::NONE, &body).await?;
+                    return Ok(Next::Close);
+                }
+            }
+            if stream.has_ended() {
+                return Ok(Next::Close);
+            }
+            say_something = tokio::select! {
+                due = stream.news() => due,
+                // A follower has nothing to say: whatever it does, it is leaving.
+                _ = read_more(&mut self.reader, &mut self.decoder) => return Ok(Next::Close),
+                _ = ending.wait_for(|ending| *ending) => return Ok(Next::Close),
+            };
+        }
+    }
+
     /// Runs a command to its reply; none if the connection must be closed instead.
     async fn execute(
         &mut self,
-        command: Command,
+        mut command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let mut context = Context {
             now: self.shared.clock.now(),
@@ -199,6 +250,27 @@ impl Connection {
         if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
             return Ok(Some(self.quiesce_reply()));
         }
+        let set = self.shared.replica_set.clone();
+        let wanted = match &set {
+            None if command.name().starts_with("replSet") => {
+                return Ok(Some(error_body(&CommandError::new(
+                    quorate_node::ErrorCode(76),
+                    "not running with --replSet",
+                ))));
+            }
+            None => None,
+            Some(set) => {
+                if let Some(body) = set.answer(&command).await {
+                    return Ok(Some(body));
+                }
+                match set.take_concern(&mut command) {
+                    Ok(wanted) => wanted,
+                    Err(error) => return Ok(Some(error_body(&error))),
+                }
+            }
+        };
+        let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
+        let max_time = command.max_time();
         let deadline = Deadline::start(&command, &context.interrupt);
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
@@ -222,7 +294,18 @@ impl Connection {
             Outcome::Reply(reply) => reply,
             Outcome::Wait { .. } => return Ok(None),
         };
+        let op_time = reply.op_time;
         let mut body = self.when_durable(reply).await;
+        if let (Some(set), Some(concern)) = (&set, read_concern)
+            && let Err(error) = set.confirm(concern, max_time).await
+        {
+            return Ok(Some(error_body(&error)));
+        }
+        if let (Some(set), Some(wanted)) = (set, wanted)
+            && let Some(error) = set.acknowledge(wanted, op_time).await
+        {
+            append_write_concern_error(&mut body, error);
+        }
         if let Some(injection) = injection {
             add_write_concern_error(&mut body, &injection);
         }
@@ -420,6 +503,19 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
 
 fn error_body(error: &CommandError) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&error.reply()).unwrap_or_default()
+}
+
+/// The write was done; that others have it could not be promised.
+fn append_write_concern_error(body: &mut RawDocumentBuf, error: Document) {
+    let Ok(mut reply) = Document::try_from(&**body) else { return };
+    // Repeating the write at the next primary is safe, and finds out.
+    if matches!(error.get_i32("code"), Ok(91 | 189 | 11600 | 11602)) {
+        reply.insert("errorLabels", vec![bson::Bson::from("RetryableWriteError")]);
+    }
+    reply.insert("writeConcernError", error);
+    if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
+        *body = changed;
+    }
 }
 
 fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::Injection) {

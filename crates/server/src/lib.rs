@@ -14,7 +14,11 @@ mod clock;
 mod connection;
 mod durability;
 mod net;
+mod replica_set;
 mod server;
+mod start;
 
 pub use clock::Clock;
+pub use replica_set::ReplicaSetOptions;
 pub use server::{MAX_CONNECTIONS, Server, ServerOptions};
+pub use start::{Place, Running, StartOptions};

@@ -15,12 +15,16 @@ use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::durability::Durability;
 use crate::net::TcpListener;
+use crate::replica_set::{ReplicaSet, ReplicaSetOptions};
 
 /// The most connections at once, unless told otherwise.
 pub const MAX_CONNECTIONS: usize = 20_000;
 
 /// How long connections may take to finish their command at the end.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How long a member of a set may take to hand over at the end.
+const HAND_OVER: Duration = Duration::from_secs(2);
 
 /// Pause after a failed accept, for instance without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -65,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) quiescing: AtomicBool,
     /// Becomes true when the server ends.
     pub(crate) ending: watch::Sender<bool>,
+    /// The set that this member belongs to.
+    pub(crate) replica_set: Option<Arc<ReplicaSet>>,
     next_connection: AtomicI64,
 }
 
@@ -81,15 +87,47 @@ impl Server {
     ///
     /// If the syncing thread cannot be started.
     pub fn new(node: Arc<Node>, clock: Clock, options: ServerOptions) -> io::Result<Self> {
+        Self::prepare(node, clock, options, None)
+    }
+
+    /// A server for a member of a replica set, which was opened with a history.
+    ///
+    /// # Errors
+    ///
+    /// If the syncing thread cannot be started, or what the member remembers of its set is damaged.
+    pub fn new_member(
+        node: Arc<Node>,
+        clock: Clock,
+        options: ServerOptions,
+        replica_set: ReplicaSetOptions,
+    ) -> io::Result<Self> {
+        Self::prepare(node, clock, options, Some(replica_set))
+    }
+
+    fn prepare(
+        node: Arc<Node>,
+        clock: Clock,
+        options: ServerOptions,
+        replica_set: Option<ReplicaSetOptions>,
+    ) -> io::Result<Self> {
+        let topology = watch::Sender::new(());
+        let replica_set = match replica_set {
+            Some(set) => {
+                let set = ReplicaSet::new(Arc::clone(&node), clock, set, topology.clone());
+                Some(Arc::new(set.map_err(io::Error::other)?))
+            }
+            None => None,
+        };
         let durability = Durability::start(Arc::clone(&node), options.journal_interval)?;
         let shared = Shared {
             node,
             clock,
             durability,
-            topology: watch::Sender::new(()),
+            topology,
             commits: watch::Sender::new(0),
             quiescing: AtomicBool::new(false),
             ending: watch::Sender::new(false),
+            replica_set,
             next_connection: AtomicI64::new(1),
         };
         Ok(Self { shared: Arc::new(shared), options })
@@ -109,11 +147,34 @@ impl Server {
         let mut connections = JoinSet::new();
         let background = tokio::spawn(maintain(Arc::clone(&self.shared), self.options.clone()));
         let mut ending = self.shared.ending.subscribe();
-        tokio::select! {
-            () = accept(&self.shared, &self.options, &listener, &mut connections) => {}
-            () = shutdown => {}
-            _ = ending.wait_for(|ending| *ending) => {}
+        let set = self.shared.replica_set.clone();
+        let host = set.clone();
+        let mut host = tokio::spawn(async move {
+            match host {
+                Some(host) => host.run().await,
+                None => std::future::pending().await,
+            }
+        });
+        let mut failure = None;
+        {
+            let accepting = accept(&self.shared, &self.options, &listener, &mut connections);
+            tokio::pin!(accepting);
+            tokio::select! {
+                () = &mut accepting => {}
+                () = shutdown => {}
+                _ = ending.wait_for(|ending| *ending) => {}
+                ended = &mut host => failure = Some(failure_of(ended)),
+            }
+            if let (Some(set), None) = (&set, &failure) {
+                // Others are still served: they may be asking who is to take over.
+                set.shut_down();
+                tokio::select! {
+                    () = &mut accepting => {}
+                    _ = tokio::time::timeout(HAND_OVER, &mut host) => {}
+                }
+            }
         }
+        host.abort();
         drop(listener);
         // Waiting hellos answer with the news; clients move on before their connections close.
         self.shared.quiescing.store(true, Ordering::SeqCst);
@@ -130,8 +191,20 @@ impl Server {
             connections.abort_all();
         }
         let (committed, _) = self.shared.node.durability();
-        self.shared.durability.wait(committed).await.map_err(io::Error::other)
+        self.shared.durability.wait(committed).await.map_err(io::Error::other)?;
+        failure.map_or(Ok(()), Err)
     }
+}
+
+/// Why a member could not go on.
+fn failure_of(ended: Result<Result<(), String>, tokio::task::JoinError>) -> io::Error {
+    let why = match ended {
+        Ok(Ok(())) => "the replica set host ended".to_owned(),
+        Ok(Err(why)) => why,
+        Err(panic) => format!("the replica set host failed: {panic}"),
+    };
+    tracing::error!(why, "this member cannot go on");
+    io::Error::other(why)
 }
 
 async fn accept(

@@ -45,6 +45,7 @@ mod hello;
 mod op_msg;
 mod op_query;
 mod op_reply;
+pub mod replica_set;
 
 pub use command_error::{CommandError, WriteConcernError, command_error};
 pub use compression::{CompressionError, Compressor, CompressorId, is_compressible};

@@ -352,7 +352,7 @@ impl Sink<'_, '_> {
         &self,
         output: &Output,
         documents: Documents,
-    ) -> Result<Option<quorate_storage::CommitSequence>, CommandError> {
+    ) -> Result<Option<crate::replication::Commit>, CommandError> {
         match output {
             Output::Out { database, collection } => {
                 self.replace(&self.target(database.as_deref(), collection)?, documents)
@@ -376,7 +376,7 @@ impl Sink<'_, '_> {
         &self,
         target: &Namespace,
         documents: Documents,
-    ) -> Result<Option<quorate_storage::CommitSequence>, CommandError> {
+    ) -> Result<Option<crate::replication::Commit>, CommandError> {
         let now = self.request.context.now;
         let mark = self.request.node.next_seed();
         let side = Namespace::new(&target.database, &format!("tmp.agg_out.{mark:016x}"))?;
@@ -426,7 +426,7 @@ impl Sink<'_, '_> {
         merge: &Merge,
         target: &Namespace,
         mut documents: Documents,
-    ) -> Result<Option<quorate_storage::CommitSequence>, CommandError> {
+    ) -> Result<Option<crate::replication::Commit>, CommandError> {
         let now = self.request.context.now;
         let mut commit = None;
         let mut checked = false;

@@ -7,7 +7,6 @@ use quorate_query::ExpressionCompiler;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
-use quorate_storage::CommitSequence;
 
 use crate::context::{Outcome, Reply};
 use crate::cursors::{Cursor, DEFAULT_FIRST_BATCH, DocumentStream, cursor_reply};
@@ -16,6 +15,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
+use crate::replication::Commit;
 use crate::tail::Tail;
 
 /// A reply made of a document.
@@ -72,8 +72,9 @@ impl WriteConcern {
     }
 
     /// A reply that waits for the disk if the client asked for it.
-    pub(super) fn reply(self, body: RawDocumentBuf, commit: Option<CommitSequence>) -> Outcome {
-        Outcome::Reply(Reply { body, durable: commit.filter(|_| self.journal) })
+    pub(super) fn reply(self, body: RawDocumentBuf, commit: Option<Commit>) -> Outcome {
+        let durable = commit.filter(|_| self.journal).map(|commit| commit.sequence);
+        Outcome::Reply(Reply { body, durable, op_time: commit.and_then(|commit| commit.op_time) })
     }
 }
 

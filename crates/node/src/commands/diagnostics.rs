@@ -115,7 +115,7 @@ pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, 
     }
     let (committed, _) = request.node.durability();
     let body = to_raw(&doc! { "numFiles": 1, "ok": 1.0 })?;
-    Ok(Outcome::Reply(Reply { body, durable: Some(committed) }))
+    Ok(Outcome::Reply(Reply { body, durable: Some(committed), op_time: None }))
 }
 
 /// The shell knows what is running; a member alone knows only of this command.

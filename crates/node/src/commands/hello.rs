@@ -17,6 +17,7 @@ use crate::context::{Command, Outcome, WaitFor};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
+use crate::replication::append_hello;
 use crate::sessions::SESSION_TIMEOUT_MINUTES;
 
 /// The most statements that one write command may have.
@@ -117,6 +118,7 @@ fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, Comm
     reply.insert("minWireVersion", MIN_WIRE_VERSION);
     reply.insert("maxWireVersion", MAX_WIRE_VERSION);
     reply.insert("readOnly", false);
+    append_hello(request.node, legacy, &mut reply);
     if let Some(wanted) = fields.array("compression")? {
         let offered = &request.node.options().compressors;
         let both = wanted.iter().filter(|name| {

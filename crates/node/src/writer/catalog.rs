@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bson::{Document, doc};
+use bson::{Binary, Document, doc};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction, KeyRange};
 
@@ -14,6 +14,7 @@ use crate::catalog::{Catalog, Collection, ID_INDEX, Index};
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
 use crate::records::{index_entry, parse_record};
+use crate::replication::takes_back;
 
 /// Keys of dropped collections removed in one step of maintenance.
 const PURGE_STEP: usize = 1000;
@@ -40,6 +41,16 @@ impl Writer<'_> {
         options: Document,
     ) -> Result<Arc<Collection>, CommandError> {
         let uuid = self.state.generator.uuid();
+        self.create_with_uuid(namespace, options, uuid)
+    }
+
+    /// Creates a collection that is the same one as another member's.
+    pub(crate) fn create_with_uuid(
+        &mut self,
+        namespace: &Namespace,
+        options: Document,
+        uuid: Binary,
+    ) -> Result<Arc<Collection>, CommandError> {
         let namespace = namespace.clone();
         let mut command = doc! { "create": &namespace.collection };
         command.extend(options.clone());
@@ -109,6 +120,11 @@ impl Writer<'_> {
         collection: Collection,
         command: Option<Document>,
     ) -> Result<Arc<Collection>, CommandError> {
+        // Other members take the result, not the way to it.
+        let command = command.map(|mut command| {
+            command.extend(takes_back::description(&collection));
+            command
+        });
         self.change_catalog(command, |catalog, keyspace, batch| {
             let collection = catalog.put(collection, keyspace, batch)?;
             Ok((Arc::clone(&collection), collection))
@@ -133,9 +149,24 @@ impl Writer<'_> {
         if let Some(command) = command {
             self.log_command(&mut batch, &collection, &command)?;
         }
-        self.last_commit = Some(self.node.commit_catalog(batch, catalog)?);
-        self.view = self.node.view();
+        let sequence = self.node.commit_catalog(batch, catalog)?;
+        self.after_commit(sequence);
         Ok(result)
+    }
+
+    /// Brings a dropped collection back, whose keys are still there.
+    pub(crate) fn restore_collection(
+        &mut self,
+        collection: Collection,
+    ) -> Result<(), CommandError> {
+        let command = doc! { "create": &collection.namespace.collection };
+        self.change_catalog(Some(command), |catalog, keyspace, batch| {
+            catalog.forget(collection.ident, keyspace, batch);
+            for index in &collection.indexes {
+                catalog.forget(index.ident, keyspace, batch);
+            }
+            catalog.put(collection, keyspace, batch).map(|collection| ((), collection))
+        })
     }
 
     /// Adds an index over the documents that are there.
@@ -215,7 +246,14 @@ impl Writer<'_> {
 
     /// Removes some keys of what was dropped. Returns whether there is more to do.
     pub(crate) fn purge_step(&mut self) -> Result<bool, CommandError> {
-        let Some(ident) = self.node.catalog().first_dropped() else { return Ok(false) };
+        let catalog = self.node.catalog();
+        if catalog.first_dropped().is_none() {
+            return Ok(false);
+        }
+        let held = self.restorable()?;
+        let Some(ident) = catalog.dropped().find(|ident| !held.contains(ident)) else {
+            return Ok(false);
+        };
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         for keyspace in [keyspaces.records, keyspaces.indexes] {
@@ -229,8 +267,8 @@ impl Writer<'_> {
             let mut batch = Batch::new();
             let mut catalog = (*self.node.catalog()).clone();
             catalog.forget(ident, keyspaces.catalog, &mut batch);
-            self.last_commit = Some(self.node.commit_catalog(batch, catalog)?);
-            self.view = self.node.view();
+            let sequence = self.node.commit_catalog(batch, catalog)?;
+            self.after_commit(sequence);
         } else {
             self.commit(batch)?;
         }

@@ -19,7 +19,7 @@ use quorate_storage::{Batch, CommitSequence, Direction};
 
 pub(crate) use self::check::{check_command_nesting, check_document, index_keys_of};
 use self::check::{check_validator, duplicate_key, malformed};
-pub(crate) use self::oplog::oplog_namespace;
+pub(crate) use self::oplog::{Entry, Operation, oplog_namespace};
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
 use crate::catalog::{Collection, Ident};
@@ -29,6 +29,7 @@ use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{View, index_entry, parse_record, record_key};
+use crate::replication::{LogState, Replication};
 
 /// Inserts are joined into batches of about this size.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -40,7 +41,7 @@ const TRIM_STEP: usize = 1000;
 pub(crate) struct WriterState {
     pub(crate) generator: Generator,
     collections: BTreeMap<Ident, CollectionState>,
-    last_timestamp: Timestamp,
+    pub(crate) last_timestamp: Timestamp,
 }
 
 impl WriterState {
@@ -66,11 +67,13 @@ pub(crate) struct Totals {
 
 /// The holder of the write lock.
 pub(crate) struct Writer<'n> {
-    node: &'n Node,
-    state: MutexGuard<'n, WriterState>,
+    pub(crate) node: &'n Node,
+    pub(crate) state: MutexGuard<'n, WriterState>,
     now: Now,
-    view: View,
-    last_commit: Option<CommitSequence>,
+    pub(crate) view: View,
+    pub(crate) last_sequence: Option<CommitSequence>,
+    /// How changes are logged.
+    pub(crate) log_state: LogState,
     /// The retryable write that the changes belong to.
     retry: Option<Retry>,
 }
@@ -90,12 +93,12 @@ struct Staged {
 impl<'n> Writer<'n> {
     pub(crate) fn new(node: &'n Node, state: MutexGuard<'n, WriterState>, now: Now) -> Self {
         let view = node.view();
-        Self { node, state, now, view, last_commit: None, retry: None }
+        let log_state = LogState::default();
+        Self { node, state, now, view, last_sequence: None, log_state, retry: None }
     }
 
-    /// The newest commit of this writer: what a durable write waits for.
-    pub(crate) fn last_commit(&self) -> Option<CommitSequence> {
-        self.last_commit
+    pub(crate) fn node(&self) -> &'n Node {
+        self.node
     }
 
     /// The state after the last commit.
@@ -219,7 +222,7 @@ impl<'n> Writer<'n> {
         for staged in pending.staged {
             added.documents += 1;
             added.bytes += staged.document.as_bytes().len() as u64;
-            self.log_insert(&mut batch, collection, &staged.document, staged.statement);
+            self.log_insert(&mut batch, collection, &staged.document, staged.statement)?;
             if let Some(statement) = staged.statement
                 && self.current_statement().is_none()
             {
@@ -236,6 +239,10 @@ impl<'n> Writer<'n> {
             totals.documents += added.documents;
             totals.bytes += added.bytes;
         });
+        if self.is_replaying() {
+            // Whoever wrote the entries has trimmed, and logged that too.
+            return Ok(());
+        }
         self.trim_capped(collection)
     }
 
@@ -292,7 +299,7 @@ impl<'n> Writer<'n> {
     ) -> Result<(), CommandError> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
-        self.log_delete(&mut batch, collection, document);
+        self.log_delete(&mut batch, collection, document)?;
         batch.remove(keyspaces.records, record_key(collection.ident, record));
         for index in &collection.indexes {
             for key in &index_keys_of(index, document)?.keys {
@@ -324,13 +331,13 @@ impl<'n> Writer<'n> {
         Ok(totals)
     }
 
-    fn commit(&mut self, mut batch: Batch) -> Result<(), CommandError> {
+    pub(crate) fn commit(&mut self, mut batch: Batch) -> Result<(), CommandError> {
         if batch.is_empty() {
             return Ok(());
         }
         self.record_current(&mut batch)?;
-        self.last_commit = Some(self.node.commit(batch)?);
-        self.view = self.node.view();
+        let sequence = self.node.commit(batch)?;
+        self.after_commit(sequence);
         Ok(())
     }
 
@@ -343,10 +350,18 @@ impl<'n> Writer<'n> {
         if totals.bytes <= capped.bytes {
             return Ok(false);
         }
+        let kept_from = self.node.replication().map(Replication::commit_point);
+        let kept_from = kept_from.map(|committed| committed.op_time.timestamp.as_u64());
         let mut batch = Batch::new();
         let (mut excess, mut removed) = (totals.bytes - capped.bytes, Totals::default());
         for pair in self.view.scan_records(oplog.ident, Direction::Forward)?.take(TRIM_STEP) {
             let (key, value) = pair?;
+            // What is not committed may have to be undone, which takes its entry.
+            let record = RecordId::from_suffix(&key).map_or(u64::MAX, |record| record.0);
+            if kept_from.is_some_and(|committed| record >= committed) {
+                excess = 0;
+                break;
+            }
             batch.remove(self.node.keyspaces().records, key);
             removed.documents += 1;
             removed.bytes += value.len() as u64;
@@ -357,8 +372,8 @@ impl<'n> Writer<'n> {
         }
         self.commit(batch)?;
         self.adjust_totals(oplog.ident, |totals| {
-            totals.documents -= removed.documents;
-            totals.bytes -= removed.bytes;
+            totals.documents = totals.documents.saturating_sub(removed.documents);
+            totals.bytes = totals.bytes.saturating_sub(removed.bytes);
         });
         Ok(excess > 0)
     }
@@ -411,7 +426,7 @@ impl<'n> Writer<'n> {
         state.next_record = Some(RecordId(used.0 + 1));
     }
 
-    fn adjust_totals(&mut self, ident: Ident, adjust: impl FnOnce(&mut Totals)) {
+    pub(crate) fn adjust_totals(&mut self, ident: Ident, adjust: impl FnOnce(&mut Totals)) {
         let state = self.state.collections.get_mut(&ident);
         if let Some(totals) = state.and_then(|state| state.totals.as_mut()) {
             adjust(totals);

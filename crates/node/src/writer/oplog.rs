@@ -5,18 +5,18 @@
 //! is one seek. A member without a set keeps none; its writes take the same path.
 
 use bson::raw::cstr;
-use bson::{Document, RawDocument, RawDocumentBuf};
+use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
+use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_query::diff::{OplogUpdate, oplog_update};
 use quorate_storage::Batch;
-use quorate_storage::key::RecordId;
-use quorate_wire::to_bson_date_time;
+use quorate_wire::{timestamp_from, to_bson_date_time};
 
 use super::Writer;
 use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
-use crate::records::record_key;
+use crate::replication::takes_back;
 
 /// The database whose changes are its member's own business.
 const LOCAL_DATABASE: &str = "local";
@@ -26,11 +26,12 @@ const ENTRY_VERSION: i64 = 2;
 
 /// What kind of change an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
+pub(crate) enum Operation {
     Insert,
     Update,
     Delete,
     Command,
+    Noop,
 }
 
 impl Operation {
@@ -40,19 +41,21 @@ impl Operation {
             Self::Update => "u",
             Self::Delete => "d",
             Self::Command => "c",
+            Self::Noop => "n",
         }
     }
 }
 
 /// The part of an entry that depends on the change.
-struct Entry<'a> {
-    operation: Operation,
-    collection: &'a Collection,
-    object: &'a RawDocument,
+pub(crate) struct Entry<'a> {
+    pub(crate) operation: Operation,
+    /// The collection it concerns; none for an entry that changes nothing.
+    pub(crate) collection: Option<&'a Collection>,
+    pub(crate) object: &'a RawDocument,
     /// The `_id` of the document that an update changes.
-    target: Option<&'a RawDocument>,
+    pub(crate) target: Option<&'a RawDocument>,
     /// The number of the statement within a retryable write.
-    statement: Option<i32>,
+    pub(crate) statement: Option<i32>,
 }
 
 /// The name of the history.
@@ -67,12 +70,12 @@ impl Writer<'_> {
         collection: &Collection,
         document: &RawDocument,
         statement: Option<i32>,
-    ) {
-        let operation = Operation::Insert;
-        self.log(
-            batch,
-            &Entry { operation, collection, object: document, target: None, statement },
-        );
+    ) -> Result<(), CommandError> {
+        let (operation, target) = (Operation::Insert, None);
+        let collection = Some(collection);
+        let entry = Entry { operation, collection, object: document, target, statement };
+        // An insert is taken back by its entry alone.
+        self.log(batch, &entry, None)
     }
 
     pub(super) fn log_update(
@@ -82,24 +85,24 @@ impl Writer<'_> {
         old: &RawDocument,
         new: &RawDocument,
     ) -> Result<(), CommandError> {
-        if !self.logs(collection) {
+        if !self.logs(Some(collection)) {
+            return Ok(());
+        }
+        let before = rawdoc! { "before": old.to_owned() };
+        if self.log_otherwise(batch, Some(&before))? {
             return Ok(());
         }
         let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?);
         let OplogUpdate::Entry(change) = change else { return Ok(()) };
         let (object, target) = (to_raw(&change)?, id_document(new));
-        let statement = self.current_statement();
-        self.log(
-            batch,
-            &Entry {
-                operation: Operation::Update,
-                collection,
-                object: &object,
-                target: Some(&target),
-                statement,
-            },
-        );
-        Ok(())
+        let entry = Entry {
+            operation: Operation::Update,
+            collection: Some(collection),
+            object: &object,
+            target: Some(&target),
+            statement: self.current_statement(),
+        };
+        self.append(batch, &entry, Some(&before))
     }
 
     pub(super) fn log_delete(
@@ -107,11 +110,16 @@ impl Writer<'_> {
         batch: &mut Batch,
         collection: &Collection,
         document: &RawDocument,
-    ) {
+    ) -> Result<(), CommandError> {
         let object = id_document(document);
-        let statement = self.current_statement();
-        let operation = Operation::Delete;
-        self.log(batch, &Entry { operation, collection, object: &object, target: None, statement });
+        let entry = Entry {
+            operation: Operation::Delete,
+            collection: Some(collection),
+            object: &object,
+            target: None,
+            statement: self.current_statement(),
+        };
+        self.log(batch, &entry, Some(&rawdoc! { "before": document.to_owned() }))
     }
 
     /// Logs a change of the catalog.
@@ -121,56 +129,78 @@ impl Writer<'_> {
         collection: &Collection,
         command: &Document,
     ) -> Result<(), CommandError> {
-        let object = to_raw(command)?;
-        let operation = Operation::Command;
-        self.log(
-            batch,
-            &Entry { operation, collection, object: &object, target: None, statement: None },
-        );
-        Ok(())
-    }
-
-    fn logs(&self, collection: &Collection) -> bool {
-        self.node.oplog().is_some() && collection.namespace.database != LOCAL_DATABASE
-    }
-
-    fn log(&mut self, batch: &mut Batch, entry: &Entry<'_>) {
-        let Some(oplog) = self.node.oplog() else { return };
-        if !self.logs(entry.collection) {
-            return;
-        }
-        let timestamp = self.next_timestamp();
-        let namespace = match entry.operation {
-            Operation::Command => format!("{}.$cmd", entry.collection.namespace.database),
-            _ => entry.collection.namespace.to_string(),
+        let undo = to_raw(&takes_back::of(command, collection, &self.node.catalog()))?;
+        let entry = Entry {
+            operation: Operation::Command,
+            collection: Some(collection),
+            object: &to_raw(command)?,
+            target: None,
+            statement: None,
         };
+        self.log(batch, &entry, Some(&undo))
+    }
+
+    fn logs(&self, collection: Option<&Collection>) -> bool {
+        self.node.oplog().is_some()
+            && collection.is_none_or(|known| known.namespace.database != LOCAL_DATABASE)
+    }
+
+    /// Adds an entry, and on a member of a set how to take it back.
+    pub(crate) fn log(
+        &mut self,
+        batch: &mut Batch,
+        entry: &Entry<'_>,
+        undo: Option<&RawDocument>,
+    ) -> Result<(), CommandError> {
+        if !self.logs(entry.collection) || self.log_otherwise(batch, undo)? {
+            return Ok(());
+        }
+        self.append(batch, entry, undo)
+    }
+
+    fn append(
+        &mut self,
+        batch: &mut Batch,
+        entry: &Entry<'_>,
+        undo: Option<&RawDocument>,
+    ) -> Result<(), CommandError> {
+        let term = self.term_of_entry()?;
+        let timestamp = self.next_timestamp();
         let mut document = RawDocumentBuf::new();
         if let (Some(retry), Some(statement)) = (&self.retry, entry.statement) {
-            if let Ok(lsid) = to_raw(&retry.session.to_lsid()) {
-                document.append(cstr!("lsid"), lsid);
-            }
+            document.append(cstr!("lsid"), to_raw(&retry.session.to_lsid())?);
             document.append(cstr!("txnNumber"), retry.number);
             document.append(cstr!("stmtId"), statement);
+            if let Some(result) = self.current_result() {
+                // What a repeated write is answered with, by whoever is primary then.
+                document.append(cstr!("retryResult"), to_raw(result)?);
+            }
         }
         document.append(cstr!("op"), entry.operation.letter());
-        document.append(cstr!("ns"), namespace);
-        document.append(cstr!("ui"), entry.collection.uuid.clone());
+        match (entry.operation, entry.collection) {
+            (Operation::Noop, _) | (_, None) => document.append(cstr!("ns"), ""),
+            (Operation::Command, Some(collection)) => {
+                document.append(cstr!("ns"), format!("{}.$cmd", collection.namespace.database));
+            }
+            (_, Some(collection)) => {
+                document.append(cstr!("ns"), collection.namespace.to_string());
+            }
+        }
+        if let Some(collection) = entry.collection {
+            document.append(cstr!("ui"), collection.uuid.clone());
+        }
         document.append(cstr!("o"), entry.object.to_owned());
         if let Some(target) = entry.target {
             document.append(cstr!("o2"), target.to_owned());
         }
         document.append(cstr!("ts"), timestamp);
-        document.append(cstr!("t"), self.node.term());
+        document.append(cstr!("t"), term);
         document.append(cstr!("v"), ENTRY_VERSION);
         document.append(cstr!("wall"), to_bson_date_time(self.now.wall));
-        let size = document.as_bytes().len() as u64;
-        let packed = u64::from(timestamp.time) << 32 | u64::from(timestamp.increment);
-        let key = record_key(oplog, RecordId(packed));
-        batch.insert(self.node.keyspaces().records, key, document.into_bytes());
-        self.adjust_totals(oplog, |totals| {
-            totals.documents += 1;
-            totals.bytes += size;
-        });
+        let op_time = OpTime::new(term, timestamp_from(timestamp));
+        let position = OpTimeAndWallTime { op_time, wall_time: self.now.wall };
+        self.put_entry(batch, document, position, undo);
+        Ok(())
     }
 }
 

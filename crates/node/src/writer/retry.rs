@@ -101,6 +101,10 @@ impl Writer<'_> {
         self.retry.as_ref()?.current.as_ref().map(|(statement, _)| *statement)
     }
 
+    pub(super) fn current_result(&self) -> Option<&Document> {
+        self.retry.as_ref()?.current.as_ref().map(|(_, result)| result)
+    }
+
     pub(super) fn is_retryable(&self) -> bool {
         self.retry.is_some()
     }
@@ -115,7 +119,7 @@ impl Writer<'_> {
     }
 
     /// Puts the result of a statement into the batch of its change.
-    pub(super) fn record(
+    pub(crate) fn record(
         &mut self,
         batch: &mut Batch,
         statement: i32,

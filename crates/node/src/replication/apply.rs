@@ -1,0 +1,318 @@
+//! Applying entries that another member wrote.
+//!
+//! Entries are applied in their order, each in one batch with its place in the log, so that a reader
+//! only ever sees the set's history up to some entry. Runs of inserts share a batch. Digest §9.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bson::{Binary, Document, RawDocument, RawDocumentBuf};
+use quorate_protocol::OpTimeAndWallTime;
+use quorate_query::diff::apply_oplog_update;
+use quorate_storage::key::RecordId;
+
+use super::oplog::{damaged, entry_position};
+use crate::catalog::{Collection, Index};
+use crate::context::Now;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::to_raw;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::writer::{Writer, index_keys_of};
+
+/// The most entries that are applied under one hold of the write lock.
+pub const MAX_APPLY_ENTRIES: usize = 5000;
+
+/// What an entry that does not fit the data means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// The data is what the log says: a misfit is damage.
+    Exact,
+    /// The data was copied while it changed, and may be ahead of the log.
+    Relaxed,
+}
+
+impl Node {
+    /// Appends copied entries to the log and applies them. Entries that are there already are left
+    /// out. Returns the last entry of the log.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails, or an entry does not fit the data.
+    pub fn apply(
+        &self,
+        entries: Vec<RawDocumentBuf>,
+        now: Now,
+    ) -> Result<OpTimeAndWallTime, CommandError> {
+        self.apply_as(entries, Fit::Exact, now)
+    }
+
+    pub(super) fn apply_as(
+        &self,
+        entries: Vec<RawDocumentBuf>,
+        fit: Fit,
+        now: Now,
+    ) -> Result<OpTimeAndWallTime, CommandError> {
+        let mut entries: VecDeque<_> = entries.into();
+        while !entries.is_empty() {
+            let rest = entries.split_off(entries.len().min(MAX_APPLY_ENTRIES));
+            self.write(now).apply(entries, fit)?;
+            entries = rest;
+        }
+        Ok(self.log_positions().written)
+    }
+}
+
+impl Writer<'_> {
+    fn apply(
+        &mut self,
+        mut entries: VecDeque<RawDocumentBuf>,
+        fit: Fit,
+    ) -> Result<(), CommandError> {
+        let last = self.node().log_positions().written.op_time;
+        while let Some(entry) = entries.front() {
+            if entry_position(entry)?.op_time > last {
+                break;
+            }
+            entries.pop_front();
+        }
+        while let Some(entry) = entries.pop_front() {
+            if entry.get_str("op").is_ok_and(|op| op == "i") {
+                let run = self.take_run(entry, &mut entries)?;
+                self.apply_inserts(run, fit)?;
+            } else {
+                self.replay([entry.clone()].into())?;
+                self.apply_one(&entry, fit)?;
+                self.log_unapplied()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The entry and the inserts into the same collection that follow it.
+    fn take_run(
+        &self,
+        first: RawDocumentBuf,
+        entries: &mut VecDeque<RawDocumentBuf>,
+    ) -> Result<VecDeque<RawDocumentBuf>, CommandError> {
+        let namespace = namespace_of(&first)?.to_owned();
+        let mut run = VecDeque::from([first]);
+        while entries.front().is_some_and(|next| {
+            next.get_str("op").is_ok_and(|op| op == "i")
+                && next.get_str("ns").is_ok_and(|ns| ns == namespace)
+        }) {
+            run.extend(entries.pop_front());
+        }
+        Ok(run)
+    }
+
+    fn apply_inserts(
+        &mut self,
+        run: VecDeque<RawDocumentBuf>,
+        fit: Fit,
+    ) -> Result<(), CommandError> {
+        let namespace = Namespace::parse(namespace_of(&run[0])?)?;
+        let Some(mut collection) = self.collection(&namespace) else {
+            for entry in run {
+                self.misfit(fit, &entry)?;
+                self.replay([entry].into())?;
+                self.log_unapplied()?;
+            }
+            return Ok(());
+        };
+        let mut documents = Vec::with_capacity(run.len());
+        let mut fresh = true;
+        for entry in &run {
+            let document = entry.get_document("o").map_err(|_| damaged("o"))?;
+            fresh &= self.find_by_id(&collection, document)?.is_none();
+            documents.push(document.to_owned());
+        }
+        if fresh {
+            self.replay(run)?;
+            let results = self.insert(&mut collection, documents, true, true)?;
+            return results.into_iter().collect();
+        }
+        for (entry, document) in run.into_iter().zip(documents) {
+            self.replay([entry].into())?;
+            self.put(&mut collection, document)?;
+        }
+        Ok(())
+    }
+
+    /// Inserts a document or puts it in place of the one with its `_id`.
+    pub(super) fn put(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        document: RawDocumentBuf,
+    ) -> Result<(), CommandError> {
+        match self.find_by_id(collection, &document)? {
+            Some((record, old)) => self.replace(collection, record, &old, document, true),
+            None => self.insert(collection, vec![document], true, true)?.into_iter().collect(),
+        }
+    }
+
+    fn apply_one(&mut self, entry: &RawDocument, fit: Fit) -> Result<(), CommandError> {
+        let operation = entry.get_str("op").map_err(|_| damaged("op"))?;
+        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+        match operation {
+            "n" => return Ok(()),
+            "c" => return self.apply_command(entry, object, fit),
+            _ => {}
+        }
+        let namespace = Namespace::parse(namespace_of(entry)?)?;
+        let Some(mut collection) = self.collection(&namespace) else {
+            return self.misfit(fit, entry);
+        };
+        match operation {
+            "u" => {
+                let id = entry.get_document("o2").map_err(|_| damaged("o2"))?;
+                match self.find_by_id(&collection, id)? {
+                    Some((record, old)) => {
+                        let change = Document::try_from(object)?;
+                        let new = apply_oplog_update(&Document::try_from(&*old)?, &change)?;
+                        let new = to_raw(&new)?;
+                        self.replace(&mut collection, record, &old, new, true)
+                    }
+                    None if object.get("$v").ok().flatten().is_some() => self.misfit(fit, entry),
+                    None => self.put(&mut collection, object.to_owned()),
+                }
+            }
+            "d" => match self.find_by_id(&collection, object)? {
+                Some((record, old)) => self.remove(&collection, record, &old),
+                None => Ok(()),
+            },
+            _ => Err(damaged("op")),
+        }
+    }
+
+    fn apply_command(
+        &mut self,
+        entry: &RawDocument,
+        object: &RawDocument,
+        fit: Fit,
+    ) -> Result<(), CommandError> {
+        let database = namespace_of(entry)?.strip_suffix(".$cmd").ok_or_else(|| damaged("ns"))?;
+        let command = Document::try_from(object).map_err(|_| damaged("o"))?;
+        let (name, target) = command.iter().next().ok_or_else(|| damaged("o"))?;
+        let target = target.as_str().ok_or_else(|| damaged("o"))?;
+        let namespace = match name.as_str() {
+            "renameCollection" => Namespace::parse(target)?,
+            _ => Namespace::new(database, target)?,
+        };
+        let found = self.collection(&namespace);
+        let mut rest = command.clone();
+        rest.remove(name);
+        if name == "create" {
+            return self.apply_create(entry, &namespace, found, rest, fit);
+        }
+        let Some(mut collection) = found else { return self.misfit(fit, entry) };
+        match name.as_str() {
+            "drop" => self.drop_collection(&collection),
+            "renameCollection" => {
+                let to = command.get_str("to").map_err(|_| damaged("o.to"))?;
+                self.rename_collection(&collection, &Namespace::parse(to)?)
+            }
+            "collMod" => {
+                let altered = altered(&collection, &rest)?;
+                self.alter_collection(altered, Some(command)).map(drop)
+            }
+            "createIndexes" => {
+                let spec = rest;
+                let index = spec.get_str("name").map_err(|_| damaged("o.name"))?;
+                if collection.index(index).is_some() {
+                    return Ok(());
+                }
+                self.build_index(&mut collection, spec, || Ok(()))
+            }
+            "dropIndexes" => {
+                let index = command.get_str("index").map_err(|_| damaged("o.index"))?;
+                self.drop_index(&mut collection, index)
+            }
+            _ => Err(damaged("o")),
+        }
+    }
+
+    fn apply_create(
+        &mut self,
+        entry: &RawDocument,
+        namespace: &Namespace,
+        found: Option<Arc<Collection>>,
+        mut options: Document,
+        fit: Fit,
+    ) -> Result<(), CommandError> {
+        options.remove("idIndex");
+        let uuid = uuid_of(entry)?;
+        match found {
+            Some(collection) if collection.uuid == uuid => return Ok(()),
+            Some(_) if fit == Fit::Exact => return self.misfit(fit, entry),
+            Some(collection) => self.drop_collection(&collection)?,
+            None => {}
+        }
+        self.create_with_uuid(namespace, options, uuid).map(drop)
+    }
+
+    /// The record and the document with the same `_id`.
+    pub(super) fn find_by_id(
+        &self,
+        collection: &Collection,
+        document: &RawDocument,
+    ) -> Result<Option<(RecordId, RawDocumentBuf)>, CommandError> {
+        let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
+            return Ok(None);
+        };
+        let keys = index_keys_of(index, document)?;
+        let Some(key) = keys.keys.iter().next() else { return Ok(None) };
+        let Some(record) = self.view().unique_record(index, key)? else { return Ok(None) };
+        Ok(self.view().record(collection, record)?.map(|found| (record, found)))
+    }
+
+    /// The entry has changed nothing; its place in the log is kept all the same.
+    fn log_unapplied(&mut self) -> Result<(), CommandError> {
+        if !self.has_replayed() {
+            return Ok(());
+        }
+        self.log_noop("")
+    }
+
+    fn misfit(&self, fit: Fit, entry: &RawDocument) -> Result<(), CommandError> {
+        match fit {
+            Fit::Relaxed => Ok(()),
+            Fit::Exact => Err(CommandError::new(
+                ErrorCode::INTERNAL_ERROR,
+                format!("the oplog entry {entry:?} does not fit the data; resync this member"),
+            )),
+        }
+    }
+}
+
+/// The collection with the options and the index specifications of a `collMod` entry.
+pub(super) fn altered(
+    collection: &Collection,
+    change: &Document,
+) -> Result<Collection, CommandError> {
+    let options = change.get_document("options").map_err(|_| damaged("o.options"))?.clone();
+    let namespace = collection.namespace.clone();
+    let mut altered =
+        Collection::new(namespace, collection.ident, collection.uuid.clone(), options)?;
+    let specs = change.get_array("indexes").map_err(|_| damaged("o.indexes"))?;
+    for index in &collection.indexes {
+        let spec = specs.iter().filter_map(|spec| spec.as_document());
+        let spec =
+            spec.into_iter().find(|spec| spec.get_str("name").is_ok_and(|name| name == index.name));
+        let mut changed = Index::from_spec(index.ident, spec.unwrap_or(&index.spec).clone())?;
+        changed.multikey = index.multikey;
+        altered.indexes.push(Arc::new(changed));
+    }
+    Ok(altered)
+}
+
+pub(super) fn namespace_of(entry: &RawDocument) -> Result<&str, CommandError> {
+    entry.get_str("ns").map_err(|_| damaged("ns"))
+}
+
+fn uuid_of(entry: &RawDocument) -> Result<Binary, CommandError> {
+    match entry.get_binary("ui") {
+        Ok(uuid) => Ok(Binary { subtype: uuid.subtype, bytes: uuid.bytes.to_vec() }),
+        Err(_) => Err(damaged("ui")),
+    }
+}

@@ -1,0 +1,155 @@
+//! The receiving end of an initial sync: everything is replaced by a copy of another member.
+//!
+//! Nothing here is logged. The copy is consistent only after the entries that were written
+//! meanwhile have been applied with [`Node::apply_cloned`]. Digest §10.
+
+use std::sync::Arc;
+
+use bson::{Binary, Document, RawDocumentBuf};
+use quorate_protocol::OpTimeAndWallTime;
+use quorate_storage::{Batch, Direction, KeyRange};
+
+use super::apply::Fit;
+use super::oplog::UNDO_ROW;
+use crate::context::Now;
+use crate::error::CommandError;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::writer::Totals;
+
+/// Keys removed in one batch.
+const WIPE_STEP: usize = 10_000;
+
+impl Node {
+    /// Removes all data but `local`, and the log, and forces that to disk. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub fn wipe(&self, now: Now) -> Result<(), CommandError> {
+        let Some(replication) = self.replication() else { return Ok(()) };
+        let mut writer = self.write(now);
+        writer.begin_cloning();
+        let collections: Vec<_> = self.catalog().collections().map(Arc::clone).collect();
+        for collection in collections {
+            if collection.namespace.database != "local" {
+                writer.drop_collection(&collection)?;
+            }
+        }
+        let records = self.keyspaces().records;
+        for (keyspace, range) in [
+            (records, KeyRange::prefix(&replication.oplog.prefix())),
+            (replication.keyspace, KeyRange::prefix(&[UNDO_ROW])),
+        ] {
+            loop {
+                let scan =
+                    writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
+                let mut batch = Batch::new();
+                for pair in scan.take(WIPE_STEP) {
+                    batch.remove(keyspace, pair?.0);
+                }
+                let done = batch.len() < WIPE_STEP;
+                writer.commit(batch)?;
+                if done {
+                    break;
+                }
+            }
+        }
+        writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());
+        let (committed, _) = self.durability();
+        self.sync_through(committed)?;
+        replication.reset(OpTimeAndWallTime::default());
+        Ok(())
+    }
+
+    /// Makes a collection like another member's.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or the description is wrong.
+    pub fn clone_collection(
+        &self,
+        namespace: &Namespace,
+        uuid: Binary,
+        options: Document,
+        now: Now,
+    ) -> Result<(), CommandError> {
+        let mut writer = self.write(now);
+        writer.begin_cloning();
+        if let Some(existing) = writer.collection(namespace) {
+            writer.drop_collection(&existing)?;
+        }
+        writer.create_with_uuid(namespace, options, uuid).map(drop)
+    }
+
+    /// Puts copied documents into a collection. A document that is there already is replaced.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub fn clone_documents(
+        &self,
+        namespace: &Namespace,
+        documents: Vec<RawDocumentBuf>,
+        now: Now,
+    ) -> Result<(), CommandError> {
+        let mut writer = self.write(now);
+        writer.begin_cloning();
+        let Some(mut collection) = writer.collection(namespace) else { return Ok(()) };
+        let results = writer.insert(&mut collection, documents.clone(), false, true)?;
+        for (result, document) in results.into_iter().zip(documents) {
+            if result.is_err() {
+                writer.put(&mut collection, document)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds an index of a copied collection.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or the documents do not allow the index.
+    pub fn clone_index(
+        &self,
+        namespace: &Namespace,
+        spec: Document,
+        now: Now,
+    ) -> Result<(), CommandError> {
+        let mut writer = self.write(now);
+        writer.begin_cloning();
+        let Some(mut collection) = writer.collection(namespace) else { return Ok(()) };
+        if spec.get_str("name").is_ok_and(|name| collection.index(name).is_some()) {
+            return Ok(());
+        }
+        writer.build_index(&mut collection, spec, || Ok(()))
+    }
+
+    /// Applies entries that were written while the data was copied, and logs them.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub fn apply_cloned(
+        &self,
+        entries: Vec<RawDocumentBuf>,
+        now: Now,
+    ) -> Result<OpTimeAndWallTime, CommandError> {
+        self.apply_as(entries, Fit::Relaxed, now)
+    }
+
+    /// Remembers that the data is consistent from this entry on, and forces all to disk. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub fn finish_clone(&self, at: OpTimeAndWallTime, now: Now) -> Result<(), CommandError> {
+        {
+            let mut writer = self.write(now);
+            let mut batch = Batch::new();
+            writer.put_min_valid(&mut batch, at)?;
+            writer.commit(batch)?;
+        }
+        self.sync_log().map(drop)
+    }
+}

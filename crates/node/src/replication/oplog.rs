@@ -1,0 +1,148 @@
+//! Reading `local.oplog.rs` from a position, in either direction.
+//!
+//! How entries are made is the writer's business. The record id of an entry is its timestamp, so that
+//! any position is one seek away. Digest §7.
+
+use std::ops::Bound;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Direction, KeyRange};
+use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time, to_bson_timestamp};
+
+use crate::catalog::Ident;
+use crate::error::{CommandError, ErrorCode};
+use crate::node::Node;
+use crate::records::{parse_record, record_key};
+
+/// The first byte of undo rows among the facts.
+pub(super) const UNDO_ROW: u8 = b'u';
+
+/// Entries read in one go, in order.
+#[derive(Clone, Debug, Default)]
+pub struct OplogEntries {
+    /// The entries, as BSON.
+    pub entries: Vec<RawDocumentBuf>,
+    /// The position of the last one.
+    pub last: Option<OpTimeAndWallTime>,
+}
+
+/// The position of an entry.
+///
+/// # Errors
+///
+/// If the entry has none.
+pub fn entry_position(entry: &RawDocument) -> Result<OpTimeAndWallTime, CommandError> {
+    let timestamp = entry.get_timestamp("ts").map_err(|_| damaged("ts"))?;
+    let term = entry.get_i64("t").map_err(|_| damaged("t"))?;
+    let wall = entry.get_datetime("wall").map_err(|_| damaged("wall"))?;
+    Ok(OpTimeAndWallTime {
+        op_time: OpTime::new(term, timestamp_from(timestamp)),
+        wall_time: date_time_from(wall),
+    })
+}
+
+pub(super) fn damaged(field: &str) -> CommandError {
+    CommandError::new(
+        ErrorCode::INTERNAL_ERROR,
+        format!("an oplog entry has no usable field {field}; resync this member"),
+    )
+}
+
+impl Node {
+    /// Entries from this timestamp on, at most so many and about so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or an entry is damaged.
+    pub fn read_oplog(
+        &self,
+        from: Bound<Timestamp>,
+        most: usize,
+        most_bytes: usize,
+    ) -> Result<OplogEntries, CommandError> {
+        let Some(replication) = self.replication() else { return Ok(OplogEntries::default()) };
+        let view = self.view();
+        let key =
+            |timestamp: Timestamp| record_key(replication.oplog, RecordId(timestamp.as_u64()));
+        let whole = KeyRange::prefix(&replication.oplog.prefix());
+        let start = match from {
+            Bound::Included(from) => Bound::Included(key(from)),
+            Bound::Excluded(from) => Bound::Excluded(key(from)),
+            Bound::Unbounded => whole.start,
+        };
+        let range = KeyRange { start, end: whole.end };
+        let scan = view.snapshot.scan(view.keyspaces.records, range, Direction::Forward)?;
+        let mut found = OplogEntries::default();
+        let mut bytes = 0;
+        for pair in scan.take(most) {
+            let entry = parse_record(&pair?.1)?;
+            bytes += entry.as_bytes().len();
+            found.last = Some(entry_position(&entry)?);
+            found.entries.push(entry);
+            if bytes >= most_bytes {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The positions of the newest entries, newest first, from this timestamp down.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or an entry is damaged.
+    pub fn read_oplog_backward(
+        &self,
+        below: Option<Timestamp>,
+        most: usize,
+    ) -> Result<Vec<OpTimeAndWallTime>, CommandError> {
+        let Some(replication) = self.replication() else { return Ok(Vec::new()) };
+        let view = self.view();
+        let whole = KeyRange::prefix(&replication.oplog.prefix());
+        let end = match below {
+            Some(below) => Bound::Excluded(record_key(replication.oplog, RecordId(below.as_u64()))),
+            None => whole.end,
+        };
+        let range = KeyRange { start: whole.start, end };
+        let scan = view.snapshot.scan(view.keyspaces.records, range, Direction::Backward)?;
+        scan.take(most).map(|pair| entry_position(&parse_record(&pair?.1)?)).collect()
+    }
+
+    /// The oldest entry; null if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or the entry is damaged.
+    pub fn oldest_entry(&self) -> Result<OpTime, CommandError> {
+        let first = self.read_oplog(Bound::Unbounded, 1, usize::MAX)?;
+        Ok(first.last.map_or(OpTime::NULL, |position| position.op_time))
+    }
+}
+
+pub(super) fn last_position(node: &Node, oplog: Ident) -> Result<OpTimeAndWallTime, CommandError> {
+    match node.view().scan_records(oplog, Direction::Backward)?.next() {
+        Some(pair) => entry_position(&parse_record(&pair?.1)?),
+        None => Ok(OpTimeAndWallTime::default()),
+    }
+}
+
+pub(super) fn undo_key(timestamp: Timestamp) -> Vec<u8> {
+    let mut key = vec![UNDO_ROW];
+    key.extend(timestamp.as_u64().to_be_bytes());
+    key
+}
+
+/// The first entry of a set: written with its configuration.
+pub(super) fn initiating_entry(timestamp: Timestamp, wall: WallTime) -> RawDocumentBuf {
+    rawdoc! {
+        "op": "n",
+        "ns": "",
+        "o": { "msg": "initiating set" },
+        "ts": to_bson_timestamp(timestamp),
+        "t": 0_i64,
+        "v": 2_i64,
+        "wall": to_bson_date_time(wall),
+    }
+}

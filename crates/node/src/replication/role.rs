@@ -1,0 +1,242 @@
+//! Which commands a member runs in its present state, and what `hello` says of it.
+//!
+//! Digest §12 and §13.
+
+use bson::{Bson, Document, doc};
+use quorate_protocol::{MemberState, ServerAddress};
+use quorate_replication::MemberHello;
+use quorate_wire::replica_set::optime_document;
+use quorate_wire::{to_bson_date_time, to_bson_object_id};
+
+use super::{Published, Replication};
+use crate::context::Command;
+use crate::dispatch::Effect;
+use crate::error::{CommandError, ErrorCode};
+use crate::node::Node;
+
+/// Refuses a command that this state does not allow.
+pub(crate) fn check_role(
+    node: &Node,
+    effect: Effect,
+    database: &str,
+    command: &Command,
+) -> Result<(), CommandError> {
+    let Some(replication) = node.replication() else { return Ok(()) };
+    let published = replication.published();
+    let published = published.as_deref();
+    if effect == Effect::Inspects || database == "local" || published.is_some_and(|p| p.writable) {
+        return Ok(());
+    }
+    let refused = match effect {
+        Effect::Writes => Some((ErrorCode::NOT_WRITABLE_PRIMARY, "not primary")),
+        _ if !published.is_some_and(|known| known.state.is_readable()) => Some((
+            ErrorCode::NOT_PRIMARY_OR_SECONDARY,
+            "node is not in primary or recovering state",
+        )),
+        // The cursor was opened under the preference of its find.
+        _ if command.name() == "getMore" || allows_secondary(&command.body) => None,
+        _ => Some((ErrorCode::NOT_PRIMARY_NO_SECONDARY_OK, "not primary and secondaryOk=false")),
+    };
+    match refused {
+        Some((code, message)) => Err(state_error(published, code, message)),
+        None => Ok(()),
+    }
+}
+
+/// State-change errors carry the topology version, so that clients can tell old news.
+fn state_error(published: Option<&Published>, code: ErrorCode, message: &str) -> CommandError {
+    let mut error = CommandError::new(code, message);
+    if let Some(published) = published {
+        let version = published.topology_version;
+        let version = doc! {
+            "processId": to_bson_object_id(version.process_id),
+            "counter": version.counter,
+        };
+        error.details.insert("topologyVersion", version);
+    }
+    error
+}
+
+fn allows_secondary(body: &Document) -> bool {
+    let preference = body.get_document("$readPreference");
+    preference.and_then(|preference| preference.get_str("mode")).is_ok_and(|mode| mode != "primary")
+}
+
+impl Replication {
+    /// Adds what clients need to errors that tell of a change of state: the topology version, and
+    /// that a retryable write may be repeated elsewhere.
+    pub(crate) fn complete(&self, error: &mut CommandError, retryable: bool) {
+        const RETRY: &str = "RetryableWriteError";
+        if !matches!(error.code.0, 10107 | 13435 | 13436 | 11600 | 11602 | 91 | 189) {
+            return;
+        }
+        if !error.details.contains_key("topologyVersion") {
+            let complete = state_error(self.published().as_deref(), error.code, &error.message);
+            error.details.extend(*complete.details);
+        }
+        if retryable && !error.labels.iter().any(|label| label == RETRY) {
+            error.labels.push(RETRY.to_owned());
+        }
+    }
+}
+
+/// What a member of a set adds to the reply to `hello`.
+pub(crate) fn append_hello(node: &Node, legacy: bool, reply: &mut Document) {
+    let Some(replication) = node.replication() else { return };
+    let writable_name = if legacy { "ismaster" } else { "isWritablePrimary" };
+    let Some(published) = replication.published() else {
+        reply.insert(writable_name, false);
+        reply.insert("secondary", false);
+        reply.insert("isreplicaset", true);
+        return;
+    };
+    let MemberHello { reply: known, secondary_delay_secs, builds_no_indexes, info, .. } =
+        &published.hello;
+    reply.insert(writable_name, known.is_writable_primary);
+    reply.insert("secondary", known.secondary);
+    if let Some(info) = info {
+        reply.insert("info", *info);
+        reply.insert("isreplicaset", true);
+        return;
+    }
+    let names = |addresses: &[ServerAddress]| -> Vec<Bson> {
+        addresses.iter().map(|address| Bson::from(address.as_str())).collect()
+    };
+    reply.insert("hosts", names(&known.hosts));
+    for (name, listed) in [("passives", &known.passives), ("arbiters", &known.arbiters)] {
+        if !listed.is_empty() {
+            reply.insert(name, names(listed));
+        }
+    }
+    reply.insert("setName", known.set_name.clone());
+    if let Some(version) = known.set_version {
+        reply.insert("setVersion", version.0 as i32);
+    }
+    if let Some(primary) = &known.primary {
+        reply.insert("primary", primary.as_str());
+    }
+    for (name, flag) in
+        [("arbiterOnly", known.arbiter_only), ("passive", known.passive), ("hidden", known.hidden)]
+    {
+        if flag {
+            reply.insert(name, true);
+        }
+    }
+    if *builds_no_indexes {
+        reply.insert("buildIndexes", false);
+    }
+    if let Some(delay) = secondary_delay_secs {
+        reply.insert("secondaryDelaySecs", *delay);
+    }
+    if !known.tags.is_empty() {
+        let tags: Document = known.tags.iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
+        reply.insert("tags", tags);
+    }
+    if let Some(me) = &known.me {
+        reply.insert("me", me.as_str());
+    }
+    if let Some(id) = known.election_id {
+        reply.insert("electionId", to_bson_object_id(id.0));
+    }
+    if published.state != MemberState::Arbiter {
+        reply.insert("lastWrite", last_write(replication));
+    }
+}
+
+fn last_write(replication: &Replication) -> Document {
+    let (last, committed) = (replication.last(), replication.commit_point());
+    doc! {
+        "opTime": optime_document(last.op_time),
+        "lastWriteDate": to_bson_date_time(last.wall_time),
+        "majorityOpTime": optime_document(committed.op_time),
+        "majorityWriteDate": to_bson_date_time(committed.wall_time),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bson::RawDocumentBuf;
+    use quorate_protocol::{
+        ElectionId, HelloReply, MonotonicTime, ObjectId, SetVersion, TagSet, TopologyVersion,
+        WallTime,
+    };
+    use quorate_storage::ModelStore;
+    use quorate_wire::parse_hello;
+
+    use super::*;
+    use crate::context::Now;
+    use crate::node::NodeOptions;
+
+    fn member() -> Node {
+        let now = Now { wall: WallTime(1), monotonic: MonotonicTime::ZERO };
+        let options = NodeOptions {
+            seed: 1,
+            host: "a:1".into(),
+            compressors: Vec::new(),
+            oplog_bytes: Some(1 << 20),
+            authentication: false,
+            max_connections: 1,
+        };
+        let node = Node::open(Arc::new(ModelStore::new()), options, now).unwrap();
+        node.join_replica_set(now).unwrap();
+        node
+    }
+
+    fn shown(node: &Node, hello: HelloReply, info: Option<&'static str>) -> HelloReply {
+        let topology_version =
+            TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 1 };
+        let hello = MemberHello {
+            reply: hello,
+            secondary_delay_secs: None,
+            builds_no_indexes: false,
+            majority: None,
+            info,
+        };
+        let state = MemberState::Secondary;
+        node.publish(Published { hello, topology_version, state, writable: false });
+        let mut reply = doc! { "ok": 1.0 };
+        append_hello(node, false, &mut reply);
+        parse_hello(&RawDocumentBuf::try_from(&reply).unwrap()).unwrap()
+    }
+
+    /// Digest §12: what a client reads is what the member said, for every kind.
+    #[test]
+    fn clients_read_back_what_each_kind_of_member_says() {
+        let node = member();
+        let address = |text: &str| text.parse::<ServerAddress>().unwrap();
+        let listed = HelloReply {
+            ok: true,
+            set_name: Some("rs0".into()),
+            set_version: Some(SetVersion(3)),
+            hosts: vec![address("a:1"), address("b:2")],
+            passives: vec![address("c:3")],
+            arbiters: vec![address("d:4")],
+            primary: Some(address("a:1")),
+            me: Some(address("a:1")),
+            ..HelloReply::default()
+        };
+        let tags: TagSet = [("dc", "east")].into_iter().collect();
+        let kinds = [
+            HelloReply {
+                is_writable_primary: true,
+                election_id: Some(ElectionId::from_term(7)),
+                ..listed.clone()
+            },
+            HelloReply { secondary: true, ..listed.clone() },
+            HelloReply { secondary: true, passive: true, tags, ..listed.clone() },
+            HelloReply { secondary: true, passive: true, hidden: true, ..listed.clone() },
+            HelloReply { arbiter_only: true, ..listed.clone() },
+            // STARTUP2, RECOVERING and ROLLBACK: a member that is neither.
+            HelloReply { primary: None, ..listed },
+        ];
+        for kind in kinds {
+            let mut read = shown(&node, kind.clone(), None);
+            assert!(read.last_write.take().is_some());
+            assert_eq!(read, kind);
+        }
+        let ghost = shown(&node, HelloReply::default(), Some("not initiated"));
+        assert!(ghost.is_replica_set && ghost.set_name.is_none() && ghost.hosts.is_empty());
+    }
+}

@@ -1,0 +1,249 @@
+//! Undoing entries that the set did not keep.
+//!
+//! Every entry that changes something leaves a row that says what was there before. The rows are
+//! kept until the entry is committed. Undoing goes backwards, one entry and one batch at a time: a
+//! crash in between leaves a shorter log and the data that belongs to it. Digest §11.
+
+use std::collections::BTreeSet;
+
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, Direction, KeyRange};
+
+use super::apply::{altered, namespace_of};
+use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
+use crate::catalog::{Catalog, Collection, Ident};
+use crate::context::Now;
+use crate::error::CommandError;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::records::{parse_record, record_key};
+use crate::writer::Writer;
+
+/// Undo rows removed in one step of maintenance.
+const TRIM_STEP: usize = 10_000;
+
+/// A document that a rollback takes away.
+#[derive(Clone, Debug)]
+pub struct Undo<'a> {
+    /// Its collection.
+    pub namespace: &'a str,
+    /// The document as it was before the rollback.
+    pub document: &'a RawDocument,
+}
+
+/// What a rollback came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RolledBack {
+    /// The last entry now.
+    pub last: OpTimeAndWallTime,
+    /// How many entries were undone.
+    pub entries: u64,
+}
+
+impl Node {
+    /// Undoes every entry after the common point, newest first, and forces that to disk. Each
+    /// document that is taken away or changed back is shown to `keep` before.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails, `keep` fails, or an entry cannot be undone.
+    pub fn roll_back_to(
+        &self,
+        common_point: OpTimeAndWallTime,
+        now: Now,
+        keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
+    ) -> Result<RolledBack, CommandError> {
+        let mut entries = 0;
+        let mut writer = self.write(now);
+        let Some(replication) = self.replication() else {
+            return Ok(RolledBack { last: common_point, entries });
+        };
+        loop {
+            let newest = writer.view().scan_records(replication.oplog, Direction::Backward)?.next();
+            let Some(pair) = newest else { break };
+            let entry = parse_record(&pair?.1)?;
+            let position = entry_position(&entry)?;
+            if position.op_time <= common_point.op_time {
+                break;
+            }
+            writer.undo(&entry, position.op_time, keep)?;
+            entries += 1;
+        }
+        let (committed, _) = self.durability();
+        self.sync_through(committed)?;
+        replication.reset(common_point);
+        Ok(RolledBack { last: common_point, entries })
+    }
+}
+
+impl Writer<'_> {
+    fn undo(
+        &mut self,
+        entry: &RawDocument,
+        at: OpTime,
+        keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let row = self.undo_row(at.timestamp)?;
+        self.begin_undo(at);
+        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+        let namespace = namespace_of(entry)?;
+        match entry.get_str("op").map_err(|_| damaged("op"))? {
+            "n" => {}
+            "c" => self.undo_command(&row.unwrap_or_default())?,
+            operation => {
+                let id = if operation == "u" { entry.get_document("o2") } else { Ok(object) };
+                let id = id.map_err(|_| damaged("o2"))?;
+                let parsed = Namespace::parse(namespace)?;
+                if let Some(mut collection) = self.collection(&parsed) {
+                    let found = self.find_by_id(&collection, id)?;
+                    if let Some((_, document)) = &found {
+                        keep(Undo { namespace, document })?;
+                    }
+                    match row.as_ref().and_then(|row| row.get_document("before").ok()) {
+                        Some(before) => {
+                            let before = RawDocumentBuf::try_from(before)?;
+                            self.put(&mut collection, before)?;
+                        }
+                        None => {
+                            if let Some((record, document)) = &found {
+                                self.remove(&collection, *record, document)?;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        self.finish_undo()
+    }
+
+    fn undo_row(&self, timestamp: Timestamp) -> Result<Option<Document>, CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(None) };
+        match self.view().snapshot.get(replication.keyspace, &undo_key(timestamp))? {
+            Some(bytes) => Ok(Some(Document::from_reader(&bytes[..])?)),
+            None => Ok(None),
+        }
+    }
+
+    fn undo_command(&mut self, undo: &Document) -> Result<(), CommandError> {
+        let text = |name: &str| undo.get_str(name).map_err(|_| damaged("undo"));
+        let namespace = Namespace::parse(text("ns")?)?;
+        let found = self.collection(&namespace);
+        match (text("undo")?, found) {
+            ("drop", Some(collection)) => self.drop_collection(&collection),
+            ("restore", _) => {
+                let row = undo.get_document("row").map_err(|_| damaged("undo"))?;
+                self.restore_collection(Collection::from_row(row)?)
+            }
+            ("rename", Some(collection)) => {
+                self.rename_collection(&collection, &Namespace::parse(text("to")?)?)
+            }
+            ("alter", Some(collection)) => {
+                let altered = altered(&collection, undo)?;
+                self.alter_collection(altered, Some(Document::new())).map(drop)
+            }
+            ("dropIndex", Some(mut collection)) => self.drop_index(&mut collection, text("index")?),
+            ("buildIndex", Some(mut collection)) => {
+                let spec = undo.get_document("spec").map_err(|_| damaged("undo"))?.clone();
+                self.build_index(&mut collection, spec, || Ok(()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The entry had no effect left to undo; it leaves the log all the same.
+    fn finish_undo(&mut self) -> Result<(), CommandError> {
+        if self.is_undoing() {
+            self.log_noop("")?;
+        }
+        Ok(())
+    }
+
+    /// The other half of undoing: takes the entry and its row out, with the change.
+    pub(super) fn unlog(&mut self, batch: &mut Batch, at: OpTime) {
+        let node = self.node();
+        if let Some(replication) = node.replication() {
+            let record = RecordId(at.timestamp.as_u64());
+            batch.remove(node.keyspaces().records, record_key(replication.oplog, record));
+            batch.remove(replication.keyspace, undo_key(at.timestamp));
+        }
+    }
+
+    /// Removes undo rows of entries that are committed. Returns whether there is more to do.
+    pub(crate) fn trim_undo(&mut self) -> Result<bool, CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(false) };
+        let committed = replication.commit_point().op_time.timestamp;
+        let range = KeyRange::prefix(&[UNDO_ROW]);
+        let scan = self.view().snapshot.scan(replication.keyspace, range, Direction::Forward)?;
+        let mut batch = Batch::new();
+        let limit = undo_key(committed);
+        for pair in scan.take(TRIM_STEP) {
+            let (key, _) = pair?;
+            if key[..] > limit[..] {
+                break;
+            }
+            batch.remove(replication.keyspace, key);
+        }
+        let more = batch.len() == TRIM_STEP;
+        self.commit(batch)?;
+        Ok(more)
+    }
+
+    /// What was dropped and may yet come back: its keys are no garbage.
+    pub(crate) fn restorable(&self) -> Result<BTreeSet<Ident>, CommandError> {
+        let mut idents = BTreeSet::new();
+        let Some(replication) = self.node().replication() else { return Ok(idents) };
+        let range = KeyRange::prefix(&[UNDO_ROW]);
+        let scan = self.view().snapshot.scan(replication.keyspace, range, Direction::Forward)?;
+        for pair in scan {
+            let (_, value) = pair?;
+            let row = Document::from_reader(&value[..])?;
+            let Ok(row) = row.get_document("row") else { continue };
+            let collection = Collection::from_row(row)?;
+            idents.insert(collection.ident);
+            idents.extend(collection.indexes.iter().map(|index| index.ident));
+        }
+        Ok(idents)
+    }
+}
+
+/// How to take the commands back that change the catalog.
+pub(crate) mod takes_back {
+    use super::*;
+
+    /// The undo row of a command, given the catalog before it.
+    pub(crate) fn of(command: &Document, collection: &Collection, before: &Catalog) -> Document {
+        let namespace = &collection.namespace;
+        let known = before.get(namespace);
+        let ns = namespace.to_string();
+        let text = |name: &str| command.get_str(name).unwrap_or_default();
+        match (command.keys().next().map_or("", String::as_str), known) {
+            ("create", _) => doc! { "undo": "drop", "ns": ns },
+            ("drop", Some(known)) => doc! { "undo": "restore", "ns": ns, "row": known.to_row() },
+            ("renameCollection", _) => {
+                doc! { "undo": "rename", "ns": text("to"), "to": text("renameCollection") }
+            }
+            ("collMod", Some(known)) => {
+                let mut undo = doc! { "undo": "alter", "ns": ns };
+                undo.extend(description(known));
+                undo
+            }
+            ("createIndexes", _) => {
+                doc! { "undo": "dropIndex", "ns": ns, "index": text("name") }
+            }
+            ("dropIndexes", Some(known)) => {
+                let spec = known.index(text("index")).map(|index| index.spec.clone());
+                doc! { "undo": "buildIndex", "ns": ns, "spec": spec.unwrap_or_default() }
+            }
+            _ => Document::new(),
+        }
+    }
+
+    /// The options and index specifications of a collection.
+    pub(crate) fn description(collection: &Collection) -> Document {
+        let specs = collection.indexes.iter().map(|index| Bson::from(index.spec.clone()));
+        let specs: Vec<Bson> = specs.collect();
+        doc! { "options": &collection.options, "indexes": specs }
+    }
+}

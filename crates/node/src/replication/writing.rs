@@ -1,0 +1,245 @@
+//! What the holder of the write lock knows about logging: which entry comes next, and in which of
+//! four ways a change is logged.
+
+use std::collections::VecDeque;
+
+use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, CommitSequence};
+use quorate_wire::to_bson_timestamp;
+
+use super::not_writable;
+use super::oplog::{entry_position, undo_key};
+use crate::error::CommandError;
+use crate::records::record_key;
+use crate::sessions::SessionId;
+use crate::writer::{Entry, Operation, RetryableWrite, Totals, Writer};
+
+/// A commit: what waits for the disk, and what waits for other members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Commit {
+    pub(crate) sequence: CommitSequence,
+    /// The last oplog entry that it wrote.
+    pub(crate) op_time: Option<OpTime>,
+}
+
+/// How changes are logged.
+#[derive(Default)]
+enum Mode {
+    /// As new entries.
+    #[default]
+    Append,
+    /// As these entries, which another member wrote.
+    Replay(VecDeque<RawDocumentBuf>),
+    /// Not at all: the data is a copy.
+    Clone,
+    /// By taking this entry out.
+    Undo(OpTime),
+    /// The entry is out; nothing else may change before the next.
+    Undone,
+}
+
+#[derive(Default)]
+pub(crate) struct LogState {
+    mode: Mode,
+    /// The last entry of the batch that is being made.
+    pending: Option<OpTimeAndWallTime>,
+    /// The last entry that this writer committed.
+    last: Option<OpTime>,
+    /// The term of an entry that is no client's.
+    noop_term: Option<Term>,
+    /// The retryable write that the replayed entries belong to.
+    replayed_write: Option<RetryableWrite>,
+}
+
+impl Writer<'_> {
+    /// The term of an entry that is written here.
+    pub(crate) fn term_of_entry(&self) -> Result<i64, CommandError> {
+        match (self.log_state.noop_term, self.node.replication()) {
+            (Some(term), _) => Ok(term.0),
+            (None, Some(replication)) => {
+                replication.writable_term().map(|term| term.0).ok_or_else(not_writable)
+            }
+            (None, None) => Ok(self.node.term()),
+        }
+    }
+
+    /// Logs a change in one of the other ways. Returns false if it is to be a new entry.
+    pub(crate) fn log_otherwise(
+        &mut self,
+        batch: &mut Batch,
+        undo: Option<&RawDocument>,
+    ) -> Result<bool, CommandError> {
+        if let Some(undone) = self.take_undone() {
+            if let Some(at) = undone {
+                self.unlog(batch, at);
+            }
+            return Ok(true);
+        }
+        if self.is_cloning() {
+            return Ok(true);
+        }
+        let Some((entry, position)) = self.take_replayed()? else { return Ok(false) };
+        self.replay_session(batch, &entry)?;
+        self.put_entry(batch, entry, position, undo);
+        Ok(true)
+    }
+
+    /// Adds an entry to the batch of its change.
+    pub(crate) fn put_entry(
+        &mut self,
+        batch: &mut Batch,
+        entry: RawDocumentBuf,
+        position: OpTimeAndWallTime,
+        undo: Option<&RawDocument>,
+    ) {
+        let Some(oplog) = self.node.oplog() else { return };
+        let timestamp = position.op_time.timestamp;
+        if let (Some(replication), Some(undo)) = (self.node.replication(), undo) {
+            let row = undo.as_bytes().to_vec();
+            batch.insert(replication.keyspace, undo_key(timestamp), row);
+        }
+        let size = entry.as_bytes().len() as u64;
+        let key = record_key(oplog, RecordId(timestamp.as_u64()));
+        batch.insert(self.node.keyspaces().records, key, entry.into_bytes());
+        self.adjust_totals(oplog, |totals: &mut Totals| {
+            totals.documents += 1;
+            totals.bytes += size;
+        });
+        self.log_state.pending = Some(position);
+    }
+
+    /// Remembers what a repeated write is answered with, as its primary does.
+    fn replay_session(
+        &mut self,
+        batch: &mut Batch,
+        entry: &RawDocument,
+    ) -> Result<(), CommandError> {
+        let (Ok(lsid), Ok(number), Ok(statement)) =
+            (entry.get_document("lsid"), entry.get_i64("txnNumber"), entry.get_i32("stmtId"))
+        else {
+            return Ok(());
+        };
+        let session = SessionId::from_lsid(&Document::try_from(lsid)?)?;
+        let same = self
+            .log_state
+            .replayed_write
+            .as_ref()
+            .is_some_and(|known| known.session == session && known.number == number);
+        if !same {
+            let write = RetryableWrite { session, number };
+            // An older number than the one known here is of no use to anybody.
+            if self.begin_retryable(Some(&write)).is_err() {
+                return Ok(());
+            }
+            self.log_state.replayed_write = Some(write);
+        }
+        let result = match entry.get_document("retryResult") {
+            Ok(result) => Document::try_from(result)?,
+            Err(_) => Document::new(),
+        };
+        self.record(batch, statement, result)
+    }
+
+    pub(crate) fn append_noop(
+        &mut self,
+        message: &str,
+        term: Term,
+    ) -> Result<OpTimeAndWallTime, CommandError> {
+        self.log_state.noop_term = Some(term);
+        self.log_noop(message)?;
+        self.log_state.noop_term = None;
+        Ok(self.node.log_positions().written)
+    }
+
+    /// Logs what changes nothing: a new entry, or one of the others'.
+    pub(super) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
+        let mut batch = Batch::new();
+        let object = rawdoc! { "msg": message };
+        let (operation, target) = (Operation::Noop, None);
+        let entry = Entry { operation, collection: None, object: &object, target, statement: None };
+        self.log(&mut batch, &entry, None)?;
+        self.commit(batch)
+    }
+
+    /// The changes that follow are those of these entries, in order.
+    pub(super) fn replay(&mut self, entries: VecDeque<RawDocumentBuf>) -> Result<(), CommandError> {
+        self.log_state.mode = Mode::Replay(entries);
+        Ok(())
+    }
+
+    pub(super) fn has_replayed(&self) -> bool {
+        matches!(&self.log_state.mode, Mode::Replay(entries) if !entries.is_empty())
+    }
+
+    /// Whether entries come from elsewhere, with all that they imply.
+    pub(crate) fn is_replaying(&self) -> bool {
+        !matches!(self.log_state.mode, Mode::Append)
+    }
+
+    /// The entry that the next change belongs to.
+    pub(super) fn take_replayed(
+        &mut self,
+    ) -> Result<Option<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
+        let Mode::Replay(entries) = &mut self.log_state.mode else { return Ok(None) };
+        let Some(entry) = entries.pop_front() else { return Ok(None) };
+        let position = entry_position(&entry)?;
+        self.advance_timestamp(position.op_time.timestamp);
+        Ok(Some((entry, position)))
+    }
+
+    pub(super) fn begin_cloning(&mut self) {
+        self.log_state.mode = Mode::Clone;
+    }
+
+    pub(super) fn is_cloning(&self) -> bool {
+        matches!(self.log_state.mode, Mode::Clone)
+    }
+
+    pub(super) fn begin_undo(&mut self, at: OpTime) {
+        self.log_state.mode = Mode::Undo(at);
+    }
+
+    pub(super) fn is_undoing(&self) -> bool {
+        matches!(self.log_state.mode, Mode::Undo(_))
+    }
+
+    /// The entry to take out with the next change; `Some(None)` if it is out already.
+    pub(super) fn take_undone(&mut self) -> Option<Option<OpTime>> {
+        match self.log_state.mode {
+            Mode::Undo(at) => {
+                self.log_state.mode = Mode::Undone;
+                Some(Some(at))
+            }
+            Mode::Undone => Some(None),
+            _ => None,
+        }
+    }
+
+    /// A batch is committed: see it, and tell of the entries in it.
+    pub(crate) fn after_commit(&mut self, sequence: CommitSequence) {
+        self.last_sequence = Some(sequence);
+        self.view = self.node.view();
+        if let Some(position) = self.log_state.pending.take() {
+            self.log_state.last = Some(position.op_time);
+            if let Some(replication) = self.node.replication() {
+                replication.appended(sequence, position);
+            }
+        }
+    }
+
+    /// The newest commit of this writer.
+    pub(crate) fn last_commit(&self) -> Option<Commit> {
+        let op_time = self.log_state.last;
+        self.last_sequence.map(|sequence| Commit { sequence, op_time })
+    }
+
+    /// Timestamps given out from now on are above this one.
+    pub(crate) fn advance_timestamp(&mut self, timestamp: Timestamp) {
+        let timestamp = to_bson_timestamp(timestamp);
+        if timestamp > self.state.last_timestamp {
+            self.state.last_timestamp = timestamp;
+        }
+    }
+}

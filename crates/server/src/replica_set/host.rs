@@ -1,0 +1,463 @@
+//! The task that owns the member: inputs in, outputs carried out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::RawDocumentBuf;
+use quorate_node::{LogPositions, Node, Published, entry_position};
+use quorate_protocol::{
+    HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress,
+    Term, TopologyVersion,
+};
+use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
+use quorate_replication::{
+    Contact, Event, FetchId, Input, Member, MemberOptions, Output, Recovered, Request,
+    RequestToken, WaiterId, WriteConcernError,
+};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::fetching::Fetched;
+use super::initial_sync::InitialSync;
+use super::peers::Peers;
+use super::threads::{Syncer, Worker};
+use super::write_concern::Acknowledgement;
+use super::{Answer, Inbox, Message, SetView, copying, fetching};
+use crate::clock::Clock;
+
+/// Messages taken before timers are looked at again.
+const MAX_MESSAGES_PER_TURN: usize = 256;
+
+/// Without a deadline the member is looked at this often all the same.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Between two attempts to listen to a primary that has nothing new.
+const SOURCE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long handing over may take when the process ends.
+const HAND_OVER: Duration = Duration::from_secs(1);
+
+/// What a host is made of.
+pub(super) struct Parts {
+    pub(super) node: Arc<Node>,
+    pub(super) clock: Clock,
+    pub(super) member_options: MemberOptions,
+    pub(super) rollback_directory: Option<PathBuf>,
+    pub(super) recovered: Recovered,
+    pub(super) receiver: mpsc::Receiver<Message>,
+    pub(super) inbox: Inbox,
+    pub(super) view: watch::Sender<SetView>,
+    pub(super) appended: watch::Sender<OpTimeAndWallTime>,
+    pub(super) topology: watch::Sender<()>,
+    pub(super) progress: Arc<Notify>,
+}
+
+/// Runs a member until its process ends or it cannot go on.
+pub(super) async fn run(parts: Parts) -> Result<(), String> {
+    let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
+    let Parts { node, inbox, progress, .. } = &parts;
+    let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone(), Arc::clone(progress));
+    let applier = worker("apply").map_err(thread_failed)?;
+    let persister = worker("persist").map_err(thread_failed)?;
+    let syncer = Syncer::default();
+    syncer.start(Arc::clone(node), inbox.clone(), Arc::clone(progress)).map_err(thread_failed)?;
+    let (wake, appended) = (syncer.clone(), parts.appended.clone());
+    node.on_append(Box::new(move |last| {
+        appended.send_replace(last);
+        wake.wake();
+    }));
+    let now = parts.clock.now();
+    let seed = now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 32);
+    let positions = node.log_positions();
+    let member = Member::new(parts.member_options.clone(), parts.recovered, seed, now.monotonic);
+    let host = Host {
+        member,
+        node: parts.node,
+        clock: parts.clock,
+        rollback_directory: parts.rollback_directory,
+        peers: Peers::new(parts.inbox.clone()),
+        inbox: parts.inbox,
+        view: parts.view,
+        topology: parts.topology,
+        progress: parts.progress,
+        applier,
+        persister,
+        syncer,
+        answers: BTreeMap::new(),
+        waiters: BTreeMap::new(),
+        fetching: None,
+        buffer: fetching::buffer(),
+        initial_sync: InitialSync::default(),
+        known: positions,
+        writable: false,
+        led: false,
+        shown: None,
+        commit_point: OpTimeAndWallTime::default(),
+        asked_for_source: None,
+        next_number: 1,
+        broken: None,
+    };
+    host.run(parts.receiver).await
+}
+
+/// A fetch under way, and what it brought that is not ordered yet.
+struct Fetching {
+    id: FetchId,
+    task: JoinHandle<()>,
+    after: OpTime,
+    waiting: VecDeque<(Vec<RawDocumentBuf>, Option<OwnedSemaphorePermit>)>,
+}
+
+pub(super) struct Host {
+    member: Member,
+    pub(super) node: Arc<Node>,
+    pub(super) clock: Clock,
+    rollback_directory: Option<PathBuf>,
+    peers: Peers,
+    pub(super) inbox: Inbox,
+    pub(super) view: watch::Sender<SetView>,
+    topology: watch::Sender<()>,
+    progress: Arc<Notify>,
+    pub(super) applier: Worker,
+    persister: Worker,
+    syncer: Syncer,
+    answers: BTreeMap<RequestToken, oneshot::Sender<Answer>>,
+    waiters: BTreeMap<WaiterId, oneshot::Sender<Result<(), WriteConcernError>>>,
+    fetching: Option<Fetching>,
+    buffer: Arc<Semaphore>,
+    pub(super) initial_sync: InitialSync,
+    /// What the member knows of the log.
+    known: LogPositions,
+    writable: bool,
+    /// Whether it was writable once: then its end is news for the others.
+    led: bool,
+    /// The version and the primary that clients were shown last.
+    shown: Option<(TopologyVersion, Option<MemberId>)>,
+    commit_point: OpTimeAndWallTime,
+    asked_for_source: Option<(MemberId, Term, MonotonicTime)>,
+    next_number: u64,
+    broken: Option<String>,
+}
+
+impl Host {
+    async fn run(mut self, mut receiver: mpsc::Receiver<Message>) -> Result<(), String> {
+        self.after_input();
+        let mut ending_at = None;
+        loop {
+            let now = self.clock.now().monotonic;
+            let due = self.member.next_deadline().map_or(IDLE, |deadline| deadline.since(now));
+            let progress = Arc::clone(&self.progress);
+            tokio::select! {
+                biased;
+                message = receiver.recv() => match message {
+                    Some(message) => {
+                        self.take(message, &mut ending_at);
+                        for _ in 0..MAX_MESSAGES_PER_TURN {
+                            let Ok(message) = receiver.try_recv() else { break };
+                            self.take(message, &mut ending_at);
+                        }
+                    }
+                    None => return Ok(()),
+                },
+                () = progress.notified() => self.feed_log(),
+                () = tokio::time::sleep(due) => {}
+            }
+            let now = self.clock.now().monotonic;
+            if self.member.next_deadline().is_some_and(|deadline| deadline <= now) {
+                self.feed(Input::Tick);
+            }
+            if let Some(broken) = self.broken.take() {
+                self.end();
+                return Err(broken);
+            }
+            if ending_at.is_some_and(|at| tokio::time::Instant::now() >= at)
+                || (ending_at.is_some() && self.has_handed_over())
+            {
+                self.end();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the set can do without this member: it does not lead, and somebody else may.
+    fn has_handed_over(&self) -> bool {
+        let status = self.member.status();
+        let alone = status.config().is_none_or(|config| config.members.len() < 2);
+        alone
+            || (status.state() != MemberState::Primary && status.primary() != status.me())
+                && (status.primary().is_some() || !self.led)
+    }
+
+    fn end(&mut self) {
+        self.cancel_fetch();
+        self.syncer.end();
+        self.node.set_writable(None, self.clock.now());
+    }
+
+    fn take(&mut self, message: Message, ending_at: &mut Option<tokio::time::Instant>) {
+        // A write that is waited for, or asked about, is in the log by now.
+        self.feed_log();
+        match message {
+            Message::Input(input) => {
+                if matches!(input, Input::ShutdownWanted) {
+                    *ending_at = Some(tokio::time::Instant::now() + HAND_OVER);
+                }
+                self.feed(input);
+            }
+            Message::Asked(request, answer) => {
+                let token = RequestToken(self.number());
+                self.answers.insert(token, answer);
+                self.feed(Input::RequestReceived { token, request });
+            }
+            Message::Wanted(Acknowledgement { op_time, concern, answer }) => {
+                let waiter = WaiterId(self.number());
+                self.waiters.insert(waiter, answer);
+                self.feed(Input::AcknowledgementWanted { waiter, op_time, concern });
+            }
+            Message::Fetched(fetched) => self.on_fetched(fetched),
+            Message::Inspect(look) => look(self.member.status(), self.clock.now()),
+            Message::Broken(why) => self.broken = Some(why),
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    pub(super) fn feed(&mut self, input: Input) {
+        self.member.handle(self.clock.now().monotonic, input);
+        self.after_input();
+    }
+
+    /// Tells the member how far the log is, before anything else happens to it.
+    fn feed_log(&mut self) {
+        if self.member.status().initial_sync().is_some() {
+            return;
+        }
+        let LogPositions { written, durable } = self.node.log_positions();
+        let before = std::mem::replace(&mut self.known, LogPositions { written, durable });
+        if written != before.written {
+            self.feed(Input::EntriesAppended { last: written });
+            self.feed(Input::Applied { last: written });
+        }
+        if durable != before.durable {
+            self.feed(Input::EntriesDurable { last: durable });
+        }
+    }
+
+    /// Shows what changed, then carries out what was ordered.
+    fn after_input(&mut self) {
+        self.show();
+        while let Some(output) = self.member.poll_output() {
+            self.carry_out(output);
+        }
+    }
+
+    /// Opens or closes the log for clients, and publishes what they see.
+    fn show(&mut self) {
+        let now = self.clock.now();
+        let status = self.member.status();
+        let writable = status.is_writable();
+        let commit_point = status.commit_point();
+        if commit_point != self.commit_point {
+            self.commit_point = commit_point;
+            self.node.set_commit_point(commit_point);
+        }
+        let view = SetView {
+            term: status.term(),
+            state: status.state(),
+            is_primary: status.me().is_some() && status.primary() == status.me(),
+            commit_point,
+            rollback_id: status.rollback_id(),
+            knows_primary: status.primary().is_some(),
+            majority_by_default: status.config().is_none_or(|config| {
+                implicit_default_write_concern(config) == ImplicitDefault::Majority
+            }),
+        };
+        self.view.send_if_modified(|known| {
+            let changed = *known != view;
+            *known = view;
+            changed
+        });
+        if writable != self.writable && !writable {
+            self.node.set_writable(None, now);
+        }
+        let version = status.topology_version();
+        let shown = Some((version, status.primary()));
+        if self.shown != shown {
+            let known_version = self.node.topology_version();
+            let hello = status.hello(HelloReply::default(), None);
+            let state = status.state();
+            if writable {
+                self.node.set_writable(Some(view.term), now);
+            }
+            self.node.publish(Published { hello, topology_version: version, state, writable });
+            let news = known_version != version;
+            self.shown = shown;
+            if news {
+                self.topology.send_replace(());
+            }
+        }
+        self.writable = writable;
+        self.led |= writable;
+        self.keep_a_source();
+    }
+
+    /// A member that is as new as its primary has nothing to choose a source by, and looks again
+    /// only every second. It listens to the primary meanwhile, so that the next entry reaches it at
+    /// once.
+    fn keep_a_source(&mut self) {
+        let status = self.member.status();
+        let idle = status.state() == MemberState::Secondary && status.sync_source().is_none();
+        let Some(primary) = status.primary().filter(|_| idle) else { return };
+        let leads = status.members().into_iter().any(|member| {
+            member.id == primary
+                && !member.is_self
+                && member.contact == Contact::Up
+                && member.state == MemberState::Primary
+                && member.applied.op_time >= status.written().op_time
+        });
+        let (now, term) = (self.clock.now().monotonic, status.term());
+        let lately = self.asked_for_source.is_some_and(|(whom, when, at)| {
+            (whom, when) == (primary, term) && now.since(at) < SOURCE_PATIENCE
+        });
+        let Some(address) = status.address_of(primary).filter(|_| leads && !lately) else {
+            return;
+        };
+        let request = Request::SyncFrom(address.clone());
+        self.asked_for_source = Some((primary, term, now));
+        let token = RequestToken(self.number());
+        self.member.handle(now, Input::RequestReceived { token, request });
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Event(event) => self.tell(&event),
+            Output::Persist { ticket, change } => {
+                let (inbox, clock) = (self.inbox.clone(), self.clock);
+                self.persister.add(Box::new(move |node| {
+                    node.persist(&change, clock.now())?;
+                    node.sync_log()?;
+                    inbox.post(Message::Input(Input::Persisted(ticket)));
+                    Ok(())
+                }));
+            }
+            Output::Send { request, to, message, timeout } => {
+                self.peers.send(request, &to, message, timeout);
+            }
+            Output::Respond { token, reply } => {
+                if let Some(answer) = self.answers.remove(&token) {
+                    // Whoever asked may have left.
+                    let _ = answer.send(reply);
+                }
+            }
+            Output::FetchFrom { fetch, source, after } => self.fetch_from(fetch, source, after),
+            Output::CancelFetch { fetch } => {
+                if self.fetching.as_ref().is_some_and(|fetching| fetching.id == fetch) {
+                    self.cancel_fetch();
+                }
+            }
+            Output::ApplyThrough { through, delay } => self.apply_through(through, delay),
+            Output::AppendNoop { reason, term } => {
+                if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
+                    self.broken = Some(error.message);
+                }
+                self.progress.notify_one();
+            }
+            Output::FindCommonPoint { fetch, source } => {
+                let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
+                tokio::spawn(copying::find_common_point(fetch, source, node, inbox));
+            }
+            Output::RollBackTo { common_point } => self.roll_back_to(common_point),
+            Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
+            Output::Acknowledge { waiter, result } => {
+                if let Some(answer) = self.waiters.remove(&waiter) {
+                    let _ = answer.send(result);
+                }
+            }
+            // The gate was closed before this was read.
+            Output::StopWrites => {}
+            Output::Halt(fatal) => self.broken = Some(fatal.to_string()),
+        }
+    }
+
+    fn tell(&mut self, event: &Event) {
+        match event {
+            Event::CommitPointAdvanced(_) => tracing::trace!("{event}"),
+            Event::ConfigInstalled { .. } => {
+                tracing::info!("{event}");
+                if let Some(config) = self.member.status().config().cloned() {
+                    self.peers.retain(|address| config.member_at(address).is_some());
+                }
+            }
+            _ => tracing::info!("{event}"),
+        }
+    }
+
+    fn fetch_from(&mut self, id: FetchId, source: ServerAddress, after: OpTime) {
+        self.cancel_fetch();
+        let term = self.member.status().term();
+        let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
+        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox));
+        self.fetching = Some(Fetching { id, task, after, waiting: VecDeque::new() });
+    }
+
+    fn cancel_fetch(&mut self) {
+        if let Some(fetching) = self.fetching.take() {
+            fetching.task.abort();
+        }
+    }
+
+    fn on_fetched(&mut self, fetched: Fetched) {
+        let Fetched { fetch, mut batch, mut entries, room } = fetched;
+        let Some(fetching) = self.fetching.as_mut().filter(|known| known.id == fetch) else {
+            return;
+        };
+        // The first entry is the one we have; it only shows that the logs agree.
+        let after = fetching.after;
+        entries
+            .retain(|entry| entry_position(entry).is_ok_and(|position| position.op_time > after));
+        if entries.is_empty() {
+            batch.last = None;
+        } else {
+            fetching.waiting.push_back((entries, room));
+        }
+        self.feed(Input::EntriesFetched { fetch, batch });
+    }
+
+    fn apply_through(&mut self, through: OpTime, delay: Duration) {
+        let Some(fetching) = &mut self.fetching else { return };
+        while let Some((entries, _)) = fetching.waiting.front() {
+            let last = entries.last().and_then(|entry| entry_position(entry).ok());
+            if last.is_none_or(|last| last.op_time > through) {
+                return;
+            }
+            let Some((entries, room)) = fetching.waiting.pop_front() else { return };
+            let clock = self.clock;
+            self.applier.add(Box::new(move |node| {
+                copying::wait_until_old_enough(&entries, delay, clock);
+                node.apply(entries, clock.now())?;
+                drop(room);
+                Ok(())
+            }));
+        }
+    }
+
+    fn roll_back_to(&mut self, common_point: OpTimeAndWallTime) {
+        let (clock, inbox) = (self.clock, self.inbox.clone());
+        let directory = self.rollback_directory.clone();
+        self.applier.add(Box::new(move |node| {
+            let mut files = copying::RollbackFiles::new(directory, clock);
+            let done =
+                node.roll_back_to(common_point, clock.now(), &mut |undo| files.keep(undo))?;
+            files.finish()?;
+            tracing::warn!(entries = done.entries, to = %done.last, "rolled back");
+            let min_valid = done.last.op_time;
+            inbox.post(Message::Input(Input::RolledBack { last: done.last, min_valid }));
+            Ok(())
+        }));
+    }
+}

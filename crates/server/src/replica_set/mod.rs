@@ -1,0 +1,261 @@
+//! The host of a [`quorate_replication::Member`]: sockets, threads and clocks around its decisions.
+//!
+//! ```text
+//!   connections ──┐                      ┌──▶ peers (one task each) ──▶ other members
+//!   peers ────────┼─▶ inbox ─▶ Host ─────┼──▶ fetch task ──▶ applier thread ──▶ Node
+//!   threads ──────┘   (owns the Member)  └──▶ persist thread, syncing thread
+//! ```
+//!
+//! One task owns the member, feeds it whatever happened and carries out what it orders; it never
+//! waits for a disk or a socket. Rules live in `quorate-replication`, documents in `quorate-wire`,
+//! the log in `quorate-node`. See `docs` and the digest for the protocol.
+
+mod client;
+mod commands;
+mod copying;
+mod fetching;
+mod host;
+mod initial_sync;
+mod peers;
+mod read_concern;
+mod source;
+mod status;
+mod stream;
+mod threads;
+mod write_concern;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bson::{Document, RawDocumentBuf, doc};
+use quorate_node::{Command, CommandError, ErrorCode, Node};
+use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_replication::{Input, MemberOptions, Reply, Request, Status};
+use quorate_wire::replica_set::config_document;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::clock::Clock;
+
+pub(crate) use read_concern::ReadConcern;
+pub(crate) use source::OplogStream;
+pub(crate) use write_concern::Acknowledgement;
+
+/// Messages to the host that wait. Each connection has at most one, each peer and thread a few, and
+/// fetched batches are bounded by their buffer: together they never fill it.
+const MAX_INBOX: usize = 262_144;
+
+/// How this member takes part in a set.
+#[derive(Clone, Debug)]
+pub struct ReplicaSetOptions {
+    /// The name of the set.
+    pub set_name: String,
+    /// The addresses by which others may list this member.
+    pub own_addresses: Vec<ServerAddress>,
+    /// Where documents that a rollback removes are kept; nowhere, for a member in memory.
+    pub rollback_directory: Option<PathBuf>,
+}
+
+/// What connections see of the set without asking the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SetView {
+    pub(crate) term: Term,
+    pub(crate) state: MemberState,
+    pub(crate) is_primary: bool,
+    pub(crate) commit_point: OpTimeAndWallTime,
+    pub(crate) rollback_id: i32,
+    pub(crate) knows_primary: bool,
+    /// Whether writes without a write concern wait for a majority.
+    pub(crate) majority_by_default: bool,
+}
+
+type Answer = Result<Reply, quorate_replication::CommandError>;
+type Inspection = Box<dyn FnOnce(Status<'_>, quorate_node::Now) + Send>;
+
+/// What the host is told.
+enum Message {
+    Input(Input),
+    Asked(Request, oneshot::Sender<Answer>),
+    Wanted(Acknowledgement),
+    Fetched(fetching::Fetched),
+    Inspect(Inspection),
+    /// A thread could not do its work: going on would break promises.
+    Broken(String),
+}
+
+/// The way to the host.
+#[derive(Clone)]
+struct Inbox(mpsc::Sender<Message>);
+
+impl Inbox {
+    /// Leaves a message. The inbox has room for everybody who can leave one.
+    fn post(&self, message: Message) {
+        if self.0.try_send(message).is_err() {
+            tracing::debug!("the replica set host is gone or overloaded");
+        }
+    }
+}
+
+/// A handle of the replica set for connections.
+pub(crate) struct ReplicaSet {
+    inbox: Inbox,
+    node: Arc<Node>,
+    clock: Clock,
+    view: watch::Receiver<SetView>,
+    /// The last entry, changed with every append.
+    appended: watch::Sender<OpTimeAndWallTime>,
+    parts: Mutex<Option<host::Parts>>,
+}
+
+impl ReplicaSet {
+    /// Prepares the host. Nothing runs before [`start`](Self::start).
+    pub(crate) fn new(
+        node: Arc<Node>,
+        clock: Clock,
+        options: ReplicaSetOptions,
+        topology: watch::Sender<()>,
+    ) -> Result<Self, CommandError> {
+        let recovered = node.join_replica_set(clock.now())?;
+        let (sender, receiver) = mpsc::channel(MAX_INBOX);
+        let inbox = Inbox(sender);
+        let (view_sender, view) = watch::channel(SetView {
+            term: recovered.term,
+            state: MemberState::Startup,
+            is_primary: false,
+            commit_point: OpTimeAndWallTime::default(),
+            rollback_id: recovered.rollback_id,
+            knows_primary: false,
+            majority_by_default: true,
+        });
+        let appended = watch::Sender::new(recovered.last);
+        let parts = host::Parts {
+            node: Arc::clone(&node),
+            clock,
+            member_options: member_options(&node, &options),
+            rollback_directory: options.rollback_directory,
+            recovered,
+            receiver,
+            inbox: inbox.clone(),
+            view: view_sender,
+            appended: appended.clone(),
+            topology,
+            progress: Arc::new(Notify::new()),
+        };
+        Ok(Self { inbox, node, clock, view, appended, parts: Mutex::new(Some(parts)) })
+    }
+
+    /// Starts the host and its threads. Ends with an error if the member cannot go on.
+    pub(crate) async fn run(&self) -> Result<(), String> {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match parts {
+            Some(parts) => host::run(parts).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn view(&self) -> watch::Receiver<SetView> {
+        self.view.clone()
+    }
+
+    pub(crate) fn appended(&self) -> watch::Receiver<OpTimeAndWallTime> {
+        self.appended.subscribe()
+    }
+
+    /// Answers a command of the replica set; none if it is not one.
+    pub(crate) async fn answer(&self, command: &Command) -> Option<RawDocumentBuf> {
+        let name = command.name();
+        let replies = match name {
+            "replSetGetStatus" => self.inspect(status::status_document).await,
+            "replSetGetConfig" => self.inspect(get_config).await,
+            "replSetGetRBID" => {
+                self.inspect(|status, _| Ok(doc! { "rbid": status.rollback_id(), "ok": 1.0 })).await
+            }
+            "quorateExplainElection" => self.inspect(status::explanation_document).await,
+            _ => match commands::request(&command.body)? {
+                Ok(request) => self.ask(request).await,
+                Err(error) => Err(error),
+            },
+        };
+        let document = replies.unwrap_or_else(|error| error.reply());
+        RawDocumentBuf::try_from(&document).ok()
+    }
+
+    async fn ask(&self, request: Request) -> Result<Document, CommandError> {
+        let initiating = matches!(&request, Request::Initiate(None));
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Asked(request, sender));
+        match receiver.await {
+            Ok(Ok(reply)) => {
+                let mut document = commands::reply_document(&reply);
+                if initiating {
+                    document.insert("info2", "no configuration specified. Using a default one");
+                    document.insert("me", self.node.options().host.as_str());
+                }
+                Ok(document)
+            }
+            Ok(Err(error)) => Err(CommandError::new(ErrorCode(error.code()), error.to_string())),
+            Err(_) => Err(ending()),
+        }
+    }
+
+    async fn inspect(
+        &self,
+        look: impl FnOnce(Status<'_>, quorate_node::Now) -> Result<Document, CommandError>
+        + Send
+        + 'static,
+    ) -> Result<Document, CommandError> {
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Inspect(Box::new(move |status, now| {
+            // A client that has left does not care.
+            let _ = sender.send(look(status, now));
+        })));
+        receiver.await.unwrap_or_else(|_| Err(ending()))
+    }
+
+    /// Where the oplog stream that a command asks for begins.
+    pub(crate) fn stream_wanted(&self, command: &Command) -> Option<OpTime> {
+        stream::wanted(&command.body)
+    }
+
+    /// The process is about to end: the member hands over first.
+    pub(crate) fn shut_down(&self) {
+        self.inbox.post(Message::Input(Input::ShutdownWanted));
+    }
+}
+
+fn ending() -> CommandError {
+    CommandError::new(ErrorCode::SHUTDOWN_IN_PROGRESS, "the member is shutting down; ask another")
+}
+
+fn get_config(status: Status<'_>, _now: quorate_node::Now) -> Result<Document, CommandError> {
+    match status.config() {
+        Some(config) => {
+            let committed = status.commit_point() != OpTimeAndWallTime::default();
+            let mut document = config_document(config);
+            // Whether a member is newly added is the set's own business.
+            if let Ok(members) = document.get_array_mut("members") {
+                for member in members.iter_mut().filter_map(|member| member.as_document_mut()) {
+                    member.remove("newlyAdded");
+                }
+            }
+            Ok(doc! { "config": document, "commitmentStatus": committed, "ok": 1.0 })
+        }
+        None => Err(CommandError::new(
+            ErrorCode(94),
+            "no replset config has been received; run rs.initiate() on one member",
+        )),
+    }
+}
+
+fn member_options(node: &Node, options: &ReplicaSetOptions) -> MemberOptions {
+    // The process id is the node's, so that both speak of one process.
+    let process_id = node.topology_version().process_id;
+    let mut set_id = process_id.bytes();
+    set_id[11] ^= 0x5a;
+    MemberOptions {
+        set_name: options.set_name.clone(),
+        own_addresses: options.own_addresses.clone(),
+        process_id,
+        new_replica_set_id: quorate_protocol::ObjectId::from_bytes(set_id),
+        allowances: quorate_replication::config_check::Allowances::default(),
+    }
+}

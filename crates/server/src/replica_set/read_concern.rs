@@ -1,0 +1,91 @@
+//! Read concerns: a reply is held back until what it shows cannot be lost.
+//!
+//! A majority read is a local read whose reply waits until the commit point has reached the entry it
+//! was read at. A linearizable one proves besides that this member is still the primary: by an entry
+//! that a majority acknowledges after the read. Digest §6.
+
+use std::time::Duration;
+
+use quorate_node::{Command, CommandError, ErrorCode};
+use quorate_replication::WriteConcern;
+
+use super::write_concern::Wanted;
+use super::{ReplicaSet, ending};
+
+/// How long a read waits for a majority unless its `maxTimeMS` says so.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a read wants to be sure of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadConcern {
+    /// What it shows is on a majority.
+    Majority,
+    /// And nothing newer was acknowledged before it was asked.
+    Linearizable,
+}
+
+impl ReadConcern {
+    /// The read concern of a command, if it needs other members.
+    pub(crate) fn of(command: &Command) -> Option<Self> {
+        let concern = command.body.get_document("readConcern").ok()?;
+        match concern.get_str("level").ok()? {
+            "majority" | "snapshot" => Some(Self::Majority),
+            "linearizable" => Some(Self::Linearizable),
+            _ => None,
+        }
+    }
+}
+
+impl ReplicaSet {
+    /// Returns once a read that has just been made is as sure as wanted.
+    pub(crate) async fn confirm(
+        &self,
+        concern: ReadConcern,
+        max_time: Option<Duration>,
+    ) -> Result<(), CommandError> {
+        let late = || {
+            CommandError::new(
+                ErrorCode::MAX_TIME_MS_EXPIRED,
+                "operation exceeded time limit while waiting for a majority",
+            )
+        };
+        let waiting = async {
+            match concern {
+                ReadConcern::Majority => self.wait_until_committed().await,
+                ReadConcern::Linearizable => self.prove_leadership().await,
+            }
+        };
+        let waited = tokio::time::timeout(max_time.unwrap_or(PATIENCE), waiting).await;
+        waited.unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn wait_until_committed(&self) -> Result<(), CommandError> {
+        let read_at = self.node.log_positions().written.op_time;
+        let mut view = self.view();
+        let rollback_id = view.borrow().rollback_id;
+        let settled = view.wait_for(|view| {
+            view.commit_point.op_time >= read_at || view.rollback_id != rollback_id
+        });
+        let after = *settled.await.map_err(|_| ending())?;
+        if after.commit_point.op_time >= read_at {
+            Ok(())
+        } else {
+            Err(CommandError::new(
+                ErrorCode::OPERATION_FAILED,
+                "what was read has been rolled back; read again",
+            ))
+        }
+    }
+
+    async fn prove_leadership(&self) -> Result<(), CommandError> {
+        let proof = self.node.append_proof(self.clock.now())?;
+        let wanted = Wanted::new(WriteConcern::majority());
+        match self.acknowledge(wanted, Some(proof.op_time)).await {
+            None => Ok(()),
+            Some(error) => Err(CommandError::new(
+                ErrorCode(error.get_i32("code").unwrap_or(189)),
+                error.get_str("errmsg").unwrap_or_default().to_owned(),
+            )),
+        }
+    }
+}

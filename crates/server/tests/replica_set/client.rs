@@ -1,0 +1,46 @@
+//! A client that sends one command to one member and waits for the reply.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf};
+use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+
+/// A member that does not answer for this long has failed the test.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Client {
+    stream: TcpStream,
+    decoder: Decoder,
+}
+
+impl Client {
+    pub(crate) fn connect(port: u16) -> std::io::Result<Self> {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        Ok(Self { stream, decoder: Decoder::new() })
+    }
+
+    /// The reply to a command, which may be a refusal.
+    pub(crate) fn run(&mut self, command: &Document) -> std::io::Result<Document> {
+        let body = RawDocumentBuf::try_from(command).unwrap();
+        let mut bytes = Vec::new();
+        let (id, none) = (RequestId(1), RequestId(0));
+        MsgWriter::new(&mut bytes, id, none, MsgFlags::NONE, &body).finish(None).unwrap();
+        self.stream.write_all(&bytes)?;
+        loop {
+            if let Some(message) = self.decoder.next_message().unwrap() {
+                let Payload::Msg(msg) = &message.payload else { panic!("a reply is an OP_MSG") };
+                return Ok(Document::try_from(msg.body()).unwrap());
+            }
+            let mut chunk = [0; 16 * 1024];
+            let read = self.stream.read(&mut chunk)?;
+            if read == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            self.decoder.feed(&chunk[..read]);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Replica sets of real processes: elections, replication, crashes, copies.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod client;
+mod set;
+
+use std::time::Instant;
+
+use bson::{Bson, doc};
+use set::Set;
+
+const PRIMARY_ONLY: Bson = Bson::Int32(1);
+
+fn majority() -> Bson {
+    Bson::from("majority")
+}
+
+#[test]
+fn a_member_is_a_ghost_until_it_is_initiated_and_primary_afterwards() {
+    let set = Set::start(1);
+    let ghost = set.ok(0, doc! { "hello": 1 });
+    assert_eq!(ghost.get_bool("isreplicaset").ok(), Some(true));
+    assert!(!ghost.contains_key("setName"), "{ghost}");
+    let refused = set.run(0, doc! { "replSetGetStatus": 1 }).unwrap();
+    assert_eq!(refused.get_i32("code").ok(), Some(94));
+    assert_eq!(
+        set.insert(0, doc! { "_id": 1 }, PRIMARY_ONLY).unwrap_err().matches("10107").count(),
+        1
+    );
+
+    set.ok(0, doc! { "replSetInitiate": {} });
+    assert_eq!(set.primary(), 0);
+    let hello = set.ok(0, doc! { "hello": 1 });
+    assert_eq!(hello.get_str("setName").ok(), Some("rs0"));
+    assert_eq!(hello.get_str("me").unwrap(), hello.get_str("primary").unwrap());
+    assert!(hello.get_object_id("electionId").is_ok());
+    assert!(hello.get_document("lastWrite").unwrap().contains_key("majorityOpTime"));
+    set.insert(0, doc! { "_id": 1 }, majority()).unwrap();
+    let again = set.run(0, doc! { "replSetInitiate": {} }).unwrap();
+    assert_eq!(again.get_i32("code").ok(), Some(23));
+}
+
+#[test]
+fn an_awaited_hello_is_answered_when_the_state_changes() {
+    let set = Set::start(1);
+    let hello = set.ok(0, doc! { "hello": 1 });
+    let version = hello.get_document("topologyVersion").unwrap().clone();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            set.ok(
+                0,
+                doc! {
+                    "hello": 1, "topologyVersion": version.clone(), "maxAwaitTimeMS": 15_000,
+                },
+            )
+        });
+        set.ok(0, doc! { "replSetInitiate": {} });
+        let reply = waiting.join().unwrap();
+        let counter = reply.get_document("topologyVersion").unwrap().get_i64("counter").unwrap();
+        assert!(counter > version.get_i64("counter").unwrap(), "{reply}");
+    });
+    assert!(start.elapsed().as_secs() < 10, "it did not wait out its time");
+}
+
+#[test]
+fn three_members_survive_kill_9_of_their_primary_without_losing_a_majority_write() {
+    let mut set = Set::initiated(3);
+    let first = set.primary();
+    for id in 0..200 {
+        set.insert(first, doc! { "_id": id }, majority()).unwrap();
+    }
+    let secondary = (first + 1) % 3;
+    let refusal = set.insert(secondary, doc! { "_id": "no" }, PRIMARY_ONLY).unwrap_err();
+    assert!(refusal.contains("10107") && refusal.contains("topologyVersion"), "{refusal}");
+
+    set.kill(first);
+    let start = Instant::now();
+    let second = set.primary();
+    let gap = start.elapsed();
+    assert_ne!(second, first);
+    assert!(gap.as_millis() < 2_000, "the crash shortcut was not taken: {gap:?}");
+    for id in 200..300 {
+        set.insert(second, doc! { "_id": id }, majority()).unwrap();
+    }
+    set.restart(first);
+    set.wait_for_state(first, "SECONDARY");
+    assert_eq!(set.wait_until_identical(), 300);
+    let status = set.ok(second, doc! { "replSetGetStatus": 1 });
+    assert_eq!(status.get_array("members").unwrap().len(), 3);
+}
+
+#[test]
+fn a_write_that_a_majority_does_not_have_is_an_error_beside_the_write() {
+    let mut set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0 }, majority()).unwrap();
+    for place in (0..3).filter(|place| *place != primary) {
+        set.kill(place);
+    }
+    let command = doc! {
+        "insert": "c", "documents": [{ "_id": 1 }], "$db": "db",
+        "writeConcern": { "w": "majority", "wtimeout": 100 },
+    };
+    let reply = set.ok(primary, command);
+    assert_eq!(reply.get_i32("n").ok(), Some(1));
+    let error = reply.get_document("writeConcernError").unwrap();
+    assert_eq!(error.get_i32("code").ok(), Some(64), "{reply}");
+    // A read that must be sure waits in vain too; one that need not sees the write.
+    let read = |level: &str| {
+        doc! {
+            "find": "c", "filter": { "_id": 1 }, "$db": "db", "maxTimeMS": 200,
+            "readConcern": { "level": level },
+        }
+    };
+    let local = set.ok(primary, read("local"));
+    let batch = local.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+    assert_eq!(batch, [doc! { "_id": 1 }.into()]);
+    for level in ["majority", "linearizable"] {
+        let reply = set.run(primary, read(level)).unwrap();
+        assert_eq!(reply.get_i32("code").ok(), Some(50), "{level}: {reply}");
+    }
+    let command = doc! {
+        "insert": "c", "documents": [{ "_id": 2 }], "$db": "db", "writeConcern": { "w": 5 },
+    };
+    let reply = set.ok(primary, command);
+    let error = reply.get_document("writeConcernError").unwrap();
+    assert_eq!(error.get_i32("code").ok(), Some(100), "{reply}");
+}
+
+#[test]
+fn a_step_down_hands_over_and_loses_nothing() {
+    let set = Set::initiated(3);
+    let first = set.primary();
+    for id in 0..50 {
+        set.insert(first, doc! { "_id": id }, majority()).unwrap();
+    }
+    set.ok(first, doc! { "replSetStepDown": 60 });
+    let start = Instant::now();
+    let second = set.primary();
+    assert_ne!(second, first);
+    for level in ["majority", "linearizable"] {
+        let read = doc! { "count": "c", "$db": "db", "readConcern": { "level": level } };
+        assert_eq!(set.ok(second, read).get_i32("n").ok(), Some(50));
+    }
+    set.insert(second, doc! { "_id": 50 }, majority()).unwrap();
+    assert!(start.elapsed().as_millis() < 3_000, "{:?}", start.elapsed());
+    assert_eq!(set.wait_until_identical(), 51);
+}
+
+#[test]
+fn writes_of_an_isolated_primary_are_rolled_back_into_files() {
+    let mut set = Set::start(3);
+    let mut config = set.config();
+    // The others come back to a set without a primary, and wait for it this long.
+    config.insert("settings", doc! { "electionTimeoutMillis": 1000 });
+    set.ok(0, doc! { "replSetInitiate": config });
+    let first = set.primary();
+    set.insert(first, doc! { "_id": "kept" }, Bson::Int32(3)).unwrap();
+    let others: Vec<usize> = (0..3).filter(|place| *place != first).collect();
+    for place in &others {
+        set.kill(*place);
+    }
+    // Nobody hears of these.
+    for id in 0..5 {
+        set.insert(first, doc! { "_id": id, "lost": true }, PRIMARY_ONLY).unwrap();
+    }
+    set.kill(first);
+    for place in &others {
+        set.restart(*place);
+    }
+    let second = set.primary();
+    set.insert(second, doc! { "_id": "after" }, majority()).unwrap();
+    set.restart(first);
+    set.wait_for_state(first, "SECONDARY");
+    assert_eq!(set.wait_until_identical(), 2);
+    let files: Vec<_> = std::fs::read_dir(set.data(first).join("rollback/db.c"))
+        .unwrap()
+        .map(|file| std::fs::read(file.unwrap().path()).unwrap())
+        .collect();
+    assert_eq!(files.len(), 1);
+    let mut kept = &files[0][..];
+    let mut documents = Vec::new();
+    while !kept.is_empty() {
+        documents.push(bson::Document::from_reader(&mut kept).unwrap());
+    }
+    assert_eq!(documents.len(), 5, "{documents:?}");
+    assert!(documents.iter().all(|document| document.get_bool("lost").ok() == Some(true)));
+}
+
+#[test]
+fn members_join_and_leave_a_live_set_and_a_wiped_one_copies_everything() {
+    let mut set = Set::initiated(3);
+    let primary = set.primary();
+    for id in 0..500 {
+        set.insert(primary, doc! { "_id": id, "text": "x".repeat(100) }, majority()).unwrap();
+    }
+    let index = doc! { "key": { "text": 1, "_id": 1 }, "name": "text" };
+    set.ok(primary, doc! { "createIndexes": "c", "indexes": [index], "$db": "db" });
+
+    let wiped = (primary + 1) % 3;
+    set.kill(wiped);
+    std::fs::remove_dir_all(set.data(wiped)).unwrap();
+    set.restart(wiped);
+    set.wait_for_state(wiped, "SECONDARY");
+    assert_eq!(set.wait_until_identical(), 500);
+
+    let added = set.add();
+    let reconfigure = |set: &Set, change: &dyn Fn(&mut Vec<Bson>)| {
+        set.wait("a reconfig", || {
+            let mut config = set.ok(primary, doc! { "replSetGetConfig": 1 });
+            let config = config.get_document_mut("config").unwrap();
+            let version = config.get_i32("version").unwrap();
+            config.insert("version", version + 1);
+            change(config.get_array_mut("members").unwrap());
+            // The one before must have spread first, or this one is refused.
+            let reply = set.run(primary, doc! { "replSetReconfig": config.clone() }).unwrap();
+            assert!(matches!(reply.get_i32("code"), Err(_) | Ok(308)), "{reply}");
+            (reply.get_f64("ok").unwrap() == 1.0).then_some(())
+        })
+    };
+    let host = format!("127.0.0.1:{}", set.members[added].port);
+    reconfigure(&set, &|members| members.push(doc! { "_id": 3, "host": &host }.into()));
+    set.wait_for_state(added, "SECONDARY");
+    set.insert(primary, doc! { "_id": "with four" }, Bson::Int32(4)).unwrap();
+    assert_eq!(set.wait_until_identical(), 501);
+
+    let gone = (primary + 2) % 3;
+    set.wait("the newly added member to count", || {
+        let status = set.ok(primary, doc! { "replSetGetStatus": 1 });
+        (status.get_i32("votingMembersCount").ok() == Some(4)).then_some(())
+    });
+    reconfigure(&set, &|members| {
+        members.retain(|member| {
+            member.as_document().unwrap().get_i32("_id").ok() != Some(gone as i32)
+        });
+    });
+    set.wait("the removed member to notice", || {
+        let hello = set.run(gone, doc! { "hello": 1 }).ok()?;
+        (hello.get_bool("isreplicaset").ok() == Some(true) && !hello.contains_key("setName"))
+            .then_some(())
+    });
+}
