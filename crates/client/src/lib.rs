@@ -1,0 +1,5 @@
+//! An asynchronous client for MongoDB-compatible deployments.
+
+pub mod connection;
+pub mod net;
+pub mod tls;
