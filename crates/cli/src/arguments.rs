@@ -1,0 +1,139 @@
+//! The command line, defined once: parsing, `--help`, completions and manual pages come from here.
+//!
+//! Only commands that work are listed. What each does is the business of the module of its name.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Finds, watches, explains and runs MongoDB-compatible replica sets.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version, about, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+const AFTER_HELP: &str = "\
+Data goes to stdout, talk to stderr. With --json, each line is one object with t_ns and event.
+Exit codes: 0 fine, 1 a problem was found, 2 misuse.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say what is wrong, why it matters, and what to type.
+    #[command(after_help = DoctorArguments::EXAMPLES)]
+    Doctor(DoctorArguments),
+    /// Replay a recording through the same core, step by step.
+    #[command(after_help = ReplayArguments::EXAMPLES)]
+    Replay(ReplayArguments),
+    /// Print the completions of a shell.
+    #[command(after_help = CompletionsArguments::EXAMPLES)]
+    Completions(CompletionsArguments),
+    /// Print the manual page, in troff.
+    #[command(after_help = ManArguments::EXAMPLES)]
+    Man(ManArguments),
+}
+
+impl Arguments {
+    /// Whether the data is to be JSON lines.
+    pub(crate) fn json(&self) -> bool {
+        match &self.command {
+            Some(Command::Doctor(doctor)) => doctor.json,
+            Some(Command::Replay(replay)) => replay.json,
+            None | Some(Command::Completions(_) | Command::Man(_)) => false,
+        }
+    }
+}
+
+/// `quorate doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// Diagnose this message of a driver, without a network; - reads stdin.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) error: String,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl DoctorArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate doctor --error 'connect ECONNREFUSED ::1:27017'
+  node app.js 2>&1 | quorate doctor --error -
+
+A message that is recognised ends in code 0, any other in code 1.";
+}
+
+/// `quorate replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArguments {
+    /// The recording, as `quorate watch --record` writes it; - reads stdin.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print one JSON object per line; t_ns is the time in the recording.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ReplayArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate replay incident.jsonl
+  quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
+
+The same file gives the same output, to the byte, on any machine at any time.";
+}
+
+/// `quorate completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+impl CompletionsArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate completions bash > ~/.local/share/bash-completion/completions/quorate
+  quorate completions zsh > ~/.zfunc/_quorate
+  quorate completions fish > ~/.config/fish/completions/quorate.fish";
+}
+
+/// `quorate man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// The command to print the page of; without it, the page of quorate itself.
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+}
+
+impl ManArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate man > /usr/local/share/man/man1/quorate.1
+  quorate man replay | man -l -";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_do_not_contradict_each_other() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        for command in Arguments::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example = format!("Examples:\n  quorate {}", command.get_name());
+            assert!(help.starts_with(&example), "{}: {help}", command.get_name());
+        }
+    }
+}
