@@ -121,14 +121,12 @@ pub struct CheckFailure {
     pub kind: CheckFailureKind,
     /// What the shell knows about it.
     pub message: String,
-    /// The `topologyVersion` of a reply with `ok: 0`.
-    pub topology_version: Option<TopologyVersion>,
 }
 
 impl CheckFailure {
-    /// A failure without a topology version.
+    /// A failure of this kind.
     pub fn new(kind: CheckFailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), topology_version: None }
+        Self { kind, message: message.into() }
     }
 }
 

@@ -87,7 +87,10 @@ impl fmt::Display for RemovalReason {
                 f.write_str("it is a standalone, but several hosts were given")
             }
             Self::WrongKind { found, expected } => {
-                write!(f, "it is of type {found}, which does not belong into {expected}")
+                write!(
+                    f,
+                    "it is of type {found}, which has no place in a topology of type {expected}"
+                )
             }
             Self::WrongSetName { expected, found: Some(found) } => {
                 write!(f, "it is a member of set {found}, not of {expected}")

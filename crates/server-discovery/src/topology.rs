@@ -150,6 +150,9 @@ impl Topology {
                 self.handshake_received(&server, reply, now);
             }
             failed @ Input::ApplicationFailed { .. } => self.application_failed(failed, now),
+            // A load balancer is never checked, whoever asks.
+            Input::CheckWanted | Input::ScanWanted | Input::ServerCheckWanted { .. }
+                if !self.monitored => {}
             Input::CheckWanted => self.check_wanted(now),
             Input::ScanWanted => self.scan_wanted(now),
             Input::ServerCheckWanted { server } => self.server_check_wanted(&server, now),

@@ -245,7 +245,8 @@ impl<'a> Draft<'a> {
     }
 
     fn update_unknown_with_standalone(&mut self, server: &ServerDescription) {
-        if self.rules.one_seed {
+        // DNS may have added servers to the one seed since.
+        if self.rules.one_seed && self.topology.servers.len() == 1 {
             self.topology.topology_type = TopologyType::Single;
         } else {
             self.remove(server.address(), RemovalReason::StandaloneAmongSeeds);

@@ -182,7 +182,6 @@ fn failure(fields: Fields<'_>) -> Result<CheckFailure, RecordingError> {
             .find_map(|(known, name)| (name == kind).then_some(known))
             .ok_or_else(|| fields.error("kind", "is no known kind of failure"))?,
         message: fields.text("message")?.to_owned(),
-        topology_version: fields.optional("topologyVersion", Fields::topology_version)?,
     })
 }
 

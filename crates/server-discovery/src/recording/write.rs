@@ -128,11 +128,7 @@ pub(super) fn kind_name(kind: CheckFailureKind) -> &'static str {
 }
 
 fn failure(failure: &CheckFailure) -> Value {
-    json!({
-        "kind": kind_name(failure.kind),
-        "message": failure.message,
-        "topologyVersion": failure.topology_version.map(topology_version),
-    })
+    json!({"kind": kind_name(failure.kind), "message": failure.message})
 }
 
 fn cause(cause: &ApplicationError) -> Value {

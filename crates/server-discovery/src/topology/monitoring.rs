@@ -25,10 +25,8 @@ impl Topology {
         now: MonotonicTime,
     ) {
         if !reply.ok {
-            let failure = CheckFailure {
-                topology_version: reply.topology_version,
-                ..CheckFailure::new(CheckFailureKind::Command, "hello was answered with ok: 0")
-            };
+            let message = "hello was answered with ok: 0";
+            let failure = CheckFailure::new(CheckFailureKind::Command, message);
             return self.check_failed(server, check, failure, now);
         }
         let Some((position, underway)) = self.awaited_check(server, check) else { return };
@@ -66,10 +64,9 @@ impl Topology {
         let monitor = &mut self.states[position].monitor;
         let next = monitor.check_failed(kind.is_network());
         monitor.rest(now);
-        let topology_version = failure.topology_version;
         let error = ServerError::new(ServerFault::Check(failure), now);
-        let description =
-            ServerDescription::failed(server.clone(), error, topology_version, Some(now));
+        // Without a topology version: the connection is gone, so nothing newer can come over it.
+        let description = ServerDescription::failed(server.clone(), error, None, Some(now));
         self.update_server(position, description, now);
         // An Unknown server is never removed, so it still has its place.
         self.clear_pool(position, None, kind == CheckFailureKind::NetworkTimeout);

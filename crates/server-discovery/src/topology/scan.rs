@@ -37,6 +37,7 @@ impl Topology {
     /// or the last scan ended `heartbeatFrequencyMS` ago.
     pub fn scan_is_due(&self, now: MonotonicTime) -> bool {
         self.threading == Threading::Single
+            && self.monitored
             && (self.description.stale
                 || self
                     .scan
@@ -76,15 +77,23 @@ impl Topology {
                 self.sync_timer(position);
                 self.tick(now);
             }
-            Threading::Single if monitor.underway().is_none() => {
-                self.start_check(position, server, now);
-            }
-            Threading::Single => {}
+            // One thread checks one server at a time; a scan under way comes to this one too.
+            Threading::Single if self.is_checking() => {}
+            Threading::Single => self.start_check(position, server, now),
         }
     }
 
-    /// Checks the next server, or ends the scan. Does nothing if none is under way.
+    /// Whether a single-threaded client waits for an answer.
+    fn is_checking(&self) -> bool {
+        self.states.iter().any(|state| state.monitor.underway().is_some())
+    }
+
+    /// Checks the next server, or ends the scan. Does nothing if none is under way, or if the answer
+    /// to a check is still to come.
     pub(super) fn continue_scan(&mut self, now: MonotonicTime) {
+        if self.is_checking() {
+            return;
+        }
         let Some(scan) = self.scan.under.take() else { return };
         let next = self.next_to_scan(&scan);
         let Some(position) = next else {
