@@ -49,10 +49,14 @@ impl Arguments {
 
 /// `quorate doctor`.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("patient").required(true).args(["uri", "error"])))]
 pub(crate) struct DoctorArguments {
+    /// The connection string of the deployment to examine.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: Option<String>,
     /// Diagnose this message of a driver, without a network; - reads stdin.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub(crate) error: String,
+    pub(crate) error: Option<String>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -61,10 +65,12 @@ pub(crate) struct DoctorArguments {
 impl DoctorArguments {
     const EXAMPLES: &str = "\
 Examples:
+  quorate doctor 'mongodb://localhost:27017/?replicaSet=rs0'
   quorate doctor --error 'connect ECONNREFUSED ::1:27017'
   node app.js 2>&1 | quorate doctor --error -
 
-A message that is recognised ends in code 0, any other in code 1.";
+A deployment with a problem ends in code 1. A message that is recognised ends in code 0, any other
+in code 1. Each stage takes at most 5 s, or connectTimeoutMS of the connection string.";
 }
 
 /// `quorate replay`.

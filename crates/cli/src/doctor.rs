@@ -1,21 +1,50 @@
 //! `quorate doctor`: what is wrong, why it matters, what to type.
 //!
-//! This module owns the shape of the answer. Pasted messages are diagnosed by `pasted`.
+//! This module owns the shape of the answer. Pasted messages are diagnosed by `pasted`. A deployment
+//! is asked by `probe`, one server after the other as the discovery core wants it (`examination`);
+//! `reachability` and `deployment` judge what was seen, and `stages` tells it.
+
+mod deployment;
+mod examination;
+mod probe;
+mod reachability;
+mod stages;
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead};
+use std::path::PathBuf;
+use std::time::Duration;
 
+use quorate_client::tls::TlsOptions;
+use quorate_connection_string::{ConnectionString, Limit, Seeds};
 use serde_json::json;
 
 use crate::arguments::DoctorArguments;
 use crate::finding::{Finding, Severity};
 use crate::pasted::{self, Diagnosis};
-use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen};
 use crate::words::{Counted, Foreign};
+use examination::{ExaminationError, examine};
+use probe::Prober;
+
+/// How long each stage may take, unless the connection string has a `connectTimeoutMS`. Shorter
+/// than a driver's ten seconds: whoever asks a doctor is waiting.
+const STAGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Diagnoses a pasted message or a deployment.
 pub(crate) fn run(arguments: &DoctorArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let text = match arguments.error.as_str() {
+    match (&arguments.error, &arguments.uri) {
+        (Some(text), _) => message(text, screen),
+        (None, Some(uri)) => deployment(uri, screen),
+        (None, None) => Err(Failure::Misuse(
+            "there is nothing to look at; give a connection string, or a message after --error"
+                .to_owned(),
+        )),
+    }
+}
+
+fn message(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let text = match given {
         "-" => read_stdin()?,
         text => text.to_owned(),
     };
@@ -30,14 +59,117 @@ pub(crate) fn run(arguments: &DoctorArguments, screen: &mut Screen) -> Result<Ou
         verdict(screen, "not_recognised", &[])?;
         return Ok(Outcome::ProblemFound);
     }
-    for (position, finding) in diagnosis.findings.iter().enumerate() {
+    tell_findings(&diagnosis.findings, screen)?;
+    verdict(screen, "recognised", &diagnosis.findings)?;
+    Ok(Outcome::Fine)
+}
+
+fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let uri = match ConnectionString::parse(given) {
+        Ok(uri) => uri,
+        Err(error) => {
+            let text = error.to_string();
+            let (seen, step) = text.rsplit_once("; ").unwrap_or((&text, "correct it"));
+            let form = "mongodb://USER:PASSWORD@HOST:27017/?replicaSet=NAME";
+            let finding = Finding::problem("connection_string", seen)
+                .because("drivers refuse such a connection string, and nothing was dialled")
+                .fix(step)
+                .fix(format!("begin anew: {form}, in single quotes"));
+            return conclude(vec![finding], screen);
+        }
+    };
+    if let Seeds::Srv(name) = uri.seeds() {
+        return Err(Failure::Problem(format!(
+            "this version does not ask DNS for SRV records; list the hosts of {name} yourself, from \
+             dig +short SRV _mongodb._tcp.{name}"
+        )));
+    }
+    stages::tell_uri(&uri.to_string(), screen)?;
+    let wants_tls = uri.tls_enabled();
+    let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
+    let tls = tls_options(&uri);
+    let prober = Prober::new(limit, wants_tls.then_some(&tls)).map_err(|error| {
+        Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
+    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Failure::Problem(format!(
+            "cannot start: {error}; check the limits of this process (ulimit -a)"
+        ))
+    })?;
+    let mut findings: Vec<Finding> = uri
+        .warnings()
+        .iter()
+        .map(|warning| {
+            Finding::warning("connection_string", warning.to_string())
+                .because("drivers ignore it or will do so, which is rarely what was meant")
+                .fix("correct or remove that part of the connection string")
+        })
+        .collect();
+    let mut witness = |probe: &_| stages::tell_probe(probe, wants_tls, screen);
+    let seen = match runtime.block_on(examine(uri, &prober, &mut witness)) {
+        Ok(seen) => seen,
+        Err(ExaminationError::Output(error)) => return Err(error.into()),
+        Err(ExaminationError::Options(error)) => {
+            let finding = Finding::problem("options", error.to_string())
+                .because("the options contradict each other, and drivers refuse them")
+                .fix("remove one of the two from the connection string");
+            return conclude(vec![finding], screen);
+        }
+    };
+    stages::tell_topology(&seen, &deployment::removals(&seen), screen)?;
+    findings.extend(reachability::findings(&seen));
+    let explained = findings.iter().any(|finding| finding.severity == Severity::Problem);
+    findings.extend(deployment::findings(&seen, explained));
+    screen.line("")?;
+    conclude(findings, screen)
+}
+
+fn tls_options(uri: &ConnectionString) -> TlsOptions {
+    let options = uri.options();
+    let insecure = options.tls_insecure == Some(true);
+    TlsOptions {
+        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
+        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
+        allow_invalid_certificates: insecure
+            || options.tls_allow_invalid_certificates == Some(true),
+        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
+    }
+}
+
+/// Tells the findings of a deployment and the verdict.
+fn conclude(mut findings: Vec<Finding>, screen: &mut Screen) -> Result<Outcome, Failure> {
+    findings.sort_by_key(|finding| finding.severity);
+    tell_findings(&findings, screen)?;
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
+    if !findings.is_empty() {
+        screen.line("")?;
+    }
+    let (style, text) = match (problems, warnings) {
+        (0, 0) => (FINE, "nothing wrong was found".to_owned()),
+        (0, warnings) => (FINE, format!("it works; {}", Counted(warnings, "warning"))),
+        (problems, 0) => (PROBLEM, Counted(problems, "problem").to_string()),
+        (problems, warnings) => {
+            let told =
+                format!("{} and {}", Counted(problems, "problem"), Counted(warnings, "warning"));
+            (PROBLEM, told)
+        }
+    };
+    screen.line(format_args!("{style}verdict: {text}{style:#}"))?;
+    let result = if problems > 0 { "problems" } else { "fine" };
+    verdict(screen, result, &findings)?;
+    Ok(if problems > 0 { Outcome::ProblemFound } else { Outcome::Fine })
+}
+
+fn tell_findings(findings: &[Finding], screen: &mut Screen) -> io::Result<()> {
+    for (position, finding) in findings.iter().enumerate() {
         if position > 0 {
             screen.line("")?;
         }
         finding.tell(screen)?;
     }
-    verdict(screen, "recognised", &diagnosis.findings)?;
-    Ok(Outcome::Fine)
+    Ok(())
 }
 
 /// Reads stdin to its end and keeps as much of it as is looked at, and no more.

@@ -58,6 +58,11 @@ impl Finding {
         Self::new(code, Severity::Problem, seen)
     }
 
+    /// A warning.
+    pub(crate) fn warning(code: &'static str, seen: impl Into<String>) -> Self {
+        Self::new(code, Severity::Warning, seen)
+    }
+
     /// A note.
     pub(crate) fn note(code: &'static str, seen: impl Into<String>) -> Self {
         Self::new(code, Severity::Note, seen)

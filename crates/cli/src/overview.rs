@@ -7,6 +7,7 @@ use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
 
 /// One line to type for each command worth meeting first, and what it does.
 const EXAMPLES: &[(&str, &str)] = &[
+    ("quorate doctor 'mongodb://HOST'", "what is wrong with a deployment, and what to type"),
     ("quorate doctor --error 'TEXT'", "what a driver's error message means, and what to type"),
     ("quorate replay FILE", "what a client saw, again, step by step"),
 ];

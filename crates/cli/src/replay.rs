@@ -51,7 +51,8 @@ enum ReplayError {
     #[error("the options contradict each other: {0}; the file was changed after it was written")]
     Options(#[from] quorate_server_discovery::OptionsError),
     #[error(
-        "the time goes back from {from:?} to {to:?}; the lines are out of order, or of two recordings"
+        "the time goes back from {from:?} to {to:?}; the lines are out of order, or of two \
+             recordings"
     )]
     TimeGoesBack { from: MonotonicTime, to: MonotonicTime },
     #[error(transparent)]

@@ -19,6 +19,8 @@ pub(crate) const PROBLEM: Style = AnsiColor::Red.on_default().bold();
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// What is worth knowing.
 pub(crate) const NOTE: Style = AnsiColor::Cyan.on_default();
+/// What is well.
+pub(crate) const FINE: Style = AnsiColor::Green.on_default();
 /// What stands out.
 pub(crate) const STRONG: Style = Style::new().bold();
 /// What stands back.

@@ -86,6 +86,9 @@ impl Run {
         for (from, to) in replace {
             found = found.replace(from, to);
         }
+        if !replace.is_empty() {
+            found = without_times(&found);
+        }
         let path = folder("tests/snapshots").join(format!("{name}.txt"));
         if std::env::var_os(UPDATE).is_some() {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
@@ -102,6 +105,12 @@ impl Run {
 /// A folder of this crate.
 pub(crate) fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Measured times differ from run to run.
+fn without_times(text: &str) -> String {
+    let times = regex_lite::Regex::new(r", [0-9.]+ m?s\b").expect("a pattern of our own");
+    times.replace_all(text, ", N ms").into_owned()
 }
 
 fn first_difference(expected: &str, found: &str) -> Option<String> {
