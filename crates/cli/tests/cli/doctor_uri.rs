@@ -237,7 +237,8 @@ async fn a_server_that_takes_tls_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tls_against_a_plain_server() {
     let set = Fakes::start(1).await;
-    let (codes, said, code) = findings(&format!("mongodb://{}/?tls=true", set.address(0)));
+    let (codes, said, code) =
+        findings(&format!("mongodb://{}/?tls=true&connectTimeoutMS=500", set.address(0)));
     assert_eq!((codes, code), (vec!["tls_against_plain".to_owned()], 1), "{said}");
 }
 
