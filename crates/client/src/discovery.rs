@@ -279,6 +279,11 @@ impl Discovery {
         self.lock().alive.is_none()
     }
 
+    /// Runs something in the background of this client. Closing does not wait for it.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
     pub(crate) fn alive(&self) -> Option<mpsc::Sender<Infallible>> {
         self.lock().alive.clone()
     }

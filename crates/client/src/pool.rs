@@ -510,6 +510,11 @@ impl<E: Establish> PooledConnection<E> {
         self.id
     }
 
+    /// The server.
+    pub fn address(&self) -> &ServerAddress {
+        &self.shared.address
+    }
+
     /// The pool's generation when it was made.
     pub fn generation(&self) -> PoolGeneration {
         self.generation
@@ -578,7 +583,12 @@ impl<E: Establish> Drop for PooledConnection<E> {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CheckOutError<E: fmt::Display> {
     /// The pool is closed: the client is shut down, or the server left the deployment.
-    #[error("the connection pool of {address} is closed")]
+    ///
+    /// The specification prescribes the beginning of this text.
+    #[error(
+        "Attempted to check out a connection from closed connection pool of {address}; the client \
+         is shut down, or the server left the deployment"
+    )]
     PoolClosed {
         /// The server.
         address: ServerAddress,

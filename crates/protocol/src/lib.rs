@@ -10,6 +10,7 @@ mod identifiers;
 mod monitoring_mode;
 mod optime;
 mod read_preference;
+mod replica_set;
 mod tags;
 mod time;
 
@@ -19,5 +20,10 @@ pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, Topo
 pub use monitoring_mode::ServerMonitoringMode;
 pub use optime::{OpTime, Timestamp};
 pub use read_preference::{ReadPreference, ReadPreferenceMode, UnknownReadPreferenceMode};
+pub use replica_set::{
+    ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId,
+    MemberPosition, MemberState, OpTimeAndWallTime, PositionReport, Priority, ReplicaSetConfig,
+    ReplicaSetSettings, Term, Veto, VoteReply, VoteRequest,
+};
 pub use tags::TagSet;
 pub use time::{MonotonicTime, WallTime};

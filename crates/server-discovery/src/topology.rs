@@ -15,7 +15,7 @@ use std::sync::Arc;
 use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 
 use crate::command::{CheckId, Input, MonitorCommand, Output, PoolCommand, PoolGeneration};
-use crate::event::{DiscoveryEvent, MonitorConnectionId, TopologyId, Warning};
+use crate::event::{DiscoveryEvent, TopologyId, Warning};
 use crate::monitor::{Monitor, MonitorSettings};
 use crate::options::{DiscoveryOptions, OptionsError, Threading};
 use crate::random::SplitMix64;
@@ -24,7 +24,6 @@ use crate::servers::Servers;
 use crate::topology::scan::Scan;
 use crate::topology_description::TopologyDescription;
 use crate::transition::Rules;
-use crate::types::TopologyType;
 
 /// Everything a client believes about a deployment, and what it should do next.
 ///
@@ -303,11 +302,6 @@ impl Topology {
         CheckId(self.last_check)
     }
 
-    fn next_connection(&mut self) -> MonitorConnectionId {
-        self.last_connection += 1;
-        MonitorConnectionId(self.last_connection)
-    }
-
     fn push(&mut self, output: Output) {
         self.outputs.push_back(output);
     }
@@ -333,7 +327,7 @@ impl Topology {
     /// What must hold after every input, and takes a look at every server to see.
     #[cfg(debug_assertions)]
     fn check_costly_invariants(&self) {
-        use crate::types::ServerType;
+        use crate::types::{ServerType, TopologyType};
         let types = || self.description.servers.iter().map(|server| server.server_type());
         let primaries = types().filter(|kind| *kind == ServerType::RsPrimary).count();
         match self.description.topology_type {

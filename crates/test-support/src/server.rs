@@ -63,6 +63,8 @@ struct Shared {
     version: watch::Sender<i64>,
     /// Raised to make every connection end.
     kill: watch::Sender<u64>,
+    /// How many connections are open.
+    open: watch::Sender<usize>,
 }
 
 #[derive(Debug)]
@@ -72,7 +74,6 @@ struct Script {
     replies: BTreeMap<String, RawDocumentBuf>,
     fail_point: Option<FailPoint>,
     seen: Vec<RawDocumentBuf>,
-    open: usize,
     accepted: usize,
 }
 
@@ -91,13 +92,13 @@ impl FakeServer {
             replies: BTreeMap::new(),
             fail_point: None,
             seen: Vec::new(),
-            open: 0,
             accepted: 0,
         };
         let shared = Arc::new(Shared {
             script: Mutex::new(script),
             version: watch::Sender::new(1),
             kill: watch::Sender::new(0),
+            open: watch::Sender::new(0),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { address, shared, accepting })
@@ -149,7 +150,14 @@ impl FakeServer {
 
     /// How many connections are open.
     pub fn open_connections(&self) -> usize {
-        self.shared.lock().open
+        *self.shared.open.borrow()
+    }
+
+    /// Waits until this many connections are open.
+    pub async fn wait_for_open_connections(&self, count: usize) {
+        let mut open = self.shared.open.subscribe();
+        // The sender lives as long as this server does.
+        let _ = open.wait_for(|open| *open == count).await;
     }
 
     /// How many connections were ever accepted.
@@ -223,16 +231,15 @@ struct Open(Arc<Shared>);
 
 impl Open {
     fn new(shared: &Arc<Shared>) -> Self {
-        let mut script = shared.lock();
-        script.open += 1;
-        script.accepted += 1;
+        shared.lock().accepted += 1;
+        shared.open.send_modify(|open| *open += 1);
         Self(Arc::clone(shared))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.lock().open -= 1;
+        self.0.open.send_modify(|open| *open -= 1);
     }
 }
 
@@ -305,7 +312,10 @@ impl Peer {
         };
         let strike = strike.unwrap_or_default();
         if let Some(duration) = strike.block {
-            tokio::time::sleep(duration).await;
+            tokio::select! {
+                () = tokio::time::sleep(duration) => {}
+                () = hung_up(&self.stream) => return Err(io::ErrorKind::BrokenPipe.into()),
+            }
         }
         if strike.close_connection {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -367,7 +377,10 @@ impl Peer {
             if let Some(known) = known.as_ref() {
                 let mut version = self.shared.version.subscribe();
                 let news = version.wait_for(|counter| *counter > known.counter);
-                let _ = tokio::time::timeout(patience, news).await;
+                tokio::select! {
+                    _ = tokio::time::timeout(patience, news) => {}
+                    () = hung_up(&self.stream) => return Err(io::ErrorKind::BrokenPipe.into()),
+                }
             }
             let flags = if streams { MsgFlags::MORE_TO_COME } else { MsgFlags::NONE };
             let told = self.shared.topology_version();
@@ -392,6 +405,13 @@ impl Peer {
         MsgWriter::new(&mut out, id, to, flags, body).finish(None).map_err(io::Error::other)?;
         self.stream.write_all(&out).await?;
         Ok(id)
+    }
+}
+
+/// Waits until the client closes its end. One that sends something instead is never done.
+async fn hung_up(stream: &TcpStream) {
+    if !matches!(stream.peek(&mut [0]).await, Ok(0) | Err(_)) {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -1,0 +1,133 @@
+//! The states a member can be in, as `replSetGetStatus` numbers them.
+
+use std::fmt;
+
+/// What a member is doing. `Unknown` and `Down` only ever describe another member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MemberState {
+    /// 0: no configuration has been loaded yet.
+    Startup,
+    /// 1: elected.
+    Primary,
+    /// 2: replicating, readable.
+    Secondary,
+    /// 3: up, but not readable: catching up to a consistent point, too stale, or in maintenance.
+    Recovering,
+    /// 5: configured, and copying all data from another member.
+    Startup2,
+    /// 6: another member that has not answered yet.
+    Unknown,
+    /// 7: votes and holds no data.
+    Arbiter,
+    /// 8: another member that does not answer.
+    Down,
+    /// 9: undoing writes that the set did not keep.
+    Rollback,
+    /// 10: not in the configuration any more.
+    Removed,
+}
+
+impl MemberState {
+    /// Every state.
+    pub const ALL: [Self; 10] = [
+        Self::Startup,
+        Self::Primary,
+        Self::Secondary,
+        Self::Recovering,
+        Self::Startup2,
+        Self::Unknown,
+        Self::Arbiter,
+        Self::Down,
+        Self::Rollback,
+        Self::Removed,
+    ];
+
+    /// The number in `myState` and `members[].state`. There is no 4.
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Startup => 0,
+            Self::Primary => 1,
+            Self::Secondary => 2,
+            Self::Recovering => 3,
+            Self::Startup2 => 5,
+            Self::Unknown => 6,
+            Self::Arbiter => 7,
+            Self::Down => 8,
+            Self::Rollback => 9,
+            Self::Removed => 10,
+        }
+    }
+
+    /// The state of that number.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.number() == number)
+    }
+
+    /// The text in `stateStr`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "STARTUP",
+            Self::Primary => "PRIMARY",
+            Self::Secondary => "SECONDARY",
+            Self::Recovering => "RECOVERING",
+            Self::Startup2 => "STARTUP2",
+            Self::Unknown => "UNKNOWN",
+            Self::Arbiter => "ARBITER",
+            Self::Down => "DOWN",
+            Self::Rollback => "ROLLBACK",
+            Self::Removed => "REMOVED",
+        }
+    }
+
+    /// Whether clients may read: only a primary and a secondary promise consistent data.
+    pub const fn is_readable(self) -> bool {
+        matches!(self, Self::Primary | Self::Secondary)
+    }
+
+    /// Whether a voter in this state votes.
+    pub const fn may_vote(self) -> bool {
+        matches!(
+            self,
+            Self::Primary
+                | Self::Secondary
+                | Self::Recovering
+                | Self::Startup2
+                | Self::Arbiter
+                | Self::Rollback
+        )
+    }
+}
+
+impl fmt::Display for MemberState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_back_and_four_is_nobody() {
+        for state in MemberState::ALL {
+            assert_eq!(MemberState::from_number(state.number()), Some(state));
+        }
+        assert_eq!(MemberState::from_number(4), None);
+    }
+
+    #[test]
+    fn states_1_2_3_5_7_and_9_vote_and_only_1_and_2_are_read() {
+        let numbers = |keep: fn(MemberState) -> bool| -> Vec<i32> {
+            let mut numbers: Vec<i32> = MemberState::ALL
+                .into_iter()
+                .filter(|state| keep(*state))
+                .map(MemberState::number)
+                .collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        assert_eq!(numbers(MemberState::may_vote), [1, 2, 3, 5, 7, 9]);
+        assert_eq!(numbers(MemberState::is_readable), [1, 2]);
+    }
+}

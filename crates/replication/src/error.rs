@@ -1,0 +1,108 @@
+//! Why a member refuses a command, with the code clients know.
+
+use quorate_protocol::{MemberId, ServerAddress};
+
+use crate::config_check::ConfigError;
+use crate::reconfig_check::ReconfigError;
+
+/// Why a member refuses a command.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CommandError {
+    /// 108: a heartbeat of another set.
+    #[error("the set here is {expected:?}, not {found:?}; start both members with one name")]
+    InconsistentSetNames {
+        /// Ours.
+        expected: String,
+        /// The sender's.
+        found: String,
+    },
+    /// 2: a heartbeat from a member that claims our id.
+    #[error("{0} is my own _id; two processes claim it: look for a copied data directory")]
+    DuplicateMemberId(MemberId),
+    /// 93: this member is not in its configuration.
+    #[error("this member is not in its configuration; add it with rs.add()")]
+    Removed,
+    /// 94.
+    #[error("no replset config has been received; run rs.initiate() on one member")]
+    NotYetInitialized,
+    /// 23.
+    #[error("already initialized; use rs.reconfig() to change the set")]
+    AlreadyInitialized,
+    /// 110.
+    #[error("{0} already holds data or a configuration; only empty members form a new set")]
+    CannotInitializeNodeWithData(ServerAddress),
+    /// 74.
+    #[error("{0}; initiation needs every member to answer")]
+    InitiateQuorum(String),
+    /// 109.
+    #[error("the configuration is being changed; try again when that is done")]
+    ConfigurationInProgress,
+    /// 93, 74, 103, 104.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// See [`ReconfigError::code`].
+    #[error(transparent)]
+    Reconfig(#[from] ReconfigError),
+    /// 10107.
+    #[error("not primary; send it to the primary")]
+    NotWritablePrimary,
+    /// 117.
+    #[error("a step-down is already under way; wait for it")]
+    StepDownInProgress,
+    /// 262.
+    #[error(
+        "no electable secondary caught up in time; still primary: raise \
+         secondaryCatchUpPeriodSecs, or use force"
+    )]
+    NoCaughtUpSecondary,
+    /// 2.
+    #[error("{0}")]
+    BadValue(&'static str),
+    /// 95.
+    #[error("{0}")]
+    NotSecondary(&'static str),
+    /// 125.
+    #[error("the election was not won: {0}")]
+    StepUpFailed(String),
+    /// 74.
+    #[error("{0} is not a member of this set; use a host that rs.conf() lists")]
+    UnknownHost(ServerAddress),
+    /// 74.
+    #[error("{0} is not a member of my configuration; wait for it to spread")]
+    UnknownMember(MemberId),
+    /// 72.
+    #[error("{0}")]
+    InvalidOptions(&'static str),
+    /// 6.
+    #[error("{0} does not answer; choose a member that is up")]
+    HostUnreachable(ServerAddress),
+    /// 91.
+    #[error("the member is shutting down; ask another")]
+    ShutdownInProgress,
+}
+
+impl CommandError {
+    /// The error code.
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::InconsistentSetNames { .. } => 108,
+            Self::DuplicateMemberId(_) | Self::BadValue(_) => 2,
+            Self::Removed => 93,
+            Self::NotYetInitialized => 94,
+            Self::AlreadyInitialized => 23,
+            Self::CannotInitializeNodeWithData(_) => 110,
+            Self::InitiateQuorum(_) | Self::UnknownHost(_) | Self::UnknownMember(_) => 74,
+            Self::ConfigurationInProgress => 109,
+            Self::Config(error) => error.code(),
+            Self::Reconfig(error) => error.code(),
+            Self::NotWritablePrimary => 10107,
+            Self::StepDownInProgress => 117,
+            Self::NoCaughtUpSecondary => 262,
+            Self::NotSecondary(_) => 95,
+            Self::StepUpFailed(_) => 125,
+            Self::InvalidOptions(_) => 72,
+            Self::HostUnreachable(_) => 6,
+            Self::ShutdownInProgress => 91,
+        }
+    }
+}

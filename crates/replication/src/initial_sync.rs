@@ -1,0 +1,255 @@
+//! Copying everything from another member, as a sequence of steps.
+//!
+//! ```text
+//!   Flagging ─► Wiping ─► ChoosingSource ─► ReadingSource ─► Cloning ─► ReadingStopPoint
+//!                              ▲                                             │
+//!                              │ failed, or the source rolled back           ▼
+//!   (Follower) ◄─ Finishing ◄──┴──────────── CheckingRollbackId ◄──────── Applying
+//! ```
+//!
+//! Owns the order, the source, retries and the durable flag; the host does the work of each step.
+//! Digest §10.
+
+use std::time::Duration;
+
+use quorate_protocol::{MemberId, OpTimeAndWallTime, ServerAddress};
+
+use crate::event::{Event, StepDownReason};
+use crate::input::InitialSyncOutcome;
+use crate::member::{AfterPersist, Member, OwnLog};
+use crate::output::{Change, InitialSyncStep, Output};
+use crate::role::Role;
+use crate::sync_source::{Choice, choose};
+use crate::timers::Timer;
+
+/// Attempts in a row; then a pause, which an operator will notice, and from the start.
+pub(crate) const MAX_ATTEMPTS: u32 = 10;
+/// The pause after that many failures.
+pub(crate) const PAUSE_AFTER_MAX_ATTEMPTS: Duration = Duration::from_secs(60);
+/// Between two attempts, and between two searches for a source.
+const RETRY: Duration = Duration::from_secs(1);
+/// How often one step may be interrupted before the attempt is given up.
+pub(crate) const MAX_INTERRUPTIONS: u32 = 60;
+
+/// Where an initial sync is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitialSyncStage {
+    /// The durable flag is being stored.
+    Flagging,
+    /// Old data is being removed.
+    Wiping,
+    /// Looking for a source.
+    ChoosingSource,
+    /// Reading where to begin.
+    ReadingSource,
+    /// Copying.
+    Cloning,
+    /// Reading where to stop.
+    ReadingStopPoint,
+    /// Applying what was written meanwhile.
+    Applying,
+    /// Making sure that the source did not roll back.
+    CheckingRollbackId,
+    /// The durable flag is being cleared.
+    Finishing,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct InitialSync {
+    pub(crate) stage: InitialSyncStage,
+    /// Rises with every attempt, never reused: outcomes of older ones are ignored.
+    pub(crate) attempt: u32,
+    pub(crate) failures: u32,
+    pub(crate) source: Option<MemberId>,
+    pub(crate) rollback_id: i32,
+    pub(crate) stop: OpTimeAndWallTime,
+    interruptions: u32,
+    step: Option<InitialSyncStep>,
+}
+
+impl InitialSync {
+    pub(crate) fn new() -> Self {
+        Self {
+            stage: InitialSyncStage::Flagging,
+            attempt: 1,
+            failures: 0,
+            source: None,
+            rollback_id: 0,
+            stop: OpTimeAndWallTime::default(),
+            interruptions: 0,
+            step: None,
+        }
+    }
+}
+
+impl Member {
+    pub(crate) fn begin_initial_sync(&mut self) {
+        self.log = OwnLog::default();
+        self.commit_point = OpTimeAndWallTime::default();
+        self.sync.last_fetched = self.log.written.op_time;
+        self.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
+    }
+
+    pub(crate) fn on_initial_sync_flagged(&mut self) {
+        if self.initial_sync_stage() == Some(InitialSyncStage::Flagging) {
+            self.do_step(InitialSyncStage::Wiping, InitialSyncStep::Wipe);
+        }
+    }
+
+    pub(crate) fn initial_sync_stage(&self) -> Option<InitialSyncStage> {
+        match &self.role {
+            Role::InitialSync(sync) => Some(sync.stage),
+            _ => None,
+        }
+    }
+
+    fn do_step(&mut self, stage: InitialSyncStage, step: InitialSyncStep) {
+        let Role::InitialSync(sync) = &mut self.role else { return };
+        sync.stage = stage;
+        sync.step = Some(step.clone());
+        sync.interruptions = 0;
+        let attempt = sync.attempt;
+        self.outputs.push_back(Output::InitialSync { attempt, step });
+    }
+
+    /// News of a member, or the retry timer: go on if something was waited for.
+    pub(crate) fn continue_initial_sync(&mut self) {
+        let now = self.now;
+        let Role::InitialSync(sync) = &self.role else { return };
+        if sync.stage == InitialSyncStage::ChoosingSource {
+            if self.timers.get(Timer::InitialSync).is_some_and(|at| at > now) {
+                return;
+            }
+            self.choose_initial_sync_source();
+        } else if let Some(step) = sync.step.clone() {
+            // An interrupted step waits on the timer; news of members does not hurry it.
+            if sync.interruptions > 0 && !self.timers.is_set(Timer::InitialSync) {
+                let attempt = sync.attempt;
+                self.outputs.push_back(Output::InitialSync { attempt, step });
+            }
+        }
+    }
+
+    fn choose_initial_sync_source(&mut self) {
+        let Some(chooser) = self.chooser() else { return };
+        let Choice::Source(source) = choose(chooser, &self.sync_candidates()) else {
+            return self.timers.set(Timer::InitialSync, self.now + RETRY);
+        };
+        let Some(address) = self.peers.get(&source).map(|peer| peer.address.clone()) else {
+            return;
+        };
+        let Role::InitialSync(sync) = &mut self.role else { return };
+        sync.source = Some(source);
+        let attempt = sync.attempt;
+        self.emit(Event::InitialSyncStarted { source, attempt });
+        let step = InitialSyncStep::ReadSource { source: address };
+        self.do_step(InitialSyncStage::ReadingSource, step);
+    }
+
+    pub(crate) fn on_initial_sync(&mut self, attempt: u32, outcome: InitialSyncOutcome) {
+        use InitialSyncStage as Stage;
+        let Role::InitialSync(sync) = &mut self.role else { return };
+        if sync.attempt != attempt {
+            return;
+        }
+        let source = sync.source.and_then(|id| self.peers.get(&id)).map(|p| p.address.clone());
+        match (sync.stage, outcome, source) {
+            (_, InitialSyncOutcome::Interrupted, _) => self.retry_step(),
+            (_, InitialSyncOutcome::Failed, _) => self.fail_attempt(),
+            (Stage::Wiping, InitialSyncOutcome::Wiped, _) => {
+                sync.stage = Stage::ChoosingSource;
+                sync.step = None;
+                self.choose_initial_sync_source();
+            }
+            (
+                Stage::ReadingSource,
+                InitialSyncOutcome::SourceRead { rollback_id, begin_fetching, begin_applying },
+                Some(source),
+            ) => {
+                sync.rollback_id = rollback_id;
+                let step = InitialSyncStep::Clone { source, begin_fetching, begin_applying };
+                self.do_step(Stage::Cloning, step);
+            }
+            (Stage::Cloning, InitialSyncOutcome::Cloned, Some(source)) => {
+                self.do_step(Stage::ReadingStopPoint, InitialSyncStep::ReadStopPoint { source });
+            }
+            (Stage::ReadingStopPoint, InitialSyncOutcome::StopPointRead(stop), _) => {
+                sync.stop = stop;
+                self.do_step(Stage::Applying, InitialSyncStep::ApplyThrough(stop));
+            }
+            (Stage::Applying, InitialSyncOutcome::AppliedThrough(last), Some(source)) => {
+                sync.stop = last;
+                let step = InitialSyncStep::ReadRollbackId { source };
+                self.do_step(Stage::CheckingRollbackId, step);
+            }
+            (Stage::CheckingRollbackId, InitialSyncOutcome::RollbackIdRead(now_id), _) => {
+                if now_id == sync.rollback_id {
+                    sync.stage = Stage::Finishing;
+                    sync.step = None;
+                    self.persist(Change::InitialSync(false), AfterPersist::InitialSyncFinished);
+                } else {
+                    self.fail_attempt();
+                }
+            }
+            // An outcome that answers no question, or a source that left the set meanwhile.
+            (_, _, None) => self.fail_attempt(),
+            _ => {}
+        }
+    }
+
+    fn retry_step(&mut self) {
+        let Role::InitialSync(sync) = &mut self.role else { return };
+        sync.interruptions += 1;
+        if sync.interruptions > MAX_INTERRUPTIONS {
+            self.fail_attempt();
+        } else {
+            self.timers.set(Timer::InitialSync, self.now + RETRY);
+        }
+    }
+
+    fn fail_attempt(&mut self) {
+        let Role::InitialSync(sync) = &mut self.role else { return };
+        let attempt = sync.attempt;
+        sync.attempt += 1;
+        sync.failures += 1;
+        sync.source = None;
+        let pause = if sync.failures >= MAX_ATTEMPTS {
+            sync.failures = 0;
+            PAUSE_AFTER_MAX_ATTEMPTS
+        } else {
+            RETRY
+        };
+        self.emit(Event::InitialSyncFailed { attempt });
+        let cancel = InitialSyncStep::Cancel;
+        self.outputs.push_back(Output::InitialSync { attempt, step: cancel });
+        self.do_step(InitialSyncStage::Wiping, InitialSyncStep::Wipe);
+        self.timers.set(Timer::InitialSync, self.now + pause);
+    }
+
+    pub(crate) fn on_initial_sync_finished(&mut self) {
+        let Role::InitialSync(sync) = &self.role else { return };
+        if sync.stage != InitialSyncStage::Finishing {
+            return;
+        }
+        let last = sync.stop;
+        self.log = OwnLog { written: last, durable: last, applied: last, min_valid: last.op_time };
+        self.sync.last_fetched = last.op_time;
+        self.emit(Event::InitialSyncFinished { at: last.op_time });
+        self.become_follower(StepDownReason::Reconfig);
+        self.heartbeat_everybody_now();
+    }
+
+    pub(crate) fn cancel_initial_sync(&mut self) {
+        if let Role::InitialSync(sync) = &self.role
+            && sync.stage != InitialSyncStage::Finishing
+        {
+            let step = InitialSyncStep::Cancel;
+            self.outputs.push_back(Output::InitialSync { attempt: sync.attempt, step });
+        }
+    }
+
+    pub(crate) fn initial_sync_source(&self) -> Option<ServerAddress> {
+        let Role::InitialSync(sync) = &self.role else { return None };
+        self.peers.get(&sync.source?).map(|peer| peer.address.clone())
+    }
+}

@@ -1,0 +1,234 @@
+//! What a primary does: catches up, drains, renews the configuration's term, writes its first entry,
+//! and moves the commit point.
+//!
+//! Digest §5 ("after winning") and §6.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_protocol::{MemberId, OpTime, OpTimeAndWallTime};
+
+use crate::commit_point::{majority_position, primary_commit_point};
+use crate::event::{CatchUpEnd, Event, SourceLost};
+use crate::member::Member;
+use crate::output::{NoopReason, Output};
+use crate::peer::Contact;
+use crate::role::{LeaderMode, Role};
+use crate::timers::Timer;
+
+/// A primary that wrote nothing for so long writes a no-op.
+const PERIODIC_NOOP: Duration = Duration::from_secs(10);
+
+impl Member {
+    pub(crate) fn begin_leading(&mut self) {
+        let timeout = self.settings().catch_up_timeout();
+        if let Some(timeout) = timeout {
+            self.timers.set(Timer::CatchUp, self.now + timeout);
+        }
+        self.heartbeat_everybody_now();
+        self.check_majority_alive();
+        if timeout == Some(Duration::ZERO) {
+            self.end_catch_up(CatchUpEnd::TimedOut);
+        } else {
+            self.decide_catch_up();
+        }
+    }
+
+    // -- Catching up -----------------------------------------------------------------------------
+
+    /// A member answered or failed to.
+    pub(crate) fn after_catch_up_news(&mut self, id: MemberId) {
+        if let Role::Leader(leader) = &mut self.role
+            && let LeaderMode::CatchingUp { heard, .. } = &mut leader.mode
+        {
+            heard.insert(id);
+            self.decide_catch_up();
+        }
+    }
+
+    pub(crate) fn on_catch_up_timer(&mut self) {
+        if matches!(self.leader_mode(), Some(LeaderMode::CatchingUp { .. })) {
+            self.end_catch_up(CatchUpEnd::TimedOut);
+        }
+    }
+
+    /// The source we caught up from failed or is on another branch.
+    pub(crate) fn give_up_catch_up_source(&mut self, source: MemberId) {
+        if let Role::Leader(leader) = &mut self.role
+            && let LeaderMode::CatchingUp { hopeless, target, .. } = &mut leader.mode
+        {
+            hopeless.insert(source);
+            *target = None;
+            self.decide_catch_up();
+        }
+    }
+
+    pub(crate) fn decide_catch_up(&mut self) {
+        let Some(LeaderMode::CatchingUp { heard, target, hopeless }) = self.leader_mode() else {
+            return;
+        };
+        // Everybody who might have more has spoken, or is known not to answer.
+        let everybody = self
+            .peers
+            .values()
+            .all(|peer| heard.contains(&peer.id) || matches!(peer.contact, Contact::Down { .. }));
+        if !everybody {
+            return;
+        }
+        let newest = self
+            .peers
+            .values()
+            .filter(|peer| peer.shows_entries() && !hopeless.contains(&peer.id))
+            .filter(|peer| peer.applied.op_time > self.sync.last_fetched)
+            .max_by_key(|peer| (peer.applied.op_time, std::cmp::Reverse(peer.id)))
+            .map(|peer| (peer.id, peer.applied.op_time));
+        let (had_target, failed) = (target.is_some(), !hopeless.is_empty());
+        match newest {
+            None if self.sync.source().is_some()
+                && self.log.applied.op_time < self.sync.last_fetched => {}
+            None if had_target => self.end_catch_up(CatchUpEnd::Reached),
+            None if failed => self.end_catch_up(CatchUpEnd::SourceFailed),
+            None => self.end_catch_up(CatchUpEnd::NothingNewer),
+            Some((source, newest)) => {
+                if self.sync.source().is_none() {
+                    self.emit(Event::CatchUpStarted { target: newest, source });
+                    self.fetch_from(source);
+                }
+                if let Role::Leader(leader) = &mut self.role
+                    && let LeaderMode::CatchingUp { target, .. } = &mut leader.mode
+                {
+                    *target = Some(newest);
+                }
+            }
+        }
+    }
+
+    fn end_catch_up(&mut self, end: CatchUpEnd) {
+        self.timers.cancel(Timer::CatchUp);
+        self.emit(Event::CatchUpEnded(end));
+        self.drop_fetch(SourceLost::NoLongerWanted);
+        self.set_leader_mode(LeaderMode::Draining);
+        self.continue_drain();
+    }
+
+    fn set_leader_mode(&mut self, mode: LeaderMode) {
+        if let Role::Leader(leader) = &mut self.role {
+            leader.mode = mode;
+        }
+    }
+
+    /// Everything that was copied must be applied before anything is written after it.
+    pub(crate) fn continue_drain(&mut self) {
+        let drained = self.log.applied.op_time >= self.sync.last_fetched;
+        if !matches!(self.leader_mode(), Some(LeaderMode::Draining)) || !drained || self.installing
+        {
+            return;
+        }
+        let Some(config) = self.installed_config() else { return };
+        self.set_leader_mode(LeaderMode::BumpingConfig);
+        if config.term.is_none() || config.term == Some(self.term) {
+            return self.write_first_entry();
+        }
+        // Configurations of older terms stop being able to elect anybody once this one is on a
+        // majority: without the bump they could, beside us.
+        let mut renewed = (*config).clone();
+        renewed.term = Some(self.term);
+        self.store_config(Arc::new(renewed));
+    }
+
+    /// The configuration in force changed while this member leads.
+    pub(crate) fn after_install_as_leader(&mut self) {
+        match self.leader_mode() {
+            Some(LeaderMode::BumpingConfig) => {
+                let term = self.config.as_ref().and_then(|installed| installed.config.term);
+                if term.is_none() || term == Some(self.term) {
+                    self.write_first_entry();
+                }
+            }
+            Some(LeaderMode::CatchingUp { .. }) => self.decide_catch_up(),
+            Some(LeaderMode::Draining) => self.continue_drain(),
+            _ => {}
+        }
+    }
+
+    fn write_first_entry(&mut self) {
+        self.set_leader_mode(LeaderMode::AwaitingNoop);
+        self.outputs
+            .push_back(Output::AppendNoop { reason: NoopReason::NewPrimary, term: self.term });
+    }
+
+    // -- Entries ---------------------------------------------------------------------------------
+
+    pub(crate) fn on_entries_appended(&mut self, last: OpTimeAndWallTime) {
+        if last <= self.log.written {
+            return;
+        }
+        self.log.written = last;
+        self.sync.last_fetched = self.sync.last_fetched.max(last.op_time);
+        let term = self.term;
+        if let Role::Leader(leader) = &mut self.role {
+            self.timers.set(Timer::PeriodicNoop, self.now + PERIODIC_NOOP);
+            if matches!(leader.mode, LeaderMode::AwaitingNoop) && last.op_time.term == term.0 {
+                leader.first_of_term = Some(last.op_time);
+                leader.mode = LeaderMode::Writable;
+                self.emit(Event::Writable { term, first: last.op_time });
+                self.heartbeat_everybody_now();
+            }
+        }
+        self.believe_pending_commit_point();
+        self.report_progress();
+    }
+
+    pub(crate) fn on_entries_durable(&mut self, last: OpTimeAndWallTime) {
+        // What is not (or no longer) in the log is not durable in it.
+        let last = last.min(self.log.written);
+        if last > self.log.durable {
+            self.log.durable = last;
+            self.after_own_progress();
+        }
+    }
+
+    pub(crate) fn on_applied(&mut self, last: OpTimeAndWallTime) {
+        let last = last.min(self.log.written);
+        if last > self.log.applied {
+            self.log.applied = last;
+            self.after_own_progress();
+            self.decide_catch_up();
+            self.continue_drain();
+        }
+    }
+
+    fn after_own_progress(&mut self) {
+        self.advance_commit_point();
+        self.report_progress();
+        self.check_step_down();
+    }
+
+    pub(crate) fn on_periodic_noop_timer(&mut self) {
+        if matches!(self.leader_mode(), Some(LeaderMode::Writable)) {
+            let output = Output::AppendNoop { reason: NoopReason::Periodic, term: self.term };
+            self.outputs.push_back(output);
+            self.timers.set(Timer::PeriodicNoop, self.now + PERIODIC_NOOP);
+        }
+    }
+
+    // -- The commit point ------------------------------------------------------------------------
+
+    pub(crate) fn first_of_term(&self) -> Option<OpTime> {
+        match &self.role {
+            Role::Leader(leader) => leader.first_of_term,
+            _ => None,
+        }
+    }
+
+    pub(crate) fn advance_commit_point(&mut self) {
+        let (Role::Leader(_), Some(config)) = (&self.role, self.installed_config()) else { return };
+        let majority = majority_position(&config, |id| self.acknowledged(id)).min(self.log.written);
+        let advanced = primary_commit_point(self.commit_point, majority, self.first_of_term());
+        if let Some(commit_point) = advanced {
+            self.commit_point = commit_point;
+            self.emit(Event::CommitPointAdvanced(commit_point.op_time));
+        }
+        self.settle_waiters();
+    }
+}

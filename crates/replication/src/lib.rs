@@ -1,0 +1,68 @@
+//! How one member of a replica set votes, leads, follows and commits, without I/O.
+//!
+//! [`Member`] is a value that takes what happened ([`Input`]) and gives what to do ([`Output`]). It
+//! knows no socket, file, clock or BSON; its only chance is a seed. The host's loop is:
+//!
+//! ```text
+//!   loop {
+//!       wait for: a request, a reply, an fsync, copied entries, or member.next_deadline()
+//!       member.handle(now, input);
+//!       while let Some(output) = member.poll_output() { carry it out }
+//!   }
+//! ```
+//!
+//! What depends on an unfinished write never leaves early: a vote is answered, a candidacy announced
+//! and a configuration installed only after [`Input::Persisted`] with the ticket of its
+//! [`Output::Persist`].
+//!
+//! The rules themselves are small pure modules: [`quorum`], [`commit_point`], [`election`],
+//! [`sync_source`], [`config_check`], [`reconfig_check`].
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod campaign;
+pub mod commit_point;
+pub mod config_check;
+pub mod election;
+mod error;
+mod event;
+mod heartbeating;
+mod hello;
+mod initial_sync;
+mod input;
+mod invariants;
+mod leading;
+mod member;
+mod output;
+mod peer;
+pub mod quorum;
+mod random;
+pub mod reconfig_check;
+mod reconfiguring;
+mod role;
+mod rolling_back;
+mod status;
+mod step_down;
+pub mod sync_source;
+mod syncing;
+#[cfg(test)]
+mod testing;
+mod timers;
+mod waiting;
+mod write_concern;
+
+pub use error::CommandError;
+pub use event::{CatchUpEnd, Event, SourceLost, StepDownReason};
+pub use hello::MemberHello;
+pub use initial_sync::InitialSyncStage;
+pub use input::{
+    FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome, Input, MemberOptions, Recovered,
+    Reply, Request, RequestId, RequestToken, Ticket, Unreachable, WaiterId,
+};
+pub use member::{Member, VetoRecord};
+pub use output::{Change, Fatal, InitialSyncStep, NoopReason, Output};
+pub use peer::Contact;
+pub use random::SeededRandom;
+pub use status::{ElectionExplanation, MemberExplanation, MemberView, Status};
+pub use write_concern::{
+    Acknowledgements, UnsatisfiableWriteConcern, WriteConcern, WriteConcernError,
+};

@@ -1,0 +1,511 @@
+//! The member itself: its state, its five methods, and where each input goes.
+//!
+//! Owns dispatch and the numbering of requests, tickets and fetches. What each input means is said
+//! in the module of its subject.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_protocol::{
+    MemberConfig, MemberId, MonotonicTime, OpTime, OpTimeAndWallTime, ReplicaSetConfig,
+    ReplicaSetSettings, ServerAddress, Term, Veto,
+};
+
+use crate::commit_point::Acknowledged;
+use crate::config_check::find_self;
+use crate::election::LastVote;
+use crate::error::CommandError;
+use crate::event::{Event, StepDownReason};
+use crate::input::{
+    FetchId, Input, MemberOptions, Recovered, Reply, Request, RequestId, RequestToken, Ticket,
+    Unreachable, WaiterId,
+};
+use crate::output::{Change, Output};
+use crate::peer::Peer;
+use crate::random::SeededRandom;
+use crate::reconfiguring::{ConfigWait, Reconfiguring};
+use crate::role::Role;
+use crate::status::Status;
+use crate::syncing::Sync;
+use crate::timers::{Timer, TimerTable};
+use crate::waiting::Waiter;
+
+/// Requests under way to other members. Each peer has at most one of each kind.
+pub(crate) const MAX_REQUESTS: usize = 1024;
+/// Deadlines handled in one tick; more are left to the next, which is due at once.
+const MAX_TIMERS_PER_TICK: usize = 1024;
+
+/// One member of a replica set, without I/O.
+///
+/// The host calls [`handle`](Self::handle) with whatever happened and the time, then drains
+/// [`poll_output`](Self::poll_output) until it is empty, before the next input. It calls `handle`
+/// with [`Input::Tick`] at [`next_deadline`](Self::next_deadline). Between two inputs,
+/// [`status`](Self::status) answers questions.
+///
+/// The host's duties:
+///
+/// 1. `Persist` is carried out in order, synced, and reported by `Persisted`. A failure to sync ends
+///    the process.
+/// 2. A client's write is appended only while `status().is_writable()`, in the term the status shows,
+///    with a timestamp above every earlier one; `EntriesAppended` follows before the next input.
+/// 3. `EntriesDurable` and `Applied` follow as far as they are true; they need not be prompt.
+/// 4. Requests of others are answered only by `Respond`.
+/// 5. A fetch begins with the entry at `after`, and copies on until it is cancelled or has failed.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub(crate) options: MemberOptions,
+    pub(crate) random: SeededRandom,
+    pub(crate) now: MonotonicTime,
+    pub(crate) started: MonotonicTime,
+    pub(crate) term: Term,
+    pub(crate) last_vote: Option<LastVote>,
+    pub(crate) config: Option<Installed>,
+    /// A configuration is being stored: no election, no other configuration until it is installed.
+    pub(crate) installing: bool,
+    pub(crate) role: Role,
+    pub(crate) peers: BTreeMap<MemberId, Peer>,
+    pub(crate) log: OwnLog,
+    pub(crate) commit_point: OpTimeAndWallTime,
+    /// The primary of the present term.
+    pub(crate) primary: Option<MemberId>,
+    pub(crate) sync: Sync,
+    pub(crate) timers: TimerTable,
+    pub(crate) outputs: VecDeque<Output>,
+    pub(crate) requests: BTreeMap<RequestId, Asked>,
+    pub(crate) persists: BTreeMap<Ticket, AfterPersist>,
+    pub(crate) waiters: BTreeMap<WaiterId, Waiter>,
+    pub(crate) reconfiguring: Option<Reconfiguring>,
+    pub(crate) config_waits: Vec<ConfigWait>,
+    pub(crate) default_write_concern_set: bool,
+    pub(crate) maintenance: u32,
+    pub(crate) ineligible_until: Option<MonotonicTime>,
+    pub(crate) vetoed_dry_runs: u32,
+    /// The last veto against each candidate, given or received.
+    pub(crate) vetoes: BTreeMap<MemberId, VetoRecord>,
+    pub(crate) rollback_id: i32,
+    pub(crate) topology_counter: i64,
+    pub(crate) shutting_down: bool,
+    pub(crate) halted: bool,
+    next_number: u64,
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Installed {
+    pub(crate) config: Arc<ReplicaSetConfig>,
+    pub(crate) me: Option<MemberId>,
+    /// What was committed when it was installed: the next one waits until this is committed again,
+    /// under this one.
+    pub(crate) committed_before: OpTimeAndWallTime,
+}
+
+/// How far this member's own log is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OwnLog {
+    pub(crate) written: OpTimeAndWallTime,
+    pub(crate) durable: OpTimeAndWallTime,
+    pub(crate) applied: OpTimeAndWallTime,
+    pub(crate) min_valid: OpTime,
+}
+
+/// What a request under way was for.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    Heartbeat {
+        peer: MemberId,
+    },
+    /// A heartbeat to somebody who contacted us, to learn the configuration.
+    Introduction,
+    Vote {
+        peer: MemberId,
+        dry_run: bool,
+        term: Term,
+    },
+    Position,
+    Poll {
+        member: MemberId,
+    },
+    StepUp,
+}
+
+/// What becomes true, and may be said, when a write is on disk.
+#[derive(Clone, Debug)]
+pub(crate) enum AfterPersist {
+    Nothing,
+    /// The vote was given: say so.
+    Vote {
+        token: RequestToken,
+        reply: Reply,
+    },
+    /// The own vote was given: ask the others.
+    Candidacy {
+        term: Term,
+    },
+    Install {
+        config: Arc<ReplicaSetConfig>,
+    },
+    InitialSyncFlagged,
+    InitialSyncFinished,
+    RollBack {
+        common_point: OpTimeAndWallTime,
+    },
+}
+
+/// A veto, given or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VetoRecord {
+    /// Who objected.
+    pub by: MemberId,
+    /// Why.
+    pub veto: Veto,
+    /// When.
+    pub at: MonotonicTime,
+}
+
+impl Member {
+    /// A member that starts with what it found on its disk.
+    pub fn new(
+        options: MemberOptions,
+        recovered: Recovered,
+        seed: u64,
+        now: MonotonicTime,
+    ) -> Self {
+        let Recovered { config, term, last_vote, last, commit_point, min_valid, .. } = recovered;
+        let voted = last_vote.map_or(Term::default(), |vote| vote.term);
+        let configured = config.as_ref().and_then(|config| config.term).unwrap_or_default();
+        let term = term.max(voted).max(configured).max(Term(last.op_time.term));
+        let mut member = Self {
+            options,
+            random: SeededRandom::new(seed),
+            now,
+            started: now,
+            term,
+            last_vote,
+            config: None,
+            installing: false,
+            role: Role::Startup,
+            peers: BTreeMap::new(),
+            log: OwnLog { written: last, durable: last, applied: last, min_valid },
+            commit_point: commit_point.min(last),
+            primary: None,
+            sync: Sync::new(last.op_time),
+            timers: TimerTable::default(),
+            outputs: VecDeque::new(),
+            requests: BTreeMap::new(),
+            persists: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            reconfiguring: None,
+            config_waits: Vec::new(),
+            default_write_concern_set: false,
+            maintenance: 0,
+            ineligible_until: None,
+            vetoed_dry_runs: 0,
+            vetoes: BTreeMap::new(),
+            rollback_id: recovered.rollback_id,
+            topology_counter: 0,
+            shutting_down: false,
+            halted: false,
+            next_number: 0,
+        };
+        if recovered.initial_sync {
+            // Whatever is there is an unfinished copy.
+            member.log = OwnLog::default();
+            member.commit_point = OpTimeAndWallTime::default();
+            member.sync = Sync::new(OpTime::NULL);
+        }
+        if let Some(config) = config {
+            member.install(Arc::new(config));
+        }
+        member.check_invariants();
+        member
+    }
+
+    /// Takes one input. Drain [`poll_output`](Self::poll_output) afterwards.
+    pub fn handle(&mut self, now: MonotonicTime, input: Input) {
+        self.now = self.now.max(now);
+        if self.halted {
+            return;
+        }
+        let before = self.shown();
+        self.dispatch(input);
+        let after = self.shown();
+        if before != after {
+            self.topology_counter += 1;
+            if before.state != after.state {
+                self.outputs.push_back(Output::Event(Event::StateChanged {
+                    from: before.state,
+                    to: after.state,
+                }));
+            }
+        }
+        self.check_invariants();
+    }
+
+    /// The next thing the host has to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When the next [`Input::Tick`] is due.
+    pub fn next_deadline(&self) -> Option<MonotonicTime> {
+        if self.halted { None } else { self.timers.next() }
+    }
+
+    /// What the member knows and is.
+    pub fn status(&self) -> Status<'_> {
+        Status::new(self)
+    }
+
+    fn dispatch(&mut self, input: Input) {
+        match input {
+            Input::Tick => self.on_tick(),
+            Input::RequestReceived { token, request } => self.on_request(token, request),
+            Input::ReplyReceived { request, reply, round_trip } => {
+                self.on_reply(request, reply, round_trip);
+            }
+            Input::PeerUnreachable { request, cause } => self.on_unreachable(request, cause),
+            Input::ConnectionReset { peer } => self.on_connection_reset(&peer),
+            Input::EntriesAppended { last } => self.on_entries_appended(last),
+            Input::EntriesDurable { last } => self.on_entries_durable(last),
+            Input::Applied { last } => self.on_applied(last),
+            Input::Persisted(ticket) => self.on_persisted(ticket),
+            Input::EntriesFetched { fetch, batch } => self.on_entries_fetched(fetch, batch),
+            Input::FetchFailed { fetch, cause } => self.on_fetch_failed(fetch, cause),
+            Input::CommonPointFound { fetch, common_point } => {
+                self.on_common_point_found(fetch, common_point);
+            }
+            Input::CommonPointUnknown { fetch } => self.on_common_point_unknown(fetch),
+            Input::RolledBack { last, min_valid } => self.on_rolled_back(last, min_valid),
+            Input::InitialSync { attempt, outcome } => self.on_initial_sync(attempt, outcome),
+            Input::AcknowledgementWanted { waiter, op_time, concern } => {
+                self.on_acknowledgement_wanted(waiter, op_time, concern);
+            }
+            Input::AcknowledgementAbandoned { waiter } => {
+                self.waiters.remove(&waiter);
+            }
+            Input::DefaultWriteConcernSet(set) => self.default_write_concern_set = set,
+            Input::ShutdownWanted => self.on_shutdown_wanted(),
+        }
+    }
+
+    fn on_tick(&mut self) {
+        for _ in 0..MAX_TIMERS_PER_TICK {
+            let Some(timer) = self.timers.pop_due(self.now) else { return };
+            match timer {
+                Timer::Heartbeat(peer) => self.on_heartbeat_timer(peer),
+                Timer::Election => self.on_election_timer(),
+                Timer::Campaign => self.on_campaign_timer(),
+                Timer::Liveness => self.check_majority_alive(),
+                Timer::PriorityTakeover => self.on_priority_takeover_timer(),
+                Timer::CatchUpTakeover => self.on_catch_up_takeover_timer(),
+                Timer::CatchUp => self.on_catch_up_timer(),
+                Timer::StepDown => self.on_step_down_timer(),
+                Timer::Unfreeze => self.on_unfreeze_timer(),
+                Timer::SyncSource => self.look_for_source(),
+                Timer::FetchSilence => self.on_fetch_silence(),
+                Timer::PositionReport => self.report_position_again(),
+                Timer::PositionReportSilence => self.on_position_report_silence(),
+                Timer::PeriodicNoop => self.on_periodic_noop_timer(),
+                Timer::Waiters => self.on_waiters_timer(),
+                Timer::ReconfigPoll => self.decide_poll(true),
+                Timer::ConfigSpread => self.check_config_spread(),
+                Timer::InitialSync => self.continue_initial_sync(),
+            }
+        }
+    }
+
+    fn on_request(&mut self, token: RequestToken, request: Request) {
+        match request {
+            Request::Heartbeat(request) => self.on_heartbeat(token, &request),
+            Request::Vote(request) => self.on_vote_request(token, &request),
+            Request::UpdatePosition(report) => self.on_update_position(token, &report),
+            Request::Initiate(config) => self.on_initiate(token, config),
+            Request::Reconfig { config, force, max_time } => {
+                self.on_reconfig(token, *config, force, max_time);
+            }
+            Request::StepDown { period, catch_up_period, force } => {
+                self.on_step_down(token, period, catch_up_period, force);
+            }
+            Request::StepUp { skip_dry_run } => self.on_step_up(token, skip_dry_run),
+            Request::Freeze(period) => self.on_freeze(token, period),
+            Request::SyncFrom(target) => self.on_sync_from(token, &target),
+            Request::Maintenance(on) => self.on_maintenance(token, on),
+        }
+    }
+
+    fn on_reply(&mut self, request: RequestId, reply: Reply, round_trip: Duration) {
+        // A reply to a request that was given up is late: what it says may be long untrue.
+        let Some(asked) = self.requests.remove(&request) else { return };
+        match (asked, reply) {
+            (Asked::Heartbeat { peer }, reply) => {
+                self.on_heartbeat_reply(peer, request, reply, round_trip);
+            }
+            (Asked::Introduction, Reply::Heartbeat(reply)) => self.on_introduction(&reply),
+            (Asked::Vote { peer, dry_run, term }, Reply::Vote(reply)) => {
+                self.on_vote_reply(peer, dry_run, term, &reply);
+            }
+            (Asked::Vote { peer, dry_run, term }, _) => self.on_no_vote(peer, dry_run, term),
+            (Asked::Poll { member }, reply) => self.on_poll_reply(member, &reply),
+            (Asked::Position, _) => self.on_position_reported(),
+            (Asked::Introduction | Asked::StepUp, _) => {}
+        }
+    }
+
+    fn on_unreachable(&mut self, request: RequestId, cause: Unreachable) {
+        let Some(asked) = self.requests.remove(&request) else { return };
+        match asked {
+            Asked::Heartbeat { peer } => self.on_heartbeat_failed(peer, cause),
+            Asked::Vote { peer, dry_run, term } => self.on_no_vote(peer, dry_run, term),
+            Asked::Poll { member } => self.on_poll_failed(member),
+            Asked::Position => self.on_position_report_silence(),
+            Asked::Introduction | Asked::StepUp => {}
+        }
+    }
+
+    fn on_persisted(&mut self, ticket: Ticket) {
+        let Some(after) = self.persists.remove(&ticket) else { return };
+        match after {
+            AfterPersist::Nothing => {}
+            AfterPersist::Vote { token, reply } => self.respond(token, Ok(reply)),
+            AfterPersist::Candidacy { term } => self.on_candidacy_stored(term),
+            AfterPersist::Install { config } => self.on_config_stored(config),
+            AfterPersist::InitialSyncFlagged => self.on_initial_sync_flagged(),
+            AfterPersist::InitialSyncFinished => self.on_initial_sync_finished(),
+            AfterPersist::RollBack { common_point } => {
+                self.outputs.push_back(Output::RollBackTo { common_point });
+            }
+        }
+    }
+
+    fn on_shutdown_wanted(&mut self) {
+        self.shutting_down = true;
+        self.emit(Event::ShuttingDown);
+        if matches!(self.role, Role::Leader(_)) {
+            self.hand_off();
+            self.become_follower(StepDownReason::Shutdown);
+        }
+        self.end_campaign("the member shuts down");
+        self.timers.cancel(Timer::Election);
+    }
+
+    // -- Small tools that every module uses -------------------------------------------------------
+
+    pub(crate) fn emit(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    pub(crate) fn respond(&mut self, token: RequestToken, reply: Result<Reply, CommandError>) {
+        self.outputs.push_back(Output::Respond { token, reply });
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    pub(crate) fn next_fetch_id(&mut self) -> FetchId {
+        FetchId(self.number())
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        to: ServerAddress,
+        asked: Asked,
+        message: Request,
+        timeout: Duration,
+    ) -> RequestId {
+        let request = RequestId(self.number());
+        if self.requests.len() >= MAX_REQUESTS {
+            // The oldest is the one whose answer matters least.
+            self.requests.pop_first();
+        }
+        self.requests.insert(request, asked);
+        self.outputs.push_back(Output::Send { request, to, message, timeout });
+        request
+    }
+
+    pub(crate) fn persist(&mut self, change: Change, after: AfterPersist) {
+        let ticket = Ticket(self.number());
+        self.persists.insert(ticket, after);
+        self.outputs.push_back(Output::Persist { ticket, change });
+    }
+
+    pub(crate) fn installed_config(&self) -> Option<Arc<ReplicaSetConfig>> {
+        self.config.as_ref().map(|installed| Arc::clone(&installed.config))
+    }
+
+    pub(crate) fn me(&self) -> Option<MemberId> {
+        self.config.as_ref().and_then(|installed| installed.me)
+    }
+
+    pub(crate) fn own_config(&self) -> Option<&MemberConfig> {
+        let installed = self.config.as_ref()?;
+        installed.config.member(installed.me?)
+    }
+
+    pub(crate) fn find_self(&self, config: &ReplicaSetConfig) -> Option<MemberId> {
+        find_self(config, &self.options.own_addresses).map(|member| member.id)
+    }
+
+    pub(crate) fn own_address(&self) -> Option<ServerAddress> {
+        self.own_config()
+            .map(|member| member.host.clone())
+            .or_else(|| self.options.own_addresses.first().cloned())
+    }
+
+    pub(crate) fn settings(&self) -> ReplicaSetSettings {
+        self.config.as_ref().map(|installed| installed.config.settings.clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn election_timeout(&self) -> Duration {
+        self.config.as_ref().map_or_else(
+            || ReplicaSetSettings::default().election_timeout(),
+            |installed| installed.config.settings.election_timeout(),
+        )
+    }
+
+    pub(crate) fn is_arbiter(&self) -> bool {
+        matches!(self.role, Role::Arbiter)
+    }
+
+    /// How far a member is, for commit points and write concerns.
+    pub(crate) fn acknowledged(&self, id: MemberId) -> Acknowledged {
+        if Some(id) == self.me() {
+            Acknowledged { applied: self.log.applied, durable: self.log.durable }
+        } else {
+            self.peers.get(&id).map_or_else(Acknowledged::default, |peer| Acknowledged {
+                applied: peer.applied,
+                durable: peer.durable,
+            })
+        }
+    }
+
+    /// The voters (this member among them) that are up.
+    pub(crate) fn reachable_voters(&self) -> BTreeSet<MemberId> {
+        let Some(installed) = &self.config else { return BTreeSet::new() };
+        installed
+            .config
+            .voters()
+            .map(|member| member.id)
+            .filter(|id| Some(*id) == installed.me || self.peers.get(id).is_some_and(Peer::is_up))
+            .collect()
+    }
+
+    /// Goes to a higher term. A primary steps down first: nothing it still does belongs to the new one.
+    pub(crate) fn adopt_term(&mut self, term: Term) {
+        if term <= self.term {
+            return;
+        }
+        if matches!(self.role, Role::Leader(_)) {
+            self.become_follower(StepDownReason::HigherTerm(term));
+        }
+        self.end_campaign("a higher term has begun");
+        self.term = term;
+        self.primary = None;
+        self.timers.cancel(Timer::PriorityTakeover);
+        self.timers.cancel(Timer::CatchUpTakeover);
+        self.emit(Event::TermRaised(term));
+        self.persist(Change::Term(term), AfterPersist::Nothing);
+    }
+}

@@ -1,0 +1,625 @@
+//! Initiating, reconfiguring, and taking over a configuration from others.
+//!
+//! Owns the poll of the members, the storing before the installing, the wait for a majority and the
+//! `newlyAdded` mark. Which configuration may follow which is `reconfig_check`'s to say. Digest §3.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_protocol::{
+    ConfigVersion, MemberConfig, MemberId, MemberState, MonotonicTime, ReplicaSetConfig,
+    ServerAddress, Term,
+};
+
+use crate::config_check::{validate, validate_for_initiate};
+use crate::error::CommandError;
+use crate::event::{Event, StepDownReason};
+use crate::input::{Reply, Request, RequestToken};
+use crate::member::{AfterPersist, Asked, Installed, Member};
+use crate::output::Change;
+use crate::peer::Peer;
+use crate::quorum::is_vote_majority;
+use crate::reconfig_check::{Proposal, ReconfigError, SetState, check_documents, check_settled};
+use crate::role::Role;
+use crate::timers::Timer;
+
+/// A forced configuration's version rises by this much, and by up to [`FORCE_VERSION_RANDOM`] more,
+/// so that two forced on two sides of a partition do not meet.
+const FORCE_VERSION_STEP: i64 = 10_000;
+const FORCE_VERSION_RANDOM: u64 = 100_000;
+/// Administrators that can wait for a configuration to spread.
+pub(crate) const MAX_CONFIG_WAITS: usize = 64;
+
+/// A configuration that is about to be stored here first.
+#[derive(Clone, Debug)]
+pub(crate) struct Reconfiguring {
+    token: Option<RequestToken>,
+    config: Arc<ReplicaSetConfig>,
+    stage: Stage,
+    max_time: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// The members of the new configuration are being asked whether they are there.
+    Polling { initiate: bool, waiting: BTreeSet<MemberId>, answers: BTreeMap<MemberId, Answer> },
+    /// It is being written to disk.
+    Storing { initiate: bool },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    Fine,
+    HasData(ServerAddress),
+    Refused(String),
+    Silent,
+}
+
+/// An administrator that waits for a configuration to be on a majority.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConfigWait {
+    token: RequestToken,
+    version: ConfigVersion,
+    deadline: Option<MonotonicTime>,
+}
+
+impl Member {
+    // -- Commands --------------------------------------------------------------------------------
+
+    pub(crate) fn on_initiate(
+        &mut self,
+        token: RequestToken,
+        config: Option<Box<ReplicaSetConfig>>,
+    ) {
+        if self.config.is_some() {
+            return self.respond(token, Err(CommandError::AlreadyInitialized));
+        }
+        if self.installing || self.reconfiguring.is_some() {
+            return self.respond(token, Err(CommandError::ConfigurationInProgress));
+        }
+        let Some(own) = self.options.own_addresses.first().cloned() else {
+            let error = CommandError::InvalidOptions("this member does not know its own address");
+            return self.respond(token, Err(error));
+        };
+        if !self.log.written.op_time.is_null() {
+            return self.respond(token, Err(CommandError::CannotInitializeNodeWithData(own)));
+        }
+        let name = self.options.set_name.clone();
+        let mut config = config.map_or_else(
+            || ReplicaSetConfig::new(name, vec![MemberConfig::new(MemberId(0), own)]),
+            |config| *config,
+        );
+        let checked = validate_for_initiate(
+            &config,
+            &self.options.set_name,
+            self.options.allowances,
+            &self.options.own_addresses,
+        );
+        if let Err(error) = checked {
+            return self.respond(token, Err(error.into()));
+        }
+        config.term = Some(Term::default());
+        config.settings.replica_set_id = Some(self.options.new_replica_set_id);
+        for member in &mut config.members {
+            member.newly_added = false;
+        }
+        self.begin_poll(Some(token), config, true, None);
+    }
+
+    pub(crate) fn on_reconfig(
+        &mut self,
+        token: RequestToken,
+        config: ReplicaSetConfig,
+        force: bool,
+        max_time: Option<Duration>,
+    ) {
+        let result = if force {
+            self.force_reconfig(token, config)
+        } else {
+            self.safe_reconfig(Some(token), config, max_time)
+        };
+        if let Err(error) = result {
+            self.respond(token, Err(error.into()));
+        }
+    }
+
+    fn safe_reconfig(
+        &mut self,
+        token: Option<RequestToken>,
+        mut new: ReplicaSetConfig,
+        max_time: Option<Duration>,
+    ) -> Result<(), ReconfigError> {
+        let Some(old) = self.installed_config() else {
+            return Err(ReconfigError::NotYetInitialized);
+        };
+        let writable = matches!(&self.role, Role::Leader(leader) if leader.is_writable());
+        let (true, Some(first_of_term)) = (writable, self.first_of_term()) else {
+            return Err(ReconfigError::NotWritablePrimary);
+        };
+        if self.installing || self.reconfiguring.is_some() {
+            return Err(ReconfigError::InProgress);
+        }
+        new.term = Some(self.term);
+        if token.is_some() {
+            Self::mark_newly_added(&old, &mut new);
+        }
+        let proposal = Proposal {
+            old: &old,
+            new: &new,
+            force: false,
+            default_write_concern_set: self.default_write_concern_set,
+        };
+        check_documents(
+            proposal,
+            &self.options.set_name,
+            self.options.allowances,
+            &self.options.own_addresses,
+        )?;
+        self.check_settled(&old, first_of_term)?;
+        self.begin_poll(token, new, false, max_time);
+        Ok(())
+    }
+
+    fn check_settled(
+        &self,
+        config: &ReplicaSetConfig,
+        first_of_term: quorate_protocol::OpTime,
+    ) -> Result<(), ReconfigError> {
+        let Some(installed) = &self.config else { return Err(ReconfigError::NotYetInitialized) };
+        let state = SetState {
+            config,
+            term: self.term,
+            committed_at_install: installed.committed_before,
+            first_of_term,
+        };
+        let own = config.config_version();
+        check_settled(
+            &state,
+            |id| {
+                if Some(id) == installed.me {
+                    return Some((own, self.term));
+                }
+                let peer = self.peers.get(&id).filter(|peer| peer.is_up())?;
+                peer.config_version.map(|version| (version, peer.term))
+            },
+            |id| self.acknowledged(id),
+        )
+    }
+
+    // A member that is new to the set and asks for a vote gets none before it has copied the data:
+    // until then it would be counted in majorities that it cannot help to make.
+    fn mark_newly_added(old: &ReplicaSetConfig, new: &mut ReplicaSetConfig) {
+        for member in &mut new.members {
+            let before = old.member(member.id).filter(|before| before.host == member.host);
+            member.newly_added = match before {
+                Some(before) => before.newly_added && member.votes > 0,
+                None => member.votes > 0 && !member.arbiter_only,
+            };
+        }
+    }
+
+    fn force_reconfig(
+        &mut self,
+        token: RequestToken,
+        mut new: ReplicaSetConfig,
+    ) -> Result<(), ReconfigError> {
+        let Some(old) = self.installed_config() else {
+            return Err(ReconfigError::NotYetInitialized);
+        };
+        if self.installing || self.reconfiguring.is_some() {
+            return Err(ReconfigError::InProgress);
+        }
+        let jump = i64::try_from(self.random.below(FORCE_VERSION_RANDOM)).unwrap_or(0);
+        new.term = None;
+        new.version = new.version.max(old.version).saturating_add(FORCE_VERSION_STEP + jump);
+        for member in &mut new.members {
+            member.newly_added = false;
+        }
+        let proposal =
+            Proposal { old: &old, new: &new, force: true, default_write_concern_set: true };
+        check_documents(
+            proposal,
+            &self.options.set_name,
+            self.options.allowances,
+            &self.options.own_addresses,
+        )?;
+        self.end_campaign("the configuration is being forced");
+        let config = Arc::new(new);
+        self.reconfiguring = Some(Reconfiguring {
+            token: Some(token),
+            config: Arc::clone(&config),
+            stage: Stage::Storing { initiate: false },
+            max_time: None,
+        });
+        self.store_config(config);
+        Ok(())
+    }
+
+    /// The primary saw a newly added member with its data in place: its vote counts from now on.
+    pub(crate) fn clear_newly_added(&mut self, id: MemberId) {
+        let Some(config) = self.installed_config() else { return };
+        let ready = self.peers.get(&id).is_some_and(|peer| {
+            peer.is_up()
+                && matches!(
+                    peer.state,
+                    MemberState::Secondary | MemberState::Recovering | MemberState::Rollback
+                )
+        });
+        if !ready || !config.member(id).is_some_and(|member| member.newly_added) {
+            return;
+        }
+        let mut new = (*config).clone();
+        new.version += 1;
+        for member in new.members.iter_mut().filter(|member| member.id == id) {
+            member.newly_added = false;
+        }
+        // If the set has not settled yet, the next heartbeat tries again.
+        let _ = self.safe_reconfig(None, new, None);
+    }
+
+    // -- The poll --------------------------------------------------------------------------------
+
+    fn begin_poll(
+        &mut self,
+        token: Option<RequestToken>,
+        config: ReplicaSetConfig,
+        initiate: bool,
+        max_time: Option<Duration>,
+    ) {
+        let own = self.find_self(&config);
+        let others: Vec<(MemberId, ServerAddress)> = config
+            .members
+            .iter()
+            .filter(|member| Some(member.id) != own)
+            .map(|member| (member.id, member.host.clone()))
+            .collect();
+        let timeout = config.settings.heartbeat_timeout();
+        let waiting = others.iter().map(|(id, _)| *id).collect();
+        self.reconfiguring = Some(Reconfiguring {
+            token,
+            config: Arc::new(config),
+            stage: Stage::Polling { initiate, waiting, answers: BTreeMap::new() },
+            max_time,
+        });
+        for (id, address) in others {
+            let message = Request::Heartbeat(self.heartbeat_request(initiate));
+            self.send(address, Asked::Poll { member: id }, message, timeout);
+        }
+        self.timers.set(Timer::ReconfigPoll, self.now + timeout);
+        self.decide_poll(false);
+    }
+
+    pub(crate) fn on_poll_reply(&mut self, id: MemberId, reply: &Reply) {
+        if let Reply::Heartbeat(reply) = reply {
+            self.adopt_term(reply.term);
+        }
+        let Some(Reconfiguring { stage: Stage::Polling { initiate, .. }, config, .. }) =
+            &self.reconfiguring
+        else {
+            return;
+        };
+        let address = config.member(id).map(|member| member.host.clone());
+        let answer = match (reply, address) {
+            (Reply::Heartbeat(reply), Some(address)) => {
+                let foreign = match (reply.replica_set_id, config.settings.replica_set_id) {
+                    (Some(theirs), Some(ours)) => !*initiate && theirs != ours,
+                    _ => false,
+                };
+                if *initiate && (reply.has_data || reply.config_version.is_some()) {
+                    Answer::HasData(address)
+                } else if foreign {
+                    Answer::Refused(format!("{address} belongs to another set of the same name"))
+                } else {
+                    Answer::Fine
+                }
+            }
+            (Reply::Refused { message, .. }, Some(address)) => {
+                // A removed member says so, and is about to be a member again.
+                if *initiate || !message.contains("not in its configuration") {
+                    Answer::Refused(format!("{address}: {message}"))
+                } else {
+                    Answer::Fine
+                }
+            }
+            _ => Answer::Silent,
+        };
+        self.take_poll_answer(id, answer);
+    }
+
+    pub(crate) fn on_poll_failed(&mut self, id: MemberId) {
+        self.take_poll_answer(id, Answer::Silent);
+    }
+
+    fn take_poll_answer(&mut self, id: MemberId, answer: Answer) {
+        if let Some(Reconfiguring { stage: Stage::Polling { waiting, answers, .. }, .. }) =
+            &mut self.reconfiguring
+            && waiting.remove(&id)
+        {
+            answers.insert(id, answer);
+            self.decide_poll(false);
+        }
+    }
+
+    /// Initiation needs everybody, and everybody empty. A change needs a majority of the voters and
+    /// somebody electable, and stops listening when it has them.
+    pub(crate) fn decide_poll(&mut self, out_of_time: bool) {
+        let Some(Reconfiguring {
+            stage: Stage::Polling { initiate, waiting, answers },
+            config,
+            ..
+        }) = &self.reconfiguring
+        else {
+            return;
+        };
+        let (initiate, config) = (*initiate, Arc::clone(config));
+        let own = self.find_self(&config);
+        let fine = |id: MemberId| Some(id) == own || answers.get(&id) == Some(&Answer::Fine);
+        let enough = if initiate {
+            config.members.iter().all(|member| fine(member.id))
+        } else {
+            is_vote_majority(&config, |member| fine(member.id))
+                && config.members.iter().any(|member| member.is_electable() && fine(member.id))
+        };
+        let refusal = answers.values().find(|answer| match answer {
+            Answer::HasData(_) | Answer::Refused(_) => true,
+            Answer::Silent => initiate,
+            Answer::Fine => false,
+        });
+        if enough {
+            return self.store_polled(config, initiate);
+        }
+        if let Some(answer) = refusal.filter(|_| initiate) {
+            let error = match answer {
+                Answer::HasData(address) => {
+                    CommandError::CannotInitializeNodeWithData(address.clone())
+                }
+                Answer::Refused(why) => CommandError::InitiateQuorum(why.clone()),
+                Answer::Silent | Answer::Fine => {
+                    CommandError::InitiateQuorum("a member does not answer".to_owned())
+                }
+            };
+            return self.abandon_reconfiguration(error);
+        }
+        if waiting.is_empty() || out_of_time {
+            let silent: Vec<String> = config
+                .members
+                .iter()
+                .filter(|member| !fine(member.id))
+                .map(|member| member.host.to_string())
+                .collect();
+            let why = format!("not enough members answered: no word from {}", silent.join(", "));
+            let error = if initiate {
+                CommandError::InitiateQuorum(why)
+            } else {
+                ReconfigError::QuorumNotFound(why).into()
+            };
+            self.abandon_reconfiguration(error);
+        }
+    }
+
+    fn store_polled(&mut self, config: Arc<ReplicaSetConfig>, initiate: bool) {
+        self.timers.cancel(Timer::ReconfigPoll);
+        self.requests.retain(|_, asked| !matches!(asked, Asked::Poll { .. }));
+        // Somebody else's configuration may have arrived during the poll.
+        if self.installing || (initiate && self.config.is_some()) {
+            return self.abandon_reconfiguration(CommandError::ConfigurationInProgress);
+        }
+        if let Some(reconfiguring) = &mut self.reconfiguring {
+            reconfiguring.stage = Stage::Storing { initiate };
+        }
+        if initiate {
+            self.installing = true;
+            let after = AfterPersist::Install { config: Arc::clone(&config) };
+            self.persist(Change::Initiate(config), after);
+        } else {
+            self.store_config(config);
+        }
+    }
+
+    fn abandon_reconfiguration(&mut self, error: CommandError) {
+        self.timers.cancel(Timer::ReconfigPoll);
+        self.requests.retain(|_, asked| !matches!(asked, Asked::Poll { .. }));
+        if let Some(token) = self.reconfiguring.take().and_then(|r| r.token) {
+            self.respond(token, Err(error));
+        }
+    }
+
+    /// The office is lost. What is being stored will be installed; nobody is told it succeeded.
+    pub(crate) fn fail_reconfiguration(&mut self) {
+        if self.reconfiguring.is_some() {
+            self.abandon_reconfiguration(ReconfigError::SteppedDown.into());
+        }
+        for wait in std::mem::take(&mut self.config_waits) {
+            self.respond(wait.token, Err(ReconfigError::SteppedDown.into()));
+        }
+        self.timers.cancel(Timer::ConfigSpread);
+    }
+
+    // -- Storing and installing ------------------------------------------------------------------
+
+    /// Writes a configuration to disk; it is installed when it is there.
+    pub(crate) fn store_config(&mut self, config: Arc<ReplicaSetConfig>) {
+        assert!(!self.installing, "one configuration is stored at a time");
+        self.installing = true;
+        self.persist(Change::Config(Arc::clone(&config)), AfterPersist::Install { config });
+    }
+
+    pub(crate) fn on_config_stored(&mut self, config: Arc<ReplicaSetConfig>) {
+        self.installing = false;
+        let initiate = matches!(
+            &self.reconfiguring,
+            Some(Reconfiguring { stage: Stage::Storing { initiate: true }, .. })
+        );
+        if initiate {
+            assert!(!self.log.written.op_time.is_null(), "a new set begins with an entry");
+        }
+        let own = self.reconfiguring.take_if(|r| Arc::ptr_eq(&r.config, &config));
+        self.install(config);
+        match own {
+            Some(Reconfiguring { token: Some(token), .. }) if initiate => {
+                self.respond(token, Ok(Reply::Done));
+            }
+            Some(Reconfiguring { token: Some(token), config, max_time, .. }) => {
+                self.wait_for_spread(token, &config, max_time);
+            }
+            _ => {}
+        }
+        if initiate {
+            if let Role::Follower(follower) = &mut self.role {
+                follower.initiated = true;
+            }
+            self.stand_if_initiated();
+        }
+    }
+
+    fn wait_for_spread(
+        &mut self,
+        token: RequestToken,
+        config: &ReplicaSetConfig,
+        max_time: Option<Duration>,
+    ) {
+        // A forced configuration is the administrator's word; nobody is asked.
+        let leads = matches!(self.role, Role::Leader(_));
+        if config.term.is_none() || !leads || self.config_waits.len() >= MAX_CONFIG_WAITS {
+            return self.respond(token, Ok(Reply::Done));
+        }
+        let deadline = max_time.map(|max_time| self.now + max_time);
+        self.config_waits.push(ConfigWait { token, version: config.config_version(), deadline });
+        self.check_config_spread();
+    }
+
+    pub(crate) fn check_config_spread(&mut self) {
+        let Some(config) = self.installed_config() else { return };
+        if self.config_waits.is_empty() {
+            return;
+        }
+        let (me, now) = (self.me(), self.now);
+        let mut waits = std::mem::take(&mut self.config_waits);
+        let mut answers = Vec::new();
+        waits.retain(|wait| {
+            let spread = is_vote_majority(&config, |member| {
+                Some(member.id) == me
+                    || self.peers.get(&member.id).is_some_and(|peer| {
+                        peer.config_version.is_some_and(|v| !wait.version.is_newer_than(v))
+                    })
+            });
+            if spread {
+                answers.push((wait.token, Ok(Reply::Done)));
+            } else if wait.deadline.is_some_and(|deadline| deadline <= now) {
+                answers.push((wait.token, Err(ReconfigError::MajorityInstallTimedOut.into())));
+            }
+            !spread && wait.deadline.is_none_or(|deadline| deadline > now)
+        });
+        match waits.iter().filter_map(|wait| wait.deadline).min() {
+            Some(deadline) => self.timers.set(Timer::ConfigSpread, deadline),
+            None => self.timers.cancel(Timer::ConfigSpread),
+        }
+        self.config_waits = waits;
+        for (token, reply) in answers {
+            self.respond(token, reply);
+        }
+    }
+
+    /// A configuration heard from another member.
+    pub(crate) fn consider_config(&mut self, new: &Arc<ReplicaSetConfig>) {
+        let version = new.config_version();
+        let current = self.config.as_ref().map(|installed| &installed.config);
+        let newer = current.is_none_or(|own| version.is_newer_than(own.config_version()));
+        if !newer || self.installing {
+            return;
+        }
+        let foreign =
+            current.is_some_and(|own| own.settings.replica_set_id != new.settings.replica_set_id);
+        let not_yet_writable = matches!(self.role, Role::Leader(_)) && !self.is_writable_leader();
+        let why = if let Err(error) = validate(new, &self.options.set_name, self.options.allowances)
+        {
+            Some(error.to_string())
+        } else if foreign {
+            Some("it is of another set of the same name".to_owned())
+        } else if not_yet_writable && version.term.is_some() {
+            Some("a new primary is about to install its own".to_owned())
+        } else if self.config.is_none() && !self.log.written.op_time.is_null() {
+            Some("this member holds data but no configuration".to_owned())
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return self.emit(Event::ConfigIgnored { version, why });
+        }
+        // An election by the old configuration must not end under the new one.
+        self.end_campaign("a newer configuration arrived");
+        if self.reconfiguring.is_some() {
+            self.abandon_reconfiguration(CommandError::ConfigurationInProgress);
+        }
+        self.store_config(Arc::clone(new));
+    }
+
+    /// Puts a stored configuration in force.
+    pub(crate) fn install(&mut self, config: Arc<ReplicaSetConfig>) {
+        let me = self.find_self(&config);
+        self.emit(Event::ConfigInstalled {
+            version: config.config_version(),
+            members: config.members.len(),
+        });
+        if let Some(term) = config.term
+            && term > self.term
+        {
+            self.term = term;
+            self.primary = None;
+        }
+        let mut known = std::mem::take(&mut self.peers);
+        for member in config.members.iter().filter(|member| Some(member.id) != me) {
+            let peer = known
+                .remove(&member.id)
+                .filter(|peer| peer.address == member.host)
+                .unwrap_or_else(|| Peer::new(member.id, member.host.clone()));
+            self.peers.insert(member.id, peer);
+        }
+        for gone in known.into_keys() {
+            self.timers.cancel(Timer::Heartbeat(gone));
+            self.vetoes.remove(&gone);
+        }
+        let peers = &self.peers;
+        self.requests.retain(|_, asked| match asked {
+            Asked::Heartbeat { peer } | Asked::Vote { peer, .. } => peers.contains_key(peer),
+            _ => true,
+        });
+        if self.primary.is_some_and(|id| Some(id) != me && !self.peers.contains_key(&id)) {
+            self.primary = None;
+        }
+        let committed_before = self.commit_point;
+        self.config = Some(Installed { config, me, committed_before });
+        self.take_the_role_of_the_config();
+        self.heartbeat_everybody_now();
+        self.after_install_for_sync();
+        self.after_install_as_leader();
+        self.advance_commit_point();
+    }
+
+    fn take_the_role_of_the_config(&mut self) {
+        let Some(own) = self.own_config() else {
+            if !matches!(self.role, Role::Removed) {
+                self.become_removed();
+            }
+            return;
+        };
+        let (arbiter, electable) = (own.arbiter_only, own.is_electable());
+        match &self.role {
+            Role::Startup | Role::Removed if arbiter => self.become_arbiter(),
+            Role::Startup | Role::Removed => {
+                if self.log.written.op_time.is_null() {
+                    self.become_initial_syncing();
+                } else {
+                    self.become_follower(StepDownReason::Reconfig);
+                }
+            }
+            Role::Leader(_) if !electable => self.become_follower(StepDownReason::Reconfig),
+            Role::Follower(_) => {
+                self.end_campaign("the configuration changed");
+                self.reset_election_timer();
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a member is at the moment, and the only doors from one role to another.
+//!
+//! ```text
+//!                    config with me
+//!   Startup ───────────────┬───────────────┬─────────────────┐
+//!      ▲ (never back)      │ arbiterOnly   │ empty or wiped  │ has entries
+//!                          ▼               ▼                 ▼
+//!   Removed ◄── any     Arbiter       InitialSync ──────► Follower ◄────────┐
+//!      │  config                           ▲   copied       │  ▲  │         │
+//!      │  without me                       │                │  │  │ diverged│ undone
+//!      └── config with me again ───────────┴────────────────┤  │  ▼         │
+//!                                                      won  │  │ RollBack ──┘
+//!                                                           ▼  │ stepped down
+//!                                                         Leader
+//! ```
+//!
+//! A follower's candidacy is part of the follower: a candidate that loses has not changed its role.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quorate_protocol::{
+    ElectionReason, MemberId, MemberState, MonotonicTime, OpTime, Term, Timestamp,
+};
+
+use crate::campaign::Campaign;
+use crate::event::{Event, SourceLost, StepDownReason};
+use crate::initial_sync::InitialSync;
+use crate::input::{FetchId, RequestToken};
+use crate::member::Member;
+use crate::output::Output;
+use crate::timers::Timer;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Role {
+    /// No configuration.
+    Startup,
+    /// A configuration without this member.
+    Removed,
+    /// Votes, holds no data.
+    Arbiter,
+    /// Copies all data.
+    InitialSync(InitialSync),
+    /// SECONDARY or RECOVERING.
+    Follower(Follower),
+    /// Undoes entries.
+    RollBack(RollBack),
+    /// PRIMARY.
+    Leader(Leader),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Follower {
+    pub(crate) campaign: Option<Campaign>,
+    /// Every source begins after our last entry: at this one, at the earliest.
+    pub(crate) too_stale: Option<OpTime>,
+    /// This member initiated the set and stands as soon as the others have the configuration.
+    pub(crate) initiated: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct RollBack {
+    pub(crate) source: MemberId,
+    pub(crate) stage: RollBackStage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RollBackStage {
+    /// The logs are being compared.
+    Searching(FetchId),
+    /// The rollback id is being stored, then the entries are being removed.
+    Undoing,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Leader {
+    pub(crate) mode: LeaderMode,
+    pub(crate) reason: ElectionReason,
+    pub(crate) elected_at: MonotonicTime,
+    /// The new-primary no-op. Nothing commits before it is there.
+    pub(crate) first_of_term: Option<OpTime>,
+}
+
+/// The inner mode of a primary.
+///
+/// ```text
+///   CatchingUp ─► Draining ─► BumpingConfig ─► AwaitingNoop ─► Writable ◄─► AttemptingStepDown
+/// ```
+///
+/// Only `Writable` takes clients' writes; every mode can end in a step-down.
+#[derive(Clone, Debug)]
+pub(crate) enum LeaderMode {
+    /// Asks everybody how far they are, then copies what is newer.
+    CatchingUp { heard: BTreeSet<MemberId>, target: Option<OpTime>, hopeless: BTreeSet<MemberId> },
+    /// Applies what was copied.
+    Draining,
+    /// Stores the configuration under the new term.
+    BumpingConfig,
+    /// Waits for its first entry.
+    AwaitingNoop,
+    /// Takes writes.
+    Writable,
+    /// Takes no writes; steps down as soon as a successor has everything.
+    AttemptingStepDown(StepDownAttempt),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepDownAttempt {
+    pub(crate) token: RequestToken,
+    pub(crate) period: Duration,
+    pub(crate) force: bool,
+    pub(crate) deadline: MonotonicTime,
+}
+
+impl Leader {
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self.mode, LeaderMode::Writable)
+    }
+
+    /// Whether it has written its first entry: what makes it a full primary in the others' eyes.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.first_of_term.is_some()
+    }
+
+    pub(crate) fn election_time(&self) -> Option<Timestamp> {
+        self.first_of_term.map(|first| first.timestamp)
+    }
+}
+
+impl Member {
+    /// The state to show.
+    pub(crate) fn state(&self) -> MemberState {
+        match &self.role {
+            Role::Startup => MemberState::Startup,
+            Role::Removed => MemberState::Removed,
+            Role::Arbiter => MemberState::Arbiter,
+            Role::InitialSync(_) => MemberState::Startup2,
+            Role::RollBack(_) => MemberState::Rollback,
+            Role::Leader(_) => MemberState::Primary,
+            Role::Follower(follower) => {
+                let consistent = self.log.applied.op_time >= self.log.min_valid;
+                if follower.too_stale.is_some()
+                    || self.maintenance > 0
+                    || !consistent
+                    || self.is_shut_out()
+                {
+                    MemberState::Recovering
+                } else {
+                    MemberState::Secondary
+                }
+            }
+        }
+    }
+
+    // Every peer refuses our credentials: nothing we hold can be called current.
+    fn is_shut_out(&self) -> bool {
+        !self.peers.is_empty() && self.peers.values().all(|peer| peer.authentication_failed)
+    }
+
+    pub(crate) fn become_removed(&mut self) {
+        self.leave_role(StepDownReason::Reconfig);
+        self.primary = None;
+        self.role = Role::Removed;
+    }
+
+    pub(crate) fn become_arbiter(&mut self) {
+        self.leave_role(StepDownReason::Reconfig);
+        self.role = Role::Arbiter;
+    }
+
+    pub(crate) fn become_initial_syncing(&mut self) {
+        self.leave_role(StepDownReason::Reconfig);
+        self.role = Role::InitialSync(InitialSync::new());
+        self.begin_initial_sync();
+    }
+
+    /// The door from every role that has entries: after a step-down, a rollback, an initial sync.
+    pub(crate) fn become_follower(&mut self, why: StepDownReason) {
+        self.leave_role(why);
+        self.role = Role::Follower(Follower::default());
+        self.reset_election_timer();
+        self.timers.set(Timer::SyncSource, self.now);
+    }
+
+    pub(crate) fn become_rolling_back(&mut self, source: MemberId, fetch: FetchId) {
+        self.leave_role(StepDownReason::Reconfig);
+        self.role = Role::RollBack(RollBack { source, stage: RollBackStage::Searching(fetch) });
+    }
+
+    pub(crate) fn become_leader(&mut self, reason: ElectionReason, term: Term) {
+        assert!(matches!(self.role, Role::Follower(_)), "only a follower is elected");
+        assert!(
+            self.last_vote
+                .is_some_and(|vote| vote.term == term && Some(vote.candidate) == self.me()),
+            "a leader has its own stored vote"
+        );
+        self.leave_role(StepDownReason::Reconfig);
+        self.primary = self.me();
+        self.vetoed_dry_runs = 0;
+        self.role = Role::Leader(Leader {
+            mode: LeaderMode::CatchingUp {
+                heard: BTreeSet::new(),
+                target: None,
+                hopeless: BTreeSet::new(),
+            },
+            reason,
+            elected_at: self.now,
+            first_of_term: None,
+        });
+        self.begin_leading();
+    }
+
+    // Ends everything that belongs to the present role, and nothing else.
+    fn leave_role(&mut self, why: StepDownReason) {
+        self.end_campaign("the member changed its role");
+        self.drop_fetch(SourceLost::NoLongerWanted);
+        for timer in [
+            Timer::Election,
+            Timer::Campaign,
+            Timer::Liveness,
+            Timer::PriorityTakeover,
+            Timer::CatchUpTakeover,
+            Timer::CatchUp,
+            Timer::StepDown,
+            Timer::SyncSource,
+            Timer::PositionReport,
+            Timer::PeriodicNoop,
+            Timer::InitialSync,
+        ] {
+            self.timers.cancel(timer);
+        }
+        match &self.role {
+            Role::Leader(_) => {
+                self.emit(Event::SteppedDown { term: self.term, reason: why });
+                if self.primary == self.me() {
+                    self.primary = None;
+                }
+                self.outputs.push_back(Output::StopWrites);
+                self.fail_everything_that_needs_a_primary();
+            }
+            Role::InitialSync(_) => self.cancel_initial_sync(),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Undoing entries that the set did not keep.
+//!
+//! Owns the decisions: where to, and whether at all. The host compares the logs, keeps what it
+//! removes in files, and cuts. Digest §11.
+
+use quorate_protocol::{MemberId, OpTime, OpTimeAndWallTime};
+
+use crate::event::{Event, SourceLost, StepDownReason};
+use crate::input::FetchId;
+use crate::member::{AfterPersist, Member};
+use crate::output::{Change, Fatal, Output};
+use crate::role::{Role, RollBackStage};
+use crate::syncing::DENY_AFTER_FAILURE;
+
+impl Member {
+    pub(crate) fn roll_back_against(&mut self, source: MemberId) {
+        let Some(peer) = self.peers.get(&source) else { return };
+        let address = peer.address.clone();
+        self.emit(Event::RollbackStarted { source, last: self.log.written.op_time });
+        self.drop_fetch(SourceLost::NoLongerWanted);
+        let fetch = self.next_fetch_id();
+        self.become_rolling_back(source, fetch);
+        self.outputs.push_back(Output::FindCommonPoint { fetch, source: address });
+    }
+
+    fn is_searching(&self, id: FetchId) -> bool {
+        matches!(&self.role, Role::RollBack(roll_back)
+            if roll_back.stage == RollBackStage::Searching(id))
+    }
+
+    pub(crate) fn on_common_point_found(&mut self, id: FetchId, common_point: OpTimeAndWallTime) {
+        if !self.is_searching(id) {
+            return;
+        }
+        self.emit(Event::RollbackFound { common_point: common_point.op_time });
+        if common_point.op_time < self.commit_point.op_time {
+            let fatal = Fatal::RollbackBeforeCommitPoint {
+                common_point: common_point.op_time,
+                commit_point: self.commit_point.op_time,
+            };
+            self.emit(Event::Fatal(fatal.clone()));
+            self.outputs.push_back(Output::Halt(fatal));
+            self.halted = true;
+            return;
+        }
+        if let Role::RollBack(roll_back) = &mut self.role {
+            roll_back.stage = RollBackStage::Undoing;
+        }
+        // Stored before anything is cut: whoever copies from us must be able to tell.
+        self.rollback_id += 1;
+        let after = AfterPersist::RollBack { common_point };
+        self.persist(Change::RollbackId(self.rollback_id), after);
+    }
+
+    pub(crate) fn on_common_point_unknown(&mut self, id: FetchId) {
+        if !self.is_searching(id) {
+            return;
+        }
+        if let Role::RollBack(roll_back) = &self.role {
+            self.deny(roll_back.source, DENY_AFTER_FAILURE);
+        }
+        // The source failed; another may show that nothing needs to be undone.
+        self.become_follower(StepDownReason::Reconfig);
+    }
+
+    pub(crate) fn on_rolled_back(&mut self, last: OpTimeAndWallTime, min_valid: OpTime) {
+        let undoing = matches!(&self.role, Role::RollBack(roll_back)
+            if roll_back.stage == RollBackStage::Undoing);
+        if !undoing {
+            return;
+        }
+        assert!(
+            last.op_time >= self.commit_point.op_time,
+            "a rollback never reaches below the commit point"
+        );
+        self.log.written = last;
+        self.log.durable = self.log.durable.min(last);
+        self.log.applied = self.log.applied.min(last);
+        self.log.min_valid = min_valid;
+        self.sync.last_fetched = last.op_time;
+        self.emit(Event::RolledBack { last: last.op_time });
+        self.become_follower(StepDownReason::Reconfig);
+    }
+}

@@ -1,0 +1,335 @@
+//! What a member knows and is, for everybody who asks between two inputs.
+//!
+//! A view without state of its own: `replSetGetStatus`, `quorateExplainElection` and the host's own
+//! decisions read it. Nothing here changes anything.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_protocol::{
+    ConfigVersion, ElectionReason, HelloReply, MemberId, MemberState, MonotonicTime,
+    OpTimeAndWallTime, Priority, ReplicaSetConfig, ServerAddress, Term, Timestamp, TopologyVersion,
+};
+
+use crate::election::LastVote;
+use crate::hello::{MemberHello, hello};
+use crate::initial_sync::InitialSyncStage;
+use crate::member::{Member, VetoRecord};
+use crate::peer::Contact;
+use crate::quorum::Counts;
+use crate::role::{LeaderMode, Role};
+
+/// What a member knows and is.
+#[derive(Clone, Copy, Debug)]
+pub struct Status<'a> {
+    pub(crate) member: &'a Member,
+}
+
+/// What clients see change: each difference raises the topology version by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) state: MemberState,
+    writable: bool,
+    stepping_down: bool,
+    config: Option<ConfigVersion>,
+    shutting_down: bool,
+}
+
+impl Member {
+    pub(crate) fn shown(&self) -> Shown {
+        Shown {
+            state: self.state(),
+            writable: matches!(&self.role, Role::Leader(leader) if leader.is_writable()),
+            stepping_down: matches!(self.leader_mode(), Some(LeaderMode::AttemptingStepDown(_))),
+            config: self.config.as_ref().map(|installed| installed.config.config_version()),
+            shutting_down: self.shutting_down,
+        }
+    }
+}
+
+impl<'a> Status<'a> {
+    pub(crate) fn new(member: &'a Member) -> Self {
+        Self { member }
+    }
+
+    /// `myState`.
+    pub fn state(&self) -> MemberState {
+        self.member.state()
+    }
+
+    /// `term`.
+    pub fn term(&self) -> Term {
+        self.member.term
+    }
+
+    /// The vote that was last given.
+    pub fn last_vote(&self) -> Option<LastVote> {
+        self.member.last_vote
+    }
+
+    /// Whether clients may write: a primary that has written its first entry and does not step down.
+    pub fn is_writable(&self) -> bool {
+        self.member.shown().writable
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Option<&'a Arc<ReplicaSetConfig>> {
+        self.member.config.as_ref().map(|installed| &installed.config)
+    }
+
+    /// The counts of that configuration.
+    pub fn counts(&self) -> Option<Counts> {
+        self.config().map(|config| Counts::of(config))
+    }
+
+    /// Which member of the configuration this is.
+    pub fn me(&self) -> Option<MemberId> {
+        self.member.me()
+    }
+
+    /// The primary of the present term, if known.
+    pub fn primary(&self) -> Option<MemberId> {
+        self.member.primary
+    }
+
+    /// Where a member listens.
+    pub fn address_of(&self, id: MemberId) -> Option<&'a ServerAddress> {
+        self.config()?.member(id).map(|member| &member.host)
+    }
+
+    /// The newest entry that no election can lose, as far as this member knows.
+    pub fn commit_point(&self) -> OpTimeAndWallTime {
+        self.member.commit_point
+    }
+
+    /// The last entry in the oplog.
+    pub fn written(&self) -> OpTimeAndWallTime {
+        self.member.log.written
+    }
+
+    /// The last entry in the data.
+    pub fn applied(&self) -> OpTimeAndWallTime {
+        self.member.log.applied
+    }
+
+    /// The last entry on disk.
+    pub fn durable(&self) -> OpTimeAndWallTime {
+        self.member.log.durable
+    }
+
+    /// From whom entries are copied.
+    pub fn sync_source(&self) -> Option<ServerAddress> {
+        self.member.sync_source_address().or_else(|| self.member.initial_sync_source())
+    }
+
+    /// Where the initial sync is, its attempt, and when this one began.
+    pub fn initial_sync(&self) -> Option<(InitialSyncStage, u32)> {
+        match &self.member.role {
+            Role::InitialSync(sync) => Some((sync.stage, sync.attempt)),
+            _ => None,
+        }
+    }
+
+    /// How many rollbacks there were: `replSetGetRBID`.
+    pub fn rollback_id(&self) -> i32 {
+        self.member.rollback_id
+    }
+
+    /// `topologyVersion`.
+    pub fn topology_version(&self) -> TopologyVersion {
+        TopologyVersion {
+            process_id: self.member.options.process_id,
+            counter: self.member.topology_counter,
+        }
+    }
+
+    /// When and why the present primary was elected, if it is this member.
+    pub fn election(&self) -> Option<(ElectionReason, Option<Timestamp>)> {
+        match &self.member.role {
+            Role::Leader(leader) => Some((leader.reason, leader.election_time())),
+            _ => None,
+        }
+    }
+
+    /// How long this process has run.
+    pub fn uptime(&self, now: MonotonicTime) -> Duration {
+        now.since(self.member.started)
+    }
+
+    /// The reply to `hello`: `base` brings what belongs to the process (wire versions, sessions), the
+    /// member fills in the rest, with names as seen on `horizon`.
+    pub fn hello(&self, base: HelloReply, horizon: Option<&str>) -> MemberHello {
+        hello(*self, base, horizon)
+    }
+
+    /// `members` of `replSetGetStatus`, this member among them, in the configuration's order.
+    pub fn members(&self) -> Vec<MemberView> {
+        let Some(config) = self.config() else { return Vec::new() };
+        let member = self.member;
+        let views = config.members.iter().filter_map(|listed| {
+            if Some(listed.id) == self.me() {
+                let (_, applied, durable) = member.reported_positions();
+                return Some(MemberView {
+                    id: listed.id,
+                    address: listed.host.clone(),
+                    is_self: true,
+                    state: self.state(),
+                    contact: Contact::Up,
+                    last_heard: None,
+                    last_heartbeat_received: None,
+                    applied,
+                    durable,
+                    ping: None,
+                    config_version: Some(config.config_version()),
+                    sync_source: self.sync_source(),
+                    election_time: self.election().and_then(|(_, time)| time),
+                });
+            }
+            let peer = member.peers.get(&listed.id)?;
+            Some(MemberView {
+                id: listed.id,
+                address: listed.host.clone(),
+                is_self: false,
+                state: peer.shown_state(),
+                contact: peer.contact,
+                last_heard: peer.last_heard,
+                last_heartbeat_received: peer.last_heartbeat_received,
+                applied: peer.applied,
+                durable: peer.durable,
+                ping: peer.ping,
+                config_version: peer.config_version,
+                sync_source: peer.syncing_to.clone(),
+                election_time: peer.election_time,
+            })
+        });
+        views.collect()
+    }
+
+    /// Why there is or is not a primary, as far as this member can tell.
+    pub fn explain(&self) -> ElectionExplanation {
+        let member = self.member;
+        let members = self.members().into_iter().filter_map(|view| {
+            let listed = self.config()?.member(view.id)?;
+            Some(MemberExplanation {
+                id: view.id,
+                votes: u32::from(listed.is_voter()),
+                priority: listed.effective_priority(),
+                state: view.state,
+                reachable: view.contact == Contact::Up,
+                applied: view.applied,
+                last_veto: member.vetoes.get(&view.id).copied(),
+            })
+        });
+        let members: Vec<MemberExplanation> = members.collect();
+        let votes_visible = members.iter().filter(|m| m.reachable && m.votes > 0).count();
+        ElectionExplanation {
+            term: self.term(),
+            primary: self.primary(),
+            votes_visible,
+            votes_needed: self.counts().map_or(0, |counts| counts.majority_vote),
+            vetoed_dry_runs: member.vetoed_dry_runs,
+            members,
+        }
+    }
+}
+
+/// One element of `members` in `replSetGetStatus`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberView {
+    /// `_id`.
+    pub id: MemberId,
+    /// `name`.
+    pub address: ServerAddress,
+    /// `self`.
+    pub is_self: bool,
+    /// `state` and `stateStr`.
+    pub state: MemberState,
+    /// `health`, and why not.
+    pub contact: Contact,
+    /// `lastHeartbeat`.
+    pub last_heard: Option<MonotonicTime>,
+    /// `lastHeartbeatRecv`.
+    pub last_heartbeat_received: Option<MonotonicTime>,
+    /// `optime` and `optimeDate`.
+    pub applied: OpTimeAndWallTime,
+    /// `optimeDurable` and `optimeDurableDate`.
+    pub durable: OpTimeAndWallTime,
+    /// `pingMs`.
+    pub ping: Option<Duration>,
+    /// `configVersion` and `configTerm`.
+    pub config_version: Option<ConfigVersion>,
+    /// `syncSourceHost`.
+    pub sync_source: Option<ServerAddress>,
+    /// `electionTime`.
+    pub election_time: Option<Timestamp>,
+}
+
+/// Why there is or is not a primary: `quorateExplainElection`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionExplanation {
+    /// The present term.
+    pub term: Term,
+    /// Its primary, if known.
+    pub primary: Option<MemberId>,
+    /// Votes of reachable members, this one among them.
+    pub votes_visible: usize,
+    /// Votes that elect.
+    pub votes_needed: usize,
+    /// Vetoed dry runs of this member since there was a primary.
+    pub vetoed_dry_runs: u32,
+    /// Each member.
+    pub members: Vec<MemberExplanation>,
+}
+
+/// What speaks for and against one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberExplanation {
+    /// Who.
+    pub id: MemberId,
+    /// Its votes that count.
+    pub votes: u32,
+    /// Its priority that counts.
+    pub priority: Priority,
+    /// Its state.
+    pub state: MemberState,
+    /// Whether it answers.
+    pub reachable: bool,
+    /// How far it is.
+    pub applied: OpTimeAndWallTime,
+    /// The last veto against it that this member gave or, about itself, received.
+    pub last_veto: Option<VetoRecord>,
+}
+
+impl fmt::Display for ElectionExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { term, votes_visible, votes_needed, .. } = self;
+        match self.primary {
+            Some(primary) => writeln!(f, "{primary} is primary of {term:?}.")?,
+            None if votes_visible < votes_needed => writeln!(
+                f,
+                "No primary: votes visible {votes_visible}, need {votes_needed}. Start or reconnect \
+                 members that vote."
+            )?,
+            None => writeln!(
+                f,
+                "No primary in {term:?} although {votes_visible} of {votes_needed} needed votes are \
+                 visible; {} dry runs were vetoed.",
+                self.vetoed_dry_runs
+            )?,
+        }
+        for member in &self.members {
+            let reach = if member.reachable { "reachable" } else { "unreachable" };
+            write!(
+                f,
+                "{}: {}, {reach}, votes {}, priority {}, at {}",
+                member.id, member.state, member.votes, member.priority, member.applied
+            )?;
+            if let Some(record) = member.last_veto {
+                write!(f, ", vetoed by {} at {:?}: {}", record.by, record.at, record.veto)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! Leaving office on request, and staying out of it.
+//!
+//! Owns `replSetStepDown`, the handoff, `replSetFreeze` and `replSetMaintenance`. Digest §5.
+
+use std::time::Duration;
+
+use quorate_protocol::{MemberConfig, MemberId, MemberState};
+
+use crate::error::CommandError;
+use crate::event::{Event, StepDownReason};
+use crate::input::{Reply, Request, RequestToken};
+use crate::member::{Asked, Member};
+use crate::output::Output;
+use crate::quorum::Counts;
+use crate::role::{LeaderMode, Role, StepDownAttempt};
+use crate::timers::Timer;
+
+/// `replSetMaintenance` can be nested; deeper than this is a mistake.
+pub(crate) const MAX_MAINTENANCE_DEPTH: u32 = 1000;
+
+impl Member {
+    pub(crate) fn on_step_down(
+        &mut self,
+        token: RequestToken,
+        period: Duration,
+        catch_up_period: Duration,
+        force: bool,
+    ) {
+        if period.is_zero() {
+            let error = CommandError::BadValue("the step-down period must be above 0");
+            return self.respond(token, Err(error));
+        }
+        if catch_up_period >= period {
+            let error =
+                CommandError::BadValue("secondaryCatchUpPeriodSecs must be below the period");
+            return self.respond(token, Err(error));
+        }
+        let now = self.now;
+        match &mut self.role {
+            Role::Leader(leader) => match leader.mode {
+                LeaderMode::Writable => {
+                    leader.mode = LeaderMode::AttemptingStepDown(StepDownAttempt {
+                        token,
+                        period,
+                        force,
+                        deadline: now + catch_up_period,
+                    });
+                }
+                LeaderMode::AttemptingStepDown(_) => {
+                    return self.respond(token, Err(CommandError::StepDownInProgress));
+                }
+                _ => return self.respond(token, Err(CommandError::NotWritablePrimary)),
+            },
+            _ => return self.respond(token, Err(CommandError::NotWritablePrimary)),
+        }
+        self.emit(Event::StepDownAttempted { wait: catch_up_period });
+        self.outputs.push_back(Output::StopWrites);
+        self.timers.set(Timer::StepDown, now + catch_up_period);
+        // Those who are behind hear of it now rather than at the next beat.
+        self.heartbeat_everybody_now();
+        self.check_step_down();
+        self.abandon_step_down_if_due();
+    }
+
+    pub(crate) fn on_step_down_timer(&mut self) {
+        self.check_step_down();
+        self.abandon_step_down_if_due();
+    }
+
+    /// Steps down if a majority, and among it somebody electable, has everything.
+    pub(crate) fn check_step_down(&mut self) {
+        let Some(LeaderMode::AttemptingStepDown(attempt)) = self.leader_mode() else { return };
+        let attempt = *attempt;
+        let due = self.now >= attempt.deadline;
+        if self.successor_is_ready() || (due && attempt.force) {
+            self.hand_off();
+            self.become_follower(StepDownReason::Command);
+            self.make_ineligible(attempt.period);
+            self.respond(attempt.token, Ok(Reply::Done));
+        }
+    }
+
+    fn abandon_step_down_if_due(&mut self) {
+        let Some(LeaderMode::AttemptingStepDown(attempt)) = self.leader_mode() else { return };
+        let attempt = *attempt;
+        if self.now < attempt.deadline {
+            return;
+        }
+        if let Role::Leader(leader) = &mut self.role {
+            leader.mode = LeaderMode::Writable;
+        }
+        self.emit(Event::StepDownAbandoned);
+        self.respond(attempt.token, Err(CommandError::NoCaughtUpSecondary));
+    }
+
+    fn successor_is_ready(&self) -> bool {
+        let Some(config) = self.installed_config() else { return false };
+        let last = self.log.written.op_time;
+        let caught_up = |id: MemberId| self.acknowledged(id).applied.op_time >= last;
+        let copies = config.voters().filter(|m| !m.arbiter_only && caught_up(m.id)).count();
+        copies >= Counts::of(&config).write_majority && self.best_successor().is_some()
+    }
+
+    fn best_successor(&self) -> Option<MemberId> {
+        let config = self.installed_config()?;
+        let last = self.log.written.op_time;
+        self.peers
+            .values()
+            .filter(|peer| peer.is_up() && peer.state == MemberState::Secondary && peer.electable)
+            .filter(|peer| peer.applied.op_time >= last)
+            .filter_map(|peer| config.member(peer.id))
+            .filter(|member| member.is_electable())
+            .max_by_key(|member| (member.priority, std::cmp::Reverse(member.id)))
+            .map(|member| member.id)
+    }
+
+    /// Asks the best successor to stand at once, so that nobody waits for an election timeout.
+    pub(crate) fn hand_off(&mut self) {
+        let Some(id) = self.best_successor() else { return };
+        let Some(peer) = self.peers.get(&id) else { return };
+        let address = peer.address.clone();
+        self.emit(Event::HandedOff { to: id });
+        let timeout = self.election_timeout();
+        self.send(address, Asked::StepUp, Request::StepUp { skip_dry_run: true }, timeout);
+    }
+
+    /// What waits for this member to be primary fails when it is not.
+    pub(crate) fn fail_everything_that_needs_a_primary(&mut self) {
+        if let Some(LeaderMode::AttemptingStepDown(attempt)) = self.leader_mode() {
+            let attempt = *attempt;
+            // `check_step_down` answers by itself; here the office was lost otherwise, which is what
+            // the administrator wanted.
+            if self.now < attempt.deadline && !self.successor_is_ready() {
+                self.make_ineligible(attempt.period);
+                self.respond(attempt.token, Ok(Reply::Done));
+            }
+        }
+        self.fail_waiters();
+        self.fail_reconfiguration();
+    }
+
+    fn make_ineligible(&mut self, period: Duration) {
+        let until = self.now + period;
+        self.ineligible_until = Some(until);
+        self.timers.set(Timer::Unfreeze, until);
+    }
+
+    pub(crate) fn on_freeze(&mut self, token: RequestToken, period: Duration) {
+        if !matches!(self.role, Role::Follower(_)) {
+            let error = CommandError::NotSecondary(
+                "only a secondary can be frozen; use replSetStepDown on the primary",
+            );
+            return self.respond(token, Err(error));
+        }
+        if period.is_zero() {
+            self.unfreeze();
+        } else {
+            self.end_campaign("the member was frozen");
+            self.make_ineligible(period);
+            self.emit(Event::Frozen { period });
+        }
+        self.respond(token, Ok(Reply::Done));
+    }
+
+    pub(crate) fn on_unfreeze_timer(&mut self) {
+        self.unfreeze();
+    }
+
+    fn unfreeze(&mut self) {
+        self.timers.cancel(Timer::Unfreeze);
+        if self.ineligible_until.take().is_none() {
+            return;
+        }
+        self.emit(Event::Unfrozen);
+        // A set that waits for this member alone should not wait any longer.
+        let alone = self.installed_config().is_some_and(|config| {
+            config.members.iter().filter(|member| member.is_electable()).count() == 1
+        });
+        if alone && self.own_config().is_some_and(MemberConfig::is_electable) {
+            self.timers.set(Timer::Election, self.now);
+        }
+    }
+
+    pub(crate) fn on_maintenance(&mut self, token: RequestToken, on: bool) {
+        let refusal = match &self.role {
+            Role::Follower(_) if on && self.maintenance >= MAX_MAINTENANCE_DEPTH => {
+                Some(CommandError::BadValue("maintenance is nested too deeply; leave it first"))
+            }
+            Role::Follower(_) if !on && self.maintenance == 0 => {
+                Some(CommandError::BadValue("the member is not in maintenance"))
+            }
+            Role::Follower(_) => None,
+            _ => Some(CommandError::NotSecondary("only a secondary can be in maintenance")),
+        };
+        if let Some(error) = refusal {
+            return self.respond(token, Err(error));
+        }
+        if on {
+            self.end_campaign("the member is in maintenance");
+            self.maintenance += 1;
+        } else {
+            self.maintenance -= 1;
+        }
+        self.respond(token, Ok(Reply::Done));
+    }
+}

@@ -1,0 +1,21 @@
+//! Replays the world of a seed with its trace: `cargo run -p quorate-simulator --example replay -- 42`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let Some(seed) = std::env::args().nth(1).and_then(|text| text.parse().ok()) else {
+        eprintln!("usage: replay SEED");
+        return ExitCode::from(2);
+    };
+    match quorate_simulator::replay(seed, |line| println!("{line}")) {
+        Ok(figures) => {
+            println!("seed {seed} is fine: {figures:?}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Runs many worlds and tells which fail: `cargo run -p quorate-simulator --example sweep -- FIRST COUNT`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use std::panic::catch_unwind;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>().ok());
+    let (Some(Some(first)), Some(Some(count))) = (numbers.next(), numbers.next()) else {
+        eprintln!("usage: sweep FIRST COUNT");
+        return ExitCode::from(2);
+    };
+    let mut failures = 0;
+    for seed in first..first.saturating_add(count) {
+        match catch_unwind(|| quorate_simulator::run(seed)) {
+            Ok(Ok(_)) => {}
+            Ok(Err(failure)) => {
+                failures += 1;
+                println!("{failure}");
+            }
+            Err(_) => {
+                failures += 1;
+                println!("seed {seed}: a member broke its own invariant");
+            }
+        }
+    }
+    println!("{failures} of {count} worlds failed");
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

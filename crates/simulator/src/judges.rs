@@ -1,0 +1,195 @@
+//! Judges outside the members: what must hold whatever happens.
+//!
+//! They see every member's status and log after every input, and every appended entry. A judge
+//! never helps: it remembers and compares.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quorate_protocol::{ConfigVersion, MemberState, OpTime, ReplicaSetConfig};
+use quorate_replication::Status;
+
+use crate::host::Entry;
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict(pub String);
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+type Judgement = Result<(), Verdict>;
+
+fn broken(rule: &str, what: impl std::fmt::Display) -> Judgement {
+    Err(Verdict(format!("{rule}: {what}")))
+}
+
+/// One life of one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Life {
+    /// Which member.
+    pub node: usize,
+    /// Which start of it.
+    pub epoch: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    state: Option<MemberState>,
+    commit_point: OpTime,
+    verified: usize,
+}
+
+/// All judges and what they remember.
+#[derive(Clone, Debug, Default)]
+pub struct Judges {
+    primaries: BTreeMap<i64, Life>,
+    committed: Vec<Entry>,
+    /// Every entry that was ever written, with the one before it.
+    entries: BTreeMap<OpTime, (Entry, OpTime)>,
+    configs: BTreeMap<(i64, i64), Arc<ReplicaSetConfig>>,
+    lives: BTreeMap<Life, Seen>,
+}
+
+impl Judges {
+    /// Looks at a member after an input.
+    ///
+    /// # Errors
+    ///
+    /// The rule that it broke.
+    pub fn observe(&mut self, life: Life, status: Status<'_>, log: &[Entry]) -> Judgement {
+        let state = status.state();
+        let before = self.lives.entry(life).or_default().clone();
+        if state == MemberState::Primary {
+            self.one_primary_per_term(life, status.term().0)?;
+            if before.state != Some(MemberState::Primary) {
+                self.committed_entries_are_never_lost(life, log)?;
+            }
+        }
+        let commit_point = status.commit_point().op_time;
+        let wiped = state == MemberState::Startup2;
+        if commit_point < before.commit_point && !wiped {
+            return broken(
+                "the commit point is monotonic",
+                format!("n{} went from {} to {commit_point}", life.node, before.commit_point),
+            );
+        }
+        let mut verified = if wiped { 0 } else { before.verified };
+        if commit_point > before.commit_point && state != MemberState::Arbiter {
+            verified = self.committed_entries_agree(life, log, commit_point, verified)?;
+        }
+        if let Some(config) = status.config() {
+            self.one_config_per_version(config)?;
+        }
+        self.lives.insert(life, Seen { state: Some(state), commit_point, verified });
+        Ok(())
+    }
+
+    fn one_primary_per_term(&mut self, life: Life, term: i64) -> Judgement {
+        let first = *self.primaries.entry(term).or_insert(life);
+        if first == life {
+            return Ok(());
+        }
+        broken(
+            "at most one primary per term",
+            format!("n{} and n{} are both primary of term {term}", first.node, life.node),
+        )
+    }
+
+    fn committed_entries_are_never_lost(&self, life: Life, log: &[Entry]) -> Judgement {
+        let missing =
+            self.committed.iter().zip(log.iter().map(Some).chain(std::iter::repeat(None)));
+        for (committed, own) in missing {
+            if own != Some(committed) {
+                let own = own.map_or_else(|| "nothing".to_owned(), |e| e.op_time().to_string());
+                return broken(
+                    "committed entries are never lost",
+                    format!(
+                        "n{} became primary with {own} where {} is committed",
+                        life.node,
+                        committed.op_time()
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn committed_entries_agree(
+        &mut self,
+        life: Life,
+        log: &[Entry],
+        commit_point: OpTime,
+        verified: usize,
+    ) -> Result<usize, Verdict> {
+        let end = log.partition_point(|entry| entry.op_time() <= commit_point);
+        if end == 0 || log[end - 1].op_time() != commit_point {
+            let what = format!("n{} calls {commit_point} committed and lacks it", life.node);
+            return broken("what is committed is in the log", what).map(|()| end);
+        }
+        for (index, entry) in log[..end].iter().enumerate().skip(verified.min(end)) {
+            match self.committed.get(index) {
+                None => self.committed.push(*entry),
+                Some(committed) if committed == entry => {}
+                Some(committed) => {
+                    let what = format!(
+                        "n{} calls {} committed where {} was",
+                        life.node,
+                        entry.op_time(),
+                        committed.op_time()
+                    );
+                    return broken("members agree on what is committed", what).map(|()| end);
+                }
+            }
+        }
+        Ok(end)
+    }
+
+    fn one_config_per_version(&mut self, config: &Arc<ReplicaSetConfig>) -> Judgement {
+        let ConfigVersion { term, version } = config.config_version();
+        let key = (term.map_or(-1, |term| term.0), version);
+        let first = self.configs.entry(key).or_insert_with(|| Arc::clone(config));
+        if Arc::ptr_eq(first, config) || **first == **config {
+            return Ok(());
+        }
+        broken("one configuration per (term, version)", config.config_version())
+    }
+
+    /// Looks at an entry as it is appended.
+    ///
+    /// # Errors
+    ///
+    /// The rule that it broke.
+    pub fn appended(&mut self, node: usize, before: OpTime, entry: &Entry) -> Judgement {
+        if entry.op_time() <= before {
+            let what = format!("n{node} appended {} after {before}", entry.op_time());
+            return broken("positions rise", what);
+        }
+        let (first, first_before) =
+            *self.entries.entry(entry.op_time()).or_insert((*entry, before));
+        if first != *entry {
+            return broken("the same position is the same entry", entry.op_time());
+        }
+        if first_before != before {
+            let what = format!(
+                "n{node} has {} after {before}, it was written after {first_before}",
+                entry.op_time()
+            );
+            return broken("no holes", what);
+        }
+        Ok(())
+    }
+
+    /// How many entries were committed.
+    pub fn committed(&self) -> usize {
+        self.committed.len()
+    }
+
+    /// How many terms had a primary.
+    pub fn terms(&self) -> usize {
+        self.primaries.len()
+    }
+}

@@ -1,0 +1,71 @@
+//! The network between members: delay, loss, duplication, and cuts in one direction or both.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quorate_replication::SeededRandom;
+
+/// How the network treats messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    shortest: Duration,
+    jitter: Duration,
+    pub(crate) drop_percent: u64,
+    pub(crate) duplicate_percent: u64,
+    /// From whom to whom nothing gets through.
+    cut: BTreeSet<(usize, usize)>,
+}
+
+impl Network {
+    pub(crate) fn new(random: &mut SeededRandom) -> Self {
+        Self {
+            shortest: Duration::from_micros(100 + random.below(2_000)),
+            jitter: Duration::from_micros(500 + random.below(20_000)),
+            drop_percent: 0,
+            duplicate_percent: 0,
+            cut: BTreeSet::new(),
+        }
+    }
+
+    /// When each copy of a message arrives; empty if it is lost. Jitter makes messages overtake.
+    pub(crate) fn deliveries(
+        &self,
+        random: &mut SeededRandom,
+        from: usize,
+        to: usize,
+    ) -> Vec<Duration> {
+        if self.is_cut(from, to) || random.chance(self.drop_percent) {
+            return Vec::new();
+        }
+        let copies = if random.chance(self.duplicate_percent) { 2 } else { 1 };
+        (0..copies).map(|_| self.shortest + random.duration_up_to(self.jitter)).collect()
+    }
+
+    pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cut.contains(&(from, to))
+    }
+
+    pub(crate) fn cut_one_way(&mut self, from: usize, to: usize) {
+        self.cut.insert((from, to));
+    }
+
+    /// Separates one side from the rest.
+    pub(crate) fn partition(&mut self, side: &BTreeSet<usize>, all: usize) {
+        for one in side {
+            for other in (0..all).filter(|other| !side.contains(other)) {
+                self.cut.insert((*one, other));
+                self.cut.insert((other, *one));
+            }
+        }
+    }
+
+    pub(crate) fn repair(&mut self) {
+        self.cut.clear();
+    }
+
+    pub(crate) fn calm(&mut self) {
+        self.repair();
+        self.drop_percent = 0;
+        self.duplicate_percent = 0;
+    }
+}

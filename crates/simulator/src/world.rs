@@ -1,0 +1,598 @@
+//! The world: a clock, a queue of what will happen, and the loop that lets it happen.
+//!
+//! Owns time, the queue, starting and crashing of processes, clients, and the end of a run. What
+//! members say to each other is in `cluster`, what they copy in `data`, what goes wrong in `faults`.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use quorate_protocol::{
+    MemberState, MonotonicTime, ObjectId, OpTime, ReplicaSetConfig, ServerAddress, WallTime,
+};
+use quorate_replication::{
+    Event, InitialSyncStep, Input, Member, MemberOptions, SeededRandom, Ticket, WaiterId,
+    WriteConcern,
+};
+
+use crate::host::{Entry, Host, ModelHost, Operation};
+use crate::judges::{Judges, Life, Verdict};
+use crate::network::Network;
+use crate::node::{Asker, Message, Node};
+
+/// The calendar when a world begins.
+const EPOCH_MILLIS: i64 = 1_700_000_000_000;
+/// Events in one run; more means that the world does not settle.
+const MAX_EVENTS: u64 = 3_000_000;
+/// How long a world may take to agree after everything is repaired.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long it must stay agreed.
+const CALM: Duration = Duration::from_secs(5);
+
+/// How large a world is and how long it suffers.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Processes, configured or not.
+    pub nodes: usize,
+    /// How long faults happen.
+    pub turmoil: Duration,
+    /// Between two writes of a client.
+    pub think: Duration,
+    /// Clients.
+    pub clients: usize,
+    /// Between two faults, on average.
+    pub between_faults: Duration,
+}
+
+/// What a run did, so that a test can see that it did something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Inputs handled.
+    pub inputs: u64,
+    /// Terms with a primary.
+    pub terms: usize,
+    /// Entries committed.
+    pub committed: usize,
+    /// Writes acknowledged by a majority.
+    pub acknowledged: usize,
+    /// Writes tried.
+    pub tried: u64,
+    /// Rollbacks.
+    pub rollbacks: u64,
+    /// Initial syncs that finished.
+    pub initial_syncs: u64,
+    /// Configurations installed, on all members.
+    pub configs: u64,
+    /// Crashes.
+    pub crashes: u64,
+    /// Vetoed dry runs.
+    pub vetoes: u64,
+}
+
+/// A broken rule, and how to see it again.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The world's seed.
+    pub seed: u64,
+    /// When.
+    pub at: MonotonicTime,
+    /// What.
+    pub verdict: Verdict,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "seed {} at {:?}: {}", self.seed, self.at, self.verdict)?;
+        write!(f, "replay: cargo run -p quorate-simulator --example replay -- {}", self.seed)
+    }
+}
+
+/// What will happen.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    Tick(Life),
+    Deliver { to: usize, message: Message },
+    DiskDone { life: Life, ticket: Ticket },
+    LogSynced(Life),
+    Applied { life: Life, through: OpTime },
+    AppendOrdered(Life),
+    ParkExpired(Life),
+    FetchTimeout { life: Life, fetch: quorate_replication::FetchId, sequence: u64 },
+    SyncTimeout { life: Life, attempt: u32, step: InitialSyncStep },
+    Local { life: Life, input: Box<Input> },
+    ClientWrites { client: usize },
+    Fault,
+    Restart { node: usize },
+    Repair,
+}
+
+/// A write that a client tried.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    value: u64,
+    majority: bool,
+    acknowledged: bool,
+}
+
+/// A seeded world.
+pub struct World<H = ModelHost> {
+    pub(crate) seed: u64,
+    pub(crate) scale: Scale,
+    pub(crate) now: MonotonicTime,
+    pub(crate) random: SeededRandom,
+    pub(crate) network: Network,
+    pub(crate) nodes: Vec<Node<H>>,
+    pub(crate) judges: Judges,
+    pub(crate) figures: Figures,
+    pub(crate) verdict: Result<(), Verdict>,
+    pub(crate) turmoil: bool,
+    queue: BinaryHeap<Reverse<(MonotonicTime, u64)>>,
+    happenings: BTreeMap<u64, Happening>,
+    next_happening: u64,
+    attempts: Vec<Attempt>,
+    trace: Option<Trace>,
+}
+
+/// Takes the trace, line by line.
+pub type Trace = Box<dyn FnMut(&str)>;
+
+impl<H: Host + Default> World<H> {
+    /// The world of a seed.
+    pub fn new(seed: u64, trace: Option<Trace>) -> Self {
+        let mut random = SeededRandom::new(seed);
+        let scale = Scale {
+            nodes: 3 + random.below(4) as usize,
+            turmoil: Duration::from_secs(30 + random.below(60)),
+            think: Duration::from_millis(50 + random.below(300)),
+            clients: 1 + random.below(3) as usize,
+            between_faults: Duration::from_millis(1_000 + random.below(6_000)),
+        };
+        let network = Network::new(&mut random);
+        let nodes = (0..scale.nodes)
+            .map(|index| {
+                let skew = random.below(4_000) as i64 - 2_000;
+                Node::new(index, address_of(index), H::default(), skew)
+            })
+            .collect();
+        let mut world = Self {
+            seed,
+            scale,
+            now: MonotonicTime::ZERO,
+            random,
+            network,
+            nodes,
+            judges: Judges::default(),
+            figures: Figures::default(),
+            verdict: Ok(()),
+            turmoil: true,
+            queue: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            next_happening: 0,
+            attempts: Vec::new(),
+            trace,
+        };
+        for node in 0..world.nodes.len() {
+            world.start(node);
+        }
+        world.initiate();
+        for client in 0..world.scale.clients {
+            world.schedule(Duration::from_secs(1), Happening::ClientWrites { client });
+        }
+        let first_fault = world.scale.between_faults;
+        world.schedule(first_fault, Happening::Fault);
+        world
+    }
+
+    /// Lets the world suffer, then repairs everything and waits until the members agree.
+    ///
+    /// # Errors
+    ///
+    /// The rule that was broken.
+    pub fn run(mut self) -> Result<Figures, Failure> {
+        let end = MonotonicTime::ZERO + self.scale.turmoil;
+        self.run_until(end)?;
+        self.calm_down();
+        let deadline = self.now + PATIENCE;
+        let mut agreed_since = None;
+        while self.now < deadline {
+            let next = self.now + Duration::from_millis(500);
+            self.run_until(next)?;
+            if self.disagreement().is_some() {
+                agreed_since = None;
+            } else if self.now.since(*agreed_since.get_or_insert(self.now)) >= CALM {
+                return self.judge_the_end();
+            }
+        }
+        let why = self.disagreement().unwrap_or_default();
+        self.fail(format!("members agree within {PATIENCE:?} of calm: {why}"))
+    }
+
+    fn run_until(&mut self, end: MonotonicTime) -> Result<(), Failure> {
+        while let Some(Reverse((at, number))) = self.queue.peek().copied() {
+            if at > end {
+                break;
+            }
+            self.queue.pop();
+            self.now = at;
+            if let Some(happening) = self.happenings.remove(&number) {
+                self.happen(happening);
+            }
+            if let Err(verdict) = self.verdict.clone() {
+                return self.fail(verdict.0);
+            }
+            if self.next_happening > MAX_EVENTS {
+                return self.fail(format!("more than {MAX_EVENTS} events"));
+            }
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    fn fail<T>(&mut self, what: String) -> Result<T, Failure> {
+        Err(Failure { seed: self.seed, at: self.now, verdict: Verdict(what) })
+    }
+
+    pub(crate) fn schedule(&mut self, after: Duration, happening: Happening) {
+        self.schedule_at(self.now + after, happening);
+    }
+
+    pub(crate) fn schedule_at(&mut self, at: MonotonicTime, happening: Happening) {
+        self.next_happening += 1;
+        self.happenings.insert(self.next_happening, happening);
+        self.queue.push(Reverse((at, self.next_happening)));
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Tick(life) => {
+                if self.is_alive(life) {
+                    self.nodes[life.node].tick_at = None;
+                    self.feed(life.node, Input::Tick);
+                }
+            }
+            Happening::Deliver { to, message } => self.deliver(to, message),
+            Happening::DiskDone { life, ticket } => self.disk_done(life, ticket),
+            Happening::LogSynced(life) => {
+                if self.is_alive(life) {
+                    let last = self.nodes[life.node].host.sync();
+                    self.feed(life.node, Input::EntriesDurable { last });
+                }
+            }
+            Happening::Applied { life, through } => self.applied(life, through),
+            Happening::AppendOrdered(life) => self.append_ordered(life),
+            Happening::ParkExpired(life) => self.answer_parked(life, true),
+            Happening::FetchTimeout { life, fetch, sequence } => {
+                self.fetch_timeout(life, fetch, sequence);
+            }
+            Happening::SyncTimeout { life, attempt, step } => {
+                self.sync_timeout(life, attempt, &step);
+            }
+            Happening::Local { life, input } => {
+                if self.is_alive(life) {
+                    self.feed(life.node, *input);
+                }
+            }
+            Happening::ClientWrites { client } => self.client_writes(client),
+            Happening::Fault => self.fault(),
+            Happening::Restart { node } => self.start(node),
+            Happening::Repair => {
+                self.network.repair();
+                self.note(None, || "network repaired".to_owned());
+            }
+        }
+    }
+
+    pub(crate) fn is_alive(&self, life: Life) -> bool {
+        let node = &self.nodes[life.node];
+        node.life == life && node.is_up()
+    }
+
+    // -- Processes -------------------------------------------------------------------------------
+
+    pub(crate) fn start(&mut self, index: usize) {
+        let seed = self.random.next_u64();
+        let process: u64 = self.random.next_u64();
+        let node = &mut self.nodes[index];
+        if node.is_up() {
+            return;
+        }
+        node.life.epoch += 1;
+        let mut id = [0; 12];
+        id[..8].copy_from_slice(&process.to_be_bytes());
+        let options = MemberOptions {
+            set_name: "rs0".to_owned(),
+            own_addresses: vec![node.address.clone()],
+            process_id: ObjectId::from_bytes(id),
+            new_replica_set_id: ObjectId::from_bytes([9; 12]),
+            allowances: Default::default(),
+        };
+        let recovered = node.host.recover();
+        node.member = Some(Member::new(options, recovered, seed, self.now));
+        self.note(Some(index), || "starts".to_owned());
+        self.feed(index, Input::Tick);
+    }
+
+    pub(crate) fn crash(&mut self, index: usize) {
+        if !self.nodes[index].is_up() {
+            return;
+        }
+        self.figures.crashes += 1;
+        self.note(Some(index), || "crashes".to_owned());
+        let mut random = self.random.clone();
+        let node = &mut self.nodes[index];
+        // Writes that were under way may or may not have reached the disk, in order.
+        let stored = random.below(node.disk.len() as u64 + 1) as usize;
+        for (_, change) in node.disk.iter().take(stored) {
+            node.host.store(change);
+        }
+        node.host.crash(&mut random);
+        node.forget_volatile();
+        self.random = random;
+        self.reset_connections_to(index);
+    }
+
+    /// Gives one input to a member, and carries out everything that follows.
+    pub(crate) fn feed(&mut self, index: usize, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.figures.inputs += 1;
+            let Some(member) = self.nodes[index].member.as_mut() else { return };
+            member.handle(self.now, input);
+            while let Some(output) = self.nodes[index].member.as_mut().and_then(Member::poll_output)
+            {
+                self.carry_out(index, output, &mut inputs);
+            }
+            let node = &self.nodes[index];
+            if let Some(member) = &node.member {
+                let judged = self.judges.observe(node.life, member.status(), node.host.log());
+                self.verdict = self.verdict.clone().and(judged);
+            }
+        }
+        self.schedule_tick(index);
+        let life = self.nodes[index].life;
+        self.answer_parked(life, false);
+    }
+
+    fn schedule_tick(&mut self, index: usize) {
+        let node = &mut self.nodes[index];
+        let Some(deadline) = node.member.as_ref().and_then(Member::next_deadline) else { return };
+        if node.tick_at.is_none_or(|at| deadline < at) {
+            node.tick_at = Some(deadline);
+            let life = node.life;
+            self.schedule_at(deadline.max(self.now), Happening::Tick(life));
+        }
+    }
+
+    pub(crate) fn wall(&self, index: usize) -> WallTime {
+        let millis = (self.now.as_nanos() / 1_000_000) as i64;
+        WallTime(EPOCH_MILLIS + millis + self.nodes[index].skew_millis)
+    }
+
+    pub(crate) fn appended(&mut self, index: usize, before: OpTime, entry: &Entry) {
+        let judged = self.judges.appended(index, before, entry);
+        self.verdict = self.verdict.clone().and(judged);
+    }
+
+    // -- Clients ---------------------------------------------------------------------------------
+
+    fn client_writes(&mut self, client: usize) {
+        if !self.turmoil {
+            return;
+        }
+        let pause = self.random.duration_up_to(self.scale.think * 2);
+        self.schedule(pause, Happening::ClientWrites { client });
+        // Clients may be cut off with an old primary: any member that takes writes will do.
+        let writable: Vec<usize> =
+            (0..self.nodes.len()).filter(|index| self.nodes[*index].is_writable()).collect();
+        if writable.is_empty() {
+            return;
+        }
+        let index = writable[self.random.below(writable.len() as u64) as usize];
+        let majority = self.random.chance(60);
+        let value = self.attempts.len() as u64;
+        self.attempts.push(Attempt { value, majority, acknowledged: false });
+        self.figures.tried += 1;
+        let key = self.random.below(50);
+        let Some(position) = self.write(index, Operation::Set { key, value }) else { return };
+        let concern = if majority { WriteConcern::majority() } else { WriteConcern::number(1) };
+        let waiter = WaiterId(value);
+        let op_time = position.op_time();
+        self.feed(index, Input::AcknowledgementWanted { waiter, op_time, concern });
+    }
+
+    fn write(&mut self, index: usize, operation: Operation) -> Option<Entry> {
+        let term = self.nodes[index].member.as_ref()?.status().term().0;
+        let entry = self.append_own(index, term, operation);
+        self.feed(index, Input::EntriesAppended { last: entry.position });
+        Some(entry)
+    }
+
+    pub(crate) fn append_own(&mut self, index: usize, term: i64, operation: Operation) -> Entry {
+        let wall = self.wall(index);
+        let before = self.nodes[index].host.last().op_time;
+        let entry = self.nodes[index].host.write(term, wall, operation);
+        self.appended(index, before, &entry);
+        self.after_append(index, entry.op_time());
+        entry
+    }
+
+    pub(crate) fn after_append(&mut self, index: usize, through: OpTime) {
+        let life = self.nodes[index].life;
+        let apply = self.random.duration_up_to(Duration::from_millis(3));
+        self.schedule(apply, Happening::Applied { life, through });
+        let slow = if self.random.chance(2) { 400 } else { 15 };
+        let sync = self.random.duration_up_to(Duration::from_millis(slow));
+        self.schedule(sync, Happening::LogSynced(life));
+    }
+
+    fn applied(&mut self, life: Life, through: OpTime) {
+        if !self.is_alive(life) {
+            return;
+        }
+        let host = &self.nodes[life.node].host;
+        let Some(entry) = host.index_of(through).map(|at| host.log()[at]) else { return };
+        self.feed(life.node, Input::Applied { last: entry.position });
+    }
+
+    pub(crate) fn acknowledged(&mut self, waiter: WaiterId, fine: bool) {
+        if let Some(attempt) = self.attempts.get_mut(waiter.0 as usize) {
+            attempt.acknowledged = fine;
+            if fine && attempt.majority {
+                self.figures.acknowledged += 1;
+            }
+        }
+    }
+
+    // -- The end ---------------------------------------------------------------------------------
+
+    fn calm_down(&mut self) {
+        self.turmoil = false;
+        self.network.calm();
+        self.note(None, || "all faults end; everything restarts".to_owned());
+        for index in 0..self.nodes.len() {
+            self.start(index);
+            self.administer(
+                index,
+                "unfreeze",
+                quorate_replication::Request::Freeze(Duration::ZERO),
+            );
+        }
+    }
+
+    /// The configuration of the member that takes writes.
+    fn final_config(&self) -> Option<(usize, std::sync::Arc<ReplicaSetConfig>)> {
+        let leader = self.nodes.iter().position(Node::is_writable)?;
+        let member = self.nodes[leader].member.as_ref()?;
+        member.status().config().map(|config| (leader, std::sync::Arc::clone(config)))
+    }
+
+    /// Why the members do not agree, if they do not.
+    fn disagreement(&self) -> Option<String> {
+        let writable = self.nodes.iter().filter(|node| node.is_writable()).count();
+        if writable != 1 {
+            return Some(format!("{writable} members take writes"));
+        }
+        let (leader, config) = self.final_config()?;
+        let last = self.nodes[leader].host.last().op_time;
+        for listed in &config.members {
+            let node = self.nodes.iter().find(|node| node.address == listed.host)?;
+            let status = node.member.as_ref()?.status();
+            if listed.newly_added {
+                return Some(format!("{} is still newly added", listed.id));
+            }
+            if status.config().map(|c| c.config_version()) != Some(config.config_version()) {
+                return Some(format!("{} has an older configuration", listed.id));
+            }
+            let settled = matches!(
+                status.state(),
+                MemberState::Primary | MemberState::Secondary | MemberState::Arbiter
+            );
+            if !settled {
+                return Some(format!("{} is {}", listed.id, status.state()));
+            }
+            if !listed.arbiter_only && status.applied().op_time != last {
+                return Some(format!("{} is at {}, not {last}", listed.id, status.applied()));
+            }
+            if !listed.arbiter_only && status.commit_point().op_time != last {
+                let known = status.commit_point();
+                return Some(format!("{} knows {known} as committed, not {last}", listed.id));
+            }
+        }
+        None
+    }
+
+    fn judge_the_end(mut self) -> Result<Figures, Failure> {
+        let Some((leader, config)) = self.final_config() else {
+            return self.fail("the primary vanished at the end".to_owned());
+        };
+        let log = self.nodes[leader].host.log().to_vec();
+        let documents = self.nodes[leader].host.documents();
+        for listed in config.members.iter().filter(|listed| !listed.arbiter_only) {
+            let same = self
+                .nodes
+                .iter()
+                .filter(|node| node.address == listed.host)
+                .all(|node| node.host.log() == log && node.host.documents() == documents);
+            if !same {
+                return self.fail(format!("state equality: {} differs", listed.id));
+            }
+        }
+        let written: std::collections::BTreeSet<u64> = log
+            .iter()
+            .filter_map(|entry| match entry.operation {
+                Operation::Set { value, .. } => Some(value),
+                Operation::Noop => None,
+            })
+            .collect();
+        let lost = self
+            .attempts
+            .iter()
+            .find(|attempt| {
+                attempt.acknowledged && attempt.majority && !written.contains(&attempt.value)
+            })
+            .map(|attempt| attempt.value);
+        if let Some(value) = lost {
+            return self.fail(format!("acknowledged majority writes are present: {value} is lost"));
+        }
+        self.figures.terms = self.judges.terms();
+        self.figures.committed = self.judges.committed();
+        Ok(self.figures)
+    }
+
+    // -- The trace -------------------------------------------------------------------------------
+
+    pub(crate) fn note(&mut self, node: Option<usize>, text: impl FnOnce() -> String) {
+        let Some(trace) = &mut self.trace else { return };
+        let seconds = self.now.as_nanos() as f64 / 1e9;
+        let who = node.map_or("--".to_owned(), |node| format!("n{node}"));
+        trace(&format!("{seconds:10.4}s {who} {}", text()));
+    }
+
+    pub(crate) fn count_event(&mut self, event: &Event) {
+        match event {
+            Event::RolledBack { .. } => self.figures.rollbacks += 1,
+            Event::InitialSyncFinished { .. } => self.figures.initial_syncs += 1,
+            Event::ConfigInstalled { .. } => self.figures.configs += 1,
+            Event::DryRunVetoed { .. } => self.figures.vetoes += 1,
+            _ => {}
+        }
+    }
+
+    /// An administrator asks something of a member, and reads the answer in the trace.
+    pub(crate) fn administer(
+        &mut self,
+        index: usize,
+        what: &'static str,
+        request: quorate_replication::Request,
+    ) {
+        if self.nodes[index].is_up() {
+            self.note(Some(index), || format!("is asked: {what}"));
+            let token = self.nodes[index].token(Asker::Admin(what));
+            self.feed(index, Input::RequestReceived { token, request });
+        }
+    }
+}
+
+/// Where a process listens. Its member id is its index.
+pub(crate) fn address_of(index: usize) -> ServerAddress {
+    ServerAddress::tcp(&format!("node{index}"), 27017)
+        .unwrap_or_else(|error| unreachable!("a made-up name is an address: {error}"))
+}
+
+/// Runs the world of a seed.
+///
+/// # Errors
+///
+/// The rule that was broken.
+pub fn run(seed: u64) -> Result<Figures, Failure> {
+    World::<ModelHost>::new(seed, None).run()
+}
+
+/// Runs the world of a seed and tells its story, line by line, as it happens.
+///
+/// # Errors
+///
+/// The rule that was broken.
+pub fn replay(seed: u64, trace: impl FnMut(&str) + 'static) -> Result<Figures, Failure> {
+    World::<ModelHost>::new(seed, Some(Box::new(trace))).run()
+}

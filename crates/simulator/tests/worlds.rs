@@ -1,0 +1,71 @@
+//! Two hundred faulty worlds, and every seed that ever failed.
+//!
+//! A failing seed prints the command that replays it with its trace. Keep it in `seeds/`.
+
+use std::panic::catch_unwind;
+
+use quorate_simulator::{Figures, run};
+
+/// Runs a world; a broken assertion inside a member counts as a failure of the seed, too.
+fn world(seed: u64) -> Figures {
+    match catch_unwind(|| run(seed)) {
+        Ok(Ok(figures)) => figures,
+        Ok(Err(failure)) => panic!("{failure}"),
+        Err(_) => panic!(
+            "seed {seed}: a member broke its own invariant\n\
+             replay: cargo run -p quorate-simulator --example replay -- {seed}"
+        ),
+    }
+}
+
+/// The worlds must not be empty stories: together they hold every kind of misfortune.
+fn worlds(seeds: std::ops::Range<u64>) {
+    let mut total = Figures::default();
+    for seed in seeds {
+        let figures = world(seed);
+        total.terms += figures.terms;
+        total.acknowledged += figures.acknowledged;
+        total.rollbacks += figures.rollbacks;
+        total.initial_syncs += figures.initial_syncs;
+        total.configs += figures.configs;
+        total.crashes += figures.crashes;
+        total.vetoes += figures.vetoes;
+    }
+    assert!(total.terms > 100 && total.acknowledged > 2_000, "{total:?}");
+    assert!(total.crashes > 50 && total.rollbacks > 5, "{total:?}");
+    assert!(total.initial_syncs > 100 && total.configs > 300 && total.vetoes > 5, "{total:?}");
+}
+
+#[test]
+fn worlds_0_to_49_keep_every_promise() {
+    worlds(0..50);
+}
+
+#[test]
+fn worlds_50_to_99_keep_every_promise() {
+    worlds(50..100);
+}
+
+#[test]
+fn worlds_100_to_149_keep_every_promise() {
+    worlds(100..150);
+}
+
+#[test]
+fn worlds_150_to_199_keep_every_promise() {
+    worlds(150..200);
+}
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    assert_eq!(world(7), world(7));
+}
+
+#[test]
+fn seeds_that_once_failed_stay_fixed() {
+    let kept = include_str!("seeds/failed.txt");
+    for line in kept.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let seed = line.split_whitespace().next().and_then(|text| text.parse().ok());
+        world(seed.unwrap_or_else(|| panic!("{line:?} does not begin with a seed")));
+    }
+}
