@@ -1,0 +1,350 @@
+//! Databases, collections and indexes: what exists and how it is laid out.
+//!
+//! Owns the rows of the `catalog` keyspace and the picture of them in memory. A collection and
+//! each of its indexes has an *ident*, a number that is never used again; it prefixes their keys.
+//! Dropping leaves a row naming the idents whose keys are yet to be removed, so that a drop takes
+//! the same time whatever the size, and survives a crash.
+//!
+//! ```text
+//!   c <database> 00 <collection>   →  BSON: ident, uuid, options, indexes
+//!   d <ident>                      →  empty: the keys of this ident are garbage
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bson::{Binary, Bson, Document, doc};
+use quorate_query::matcher::Matcher;
+use quorate_query::value::Path;
+use quorate_storage::key::FieldOrder;
+use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, Snapshot};
+
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{to_raw, whole_number};
+use crate::index_keys::IndexField;
+use crate::namespace::Namespace;
+
+/// The most indexes one collection may have.
+pub(crate) const MAX_INDEXES: usize = 64;
+
+/// The name of the index that every collection has.
+pub(crate) const ID_INDEX: &str = "_id_";
+
+const COLLECTION_ROW: u8 = b'c';
+const DROPPED_ROW: u8 = b'd';
+
+/// The number that prefixes the keys of a collection or an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ident(pub(crate) u64);
+
+impl Ident {
+    pub(crate) fn prefix(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+}
+
+/// A collection or a view.
+#[derive(Clone, Debug)]
+pub(crate) struct Collection {
+    pub(crate) namespace: Namespace,
+    pub(crate) ident: Ident,
+    pub(crate) uuid: Binary,
+    /// The options of `create`, as `listCollections` shows them.
+    pub(crate) options: Document,
+    pub(crate) capped: Option<Capped>,
+    pub(crate) view: Option<View>,
+    pub(crate) validator: Option<Arc<Matcher>>,
+    pub(crate) indexes: Vec<Arc<Index>>,
+}
+
+/// The limits of a capped collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capped {
+    pub(crate) bytes: u64,
+    pub(crate) documents: Option<u64>,
+}
+
+/// A stored aggregation that is read as if it were a collection.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) on: String,
+    pub(crate) pipeline: Vec<Document>,
+}
+
+/// An index of a collection.
+#[derive(Clone, Debug)]
+pub(crate) struct Index {
+    pub(crate) ident: Ident,
+    pub(crate) name: String,
+    /// As `listIndexes` shows it.
+    pub(crate) spec: Document,
+    pub(crate) fields: Vec<IndexField>,
+    pub(crate) paths: Vec<Path>,
+    pub(crate) unique: bool,
+    pub(crate) sparse: bool,
+    pub(crate) hidden: bool,
+    pub(crate) partial: Option<Arc<Matcher>>,
+    pub(crate) expire_after_seconds: Option<i64>,
+    /// Whether some document has an array in it. Never taken back.
+    pub(crate) multikey: bool,
+}
+
+impl Index {
+    /// The key pattern.
+    pub(crate) fn key(&self) -> Document {
+        self.spec.get_document("key").cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn is_id(&self) -> bool {
+        self.name == ID_INDEX
+    }
+
+    /// Reads a specification that has been checked and completed by `createIndexes`.
+    pub(crate) fn from_spec(ident: Ident, spec: Document) -> Result<Self, CommandError> {
+        let damaged = || CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, "no key pattern");
+        let pattern = spec.get_document("key").map_err(|_| damaged())?;
+        let mut fields = Vec::with_capacity(pattern.len());
+        let mut paths = Vec::with_capacity(pattern.len());
+        for (name, direction) in pattern {
+            let path = Path::parse(name)?;
+            let descending = match direction {
+                Bson::Double(number) => *number < 0.0,
+                other => whole_number(other).is_some_and(|number| number < 0),
+            };
+            let order = if descending { FieldOrder::Descending } else { FieldOrder::Ascending };
+            fields.push(IndexField { components: path.components().to_vec(), order });
+            paths.push(path);
+        }
+        let flag = |name: &str| match spec.get(name) {
+            Some(Bson::Boolean(truth)) => *truth,
+            Some(other) => whole_number(other).is_some_and(|number| number != 0),
+            None => false,
+        };
+        let partial = match spec.get_document("partialFilterExpression") {
+            Ok(filter) => Some(Arc::new(Matcher::parse(filter)?)),
+            Err(_) => None,
+        };
+        let name = spec.get_str("name").map_err(|_| damaged())?.to_owned();
+        let is_id = name == ID_INDEX;
+        Ok(Self {
+            ident,
+            name,
+            fields,
+            paths,
+            unique: flag("unique") || is_id,
+            sparse: flag("sparse"),
+            hidden: flag("hidden"),
+            partial,
+            expire_after_seconds: spec.get("expireAfterSeconds").and_then(whole_number),
+            multikey: false,
+            spec,
+        })
+    }
+
+    fn to_row(&self) -> Document {
+        doc! { "ident": self.ident.0 as i64, "multikey": self.multikey, "spec": &self.spec }
+    }
+
+    fn from_row(row: &Document) -> Result<Self, CommandError> {
+        let spec = row.get_document("spec").map_err(|_| damaged_row())?.clone();
+        let mut index = Self::from_spec(ident_field(row)?, spec)?;
+        index.multikey = row.get_bool("multikey").unwrap_or(false);
+        Ok(index)
+    }
+}
+
+impl Collection {
+    /// A collection without indexes, from the options of `create`.
+    pub(crate) fn new(
+        namespace: Namespace,
+        ident: Ident,
+        uuid: Binary,
+        options: Document,
+    ) -> Result<Self, CommandError> {
+        let number = |name: &str| options.get(name).and_then(whole_number);
+        let positive = |name: &str| number(name).and_then(|n| u64::try_from(n).ok());
+        let capped = options.get_bool("capped").unwrap_or(false).then(|| Capped {
+            bytes: positive("size").unwrap_or(0),
+            documents: positive("max").filter(|&max| max > 0),
+        });
+        let view = match options.get_str("viewOn") {
+            Ok(on) => {
+                let stages = options.get_array("pipeline").cloned().unwrap_or_default();
+                let stage = |stage: Bson| match stage {
+                    Bson::Document(stage) => Some(stage),
+                    _ => None,
+                };
+                let pipeline = stages.into_iter().filter_map(stage).collect();
+                Some(View { on: on.to_owned(), pipeline })
+            }
+            Err(_) => None,
+        };
+        let validator = match options.get_document("validator") {
+            Ok(query) if !query.is_empty() => Some(Arc::new(Matcher::parse(query)?)),
+            _ => None,
+        };
+        Ok(Self { namespace, ident, uuid, options, capped, view, validator, indexes: Vec::new() })
+    }
+
+    pub(crate) fn index(&self, name: &str) -> Option<&Arc<Index>> {
+        self.indexes.iter().find(|index| index.name == name)
+    }
+
+    fn row_key(namespace: &Namespace) -> Vec<u8> {
+        let mut key = vec![COLLECTION_ROW];
+        key.extend(namespace.database.as_bytes());
+        key.push(0);
+        key.extend(namespace.collection.as_bytes());
+        key
+    }
+
+    fn to_row(&self) -> Document {
+        let indexes: Vec<_> = self.indexes.iter().map(|index| Bson::from(index.to_row())).collect();
+        doc! {
+            "ns": self.namespace.to_string(),
+            "ident": self.ident.0 as i64,
+            "uuid": self.uuid.clone(),
+            "options": &self.options,
+            "indexes": indexes,
+        }
+    }
+
+    fn from_row(row: &Document) -> Result<Self, CommandError> {
+        let namespace = Namespace::parse(row.get_str("ns").map_err(|_| damaged_row())?)?;
+        let Some(Bson::Binary(uuid)) = row.get("uuid") else { return Err(damaged_row()) };
+        let options = row.get_document("options").map_err(|_| damaged_row())?.clone();
+        let mut collection = Self::new(namespace, ident_field(row)?, uuid.clone(), options)?;
+        for index in row.get_array("indexes").map_err(|_| damaged_row())? {
+            let row = index.as_document().ok_or_else(damaged_row)?;
+            collection.indexes.push(Arc::new(Index::from_row(row)?));
+        }
+        Ok(collection)
+    }
+}
+
+fn ident_field(row: &Document) -> Result<Ident, CommandError> {
+    row.get_i64("ident").map(|ident| Ident(ident as u64)).map_err(|_| damaged_row())
+}
+
+fn damaged_row() -> CommandError {
+    CommandError::new(
+        ErrorCode::INTERNAL_ERROR,
+        "a row of the catalog is damaged; restore the data directory from a copy",
+    )
+}
+
+/// Everything that exists at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalog {
+    collections: BTreeMap<Namespace, Arc<Collection>>,
+    /// What was dropped and still has keys.
+    dropped: BTreeSet<Ident>,
+    next_ident: u64,
+}
+
+impl Catalog {
+    /// Reads the rows of a snapshot.
+    pub(crate) fn load(
+        snapshot: &dyn Snapshot,
+        keyspace: KeyspaceId,
+    ) -> Result<Self, CommandError> {
+        let mut catalog = Self::default();
+        for pair in snapshot.scan(keyspace, KeyRange::all(), Direction::Forward)? {
+            let (key, value) = pair?;
+            match key.split_first() {
+                Some((&COLLECTION_ROW, _)) => {
+                    let row = Document::from_reader(&value[..])?;
+                    let collection = Collection::from_row(&row)?;
+                    catalog.note_ident(collection.ident);
+                    collection.indexes.iter().for_each(|index| catalog.note_ident(index.ident));
+                    catalog.collections.insert(collection.namespace.clone(), Arc::new(collection));
+                }
+                Some((&DROPPED_ROW, ident)) => {
+                    let ident = ident.try_into().map_err(|_| damaged_row())?;
+                    let ident = Ident(u64::from_be_bytes(ident));
+                    catalog.note_ident(ident);
+                    catalog.dropped.insert(ident);
+                }
+                _ => return Err(damaged_row()),
+            }
+        }
+        Ok(catalog)
+    }
+
+    fn note_ident(&mut self, ident: Ident) {
+        self.next_ident = self.next_ident.max(ident.0 + 1);
+    }
+
+    pub(crate) fn allocate_ident(&mut self) -> Ident {
+        let ident = Ident(self.next_ident);
+        self.next_ident += 1;
+        ident
+    }
+
+    pub(crate) fn get(&self, namespace: &Namespace) -> Option<&Arc<Collection>> {
+        self.collections.get(namespace)
+    }
+
+    pub(crate) fn collections(&self) -> impl Iterator<Item = &Arc<Collection>> {
+        self.collections.values()
+    }
+
+    pub(crate) fn in_database<'a>(
+        &'a self,
+        database: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<Collection>> {
+        self.collections.values().filter(move |found| found.namespace.database == database)
+    }
+
+    /// The databases that have a collection, in order.
+    pub(crate) fn databases(&self) -> BTreeSet<String> {
+        self.collections.keys().map(|namespace| namespace.database.clone()).collect()
+    }
+
+    pub(crate) fn first_dropped(&self) -> Option<Ident> {
+        self.dropped.first().copied()
+    }
+
+    /// Adds or replaces a collection, here and in the batch.
+    pub(crate) fn put(
+        &mut self,
+        collection: Collection,
+        keyspace: KeyspaceId,
+        batch: &mut Batch,
+    ) -> Result<Arc<Collection>, CommandError> {
+        let row = to_raw(&collection.to_row())?;
+        batch.insert(keyspace, Collection::row_key(&collection.namespace), row.into_bytes());
+        let collection = Arc::new(collection);
+        self.collections.insert(collection.namespace.clone(), Arc::clone(&collection));
+        Ok(collection)
+    }
+
+    /// Takes a collection out, here and in the batch, without touching its keys.
+    pub(crate) fn take(
+        &mut self,
+        namespace: &Namespace,
+        keyspace: KeyspaceId,
+        batch: &mut Batch,
+    ) -> Option<Arc<Collection>> {
+        batch.remove(keyspace, Collection::row_key(namespace));
+        self.collections.remove(namespace)
+    }
+
+    /// Notes that the keys of an ident are garbage.
+    pub(crate) fn discard(&mut self, ident: Ident, keyspace: KeyspaceId, batch: &mut Batch) {
+        batch.insert(keyspace, dropped_key(ident), Vec::new());
+        self.dropped.insert(ident);
+    }
+
+    /// Notes that no key of a discarded ident is left.
+    pub(crate) fn forget(&mut self, ident: Ident, keyspace: KeyspaceId, batch: &mut Batch) {
+        batch.remove(keyspace, dropped_key(ident));
+        self.dropped.remove(&ident);
+    }
+}
+
+fn dropped_key(ident: Ident) -> Vec<u8> {
+    let mut key = vec![DROPPED_ROW];
+    key.extend(ident.prefix());
+    key
+}

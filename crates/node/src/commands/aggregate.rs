@@ -1,0 +1,499 @@
+//! `aggregate`, and reading through views.
+//!
+//! Owns where the documents of a pipeline come from and where they go. The leading stages that are
+//! a query go through the planner; the rest runs as a stream behind it.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+use quorate_query::QueryError;
+use quorate_query::expression::{Compiler, Variables};
+use quorate_query::matcher::Matcher;
+use quorate_query::pipeline::{
+    Documents, Environment, Merge, Output, Pipeline, SystemStage, WhenMatched, WhenNotMatched,
+};
+
+use super::common::{CursorOptions, WriteConcern, check_collation, command_variables, open_cursor};
+use super::find::as_pipeline;
+use super::insert::check_writable;
+use super::statistics;
+use crate::catalog::{Catalog, Collection, Index};
+use crate::context::{Command, Outcome, Reply};
+use crate::cursors::DocumentStream;
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw, whole_number};
+use crate::finder::InterruptSlot;
+use crate::namespace::Namespace;
+use crate::records::View;
+use crate::select::Selection;
+use crate::writer::Writer;
+
+/// How many views may stand upon each other.
+const MAX_VIEW_DEPTH: usize = 20;
+
+/// Documents written by one hold of the write lock in `$out` and `$merge`.
+const OUTPUT_CHUNK: usize = 1000;
+
+pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "aggregate");
+    check_collation(&fields)?;
+    // `aggregate: 1` runs on the database, for stages that need no collection.
+    let whole_database = command.body.get("aggregate").and_then(whole_number) == Some(1);
+    let namespace = if whole_database {
+        Namespace::new(&request.database, "$cmd.aggregate")?
+    } else {
+        request.namespace(&command)?
+    };
+    let stages = fields.array("pipeline")?.ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::MISSING_FIELD,
+            "BSON field 'aggregate.pipeline' is missing but a required field",
+        )
+    })?;
+    let explain = fields.flag("explain")?;
+    let mut options = CursorOptions::new(request);
+    match fields.document("cursor")? {
+        Some(cursor) => options.batch_size = Fields::new(cursor, "cursor").count("batchSize")?,
+        None if explain => {}
+        None => {
+            return Err(CommandError::new(
+                ErrorCode::FAILED_TO_PARSE,
+                "The 'cursor' option is required, except for aggregate with the explain argument",
+            ));
+        }
+    }
+    if explain {
+        return super::explain::explain_aggregate(request, &namespace, stages, &fields);
+    }
+    let variables = command_variables(request, &fields)?;
+    let hint = fields.raw("hint").cloned();
+    let reading = Reading::new(request, &namespace, stages, options.interrupt.clone())?;
+    let run = reading.start(&namespace, stages, &variables, hint)?;
+    if whole_database && run.pipeline.reads_collection() {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_NAMESPACE,
+            "{aggregate: 1} is not valid for a pipeline that starts from a collection",
+        ));
+    }
+    match run.pipeline.output() {
+        Some(output) => {
+            let concern = WriteConcern::parse(&fields)?;
+            let bypass = fields.flag("bypassDocumentValidation")?;
+            let sink = Sink { request, variables: &variables, reading: &reading, bypass };
+            let commit = sink.write(output, run.documents)?;
+            let Outcome::Reply(reply) =
+                open_cursor(request, namespace, Box::new(std::iter::empty()), options)?
+            else {
+                return Err(CommandError::new(ErrorCode::INTERNAL_ERROR, "no reply"));
+            };
+            let Reply { body, .. } = reply;
+            Ok(concern.reply(body, commit))
+        }
+        None => open_cursor(request, namespace, raw_stream(run.documents), options),
+    }
+}
+
+/// A find on a view, as the pipeline that does the same.
+pub(super) fn find_in_view(
+    request: &Request<'_>,
+    namespace: Namespace,
+    fields: &Fields<'_>,
+    options: CursorOptions,
+) -> Result<Outcome, CommandError> {
+    let stages = as_pipeline(fields)?;
+    let variables = command_variables(request, fields)?;
+    let reading = Reading::new(request, &namespace, &stages, options.interrupt.clone())?;
+    let run = reading.start(&namespace, &stages, &variables, None)?;
+    open_cursor(request, namespace, raw_stream(run.documents), options)
+}
+
+/// The documents of a view that match a filter.
+pub(super) fn read_view(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    stages: &[Bson],
+) -> Result<Documents, CommandError> {
+    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let variables = Variables::new(request.node.next_seed());
+    let reading = Reading::new(request, namespace, stages, interrupt)?;
+    Ok(reading.start(namespace, stages, &variables, None)?.documents)
+}
+
+fn raw_stream(documents: Documents) -> DocumentStream {
+    Box::new(documents.map(|document| to_raw(&document?)))
+}
+
+/// A pipeline on its way.
+struct Run {
+    pipeline: Pipeline,
+    documents: Documents,
+}
+
+/// The data that one aggregate reads: all collections at one moment.
+#[derive(Clone)]
+struct Reading {
+    catalog: Arc<Catalog>,
+    view: View,
+    database: String,
+    interrupt: InterruptSlot,
+    facts: Arc<SystemFacts>,
+}
+
+/// What a stage about the server itself starts from. Gathered only for pipelines with one.
+#[derive(Default)]
+struct SystemFacts(Vec<Document>);
+
+impl SystemFacts {
+    fn gather(
+        request: &Request<'_>,
+        stage: &Document,
+        namespace: &Namespace,
+        collection: Option<&Arc<Collection>>,
+    ) -> Result<Self, CommandError> {
+        let host = &request.node.options().host;
+        let name = stage.keys().next().map_or("", String::as_str);
+        Ok(Self(match (name, collection) {
+            ("$collStats", Some(found)) if found.view.is_none() => {
+                vec![statistics::stage_figures(request, found)?]
+            }
+            ("$indexStats", Some(found)) => {
+                let since = bson::DateTime::from_millis(request.node.started().wall.as_millis());
+                let describe = |index: &Arc<Index>| {
+                    doc! {
+                        "name": &index.name,
+                        "key": index.key(),
+                        "host": host,
+                        "accesses": { "ops": 0_i64, "since": since },
+                        "spec": index.spec.clone(),
+                    }
+                };
+                found.indexes.iter().map(describe).collect()
+            }
+            ("$listSessions" | "$listLocalSessions", _) => request.node.sessions().listed(),
+            ("$currentOp", _) => vec![doc! {
+                "type": "op",
+                "host": host,
+                "client": &request.context.client.address,
+                "connectionId": request.context.client.connection_id,
+                "active": true,
+                "op": "command",
+                "ns": namespace.to_string(),
+                "command": { &request.name: &namespace.collection },
+            }],
+            _ => Vec::new(),
+        }))
+    }
+}
+
+impl Reading {
+    fn new(
+        request: &Request<'_>,
+        namespace: &Namespace,
+        stages: &[Bson],
+        interrupt: InterruptSlot,
+    ) -> Result<Self, CommandError> {
+        let (collection, view) = request.node.read(namespace);
+        let facts = match (stages.first().and_then(Bson::as_document), collection) {
+            (Some(stage), Some(collection)) => {
+                SystemFacts::gather(request, stage, namespace, Some(&collection))?
+            }
+            (Some(stage), None) => SystemFacts::gather(request, stage, namespace, None)?,
+            _ => SystemFacts::default(),
+        };
+        Ok(Self {
+            catalog: request.node.catalog(),
+            view,
+            database: namespace.database.clone(),
+            interrupt,
+            facts: Arc::new(facts),
+        })
+    }
+
+    /// Runs stages over a collection or a view.
+    fn start(
+        &self,
+        namespace: &Namespace,
+        stages: &[Bson],
+        variables: &Variables,
+        hint: Option<Bson>,
+    ) -> Result<Run, CommandError> {
+        let (collection, stages) = self.resolve(namespace, stages)?;
+        let pipeline = Pipeline::parse(&stages, variables)?;
+        let environment: Arc<dyn Environment> = Arc::new(self.clone());
+        if !pipeline.reads_collection() {
+            let documents = pipeline.run(Box::new(std::iter::empty()), environment, variables);
+            return Ok(Run { pipeline, documents });
+        }
+        let down = pipeline.push_down();
+        let filter = down.filter.unwrap_or_default();
+        let compiler = Compiler::new(variables.clone());
+        let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
+        let input: Documents = match collection {
+            None => Box::new(std::iter::empty()),
+            Some(collection) => {
+                let selection = Selection {
+                    sort: down.sort,
+                    hint,
+                    skip: down.skip.unwrap_or(0),
+                    limit: down.limit,
+                    ..Selection::new(collection, self.view.clone(), matcher, self.interrupt.clone())
+                };
+                parsed_stream(selection)?
+            }
+        };
+        let documents = down.rest.run(input, environment, variables);
+        Ok(Run { pipeline, documents })
+    }
+
+    /// Follows views down to a collection, collecting their stages on the way.
+    fn resolve(
+        &self,
+        namespace: &Namespace,
+        stages: &[Bson],
+    ) -> Result<(Option<Arc<Collection>>, Vec<Bson>), CommandError> {
+        let mut stages = stages.to_vec();
+        let mut name = namespace.clone();
+        for _ in 0..MAX_VIEW_DEPTH {
+            let Some(collection) = self.catalog.get(&name) else { return Ok((None, stages)) };
+            let Some(view) = &collection.view else {
+                return Ok((Some(Arc::clone(collection)), stages));
+            };
+            let own = view.pipeline.iter().cloned().map(Bson::Document);
+            stages = own.chain(stages).collect();
+            name = Namespace::new(&name.database, &view.on)?;
+        }
+        Err(CommandError::new(
+            ErrorCode(165),
+            format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
+        ))
+    }
+
+    fn read_collection(
+        &self,
+        collection: &str,
+        filter: Option<&Document>,
+    ) -> Result<Documents, CommandError> {
+        let namespace = Namespace::new(&self.database, collection)?;
+        let stages: Vec<Bson> = filter
+            .map(|filter| Bson::from(doc! { "$match": filter.clone() }))
+            .into_iter()
+            .collect();
+        Ok(self.start(&namespace, &stages, &Variables::new(0), None)?.documents)
+    }
+}
+
+impl Environment for Reading {
+    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError> {
+        self.read_collection(collection, filter).map_err(to_query_error)
+    }
+
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+        match stage {
+            SystemStage::CollStats(_)
+            | SystemStage::IndexStats
+            | SystemStage::CurrentOp(_)
+            | SystemStage::ListSessions(_)
+            | SystemStage::ListLocalSessions(_) => Ok(self.facts.0.clone()),
+            other => Err(QueryError::new(
+                quorate_query::ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!("{} is not supported", other.name()),
+            )),
+        }
+    }
+}
+
+fn parsed_stream(selection: Selection) -> Result<Documents, CommandError> {
+    let found = selection.run()?;
+    Ok(Box::new(found.map(|found| {
+        let found = found.map_err(to_query_error)?;
+        Document::try_from(&*found.document)
+            .map_err(|error| to_query_error(CommandError::from(error)))
+    })))
+}
+
+fn to_query_error(error: CommandError) -> QueryError {
+    QueryError::new(quorate_query::ErrorCode(error.code.0), error.message)
+}
+
+/// Where the documents of `$out` and `$merge` go.
+struct Sink<'a, 'r> {
+    request: &'a Request<'r>,
+    variables: &'a Variables,
+    reading: &'a Reading,
+    bypass: bool,
+}
+
+impl Sink<'_, '_> {
+    fn write(
+        &self,
+        output: &Output,
+        documents: Documents,
+    ) -> Result<Option<quorate_storage::CommitSequence>, CommandError> {
+        match output {
+            Output::Out { database, collection } => {
+                self.replace(&self.target(database.as_deref(), collection)?, documents)
+            }
+            Output::Merge(merge) => {
+                let target = self.target(merge.database.as_deref(), &merge.collection)?;
+                self.merge(merge, &target, documents)
+            }
+        }
+    }
+
+    fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace, CommandError> {
+        let namespace = Namespace::new(database.unwrap_or(&self.request.database), name)?;
+        check_writable(&namespace)?;
+        Ok(namespace)
+    }
+
+    /// Fills a collection on the side and puts it in place of the target, so that readers see the
+    /// old documents or the new ones.
+    fn replace(
+        &self,
+        target: &Namespace,
+        documents: Documents,
+    ) -> Result<Option<quorate_storage::CommitSequence>, CommandError> {
+        let now = self.request.context.now;
+        let mark = self.request.node.next_seed();
+        let side = Namespace::new(&target.database, &format!("tmp.agg_out.{mark:016x}"))?;
+        let filled = self.fill(&side, target, documents);
+        let mut writer = self.request.node.write(now);
+        match (filled, writer.collection(&side)) {
+            (Ok(()), Some(collection)) => writer.rename_collection(&collection, target)?,
+            (Err(error), Some(collection)) => {
+                writer.drop_collection(&collection)?;
+                return Err(error);
+            }
+            (filled, None) => filled?,
+        }
+        Ok(writer.last_commit())
+    }
+
+    fn fill(
+        &self,
+        side: &Namespace,
+        target: &Namespace,
+        mut documents: Documents,
+    ) -> Result<(), CommandError> {
+        let now = self.request.context.now;
+        let mut writer = self.request.node.write(now);
+        let existing = writer.collection(target);
+        let options = existing.as_ref().map(|known| known.options.clone()).unwrap_or_default();
+        let mut collection = writer.create_collection(side, options)?;
+        for index in existing.iter().flat_map(|known| &known.indexes).filter(|i| !i.is_id()) {
+            writer.build_index(&mut collection, index.spec.clone(), || Ok(()))?;
+        }
+        drop(writer);
+        loop {
+            // The stream may read through the planner, never under the write lock.
+            let chunk: Vec<_> = documents.by_ref().take(OUTPUT_CHUNK).collect::<Result<_, _>>()?;
+            if chunk.is_empty() {
+                return Ok(());
+            }
+            let raw = chunk.iter().map(to_raw).collect::<Result<Vec<_>, _>>()?;
+            let mut writer = self.request.node.write(now);
+            let results = writer.insert(&mut collection, raw, true, self.bypass)?;
+            results.into_iter().collect::<Result<(), _>>()?;
+        }
+    }
+
+    fn merge(
+        &self,
+        merge: &Merge,
+        target: &Namespace,
+        mut documents: Documents,
+    ) -> Result<Option<quorate_storage::CommitSequence>, CommandError> {
+        let now = self.request.context.now;
+        let mut commit = None;
+        let mut checked = false;
+        loop {
+            let chunk: Vec<_> = documents.by_ref().take(OUTPUT_CHUNK).collect::<Result<_, _>>()?;
+            if chunk.is_empty() && checked {
+                return Ok(commit);
+            }
+            let mut writer = self.request.node.write(now);
+            let mut collection = writer.collection_or_create(target)?;
+            if !checked {
+                check_merge_key(merge, &collection)?;
+                checked = true;
+            }
+            for document in &chunk {
+                self.merge_one(merge, &mut writer, &mut collection, document)?;
+            }
+            commit = writer.last_commit().or(commit);
+            if chunk.is_empty() {
+                return Ok(commit);
+            }
+        }
+    }
+
+    fn merge_one(
+        &self,
+        merge: &Merge,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        document: &Document,
+    ) -> Result<(), CommandError> {
+        let mut query = Document::new();
+        for field in &merge.on {
+            let value = document.get(field).cloned().unwrap_or(Bson::Null);
+            query.insert(field, doc! { "$eq": value });
+        }
+        let selection = Selection::new(
+            Arc::clone(collection),
+            writer.view().clone(),
+            Arc::new(Matcher::parse(&query)?),
+            self.reading.interrupt.clone(),
+        );
+        match selection.run()?.next().transpose()? {
+            Some(found) => {
+                if matches!(merge.when_matched, WhenMatched::Fail) {
+                    return Err(CommandError::new(
+                        ErrorCode::DUPLICATE_KEY,
+                        "$merge failed due to a duplicate key: whenMatched is 'fail'",
+                    ));
+                }
+                let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
+                let before = Document::try_from(&*found.document)?;
+                let after = merge.combine(&before, document, &environment, self.variables)?;
+                let Some(mut after) = after else { return Ok(()) };
+                if let Some(id) = before.get("_id") {
+                    after.insert("_id", id.clone());
+                }
+                let raw = to_raw(&after)?;
+                writer.replace(collection, found.record, &found.document, raw, self.bypass)
+            }
+            None => match merge.when_not_matched {
+                WhenNotMatched::Discard => Ok(()),
+                WhenNotMatched::Fail => Err(CommandError::new(
+                    ErrorCode(13113),
+                    "$merge could not find a matching document in the target collection",
+                )),
+                WhenNotMatched::Insert => {
+                    let raw = vec![to_raw(document)?];
+                    let results = writer.insert(collection, raw, true, self.bypass)?;
+                    results.into_iter().collect()
+                }
+            },
+        }
+    }
+}
+
+/// The fields of `on` must be those of a unique index, so that at most one document is met.
+fn check_merge_key(merge: &Merge, collection: &Collection) -> Result<(), CommandError> {
+    let covered = collection.indexes.iter().any(|index| {
+        let names: Vec<_> = index.paths.iter().map(|path| path.as_str()).collect();
+        index.unique
+            && index.partial.is_none()
+            && names.len() == merge.on.len()
+            && merge.on.iter().all(|field| names.contains(&field.as_str()))
+    });
+    if covered {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode(51183),
+        "Cannot find index to verify that join fields will be unique",
+    ))
+}

@@ -1,0 +1,211 @@
+//! What several commands share: write concerns, filters, and opening cursors.
+
+use std::sync::Arc;
+
+use bson::{Bson, DateTime, Document, RawDocumentBuf};
+use quorate_query::ExpressionCompiler;
+use quorate_query::expression::{Compiler, Variables};
+use quorate_query::matcher::Matcher;
+use quorate_query::value::DocumentRef;
+use quorate_storage::CommitSequence;
+
+use crate::context::{Outcome, Reply};
+use crate::cursors::{Cursor, DEFAULT_FIRST_BATCH, DocumentStream, cursor_reply};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw, whole_number};
+use crate::finder::InterruptSlot;
+use crate::namespace::Namespace;
+use crate::tail::Tail;
+
+/// A reply made of a document.
+pub(super) fn reply(document: &Document) -> Result<Outcome, CommandError> {
+    Ok(Outcome::Reply(to_raw(document)?.into()))
+}
+
+/// What a client wants to be sure of before a write is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct WriteConcern {
+    /// The write must survive a crash.
+    pub(super) journal: bool,
+}
+
+impl WriteConcern {
+    /// Reads `writeConcern`. A member without a set can acknowledge for itself only.
+    pub(super) fn parse(fields: &Fields<'_>) -> Result<Self, CommandError> {
+        let Some(concern) = fields.document("writeConcern")? else { return Ok(Self::default()) };
+        let concern_fields = Fields::new(concern, "writeConcern");
+        let mut journal = concern_fields.flag("j")?;
+        match concern.get("w") {
+            None => {}
+            Some(Bson::String(mode)) if mode == "majority" => journal = true,
+            Some(Bson::String(mode)) => {
+                return Err(CommandError::new(
+                    ErrorCode(79),
+                    format!(
+                        "No write concern mode named '{mode}' found in replica set \
+                             configuration"
+                    ),
+                ));
+            }
+            Some(number) => match whole_number(number) {
+                Some(0) if journal => {
+                    return Err(CommandError::bad_value(
+                        "cannot use non-acknowledged write concern with j: true",
+                    ));
+                }
+                Some(0 | 1) => {}
+                Some(number) if (2..=50).contains(&number) => {
+                    return Err(CommandError::bad_value(
+                        "cannot use 'w' > 1 when a host is not replicated",
+                    ));
+                }
+                _ => {
+                    return Err(CommandError::new(
+                        ErrorCode::FAILED_TO_PARSE,
+                        "w has to be a non-negative number and not greater than 50; or \"majority\"",
+                    ));
+                }
+            },
+        }
+        Ok(Self { journal })
+    }
+
+    /// A reply that waits for the disk if the client asked for it.
+    pub(super) fn reply(self, body: RawDocumentBuf, commit: Option<CommitSequence>) -> Outcome {
+        Outcome::Reply(Reply { body, durable: commit.filter(|_| self.journal) })
+    }
+}
+
+/// Refuses every collation but the simple one.
+pub(super) fn check_collation(fields: &Fields<'_>) -> Result<(), CommandError> {
+    match fields.document("collation")? {
+        Some(collation) if !collation.is_empty() => match collation.get_str("locale") {
+            Ok("simple") => Ok(()),
+            Ok(locale) => Err(CommandError::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!("collation '{locale}' is not supported; use locale 'simple'"),
+            )),
+            Err(_) => Err(CommandError::new(
+                ErrorCode::MISSING_FIELD,
+                "BSON field 'collation.locale' is missing but a required field",
+            )),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// The variables that the expressions of a command see: the time, and its `let`.
+pub(super) fn command_variables(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+) -> Result<Variables, CommandError> {
+    let now = DateTime::from_millis(request.context.now.wall.as_millis());
+    let mut variables = Variables::new(request.node.next_seed()).with_now(now);
+    if let Some(definitions) = fields.document("let")? {
+        // Definitions may use constants and operators, not the document or each other.
+        let compiler = Compiler::new(variables.clone());
+        let nothing = Document::new();
+        for (name, definition) in definitions {
+            let value = compiler.compile(definition)?.evaluate(DocumentRef::Parsed(&nothing))?;
+            match value {
+                Some(value) => variables.set(name, value),
+                None => variables.set_missing(name),
+            }
+        }
+    }
+    Ok(variables)
+}
+
+/// What compiles the expressions of a command.
+pub(super) fn command_compiler(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+) -> Result<Compiler, CommandError> {
+    Ok(Compiler::new(command_variables(request, fields)?))
+}
+
+/// The query of a command; all documents if there is none.
+pub(super) fn parse_filter(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+) -> Result<Arc<Matcher>, CommandError> {
+    match fields.document(name)? {
+        Some(filter) => {
+            let compiler = command_compiler(request, fields)?;
+            Ok(Arc::new(Matcher::parse_with(filter, &compiler)?))
+        }
+        None => Ok(Arc::new(Matcher::match_all())),
+    }
+}
+
+/// How a new cursor is to be handed out.
+pub(super) struct CursorOptions {
+    pub(super) batch_size: Option<u64>,
+    pub(super) limit: Option<u64>,
+    pub(super) single_batch: bool,
+    pub(super) no_timeout: bool,
+    pub(super) tail: Option<Tail>,
+    pub(super) interrupt: InterruptSlot,
+}
+
+impl CursorOptions {
+    pub(super) fn new(request: &Request<'_>) -> Self {
+        Self {
+            batch_size: None,
+            limit: None,
+            single_batch: false,
+            no_timeout: false,
+            tail: None,
+            interrupt: InterruptSlot::new(Arc::clone(&request.context.interrupt)),
+        }
+    }
+}
+
+/// Sends the first batch of a stream and keeps the rest as a cursor.
+pub(super) fn open_cursor(
+    request: &Request<'_>,
+    namespace: Namespace,
+    stream: DocumentStream,
+    options: CursorOptions,
+) -> Result<Outcome, CommandError> {
+    let shown = namespace.to_string();
+    let mut cursor = Cursor {
+        namespace,
+        session: request.session.clone(),
+        stream,
+        remaining: options.limit,
+        held_back: None,
+        interrupt: options.interrupt,
+        no_timeout: options.no_timeout,
+        tail: options.tail,
+    };
+    let size = options
+        .batch_size
+        .map_or(DEFAULT_FIRST_BATCH, |size| usize::try_from(size).unwrap_or(usize::MAX));
+    let batch = cursor.next_batch(size)?;
+    let id = if batch.exhausted || options.single_batch {
+        0
+    } else {
+        request.node.cursors().add(cursor, request.context.now.monotonic)?
+    };
+    let body = cursor_reply(id, &shown, bson::raw::cstr!("firstBatch"), batch.documents);
+    Ok(Outcome::Reply(body.into()))
+}
+
+/// A cursor over documents that are all known.
+pub(super) fn open_list(
+    request: &Request<'_>,
+    namespace: Namespace,
+    documents: Vec<Document>,
+    command: &Document,
+) -> Result<Outcome, CommandError> {
+    let mut options = CursorOptions::new(request);
+    let cursor = Fields::new(command, &request.name).document("cursor")?;
+    if let Some(cursor) = cursor {
+        options.batch_size = Fields::new(cursor, "cursor").count("batchSize")?;
+    }
+    let raw: Vec<_> = documents.iter().map(to_raw).collect();
+    open_cursor(request, namespace, Box::new(raw.into_iter()), options)
+}

@@ -1,0 +1,68 @@
+//! `count`.
+
+use std::sync::Arc;
+
+use bson::{Bson, doc};
+
+use super::aggregate::read_view;
+use super::common::{check_collation, parse_filter, reply};
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::CommandError;
+use crate::fields::Fields;
+use crate::finder::InterruptSlot;
+use crate::select::Selection;
+
+pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    let fields = Fields::new(&command.body, "count");
+    check_collation(&fields)?;
+    let matcher = parse_filter(request, &fields, "query")?;
+    let skip = fields.count("skip")?.unwrap_or(0);
+    // A negative limit means the same as a positive one.
+    let limit = fields.integer("limit")?.map_or(0, i64::unsigned_abs);
+    let (collection, view) = request.node.read(&namespace);
+    let Some(collection) = collection else { return reply(&doc! { "n": 0, "ok": 1.0 }) };
+    let needed = if limit == 0 { u64::MAX } else { skip.saturating_add(limit) };
+    let total = if collection.view.is_some() {
+        let query = fields.document("query")?.cloned().unwrap_or_default();
+        let stages = [Bson::from(doc! { "$match": query })];
+        counted_up_to(read_view(request, &namespace, &stages)?.map(|d| d.map(drop)), needed)?
+    } else if matcher.matches_everything() {
+        request.node.write(request.context.now).totals(&collection)?.documents
+    } else {
+        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        let selection = Selection {
+            hint: fields.raw("hint").cloned(),
+            ..Selection::new(collection, view, matcher, interrupt)
+        };
+        counted_up_to(selection.run()?.map(|found| found.map(drop)), needed)?
+    };
+    let mut counted = total.saturating_sub(skip);
+    if limit > 0 {
+        counted = counted.min(limit);
+    }
+    // Small counts are int32, as clients expect.
+    match i32::try_from(counted) {
+        Ok(counted) => reply(&doc! { "n": counted, "ok": 1.0 }),
+        Err(_) => reply(&doc! { "n": counted as i64, "ok": 1.0 }),
+    }
+}
+
+fn counted_up_to<E>(
+    documents: impl Iterator<Item = Result<(), E>>,
+    most: u64,
+) -> Result<u64, CommandError>
+where
+    CommandError: From<E>,
+{
+    let mut total = 0;
+    for document in documents {
+        document?;
+        total += 1;
+        if total == most {
+            break;
+        }
+    }
+    Ok(total)
+}

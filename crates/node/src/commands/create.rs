@@ -1,0 +1,193 @@
+//! `create`, `collMod` and `renameCollection`.
+
+use bson::{Bson, Document, doc};
+use quorate_query::matcher::Matcher;
+
+use super::common::{WriteConcern, check_collation, reply};
+use super::insert::check_writable;
+use crate::catalog::{Collection, Index};
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw, whole_number};
+use crate::namespace::Namespace;
+use crate::plan::same_key;
+
+/// Options of `create` that are kept and shown by `listCollections`.
+const KEPT_OPTIONS: [&str; 9] = [
+    "capped",
+    "size",
+    "max",
+    "validator",
+    "validationLevel",
+    "validationAction",
+    "viewOn",
+    "pipeline",
+    "expireAfterSeconds",
+];
+
+/// Options that change what a collection is in ways not offered here.
+const REFUSED_OPTIONS: [&str; 3] = ["timeseries", "clusteredIndex", "encryptedFields"];
+
+pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    check_writable(&namespace)?;
+    let fields = Fields::new(&command.body, "create");
+    let concern = WriteConcern::parse(&fields)?;
+    check_collation(&fields)?;
+    let options = kept_options(&fields)?;
+    let mut writer = request.node.write(request.context.now);
+    if let Some(existing) = writer.collection(&namespace) {
+        if existing.options == options {
+            return reply(&doc! { "ok": 1.0 });
+        }
+        return Err(CommandError::new(
+            ErrorCode::NAMESPACE_EXISTS,
+            format!("Collection {namespace} already exists."),
+        ));
+    }
+    writer.create_collection(&namespace, options)?;
+    Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
+}
+
+fn kept_options(fields: &Fields<'_>) -> Result<Document, CommandError> {
+    if let Some(refused) = REFUSED_OPTIONS.iter().find(|name| fields.has(name)) {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!("create with {refused} is not supported; leave it out"),
+        ));
+    }
+    let mut options = Document::new();
+    for name in KEPT_OPTIONS {
+        if let Some(value) = fields.raw(name) {
+            options.insert(name, value.clone());
+        }
+    }
+    if fields.flag("capped")? {
+        let size = fields.integer("size")?.unwrap_or(0);
+        if size <= 0 {
+            return Err(CommandError::new(
+                ErrorCode::INVALID_OPTIONS,
+                "the 'size' field is required when 'capped' is true",
+            ));
+        }
+        options.insert("capped", true);
+        // The server rounds up to 256 bytes.
+        options.insert("size", (size.saturating_add(255) / 256 * 256).max(256));
+    } else {
+        options.remove("capped");
+        if fields.has("size") || fields.has("max") {
+            return Err(CommandError::new(
+                ErrorCode::INVALID_OPTIONS,
+                "the 'capped' field needs to be true when either the 'size' or 'max' fields are \
+                 present",
+            ));
+        }
+    }
+    if let Some(validator) = fields.document("validator")? {
+        Matcher::parse(validator)?;
+    }
+    if fields.string("viewOn")?.is_some_and(str::is_empty) {
+        return Err(CommandError::bad_value("'viewOn' cannot be empty"));
+    }
+    if fields.has("pipeline") && !fields.has("viewOn") {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "'pipeline' requires 'viewOn' to also be specified",
+        ));
+    }
+    Ok(options)
+}
+
+pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    let fields = Fields::new(&command.body, "collMod");
+    let mut writer = request.node.write(request.context.now);
+    let collection = writer.collection(&namespace).ok_or_else(|| not_found(&namespace))?;
+    let mut options = collection.options.clone();
+    for name in ["validator", "validationLevel", "validationAction", "viewOn", "pipeline"] {
+        if let Some(value) = fields.raw(name) {
+            options.insert(name, value.clone());
+        }
+    }
+    let mut altered =
+        Collection::new(namespace, collection.ident, collection.uuid.clone(), options)?;
+    altered.indexes.clone_from(&collection.indexes);
+    let mut answer = Document::new();
+    if let Some(change) = fields.document("index")? {
+        modify_index(&mut altered, change, &mut answer)?;
+    }
+    writer.alter_collection(altered)?;
+    answer.insert("ok", 1.0);
+    let concern = WriteConcern::parse(&fields)?;
+    Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
+}
+
+/// Changes the expiry of a TTL index, or hides an index from the planner.
+fn modify_index(
+    collection: &mut Collection,
+    change: &Document,
+    answer: &mut Document,
+) -> Result<(), CommandError> {
+    let named = |index: &Index| {
+        change.get_str("name").is_ok_and(|name| name == index.name)
+            || change.get_document("keyPattern").is_ok_and(|key| same_key(key, &index.key()))
+    };
+    let place = collection.indexes.iter().position(|index| named(index)).ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::INDEX_NOT_FOUND,
+            format!("cannot find index for ns {}", collection.namespace),
+        )
+    })?;
+    let index = &collection.indexes[place];
+    let mut spec = index.spec.clone();
+    for name in ["expireAfterSeconds", "hidden"] {
+        let Some(value) = change.get(name) else { continue };
+        let old = spec.insert(name, value.clone()).unwrap_or(Bson::Boolean(false));
+        answer.insert(format!("{name}_old"), old);
+        answer.insert(format!("{name}_new"), value.clone());
+    }
+    let mut changed = Index::from_spec(index.ident, spec)?;
+    changed.multikey = index.multikey;
+    collection.indexes[place] = changed.into();
+    Ok(())
+}
+
+pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "renameCollection");
+    let source = Namespace::parse(fields.required_string("renameCollection")?)?;
+    let target = Namespace::parse(fields.required_string("to")?)?;
+    check_writable(&source)?;
+    check_writable(&target)?;
+    // A flag, or the UUID of the collection to be dropped.
+    let drop_target = match fields.raw("dropTarget") {
+        Some(Bson::Boolean(truth)) => *truth,
+        Some(Bson::Binary(_)) => true,
+        Some(other) => whole_number(other).is_some_and(|number| number != 0),
+        None => false,
+    };
+    let concern = WriteConcern::parse(&fields)?;
+    if source == target {
+        return Err(CommandError::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "Can't rename a collection to itself",
+        ));
+    }
+    let mut writer = request.node.write(request.context.now);
+    let collection = writer.collection(&source).ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::NAMESPACE_NOT_FOUND,
+            format!("Source collection {source} does not exist"),
+        )
+    })?;
+    if writer.collection(&target).is_some() && !drop_target {
+        return Err(CommandError::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
+    }
+    writer.rename_collection(&collection, &target)?;
+    request.node.cursors().kill_namespaces(|namespace| *namespace == source);
+    Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
+}
+
+pub(super) fn not_found(namespace: &Namespace) -> CommandError {
+    CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns does not exist: {namespace}"))
+}

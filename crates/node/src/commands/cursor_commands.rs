@@ -1,0 +1,123 @@
+//! `getMore` and `killCursors`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Bson, doc};
+
+use super::common::reply;
+use crate::context::{Command, Outcome, WaitFor};
+use crate::cursors::cursor_reply;
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::Fields;
+use crate::namespace::Namespace;
+
+/// How long a `getMore` at the end of a collection waits if the client does not say.
+const DEFAULT_AWAIT: Duration = Duration::from_secs(1);
+
+pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "getMore");
+    let Some(Bson::Int64(id)) = command.body.get("getMore") else {
+        return Err(CommandError::type_mismatch("getMore must be the id of a cursor, a long"));
+    };
+    let namespace = cursor_namespace(request, fields.required_string("collection")?)?;
+    let size = match fields.integer("batchSize")? {
+        None | Some(0) => usize::MAX,
+        Some(size) => usize::try_from(size).map_err(|_| {
+            CommandError::bad_value(format!(
+                "Batch size for getMore must be non-negative, but received: {size}"
+            ))
+        })?,
+    };
+    let mut cursor = request.node.cursors().check_out(*id, &namespace, request.session.as_ref())?;
+    cursor.interrupt.set(Arc::clone(&request.context.interrupt));
+    if let Some(tail) = &cursor.tail {
+        let (collection, view) = request.node.read(&namespace);
+        let gone = collection.is_none_or(|found| found.uuid != tail.collection.uuid);
+        if gone {
+            request.node.cursors().kill(*id);
+            return Err(CommandError::new(
+                ErrorCode(175),
+                format!("collection dropped. namespace: '{namespace}'"),
+            ));
+        }
+        cursor.stream = tail.stream(view)?;
+    }
+    let batch = match cursor.next_batch(size) {
+        Ok(batch) => batch,
+        Err(error) => {
+            request.node.cursors().kill(*id);
+            return Err(error);
+        }
+    };
+    let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
+    let wait = awaits && batch.count == 0 && request.context.may_wait;
+    let mut cursors = request.node.cursors();
+    if wait {
+        cursors.check_in(*id, cursor, request.context.now.monotonic);
+        let at_most = fields.count("maxTimeMS")?.map_or(DEFAULT_AWAIT, Duration::from_millis);
+        return Ok(Outcome::Wait { until: WaitFor::Commit, at_most });
+    }
+    if !cursors.is_open_on(*id, &namespace) {
+        return Err(CommandError::new(
+            ErrorCode(237),
+            format!("cursor {id} was killed while it was read"),
+        ));
+    }
+    let id = if batch.exhausted {
+        cursors.kill(*id);
+        0
+    } else {
+        cursors.check_in(*id, cursor, request.context.now.monotonic);
+        *id
+    };
+    drop(cursors);
+    let name = bson::raw::cstr!("nextBatch");
+    let body = cursor_reply(id, &namespace.to_string(), name, batch.documents);
+    Ok(Outcome::Reply(body.into()))
+}
+
+pub(super) fn kill_cursors(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "killCursors");
+    let namespace = cursor_namespace(request, fields.required_string("killCursors")?)?;
+    let ids = fields.array("cursors")?.unwrap_or_default();
+    if ids.is_empty() {
+        return Err(CommandError::bad_value("Must specify at least one cursor id to kill"));
+    }
+    let (mut killed, mut missing) = (Vec::new(), Vec::new());
+    let mut cursors = request.node.cursors();
+    for id in ids {
+        let Bson::Int64(number) = id else {
+            return Err(fields.wrong_type("cursors", id, "long"));
+        };
+        if cursors.is_open_on(*number, &namespace) {
+            cursors.kill(*number);
+            killed.push(id.clone());
+        } else {
+            missing.push(id.clone());
+        }
+    }
+    drop(cursors);
+    reply(&doc! {
+        "cursorsKilled": killed,
+        "cursorsNotFound": missing,
+        "cursorsAlive": [],
+        "cursorsUnknown": [],
+        "ok": 1.0,
+    })
+}
+
+/// Cursors of commands such as `listCollections` belong to `$cmd.<command>`.
+fn cursor_namespace(request: &Request<'_>, collection: &str) -> Result<Namespace, CommandError> {
+    if collection.is_empty() {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_NAMESPACE,
+            "Collection names cannot be empty",
+        ));
+    }
+    Namespace::new(&request.database, collection)
+}

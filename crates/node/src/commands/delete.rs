@@ -1,0 +1,98 @@
+//! `delete`: documents out.
+
+use std::sync::Arc;
+
+use bson::{Document, doc};
+use quorate_query::matcher::Matcher;
+
+use super::common::{WriteConcern, check_collation, command_compiler};
+use super::insert::{check_writable, statements, write_errors};
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::finder::InterruptSlot;
+use crate::namespace::Namespace;
+use crate::select::Selection;
+use crate::writer::Writer;
+
+pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    check_writable(&namespace)?;
+    let statements = statements(&mut command, "deletes", "delete")?;
+    let fields = Fields::new(&command.body, "delete");
+    let ordered = fields.boolean("ordered")?.unwrap_or(true);
+    let concern = WriteConcern::parse(&fields)?;
+
+    let mut writer = request.node.write(request.context.now);
+    let mut results = Vec::with_capacity(statements.len());
+    for statement in &statements {
+        let result = delete_statement(request, &mut writer, &namespace, &fields, statement);
+        let failed = result.is_err();
+        results.push(result);
+        if failed && ordered {
+            break;
+        }
+    }
+    let commit = writer.last_commit();
+    drop(writer);
+
+    let deleted: u64 = results.iter().flatten().sum();
+    let mut reply = doc! { "n": deleted as i32 };
+    let errors = write_errors(&results);
+    if !errors.is_empty() {
+        reply.insert("writeErrors", errors);
+    }
+    reply.insert("ok", 1.0);
+    Ok(concern.reply(to_raw(&reply)?, commit))
+}
+
+fn delete_statement(
+    request: &Request<'_>,
+    writer: &mut Writer<'_>,
+    namespace: &Namespace,
+    command: &Fields<'_>,
+    statement: &Document,
+) -> Result<u64, CommandError> {
+    let fields = Fields::new(statement, "delete.deletes");
+    check_collation(&fields)?;
+    let query = fields.document("q")?.ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::MISSING_FIELD,
+            "BSON field 'delete.deletes.q' is missing but a required field",
+        )
+    })?;
+    let limit = match fields.integer("limit")? {
+        Some(0) => None,
+        Some(1) => Some(1),
+        _ => {
+            return Err(CommandError::new(
+                ErrorCode::FAILED_TO_PARSE,
+                "The limit field in delete objects must be 0 or 1",
+            ));
+        }
+    };
+    let compiler = command_compiler(request, command)?;
+    let matcher = Arc::new(Matcher::parse_with(query, &compiler)?);
+    let Some(collection) = writer.collection(namespace) else { return Ok(0) };
+    if collection.view.is_some() {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!("Namespace {namespace} is a view, not a collection"),
+        ));
+    }
+    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    // The scan sees the state before the statement; every document is met once.
+    let selection = Selection {
+        hint: fields.raw("hint").cloned(),
+        limit,
+        ..Selection::new(Arc::clone(&collection), writer.view().clone(), matcher, interrupt)
+    };
+    let mut deleted = 0;
+    for found in selection.run()? {
+        let found = found?;
+        writer.remove(&collection, found.record, &found.document)?;
+        deleted += 1;
+    }
+    Ok(deleted)
+}

@@ -1,0 +1,70 @@
+//! `distinct`: the different values of a field.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bson::{Bson, doc};
+use quorate_query::value::{DocumentRef, LeafArrays, Path};
+use quorate_storage::key::value_key;
+
+use super::aggregate::read_view;
+use super::common::{check_collation, parse_filter, reply};
+use crate::context::{Command, Outcome};
+use crate::cursors::DocumentStream;
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::finder::InterruptSlot;
+use crate::select::Selection;
+
+/// The most bytes of values in one reply, which is one document.
+const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
+
+pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    let fields = Fields::new(&command.body, "distinct");
+    check_collation(&fields)?;
+    let path = Path::parse(fields.required_string("key")?)?;
+    let matcher = parse_filter(request, &fields, "query")?;
+    let (collection, view) = request.node.read(&namespace);
+    let Some(collection) = collection else { return reply(&doc! { "values": [], "ok": 1.0 }) };
+    let documents: DocumentStream = if collection.view.is_some() {
+        let query = fields.document("query")?.cloned().unwrap_or_default();
+        let stages = [Bson::from(doc! { "$match": query })];
+        Box::new(read_view(request, &namespace, &stages)?.map(|document| to_raw(&document?)))
+    } else {
+        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        let selection = Selection {
+            hint: fields.raw("hint").cloned(),
+            ..Selection::new(collection, view, matcher, interrupt)
+        };
+        Box::new(selection.run()?.map(|found| found.map(|found| found.document)))
+    };
+    // By key, so that values that compare equal are one, and the reply is in order.
+    let mut values: BTreeMap<Vec<u8>, Bson> = BTreeMap::new();
+    let mut bytes = 0;
+    for document in documents {
+        let document = document?;
+        let mut seen = Vec::new();
+        path.any(DocumentRef::Raw(&document), LeafArrays::Whole, &mut |value, _| {
+            seen.extend(value.map(|value| value.to_bson()));
+            false
+        });
+        let flattened = seen.into_iter().flat_map(|value| match value {
+            Bson::Array(items) => items,
+            other => vec![other],
+        });
+        for value in flattened {
+            let key = value_key(&value)?;
+            bytes += key.len();
+            if bytes > MAX_VALUE_BYTES {
+                return Err(CommandError::new(
+                    ErrorCode(17217),
+                    "distinct too big, 16mb cap; use aggregate with $group",
+                ));
+            }
+            values.entry(key).or_insert(value);
+        }
+    }
+    reply(&doc! { "values": values.into_values().collect::<Vec<_>>(), "ok": 1.0 })
+}

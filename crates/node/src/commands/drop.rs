@@ -1,0 +1,58 @@
+//! `drop` and `dropDatabase`.
+
+use std::sync::Arc;
+
+use bson::doc;
+
+use super::common::WriteConcern;
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+
+pub(super) fn drop_collection(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    let concern = WriteConcern::parse(&Fields::new(&command.body, "drop"))?;
+    let mut writer = request.node.write(request.context.now);
+    let Some(collection) = writer.collection(&namespace) else {
+        // Since 7.0 dropping what does not exist is no error.
+        return Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, None));
+    };
+    writer.drop_collection(&collection)?;
+    request.node.cursors().kill_namespaces(|gone| *gone == namespace);
+    let answer = doc! {
+        "nIndexesWas": collection.indexes.len() as i32,
+        "ns": namespace.to_string(),
+        "ok": 1.0,
+    };
+    Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
+}
+
+pub(super) fn drop_database(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    if ["admin", "local", "config"].contains(&request.database.as_str()) {
+        return Err(CommandError::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!("Dropping the '{}' database is prohibited.", request.database),
+        ));
+    }
+    let concern = WriteConcern::parse(&Fields::new(&command.body, "dropDatabase"))?;
+    let mut writer = request.node.write(request.context.now);
+    let catalog = request.node.catalog();
+    let collections: Vec<_> = catalog.in_database(&request.database).map(Arc::clone).collect();
+    for collection in &collections {
+        writer.drop_collection(collection)?;
+    }
+    request.node.cursors().kill_namespaces(|gone| gone.database == request.database);
+    let mut answer = doc! {};
+    if !collections.is_empty() {
+        answer.insert("dropped", &request.database);
+    }
+    answer.insert("ok", 1.0);
+    Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
+}

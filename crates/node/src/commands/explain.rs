@@ -1,0 +1,222 @@
+//! `explain`: how a query would be answered.
+
+use bson::{Bson, Document, doc};
+use quorate_query::matcher::{Bounds, Interval, Matcher};
+use quorate_query::pipeline::Pipeline;
+use quorate_storage::Direction;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::common::{command_compiler, command_variables, reply};
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::Fields;
+use crate::finder::InterruptSlot;
+use crate::namespace::Namespace;
+use crate::plan::{Access, Plan};
+use crate::select::Selection;
+
+/// Where the query of a command is, by the command's name.
+const EXPLAINABLE: [(&str, &str); 6] = [
+    ("find", "filter"),
+    ("count", "query"),
+    ("distinct", "query"),
+    ("findAndModify", "query"),
+    ("delete", "q"),
+    ("update", "q"),
+];
+
+pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "explain");
+    let inner = fields.document("explain")?.cloned().unwrap_or_default();
+    let verbosity = fields.string("verbosity")?.unwrap_or("allPlansExecution");
+    let (name, argument) = inner
+        .iter()
+        .next()
+        .map(|(name, argument)| (name.clone(), argument.clone()))
+        .ok_or_else(|| CommandError::bad_value("explain needs a command"))?;
+    let inner_fields = Fields::new(&inner, &name);
+    let collection = argument.as_str().unwrap_or("");
+    let namespace = Namespace::new(&request.database, collection)?;
+    if name == "aggregate" {
+        let stages = inner_fields.array("pipeline")?.unwrap_or_default();
+        return explain_aggregate(request, &namespace, stages, &inner_fields);
+    }
+    let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == name) else {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_FOUND,
+            format!("Explain failed due to unknown command: {name}"),
+        ));
+    };
+    let statement = match name.as_str() {
+        "update" => inner_fields.documents("updates")?.and_then(|mut all| all.pop()),
+        "delete" => inner_fields.documents("deletes")?.and_then(|mut all| all.pop()),
+        _ => Some(inner.clone()),
+    };
+    let statement = statement.ok_or_else(|| CommandError::bad_value("nothing to explain"))?;
+    let statement_fields = Fields::new(&statement, &name);
+    let compiler = command_compiler(request, &inner_fields)?;
+    let filter = statement_fields.document(query_field)?.cloned().unwrap_or_default();
+    let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
+    let mut answer = describe(
+        request,
+        &namespace,
+        &filter,
+        matcher,
+        &statement_fields,
+        verbosity != "queryPlanner",
+    )?;
+    answer.insert("command", inner.clone());
+    answer.insert("serverInfo", server(request));
+    answer.insert("ok", 1.0);
+    reply(&answer)
+}
+
+/// The plan of the leading stages that are a query.
+pub(super) fn explain_aggregate(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    stages: &[Bson],
+    fields: &Fields<'_>,
+) -> Result<Outcome, CommandError> {
+    let variables = command_variables(request, fields)?;
+    let down = Pipeline::parse(stages, &variables)?.push_down();
+    let filter = down.filter.unwrap_or_default();
+    let compiler = command_compiler(request, fields)?;
+    let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
+    let mut query = Document::new();
+    if let Some(sort) = down.sort {
+        query.insert("sort", sort);
+    }
+    let plan =
+        describe(request, namespace, &filter, matcher, &Fields::new(&query, "aggregate"), false)?;
+    let mut listed = vec![Bson::from(doc! { "$cursor": plan })];
+    listed.extend(stages.iter().cloned());
+    reply(&doc! { "stages": listed, "serverInfo": server(request), "ok": 1.0 })
+}
+
+fn describe(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    filter: &Document,
+    matcher: Arc<Matcher>,
+    fields: &Fields<'_>,
+    execute: bool,
+) -> Result<Document, CommandError> {
+    let (collection, view) = request.node.read(namespace);
+    let mut planner = doc! {
+        "namespace": namespace.to_string(),
+        "indexFilterSet": false,
+        "parsedQuery": filter.clone(),
+        "rejectedPlans": [],
+    };
+    let Some(collection) = collection else {
+        planner.insert("winningPlan", doc! { "stage": "EOF" });
+        return Ok(doc! { "queryPlanner": planner });
+    };
+    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let selection = Selection {
+        sort: fields.document("sort")?.cloned(),
+        hint: fields.raw("hint").cloned(),
+        skip: fields.count("skip")?.unwrap_or(0),
+        limit: fields.count("limit")?.filter(|&limit| limit > 0),
+        ..Selection::new(collection, view, matcher, interrupt)
+    };
+    let plan = selection.plan()?;
+    let sorts = selection.sort_order()?.is_some() && !plan.sorted;
+    planner.insert("winningPlan", stages(&plan, filter, &selection, sorts));
+    let mut answer = doc! { "explainVersion": "1", "queryPlanner": planner };
+    if execute {
+        let mut finder = selection.finder(&plan)?;
+        let mut returned: u64 = 0;
+        let most = match selection.limit {
+            Some(limit) if !sorts => limit.saturating_add(selection.skip),
+            _ => u64::MAX,
+        };
+        while returned < most && finder.next().transpose()?.is_some() {
+            returned += 1;
+        }
+        let shown = returned.saturating_sub(selection.skip);
+        let shown = selection.limit.map_or(shown, |limit| shown.min(limit));
+        answer.insert(
+            "executionStats",
+            doc! {
+                "executionSuccess": true,
+                "nReturned": shown as i64,
+                "totalKeysExamined": finder.examined.keys as i64,
+                "totalDocsExamined": finder.examined.documents as i64,
+            },
+        );
+    }
+    Ok(answer)
+}
+
+fn stages(plan: &Plan, filter: &Document, selection: &Selection, sorts: bool) -> Document {
+    let mut stage = match &plan.access {
+        Access::Collection(direction) => doc! {
+            "stage": "COLLSCAN", "filter": filter.clone(), "direction": shown(*direction),
+        },
+        Access::After(_) => doc! { "stage": "COLLSCAN", "direction": "forward" },
+        Access::Index(access) => {
+            let mut bounds = Document::new();
+            for (path, known) in access.index.paths.iter().zip(&access.bounds) {
+                bounds.insert(path.as_str(), shown_bounds(known.as_ref()));
+            }
+            let scan = doc! {
+                "stage": "IXSCAN",
+                "keyPattern": access.index.key(),
+                "indexName": &access.index.name,
+                "isMultiKey": access.index.multikey,
+                "isUnique": access.index.unique,
+                "isSparse": access.index.sparse,
+                "isPartial": access.index.partial.is_some(),
+                "direction": shown(access.direction),
+                "indexBounds": bounds,
+            };
+            doc! { "stage": "FETCH", "filter": filter.clone(), "inputStage": scan }
+        }
+    };
+    if sorts {
+        let sort = selection.sort.clone().unwrap_or_default();
+        stage = doc! { "stage": "SORT", "sortPattern": sort, "inputStage": stage };
+    }
+    if selection.skip > 0 {
+        let skip = selection.skip as i64;
+        stage = doc! { "stage": "SKIP", "skipAmount": skip, "inputStage": stage };
+    }
+    if let Some(limit) = selection.limit {
+        stage = doc! { "stage": "LIMIT", "limitAmount": limit as i64, "inputStage": stage };
+    }
+    stage
+}
+
+fn shown(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Forward => "forward",
+        Direction::Backward => "backward",
+    }
+}
+
+fn shown_bounds(bounds: Option<&Bounds>) -> Vec<Bson> {
+    let Some(bounds) = bounds else { return vec!["[MinKey, MaxKey]".into()] };
+    bounds.intervals().iter().map(|interval| shown_interval(interval).into()).collect()
+}
+
+fn shown_interval(interval: &Interval) -> String {
+    let low = match &interval.lower {
+        Bound::Included(value) => format!("[{value}"),
+        Bound::Excluded(value) => format!("({value}"),
+        Bound::Unbounded => "[MinKey".to_owned(),
+    };
+    let high = match &interval.upper {
+        Bound::Included(value) => format!("{value}]"),
+        Bound::Excluded(value) => format!("{value})"),
+        Bound::Unbounded => "MaxKey]".to_owned(),
+    };
+    format!("{low}, {high}")
+}
+
+fn server(request: &Request<'_>) -> Document {
+    doc! { "host": &request.node.options().host, "version": "7.0.0" }
+}

@@ -1,0 +1,131 @@
+//! `hello` and its older name `isMaster`.
+//!
+//! Specification: `mongodb-handshake/handshake.md`, and for waiting
+//! `server-discovery-and-monitoring/server-monitoring.md` under "Streaming Protocol".
+
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use quorate_protocol::TopologyVersion;
+use quorate_wire::{
+    MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, object_id_from, to_bson_date_time, to_bson_object_id,
+};
+
+use super::common::reply;
+use crate::context::{Command, Outcome, WaitFor};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::Fields;
+use crate::sessions::SESSION_TIMEOUT_MINUTES;
+
+/// The most statements that one write command may have.
+pub(crate) const MAX_WRITE_BATCH_SIZE: usize = 100_000;
+
+/// The wire versions spoken: from the first with OP_MSG handshakes to that of 7.0.
+const MIN_WIRE_VERSION: i32 = 0;
+const MAX_WIRE_VERSION: i32 = 21;
+
+/// The longest time a client may ask a hello to wait.
+const MAX_AWAIT: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(super) fn hello(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "hello");
+    if let Some(wait) = wait_wanted(&fields)?
+        && request.context.may_wait
+    {
+        let current = request.node.topology_version();
+        if wait.known.process_id == current.process_id {
+            if wait.known.counter > current.counter {
+                return Err(CommandError::new(
+                    ErrorCode(31382),
+                    "Received a topology version with counter greater than the current one",
+                ));
+            }
+            if wait.known.counter == current.counter {
+                return Ok(Outcome::Wait { until: WaitFor::TopologyChange, at_most: wait.at_most });
+            }
+        }
+    }
+    reply(&describe(request, &fields)?)
+}
+
+struct WaitWanted {
+    known: TopologyVersion,
+    at_most: Duration,
+}
+
+/// Both `topologyVersion` and `maxAwaitTimeMS`, or neither.
+fn wait_wanted(fields: &Fields<'_>) -> Result<Option<WaitWanted>, CommandError> {
+    let version = fields.document("topologyVersion")?;
+    let max_await = fields.integer("maxAwaitTimeMS")?;
+    let (version, millis) = match (version, max_await) {
+        (None, None) => return Ok(None),
+        (Some(_), None) => {
+            return Err(CommandError::new(
+                ErrorCode(31368),
+                "A request with a 'topologyVersion' must include 'maxAwaitTimeMS'",
+            ));
+        }
+        (None, Some(_)) => {
+            return Err(CommandError::new(
+                ErrorCode(51759),
+                "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'",
+            ));
+        }
+        (Some(version), Some(millis)) => (version, millis),
+    };
+    let millis = u64::try_from(millis).map_err(|_| {
+        CommandError::new(ErrorCode(31373), "maxAwaitTimeMS must be a non-negative integer")
+    })?;
+    let (Some(Bson::ObjectId(process_id)), Some(Bson::Int64(counter))) =
+        (version.get("processId"), version.get("counter"))
+    else {
+        return Err(CommandError::type_mismatch(
+            "topologyVersion must have an ObjectId processId and a long counter",
+        ));
+    };
+    if *counter < 0 {
+        return Err(CommandError::new(
+            ErrorCode(31372),
+            "topologyVersion must have a non-negative counter",
+        ));
+    }
+    let known = TopologyVersion { process_id: object_id_from(*process_id), counter: *counter };
+    Ok(Some(WaitWanted { known, at_most: Duration::from_millis(millis).min(MAX_AWAIT) }))
+}
+
+fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, CommandError> {
+    let version = request.node.topology_version();
+    let mut reply = Document::new();
+    // Clients that ask with helloOk, or with hello, learn that hello is understood.
+    if fields.flag("helloOk")? {
+        reply.insert("helloOk", true);
+    }
+    let legacy = !request.name.eq_ignore_ascii_case("hello");
+    reply.insert(if legacy { "ismaster" } else { "isWritablePrimary" }, true);
+    reply.insert(
+        "topologyVersion",
+        doc! { "processId": to_bson_object_id(version.process_id), "counter": version.counter },
+    );
+    reply.insert("maxBsonObjectSize", MAX_BSON_OBJECT_SIZE as i32);
+    reply.insert("maxMessageSizeBytes", MAX_MESSAGE_SIZE as i32);
+    reply.insert("maxWriteBatchSize", MAX_WRITE_BATCH_SIZE as i32);
+    reply.insert("localTime", to_bson_date_time(request.context.now.wall));
+    reply.insert("logicalSessionTimeoutMinutes", SESSION_TIMEOUT_MINUTES as i32);
+    reply.insert("connectionId", request.context.client.connection_id as i32);
+    reply.insert("minWireVersion", MIN_WIRE_VERSION);
+    reply.insert("maxWireVersion", MAX_WIRE_VERSION);
+    reply.insert("readOnly", false);
+    if let Some(wanted) = fields.array("compression")? {
+        let offered = &request.node.options().compressors;
+        let both = wanted.iter().filter(|name| {
+            name.as_str().is_some_and(|name| offered.iter().any(|offer| offer == name))
+        });
+        let both: Vec<_> = both.cloned().collect();
+        if !both.is_empty() {
+            reply.insert("compression", both);
+        }
+    }
+    reply.insert("ok", 1.0);
+    Ok(reply)
+}

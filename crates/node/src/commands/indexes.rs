@@ -1,0 +1,303 @@
+//! `createIndexes`, `listIndexes` and `dropIndexes`.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+use quorate_query::matcher::Matcher;
+
+use super::common::{WriteConcern, open_list};
+use super::create::not_found;
+use super::insert::check_writable;
+use crate::catalog::{Collection, ID_INDEX, MAX_INDEXES};
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw, whole_number};
+use crate::plan::same_key;
+
+/// The most fields of a compound index.
+const MAX_INDEX_FIELDS: usize = 32;
+
+/// Options of an index that are understood.
+const KNOWN_OPTIONS: [&str; 15] = [
+    "dropDups",
+    "v",
+    "key",
+    "name",
+    "ns",
+    "unique",
+    "sparse",
+    "background",
+    "expireAfterSeconds",
+    "partialFilterExpression",
+    "hidden",
+    "collation",
+    "prepareUnique",
+    "storageEngine",
+    "comment",
+];
+
+pub(super) fn create_indexes(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    check_writable(&namespace)?;
+    let fields = Fields::new(&command.body, "createIndexes");
+    let concern = WriteConcern::parse(&fields)?;
+    let specs = fields.documents("indexes")?.unwrap_or_default();
+    if specs.is_empty() {
+        return Err(CommandError::bad_value("Must specify at least one index to create"));
+    }
+    let specs = specs.iter().map(complete_spec).collect::<Result<Vec<_>, _>>()?;
+
+    let mut writer = request.node.write(request.context.now);
+    let existed = writer.collection(&namespace).is_some();
+    let mut collection = writer.collection_or_create(&namespace)?;
+    let before = collection.indexes.len();
+    for spec in specs {
+        if already_there(&collection, &spec)? {
+            continue;
+        }
+        if collection.indexes.len() >= MAX_INDEXES {
+            return Err(CommandError::new(
+                ErrorCode::CANNOT_CREATE_INDEX,
+                format!("add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}"),
+            ));
+        }
+        writer.build_index(&mut collection, spec, || request.context.interrupt.check())?;
+    }
+    let after = collection.indexes.len();
+    let mut answer = doc! {
+        "numIndexesBefore": before as i32,
+        "numIndexesAfter": after as i32,
+        "createdCollectionAutomatically": !existed,
+    };
+    if before == after {
+        answer.insert("note", "all indexes already exist");
+    }
+    answer.insert("ok", 1.0);
+    Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
+}
+
+/// Checks a specification and fills in what may be left out.
+fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
+    let cannot = |message: String| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
+    let fields = Fields::new(spec, "createIndexes.indexes");
+    if let Some(unknown) = spec.keys().find(|name| !KNOWN_OPTIONS.contains(&name.as_str())) {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
+            format!(
+                "Error in specification {spec} :: caused by :: The field '{unknown}' is not valid \
+                 for an index specification"
+            ),
+        ));
+    }
+    super::common::check_collation(&fields)?;
+    let key = fields.document("key")?.ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            "The 'key' field is a required property of an index specification",
+        )
+    })?;
+    if key.is_empty() || key.len() > MAX_INDEX_FIELDS {
+        return Err(cannot(format!(
+            "an index has 1 to {MAX_INDEX_FIELDS} fields, not {}",
+            key.len()
+        )));
+    }
+    for (name, direction) in key {
+        check_field(name, direction)?;
+    }
+    if let Some(filter) = fields.document("partialFilterExpression")? {
+        Matcher::parse(filter)?;
+        if fields.flag("sparse")? {
+            return Err(cannot("cannot mix \"partialFilterExpression\" and \"sparse\"".into()));
+        }
+    }
+    if let Some(seconds) = fields.raw("expireAfterSeconds") {
+        let seconds = whole_number(seconds).unwrap_or(-1);
+        if !(0..=i64::from(i32::MAX)).contains(&seconds) || key.len() != 1 {
+            return Err(cannot(
+                "expireAfterSeconds must be between 0 and 2147483647, on an index of one field"
+                    .into(),
+            ));
+        }
+    }
+    let generated = || {
+        let parts: Vec<_> =
+            key.iter().map(|(name, way)| format!("{name}_{}", plain(way))).collect();
+        parts.join("_")
+    };
+    let name = fields.string("name")?.map_or_else(generated, str::to_owned);
+    if name.is_empty() || name == "*" {
+        return Err(CommandError::bad_value(format!("'{name}' cannot name an index")));
+    }
+    let mut complete = doc! { "v": 2, "key": key.clone(), "name": name };
+    for (option, value) in spec {
+        let kept = !["v", "key", "name", "ns", "dropDups", "collation", "comment"]
+            .contains(&option.as_str());
+        let switched_off = *value == Bson::Boolean(false);
+        if kept && !switched_off {
+            complete.insert(option, value.clone());
+        }
+    }
+    Ok(complete)
+}
+
+fn check_field(name: &str, direction: &Bson) -> Result<(), CommandError> {
+    let cannot = |message: String| CommandError::new(ErrorCode::CANNOT_CREATE_INDEX, message);
+    if name.is_empty() || name.split('.').any(str::is_empty) {
+        return Err(cannot("Index keys cannot contain an empty field.".into()));
+    }
+    if name.split('.').any(|part| part.starts_with('$')) {
+        return Err(cannot(format!(
+            "Index key '{name}' is not supported; wildcard indexes are not offered"
+        )));
+    }
+    match direction {
+        // Equality is all a hashed index promises, and any order serves it.
+        Bson::String(kind) if kind == "hashed" => Ok(()),
+        Bson::String(kind) => {
+            Err(cannot(format!("Unknown index plugin '{kind}'; use 1, -1 or 'hashed'")))
+        }
+        Bson::Double(number) if *number != 0.0 && !number.is_nan() => Ok(()),
+        other => match whole_number(other) {
+            Some(0) => Err(cannot("Values in the index key pattern cannot be 0.".into())),
+            Some(_) => Ok(()),
+            None => Err(cannot(format!(
+                "Values in v:2 index key pattern cannot be of type {}. Only numbers > 0, numbers \
+                 < 0, and strings are allowed.",
+                quorate_query::value::type_name_of(other)
+            ))),
+        },
+    }
+}
+
+fn plain(direction: &Bson) -> String {
+    match direction {
+        Bson::String(text) => text.clone(),
+        other => whole_number(other).map_or_else(|| other.to_string(), |n| n.to_string()),
+    }
+}
+
+/// Whether this very index exists; an error if one that contradicts it does.
+fn already_there(collection: &Collection, spec: &Document) -> Result<bool, CommandError> {
+    let name = spec.get_str("name").unwrap_or("");
+    let key = spec.get_document("key").cloned().unwrap_or_default();
+    if same_key(&key, &doc! { "_id": 1 }) {
+        return Ok(true);
+    }
+    let options = |spec: &Document| {
+        let mut options = spec.clone();
+        for shared in ["v", "key", "name", "background"] {
+            options.remove(shared);
+        }
+        options
+    };
+    for index in &collection.indexes {
+        let (same_name, same_fields) = (index.name == name, same_key(&index.key(), &key));
+        let same_options = options(&index.spec) == options(spec);
+        match (same_name, same_fields) {
+            (true, true) if same_options => return Ok(true),
+            (true, false) => {
+                return Err(CommandError::new(
+                    ErrorCode::INDEX_KEY_SPECS_CONFLICT,
+                    format!(
+                        "An existing index has the same name as the requested index. Requested \
+                         index: {spec}, existing index: {}",
+                        index.spec
+                    ),
+                ));
+            }
+            (_, true) => {
+                return Err(CommandError::new(
+                    ErrorCode::INDEX_OPTIONS_CONFLICT,
+                    format!(
+                        "Index already exists with a different name or options: {}",
+                        index.name
+                    ),
+                ));
+            }
+            (false, false) => {}
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn list_indexes(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    let catalog = request.node.catalog();
+    let collection = catalog.get(&namespace).ok_or_else(|| not_found(&namespace))?;
+    if collection.view.is_some() {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!("Namespace {namespace} is a view, not a collection"),
+        ));
+    }
+    let specs = collection.indexes.iter().map(|index| index.spec.clone()).collect();
+    open_list(request, namespace, specs, &command.body)
+}
+
+pub(super) fn drop_indexes(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    let fields = Fields::new(&command.body, "dropIndexes");
+    let concern = WriteConcern::parse(&fields)?;
+    let mut writer = request.node.write(request.context.now);
+    let mut collection = writer.collection(&namespace).ok_or_else(|| {
+        CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns not found {namespace}"))
+    })?;
+    let before = collection.indexes.len();
+    for name in named_indexes(&collection, fields.raw("index"))? {
+        writer.drop_index(&mut collection, &name)?;
+    }
+    let answer = doc! { "nIndexesWas": before as i32, "ok": 1.0 };
+    Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
+}
+
+fn named_indexes(
+    collection: &Arc<Collection>,
+    wanted: Option<&Bson>,
+) -> Result<Vec<String>, CommandError> {
+    let by_name = |name: &str| {
+        if name == ID_INDEX {
+            return Err(CommandError::new(ErrorCode::INVALID_OPTIONS, "cannot drop _id index"));
+        }
+        match collection.index(name) {
+            Some(index) => Ok(index.name.clone()),
+            None => Err(CommandError::new(
+                ErrorCode::INDEX_NOT_FOUND,
+                format!("index not found with name [{name}]"),
+            )),
+        }
+    };
+    match wanted {
+        Some(Bson::String(name)) if name == "*" => {
+            let others = collection.indexes.iter().filter(|index| !index.is_id());
+            Ok(others.map(|index| index.name.clone()).collect())
+        }
+        Some(Bson::String(name)) => Ok(vec![by_name(name)?]),
+        Some(Bson::Array(names)) => {
+            names.iter().map(|name| by_name(name.as_str().unwrap_or(""))).collect::<Result<_, _>>()
+        }
+        Some(Bson::Document(key)) => {
+            let found = collection.indexes.iter().find(|index| same_key(&index.key(), key));
+            match found {
+                Some(index) => Ok(vec![by_name(&index.name)?]),
+                None => Err(CommandError::new(
+                    ErrorCode::INDEX_NOT_FOUND,
+                    format!("can't find index with key: {key}"),
+                )),
+            }
+        }
+        _ => Err(CommandError::type_mismatch(
+            "dropIndexes needs 'index': a name, a list of names, a key pattern or '*'",
+        )),
+    }
+}

@@ -1,0 +1,111 @@
+//! `insert`: documents in, one result for all of them.
+
+use bson::{Bson, Document, RawDocumentBuf, doc};
+
+use super::common::WriteConcern;
+use super::hello::MAX_WRITE_BATCH_SIZE;
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::namespace::Namespace;
+use crate::writer::check_command_nesting;
+
+pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    check_writable(&namespace)?;
+    let documents = match command.take_sequence("documents") {
+        Some(documents) => documents,
+        None => inline_documents(&command)?,
+    };
+    check_statement_count(documents.len())?;
+    let fields = Fields::new(&command.body, "insert");
+    let ordered = fields.boolean("ordered")?.unwrap_or(true);
+    let bypass = fields.flag("bypassDocumentValidation")?;
+    let concern = WriteConcern::parse(&fields)?;
+
+    let mut writer = request.node.write(request.context.now);
+    let mut collection = writer.collection_or_create(&namespace)?;
+    let results = writer.insert(&mut collection, documents, ordered, bypass)?;
+    let commit = writer.last_commit();
+    drop(writer);
+
+    let inserted = results.iter().filter(|result| result.is_ok()).count();
+    let mut reply = doc! { "n": inserted as i32 };
+    let errors = write_errors(&results);
+    if !errors.is_empty() {
+        reply.insert("writeErrors", errors);
+    }
+    reply.insert("ok", 1.0);
+    Ok(concern.reply(to_raw(&reply)?, commit))
+}
+
+/// The `writeErrors` of statements that failed.
+pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> {
+    let failed = results.iter().enumerate().filter_map(|(place, result)| {
+        result.as_ref().err().map(|error| Bson::from(error.write_error(place)))
+    });
+    failed.collect()
+}
+
+/// Refuses writes to what the server keeps for itself.
+pub(super) fn check_writable(namespace: &Namespace) -> Result<(), CommandError> {
+    let allowed = ["system.js", "system.views", "system.users"];
+    if namespace.is_system() && !allowed.contains(&namespace.collection.as_str()) {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("cannot write to '{namespace}'"),
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses empty and oversized batches.
+pub(super) fn check_statement_count(count: usize) -> Result<(), CommandError> {
+    if !(1..=MAX_WRITE_BATCH_SIZE).contains(&count) {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_LENGTH,
+            format!(
+                "Write batch sizes must be between 1 and {MAX_WRITE_BATCH_SIZE}. Got {count} \
+                 operations."
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn inline_documents(command: &Command) -> Result<Vec<RawDocumentBuf>, CommandError> {
+    let fields = Fields::new(&command.body, "insert");
+    let documents = fields.documents("documents")?.ok_or_else(|| {
+        CommandError::new(
+            ErrorCode::MISSING_FIELD,
+            "BSON field 'insert.documents' is missing but a required field",
+        )
+    })?;
+    documents.iter().map(to_raw).collect()
+}
+
+/// The statements of an `update` or a `delete`, from a document sequence or from the body.
+pub(super) fn statements(
+    command: &mut Command,
+    name: &str,
+    path: &str,
+) -> Result<Vec<Document>, CommandError> {
+    let statements = match command.take_sequence(name) {
+        Some(sequence) => {
+            let parse = |raw: &RawDocumentBuf| {
+                check_command_nesting(raw)?;
+                Ok::<_, CommandError>(Document::try_from(&**raw)?)
+            };
+            sequence.iter().map(parse).collect::<Result<Vec<_>, _>>()?
+        }
+        None => Fields::new(&command.body, path).documents(name)?.ok_or_else(|| {
+            CommandError::new(
+                ErrorCode::MISSING_FIELD,
+                format!("BSON field '{path}.{name}' is missing but a required field"),
+            )
+        })?,
+    };
+    check_statement_count(statements.len())?;
+    Ok(statements)
+}

@@ -1,0 +1,96 @@
+//! `listDatabases` and `listCollections`.
+
+use bson::{Bson, Document, doc};
+use quorate_query::matcher::Matcher;
+
+use super::common::{open_list, reply};
+use crate::catalog::{Collection, ID_INDEX};
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::CommandError;
+use crate::fields::Fields;
+use crate::namespace::Namespace;
+
+pub(super) fn list_databases(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "listDatabases");
+    let names_only = fields.flag("nameOnly")?;
+    let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
+    let catalog = request.node.catalog();
+    let mut names = catalog.databases();
+    // Clients expect these to be there, even on a server that has just started.
+    names.extend(["admin", "config", "local"].map(str::to_owned));
+    let (mut databases, mut total) = (Vec::new(), 0);
+    for name in names {
+        let collections: Vec<_> = catalog.in_database(&name).cloned().collect();
+        let mut description = doc! { "name": &name };
+        if !names_only {
+            let mut size = 0;
+            for collection in &collections {
+                size += request.node.write(request.context.now).totals(collection)?.bytes;
+            }
+            total += size;
+            description.insert("sizeOnDisk", size as i64);
+            description.insert("empty", collections.is_empty());
+        }
+        if filter.as_ref().is_none_or(|filter| filter.matches(&description).unwrap_or(false)) {
+            databases.push(Bson::from(description));
+        }
+    }
+    let mut answer = doc! { "databases": databases };
+    if !names_only {
+        answer.insert("totalSize", total as i64);
+        answer.insert("totalSizeMb", (total / (1024 * 1024)) as i64);
+    }
+    answer.insert("ok", 1.0);
+    reply(&answer)
+}
+
+pub(super) fn list_collections(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "listCollections");
+    let names_only = fields.flag("nameOnly")?;
+    let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
+    let mut listed = Vec::new();
+    for collection in request.node.catalog().in_database(&request.database) {
+        let description = describe(collection);
+        // The filter sees the whole description, whatever is shown.
+        if let Some(filter) = &filter
+            && !filter.matches(&description)?
+        {
+            continue;
+        }
+        listed.push(if names_only {
+            doc! {
+                "name": &collection.namespace.collection,
+                "type": description.get_str("type").unwrap_or("collection"),
+            }
+        } else {
+            description
+        });
+    }
+    let namespace = Namespace::new(&request.database, "$cmd.listCollections")?;
+    open_list(request, namespace, listed, &command.body)
+}
+
+fn describe(collection: &Collection) -> Document {
+    let is_view = collection.view.is_some();
+    let mut information = doc! { "readOnly": is_view };
+    let mut description = doc! {
+        "name": &collection.namespace.collection,
+        "type": if is_view { "view" } else { "collection" },
+        "options": collection.options.clone(),
+    };
+    if is_view {
+        description.insert("info", information);
+    } else {
+        information.insert("uuid", collection.uuid.clone());
+        description.insert("info", information);
+        description.insert("idIndex", doc! { "v": 2, "key": { "_id": 1 }, "name": ID_INDEX });
+    }
+    description
+}

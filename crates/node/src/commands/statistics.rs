@@ -1,0 +1,341 @@
+//! Figures and checks: `serverStatus`, `collStats`, `dbStats`, `validate`, `dbHash`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Direction, KeyRange};
+use quorate_wire::to_bson_date_time;
+
+use super::common::reply;
+use super::create::not_found;
+use crate::catalog::Collection;
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::CommandError;
+use crate::fields::Fields;
+use crate::records::{View, index_entry, parse_record};
+use crate::writer::{Totals, index_keys_of};
+
+/// Problems that `validate` lists before it only counts them.
+const MAX_LISTED_PROBLEMS: usize = 100;
+
+pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+    let (now, started) = (request.context.now, request.node.started());
+    let uptime = now.monotonic.since(started.monotonic);
+    let (open, timed_out, opened) = request.node.cursors().statistics();
+    let store = request.node.store_statistics();
+    reply(&doc! {
+        "host": &request.node.options().host,
+        "version": "7.0.0",
+        "process": "quorate",
+        "pid": i64::from(std::process::id()),
+        "uptime": uptime.as_secs_f64().floor(),
+        "uptimeMillis": uptime.as_millis() as i64,
+        "localTime": to_bson_date_time(now.wall),
+        "connections": { "available": request.node.options().max_connections as i32 },
+        "logicalSessionRecordCache": {
+            "activeSessionsCount": request.node.sessions().count() as i32,
+        },
+        "metrics": {
+            "cursor": {
+                "timedOut": timed_out as i64,
+                "totalOpened": opened as i64,
+                "open": { "total": open as i64 },
+            },
+        },
+        "storageEngine": { "name": "lsm", "persistent": true, "supportsCommittedReads": true },
+        "journal": { "commits": store.commits as i64, "syncs": store.syncs as i64 },
+        "ok": 1.0,
+    })
+}
+
+pub(super) fn collection_statistics(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    let scale = scale(&command.body)?;
+    let Some(collection) = request.node.catalog().get(&namespace).cloned() else {
+        return reply(&doc! {
+            "ns": namespace.to_string(), "size": 0, "count": 0, "storageSize": 0, "nindexes": 0,
+            "indexSizes": {}, "totalIndexSize": 0, "totalSize": 0, "scaleFactor": scale,
+            "ok": 1.0,
+        });
+    };
+    let totals = request.node.write(request.context.now).totals(&collection)?;
+    let mut answer = doc! { "ns": namespace.to_string() };
+    answer.extend(figures(request, &collection, totals, scale)?);
+    answer.insert("ok", 1.0);
+    reply(&answer)
+}
+
+/// What `$collStats` starts from.
+pub(super) fn stage_figures(
+    request: &Request<'_>,
+    collection: &Collection,
+) -> Result<Document, CommandError> {
+    let totals = request.node.write(request.context.now).totals(collection)?;
+    Ok(doc! {
+        "ns": collection.namespace.to_string(),
+        "host": &request.node.options().host,
+        "localTime": to_bson_date_time(request.context.now.wall),
+        "count": totals.documents as i64,
+        "storageStats": figures(request, collection, totals, 1)?,
+    })
+}
+
+fn figures(
+    request: &Request<'_>,
+    collection: &Collection,
+    totals: Totals,
+    scale: i64,
+) -> Result<Document, CommandError> {
+    let view = request.node.view();
+    let mut sizes = Document::new();
+    let mut index_bytes = 0;
+    for index in &collection.indexes {
+        let bytes = index_size(&view, index.ident.prefix())?;
+        index_bytes += bytes;
+        sizes.insert(&index.name, bytes / scale);
+    }
+    let bytes = totals.bytes as i64;
+    let average = totals.bytes.checked_div(totals.documents).unwrap_or(0);
+    let mut figures = doc! {
+        "size": bytes / scale,
+        "count": totals.documents as i64,
+        "avgObjSize": average as i64,
+        "storageSize": bytes / scale,
+        "freeStorageSize": 0,
+        "capped": collection.capped.is_some(),
+        "nindexes": collection.indexes.len() as i32,
+        "indexSizes": sizes,
+        "totalIndexSize": index_bytes / scale,
+        "totalSize": (bytes + index_bytes) / scale,
+        "scaleFactor": scale,
+    };
+    if let Some(capped) = collection.capped {
+        figures.insert("max", capped.documents.unwrap_or(0) as i64);
+        figures.insert("maxSize", capped.bytes as i64 / scale);
+    }
+    Ok(figures)
+}
+
+fn index_size(view: &View, prefix: [u8; 8]) -> Result<i64, CommandError> {
+    let mut bytes = 0;
+    for pair in view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)? {
+        let (key, value) = pair?;
+        bytes += (key.len() + value.len()) as i64;
+    }
+    Ok(bytes)
+}
+
+fn scale(command: &Document) -> Result<i64, CommandError> {
+    match Fields::new(command, "collStats").integer("scale")? {
+        Some(scale) if scale < 1 => Err(CommandError::bad_value("scale has to be > 0")),
+        Some(scale) => Ok(scale),
+        None => Ok(1),
+    }
+}
+
+pub(super) fn database_statistics(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let scale = scale(&command.body)?;
+    let catalog = request.node.catalog();
+    let (mut totals, mut indexes, mut index_bytes) = (Totals::default(), 0, 0);
+    let (mut collections, mut views) = (0, 0);
+    for collection in catalog.in_database(&request.database) {
+        if collection.view.is_some() {
+            views += 1;
+            continue;
+        }
+        collections += 1;
+        let own = request.node.write(request.context.now).totals(collection)?;
+        totals.documents += own.documents;
+        totals.bytes += own.bytes;
+        indexes += collection.indexes.len() as i32;
+        for index in &collection.indexes {
+            index_bytes += index_size(&request.node.view(), index.ident.prefix())?;
+        }
+    }
+    let bytes = totals.bytes as i64;
+    let average = totals.bytes.checked_div(totals.documents).unwrap_or(0);
+    reply(&doc! {
+        "db": &request.database,
+        "collections": collections,
+        "views": views,
+        "objects": totals.documents as i64,
+        "avgObjSize": average as f64,
+        "dataSize": bytes as f64 / scale as f64,
+        "storageSize": bytes as f64 / scale as f64,
+        "indexes": indexes,
+        "indexSize": index_bytes as f64 / scale as f64,
+        "totalSize": (bytes + index_bytes) as f64 / scale as f64,
+        "scaleFactor": scale as f64,
+        "ok": 1.0,
+    })
+}
+
+pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    // Nobody writes meanwhile: documents, entries and totals are of one moment.
+    let mut writer = request.node.write(request.context.now);
+    let collection = writer.collection(&namespace).ok_or_else(|| not_found(&namespace))?;
+    let counted = writer.totals(&collection)?;
+    let view = writer.view().clone();
+    drop(writer);
+    let mut findings = Findings::default();
+    let documents = check_records(request, &collection, &view, &mut findings)?;
+    let mut keys_per_index = Document::new();
+    let mut missing = findings.expected.len();
+    for index in &collection.indexes {
+        let found = check_entries(index.ident.prefix(), &view, &findings.expected)?;
+        keys_per_index.insert(&index.name, found.present as i64);
+        missing -= found.present - found.unexpected;
+        if found.unexpected > 0 {
+            let count = found.unexpected;
+            findings
+                .problem(format!("index {} has {count} entries without a document", index.name));
+        }
+    }
+    if missing > 0 {
+        findings.problem(format!("{missing} index entries are missing"));
+    }
+    if documents != counted.documents {
+        findings.problem(format!("{} documents counted, {documents} found", counted.documents));
+    }
+    reply(&doc! {
+        "ns": namespace.to_string(),
+        "nInvalidDocuments": findings.invalid_documents,
+        "nrecords": documents as i64,
+        "nIndexes": collection.indexes.len() as i32,
+        "keysPerIndex": keys_per_index,
+        "valid": findings.count == 0,
+        "warnings": [],
+        "errors": findings.problems,
+        "ok": 1.0,
+    })
+}
+
+#[derive(Default)]
+struct Findings {
+    expected: BTreeSet<Vec<u8>>,
+    problems: Vec<Bson>,
+    count: usize,
+    invalid_documents: i32,
+}
+
+impl Findings {
+    fn problem(&mut self, text: String) {
+        self.count += 1;
+        if self.problems.len() < MAX_LISTED_PROBLEMS {
+            self.problems.push(text.into());
+        }
+    }
+}
+
+/// Reads every document and notes the entries that its indexes should have.
+fn check_records(
+    request: &Request<'_>,
+    collection: &Arc<Collection>,
+    view: &View,
+    findings: &mut Findings,
+) -> Result<u64, CommandError> {
+    let mut documents = 0;
+    for pair in view.scan_records(collection.ident, Direction::Forward)? {
+        request.context.interrupt.check()?;
+        let (key, value) = pair?;
+        documents += 1;
+        let record = RecordId::from_suffix(&key).unwrap_or(RecordId(0));
+        let checked = parse_record(&value)
+            .and_then(|document| crate::writer::check_document(&document).map(|()| document));
+        let document = match checked {
+            Ok(document) => document,
+            Err(error) => {
+                findings.invalid_documents += 1;
+                findings.problem(format!("record {}: {error}", record.0));
+                continue;
+            }
+        };
+        for index in &collection.indexes {
+            for key in &index_keys_of(index, &document)?.keys {
+                findings.expected.insert(index_entry(index, key, record).0);
+            }
+        }
+    }
+    Ok(documents)
+}
+
+struct Entries {
+    present: usize,
+    unexpected: usize,
+}
+
+fn check_entries(
+    prefix: [u8; 8],
+    view: &View,
+    expected: &BTreeSet<Vec<u8>>,
+) -> Result<Entries, CommandError> {
+    let mut entries = Entries { present: 0, unexpected: 0 };
+    for pair in view.scan_index(KeyRange::prefix(&prefix), Direction::Forward)? {
+        entries.present += 1;
+        if !expected.contains(&pair?.0[..]) {
+            entries.unexpected += 1;
+        }
+    }
+    Ok(entries)
+}
+
+/// A fingerprint that two members with the same documents share, whatever order they came in.
+pub(super) fn database_hash(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "dbHash");
+    let wanted = fields.array("collections")?.unwrap_or_default();
+    let mut hashes = Document::new();
+    let mut all = Fingerprint::default();
+    let view = request.node.view();
+    for collection in request.node.catalog().in_database(&request.database) {
+        let name = &collection.namespace.collection;
+        if !wanted.is_empty() && !wanted.iter().any(|item| item.as_str() == Some(name)) {
+            continue;
+        }
+        let mut own = Fingerprint::default();
+        for pair in view.scan_records(collection.ident, Direction::Forward)? {
+            request.context.interrupt.check()?;
+            own.add(&pair?.1);
+        }
+        all.add(name.as_bytes());
+        all.add(own.to_string().as_bytes());
+        hashes.insert(name, own.to_string());
+    }
+    reply(&doc! {
+        "host": &request.node.options().host,
+        "collections": hashes,
+        "md5": all.to_string(),
+        "ok": 1.0,
+    })
+}
+
+/// The sum of the 128-bit FNV-1a hashes of the parts: order does not matter.
+#[derive(Default)]
+struct Fingerprint(u128);
+
+impl Fingerprint {
+    fn add(&mut self, bytes: &[u8]) {
+        const OFFSET: u128 = 0x6c62272e07bb014262b821756295c58d;
+        const PRIME: u128 = 0x0000000001000000000000000000013b;
+        let hash = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+        self.0 = self.0.wrapping_add(bytes.iter().fold(OFFSET, hash));
+    }
+}
+
+impl std::fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}

@@ -1,0 +1,197 @@
+//! `update`: existing documents change, or a new one is made.
+
+use std::sync::Arc;
+
+use bson::{Bson, DateTime, Document, doc};
+use quorate_query::matcher::Matcher;
+use quorate_query::{Update, UpdateContext};
+
+use super::common::{WriteConcern, check_collation, command_compiler};
+use super::insert::{check_writable, statements, write_errors};
+use crate::catalog::Collection;
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::finder::{Found, InterruptSlot};
+use crate::namespace::Namespace;
+use crate::select::Selection;
+use crate::writer::Writer;
+
+/// What came of one statement.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Updated {
+    matched: u64,
+    modified: u64,
+    upserted: Option<Bson>,
+}
+
+pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
+    let namespace = request.namespace(&command)?;
+    check_writable(&namespace)?;
+    let statements = statements(&mut command, "updates", "update")?;
+    let fields = Fields::new(&command.body, "update");
+    let ordered = fields.boolean("ordered")?.unwrap_or(true);
+    let concern = WriteConcern::parse(&fields)?;
+
+    let mut writer = request.node.write(request.context.now);
+    let mut results = Vec::with_capacity(statements.len());
+    for statement in &statements {
+        let result = update_statement(request, &mut writer, &namespace, &fields, statement);
+        let failed = result.is_err();
+        results.push(result);
+        if failed && ordered {
+            break;
+        }
+    }
+    let commit = writer.last_commit();
+    drop(writer);
+    Ok(concern.reply(to_raw(&summary(&results))?, commit))
+}
+
+fn summary(results: &[Result<Updated, CommandError>]) -> Document {
+    let done = || results.iter().flatten();
+    let matched: u64 = done().map(|updated| updated.matched).sum();
+    let modified: u64 = done().map(|updated| updated.modified).sum();
+    let upserted: Vec<Bson> = results
+        .iter()
+        .enumerate()
+        .filter_map(|(place, result)| {
+            let id = result.as_ref().ok()?.upserted.clone()?;
+            Some(Bson::from(doc! { "index": place as i32, "_id": id }))
+        })
+        .collect();
+    let mut reply = doc! { "n": (matched + upserted.len() as u64) as i32 };
+    if !upserted.is_empty() {
+        reply.insert("upserted", upserted);
+    }
+    reply.insert("nModified", modified as i32);
+    let errors = write_errors(results);
+    if !errors.is_empty() {
+        reply.insert("writeErrors", errors);
+    }
+    reply.insert("ok", 1.0);
+    reply
+}
+
+/// An update with the query that it belongs to.
+pub(super) struct ParsedUpdate {
+    pub(super) matcher: Arc<Matcher>,
+    pub(super) update: Update,
+    pub(super) context: UpdateContext,
+    pub(super) bypass_validation: bool,
+}
+
+impl ParsedUpdate {
+    /// The document after the update; none if it stays the same.
+    pub(super) fn apply(&self, found: &Found) -> Result<Option<Document>, CommandError> {
+        let before = Document::try_from(&*found.document)?;
+        let context = self.context.with_array_index(found.details.array_index);
+        Ok(self.update.apply(&before, &context)?)
+    }
+
+    /// Inserts the document that the query and the update describe. Returns it.
+    pub(super) fn upsert(
+        &self,
+        writer: &mut Writer<'_>,
+        namespace: &Namespace,
+    ) -> Result<Document, CommandError> {
+        let mut document = self.update.upsert_document(&self.matcher, &self.context)?;
+        if !document.contains_key("_id") {
+            let wall = writer.now().wall;
+            let mut with_id = doc! { "_id": writer.generator().object_id(wall) };
+            with_id.extend(document);
+            document = with_id;
+        }
+        let mut collection = writer.collection_or_create(namespace)?;
+        let raw = vec![to_raw(&document)?];
+        let results = writer.insert(&mut collection, raw, true, self.bypass_validation)?;
+        results.into_iter().collect::<Result<(), _>>()?;
+        Ok(document)
+    }
+
+    /// Replaces a document by what the update made of it.
+    pub(super) fn store(
+        &self,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        found: &Found,
+        after: &Document,
+    ) -> Result<(), CommandError> {
+        let raw = to_raw(after)?;
+        writer.replace(collection, found.record, &found.document, raw, self.bypass_validation)
+    }
+}
+
+/// The time as updates see it.
+pub(super) fn update_context(writer: &mut Writer<'_>) -> UpdateContext {
+    let now = DateTime::from_millis(writer.now().wall.as_millis());
+    UpdateContext::new(now, writer.next_timestamp())
+}
+
+fn update_statement(
+    request: &Request<'_>,
+    writer: &mut Writer<'_>,
+    namespace: &Namespace,
+    command: &Fields<'_>,
+    statement: &Document,
+) -> Result<Updated, CommandError> {
+    let fields = Fields::new(statement, "update.updates");
+    check_collation(&fields)?;
+    let missing = |name: &str| {
+        CommandError::new(
+            ErrorCode::MISSING_FIELD,
+            format!("BSON field 'update.updates.{name}' is missing but a required field"),
+        )
+    };
+    let query = fields.document("q")?.ok_or_else(|| missing("q"))?;
+    let change = fields.raw("u").ok_or_else(|| missing("u"))?;
+    let compiler = command_compiler(request, command)?;
+    let filters = fields.documents("arrayFilters")?.unwrap_or_default();
+    let parsed = ParsedUpdate {
+        matcher: Arc::new(Matcher::parse_with(query, &compiler)?),
+        update: Update::parse_with(change, &filters, &compiler)?,
+        context: update_context(writer),
+        bypass_validation: command.flag("bypassDocumentValidation")?,
+    };
+    let multi = fields.flag("multi")?;
+    if multi && parsed.update.is_replacement() {
+        return Err(CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            "multi update is not supported for replacement-style update",
+        ));
+    }
+    let mut updated = Updated::default();
+    if let Some(mut collection) = writer.collection(namespace) {
+        if collection.view.is_some() {
+            // Gives the error for views.
+            writer.collection_or_create(namespace)?;
+        }
+        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        // The scan sees the state before the statement; every document is met once.
+        let selection = Selection {
+            sort: fields.document("sort")?.cloned(),
+            hint: fields.raw("hint").cloned(),
+            limit: (!multi).then_some(1),
+            ..Selection::new(
+                Arc::clone(&collection),
+                writer.view().clone(),
+                Arc::clone(&parsed.matcher),
+                interrupt,
+            )
+        };
+        for found in selection.run()? {
+            let found = found?;
+            updated.matched += 1;
+            if let Some(after) = parsed.apply(&found)? {
+                parsed.store(writer, &mut collection, &found, &after)?;
+                updated.modified += 1;
+            }
+        }
+    }
+    if updated.matched == 0 && fields.flag("upsert")? {
+        let document = parsed.upsert(writer, namespace)?;
+        updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
+    }
+    Ok(updated)
+}

@@ -1,0 +1,202 @@
+//! What a command is told about its surroundings: the time, the connection, and when to stop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use bson::{Document, RawDocument, RawDocumentBuf};
+use quorate_protocol::{MonotonicTime, WallTime};
+use quorate_storage::CommitSequence;
+
+use crate::commands::LONG_COMMANDS;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::whole_number;
+use crate::writer::check_command_nesting;
+
+/// Both clocks at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// For dates that clients see.
+    pub wall: WallTime,
+    /// For timeouts.
+    pub monotonic: MonotonicTime,
+}
+
+/// Who sent a command.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Client {
+    /// The number of the connection.
+    pub connection_id: i64,
+    /// Where it comes from, as `whatsmyuri` answers.
+    pub address: String,
+    /// The `client` document of its first hello.
+    pub metadata: Document,
+}
+
+impl Client {
+    /// The name the application gave itself.
+    pub fn application_name(&self) -> Option<&str> {
+        self.metadata.get_document("application").ok()?.get_str("name").ok()
+    }
+}
+
+/// The surroundings of one command.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The time of its arrival.
+    pub now: Now,
+    /// Who sent it.
+    pub client: Arc<Client>,
+    /// Whether the command may ask the caller to come back later. A command that is run again
+    /// after waiting must answer.
+    pub may_wait: bool,
+    /// Tells the command to stop.
+    pub interrupt: Arc<Interrupt>,
+}
+
+/// A command as it came from the wire.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Everything but the document sequences. Its first key is the name of the command.
+    pub body: Document,
+    /// Document sequences by name. They belong to the fields of the same names.
+    pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
+}
+
+impl Command {
+    /// A command without document sequences.
+    pub fn new(body: Document) -> Self {
+        Self { body, sequences: Vec::new() }
+    }
+
+    /// Reads a command that has arrived.
+    ///
+    /// # Errors
+    ///
+    /// If the document is malformed or nests too deeply.
+    pub fn from_raw(
+        body: &RawDocument,
+        sequences: Vec<(String, Vec<RawDocumentBuf>)>,
+    ) -> Result<Self, CommandError> {
+        // Parsing recurses, so the depth is checked before.
+        check_command_nesting(body)?;
+        Ok(Self { body: Document::try_from(body)?, sequences })
+    }
+
+    /// Whether it usually takes so little time that nobody need make room for others.
+    pub fn is_short(&self) -> bool {
+        !LONG_COMMANDS.contains(&self.name())
+    }
+
+    /// How long it may take, if the client set a limit.
+    pub fn max_time(&self) -> Option<Duration> {
+        // There it says how long to wait for documents.
+        if self.name() == "getMore" {
+            return None;
+        }
+        let limit = self.body.get("maxTimeMS").and_then(whole_number)?;
+        u64::try_from(limit).ok().filter(|&limit| limit > 0).map(Duration::from_millis)
+    }
+
+    /// A copy for running the command a second time, made only of commands that may ask for it.
+    pub fn clone_if_it_may_wait(&self) -> Option<Self> {
+        let waits = self.body.contains_key("maxAwaitTimeMS") || self.name() == "getMore";
+        waits.then(|| self.clone())
+    }
+
+    /// The first key.
+    pub fn name(&self) -> &str {
+        self.body.keys().next().map_or("", String::as_str)
+    }
+
+    /// The database it is meant for.
+    pub fn database(&self) -> &str {
+        self.body.get_str("$db").unwrap_or("admin")
+    }
+
+    /// Takes a document sequence out.
+    pub(crate) fn take_sequence(&mut self, name: &str) -> Option<Vec<RawDocumentBuf>> {
+        let place = self.sequences.iter().position(|(known, _)| known == name)?;
+        Some(self.sequences.swap_remove(place).1)
+    }
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is done.
+    Reply(Reply),
+    /// Nothing to tell yet: wait for the event or until the time has passed, and run it again with
+    /// [`Context::may_wait`] off.
+    Wait {
+        /// What would be worth telling.
+        until: WaitFor,
+        /// How long to wait at most.
+        at_most: Duration,
+    },
+}
+
+/// An event that a command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// The topology version has changed.
+    TopologyChange,
+    /// Something was committed.
+    Commit,
+}
+
+/// The answer to a command.
+#[derive(Debug)]
+pub struct Reply {
+    /// The document for the client.
+    pub body: RawDocumentBuf,
+    /// Send it only once this commit would survive a crash.
+    pub durable: Option<CommitSequence>,
+}
+
+impl From<RawDocumentBuf> for Reply {
+    fn from(body: RawDocumentBuf) -> Self {
+        Self { body, durable: None }
+    }
+}
+
+/// Tells a running command to stop. Set by whoever runs it; looked at by every long loop.
+#[derive(Debug, Default)]
+pub struct Interrupt(AtomicU8);
+
+/// Why a command should stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Interruption {
+    /// Its `maxTimeMS` has passed.
+    MaxTime = 1,
+    /// Somebody asked for it with `killOp` or `killCursors`.
+    Killed = 2,
+    /// The server is going down.
+    Shutdown = 3,
+}
+
+impl Interrupt {
+    /// Asks the command to stop. The first reason given stays.
+    pub fn set(&self, reason: Interruption) {
+        let _ = self.0.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The error to stop with, if the command should stop.
+    pub fn check(&self) -> Result<(), CommandError> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            reason if reason == Interruption::MaxTime as u8 => Err(CommandError::new(
+                ErrorCode::MAX_TIME_MS_EXPIRED,
+                "operation exceeded time limit",
+            )),
+            reason if reason == Interruption::Killed as u8 => {
+                Err(CommandError::new(ErrorCode::INTERRUPTED, "operation was interrupted"))
+            }
+            _ => Err(CommandError::new(
+                ErrorCode::INTERRUPTED_AT_SHUTDOWN,
+                "interrupted at shutdown",
+            )),
+        }
+    }
+}

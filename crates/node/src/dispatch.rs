@@ -1,0 +1,172 @@
+//! The one table of commands, and what happens to every command before its own code runs.
+
+use bson::{Bson, RawDocumentBuf};
+
+use crate::commands;
+use crate::context::{Command, Context, Outcome, Reply};
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::namespace::{Namespace, check_database_name};
+use crate::node::Node;
+use crate::sessions::SessionId;
+
+/// What a command does to the data, which decides where it may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Looks at the server, not at data.
+    Inspects,
+    /// Reads data: on a secondary only if the client allows it.
+    Reads,
+    /// Changes data: on a primary only.
+    Writes,
+}
+
+/// Who may run a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Anybody, before logging in.
+    Anybody,
+    /// Anybody who has logged in.
+    LoggedIn,
+    /// Whoever may read the database.
+    Read,
+    /// Whoever may write to the database.
+    ReadWrite,
+    /// Whoever administers the database.
+    DatabaseAdmin,
+    /// Whoever watches the server.
+    ClusterMonitor,
+    /// Whoever administers the server.
+    ClusterAdmin,
+}
+
+impl Access {
+    /// The built-in role that gives it, for messages.
+    pub(crate) fn role(self) -> &'static str {
+        match self {
+            Self::Anybody | Self::LoggedIn => "none",
+            Self::Read => "read",
+            Self::ReadWrite => "readWrite",
+            Self::DatabaseAdmin => "dbAdmin",
+            Self::ClusterMonitor => "clusterMonitor",
+            Self::ClusterAdmin => "clusterAdmin",
+        }
+    }
+}
+
+/// Everything the server knows about a command besides its code.
+pub(crate) struct CommandFacts {
+    pub(crate) name: &'static str,
+    pub(crate) aliases: &'static [&'static str],
+    pub(crate) effect: Effect,
+    pub(crate) access: Access,
+    pub(crate) admin_only: bool,
+    pub(crate) help: &'static str,
+    pub(crate) run: fn(&Request<'_>, Command) -> Result<Outcome, CommandError>,
+}
+
+/// A command that has passed the common checks.
+pub(crate) struct Request<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) context: &'a Context,
+    /// The name under which it was called.
+    pub(crate) name: String,
+    pub(crate) database: String,
+    pub(crate) session: Option<SessionId>,
+}
+
+impl Request<'_> {
+    /// The collection that the first field names.
+    pub(crate) fn namespace(&self, command: &Command) -> Result<Namespace, CommandError> {
+        match command.body.get(&self.name) {
+            Some(Bson::String(collection)) => Namespace::new(&self.database, collection),
+            other => Err(CommandError::new(
+                ErrorCode::INVALID_NAMESPACE,
+                format!(
+                    "collection name has invalid type {}",
+                    other.map_or("missing", quorate_query::value::type_name_of)
+                ),
+            )),
+        }
+    }
+}
+
+/// The command of this name. `isMaster` has always been matched in any case.
+pub(crate) fn find(name: &str) -> Option<&'static CommandFacts> {
+    commands::TABLE.iter().find(|facts| {
+        facts.name == name || facts.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
+    })
+}
+
+/// Runs a command: errors become replies.
+pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
+    match prepare(node, context, &command)
+        .and_then(|(facts, request)| (facts.run)(&request, command))
+    {
+        Ok(outcome) => outcome,
+        Err(error) => Outcome::Reply(error_reply(&error)),
+    }
+}
+
+/// The reply for an error. A document of our own making always has a BSON form.
+pub(crate) fn error_reply(error: &CommandError) -> Reply {
+    to_raw(&error.reply()).unwrap_or_else(|_| RawDocumentBuf::new()).into()
+}
+
+fn prepare<'a>(
+    node: &'a Node,
+    context: &'a Context,
+    command: &Command,
+) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
+    let name = command.name();
+    let Some(facts) = find(name) else {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_FOUND,
+            format!("no such command: '{name}'"),
+        ));
+    };
+    let database = command.database();
+    check_database_name(database)?;
+    if facts.admin_only && database != "admin" {
+        return Err(CommandError::new(
+            ErrorCode::UNAUTHORIZED,
+            format!("{name} may only be run against the admin database."),
+        ));
+    }
+    let fields = Fields::new(&command.body, facts.name);
+    check_api_version(&fields)?;
+    if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
+        return Err(CommandError::bad_value("maxTimeMS must not be negative"));
+    }
+    let session = SessionId::from_command(&command.body)?;
+    if facts.effect != Effect::Inspects && fields.has("txnNumber") {
+        return Err(CommandError::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "Transaction numbers are only allowed on a replica set member or mongos",
+        ));
+    }
+    if let Some(session) = &session {
+        node.sessions().refresh(session.clone(), context.now.monotonic)?;
+    }
+    let request =
+        Request { node, context, name: name.to_owned(), database: database.to_owned(), session };
+    Ok((facts, request))
+}
+
+/// There is one version of the stable API, and everything here follows it.
+fn check_api_version(fields: &Fields<'_>) -> Result<(), CommandError> {
+    match fields.string("apiVersion")? {
+        Some("1") => Ok(()),
+        Some(other) => Err(CommandError::new(
+            ErrorCode::API_VERSION_ERROR,
+            format!("API version must be \"1\", not \"{other}\""),
+        )),
+        None if fields.has("apiStrict") || fields.has("apiDeprecationErrors") => {
+            Err(CommandError::new(
+                ErrorCode::API_VERSION_ERROR,
+                "apiVersion is needed wherever apiStrict or apiDeprecationErrors is given",
+            ))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,265 @@
+//! From a document to the keys under which an index finds it.
+//!
+//! Owns how arrays multiply keys. A path that meets an array is followed into every element; the
+//! fields of a compound index that meet the *same* array are followed together, element by
+//! element; two *different* arrays in one document are refused, for their keys would multiply.
+
+use std::collections::BTreeSet;
+
+use bson::{RawArray, RawBsonRef, RawDocument};
+use quorate_query::value::PathComponent;
+use quorate_storage::key::{FieldOrder, append_raw_value};
+
+use crate::error::{CommandError, ErrorCode};
+
+/// The most keys that one document may have in one index.
+pub(crate) const MAX_KEYS_PER_DOCUMENT: usize = 100_000;
+
+/// One field of an index: where the values are and which way they run.
+#[derive(Clone, Debug)]
+pub(crate) struct IndexField {
+    pub(crate) components: Vec<PathComponent>,
+    pub(crate) order: FieldOrder,
+}
+
+/// The keys of one document in one index, each once.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct DocumentKeys {
+    pub(crate) keys: BTreeSet<Vec<u8>>,
+    /// Whether an array was met, even one that gives a single key.
+    pub(crate) multikey: bool,
+    /// Whether no field of the index is in the document: sparse indexes leave it out.
+    pub(crate) all_missing: bool,
+}
+
+/// Computes the keys of a document.
+pub(crate) fn document_keys(
+    document: &RawDocument,
+    fields: &[IndexField],
+) -> Result<DocumentKeys, CommandError> {
+    let slots = fields
+        .iter()
+        .map(|field| Slot::Pending { document, rest: &field.components, passed: 0 })
+        .collect();
+    let mut keys = DocumentKeys { all_missing: true, ..DocumentKeys::default() };
+    expand(slots, fields, &mut keys)?;
+    Ok(keys)
+}
+
+/// What is known about one field of the index so far.
+#[derive(Clone)]
+enum Slot<'a> {
+    Found(Option<RawBsonRef<'a>>),
+    Pending { document: &'a RawDocument, rest: &'a [PathComponent], passed: usize },
+    Array { array: &'a RawArray, rest: &'a [PathComponent], passed: usize },
+}
+
+fn expand(
+    mut slots: Vec<Slot<'_>>,
+    fields: &[IndexField],
+    keys: &mut DocumentKeys,
+) -> Result<(), CommandError> {
+    for slot in &mut slots {
+        if let Slot::Pending { document, rest, passed } = *slot {
+            *slot = walk(document, rest, passed)?;
+        }
+    }
+    let Some(array) = common_array(&slots, fields)? else {
+        return emit(&slots, fields, keys);
+    };
+    keys.multikey = true;
+    let mut is_empty = true;
+    for element in array {
+        is_empty = false;
+        let element = element.map_err(|_| malformed())?;
+        let stepped = slots.iter().map(|slot| slot.step_into(Some(element))).collect();
+        expand(stepped, fields, keys)?;
+    }
+    if is_empty {
+        let stepped = slots.iter().map(|slot| slot.step_into(None)).collect();
+        expand(stepped, fields, keys)?;
+    }
+    Ok(())
+}
+
+impl<'a> Slot<'a> {
+    /// The slot within one element of the array it stopped at; `None` for an empty array.
+    fn step_into(&self, element: Option<RawBsonRef<'a>>) -> Self {
+        match *self {
+            Self::Array { rest, passed, .. } => match (element, rest) {
+                // An array nested directly in the array is a value, not a reason to expand again.
+                (Some(element), []) => Self::Found(Some(element)),
+                (Some(RawBsonRef::Document(document)), rest) => {
+                    Self::Pending { document, rest, passed }
+                }
+                (Some(_), _) => Self::Found(None),
+                // An empty array is findable as undefined when the path ends at it.
+                (None, []) => Self::Found(Some(RawBsonRef::Undefined)),
+                (None, _) => Self::Found(None),
+            },
+            ref settled => settled.clone(),
+        }
+    }
+}
+
+/// Follows a path through documents until it ends or meets an array.
+fn walk<'a>(
+    mut document: &'a RawDocument,
+    mut rest: &'a [PathComponent],
+    mut passed: usize,
+) -> Result<Slot<'a>, CommandError> {
+    loop {
+        let Some((component, further)) = rest.split_first() else { return Ok(Slot::Found(None)) };
+        let found = document.get(component.name.as_str()).map_err(|_| malformed())?;
+        rest = further;
+        passed += 1;
+        let mut value = found;
+        // A number after an array addresses one element of it.
+        while let (Some(RawBsonRef::Array(array)), Some((next, further))) =
+            (value, rest.split_first())
+        {
+            let Some(index) = next.index else { break };
+            value = array.get(index).map_err(|_| malformed())?;
+            rest = further;
+            passed += 1;
+        }
+        match value {
+            Some(RawBsonRef::Array(array)) => return Ok(Slot::Array { array, rest, passed }),
+            value if rest.is_empty() => return Ok(Slot::Found(value)),
+            Some(RawBsonRef::Document(inner)) => document = inner,
+            _ => return Ok(Slot::Found(None)),
+        }
+    }
+}
+
+/// The array that all stopped fields stopped at.
+fn common_array<'a>(
+    slots: &[Slot<'a>],
+    fields: &[IndexField],
+) -> Result<Option<&'a RawArray>, CommandError> {
+    let mut common: Option<(&'a RawArray, &[PathComponent])> = None;
+    for (slot, field) in slots.iter().zip(fields) {
+        let Slot::Array { array, passed, .. } = *slot else { continue };
+        let prefix = field.components.get(..passed).unwrap_or(&field.components);
+        match common {
+            None => common = Some((array, prefix)),
+            Some((_, other)) if other == prefix => {}
+            Some((_, other)) => {
+                let name = |path: &[PathComponent]| {
+                    path.iter().map(|c| c.name.as_str()).collect::<Vec<_>>().join(".")
+                };
+                return Err(CommandError::new(
+                    ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS,
+                    format!("cannot index parallel arrays [{}] [{}]", name(prefix), name(other)),
+                ));
+            }
+        }
+    }
+    Ok(common.map(|(array, _)| array))
+}
+
+fn emit(
+    slots: &[Slot<'_>],
+    fields: &[IndexField],
+    keys: &mut DocumentKeys,
+) -> Result<(), CommandError> {
+    let mut key = Vec::with_capacity(16 * fields.len());
+    for (slot, field) in slots.iter().zip(fields) {
+        let value = match slot {
+            Slot::Found(value) => *value,
+            Slot::Pending { .. } | Slot::Array { .. } => None,
+        };
+        keys.all_missing &= value.is_none();
+        append_raw_value(&mut key, value.unwrap_or(RawBsonRef::Null), field.order)?;
+    }
+    keys.keys.insert(key);
+    if keys.keys.len() > MAX_KEYS_PER_DOCUMENT {
+        return Err(CommandError::new(
+            ErrorCode::CANNOT_CREATE_INDEX,
+            format!("a document may have at most {MAX_KEYS_PER_DOCUMENT} keys in an index"),
+        ));
+    }
+    Ok(())
+}
+
+fn malformed() -> CommandError {
+    CommandError::new(ErrorCode::FAILED_TO_PARSE, "a stored document is malformed; run validate")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::{Bson, Document, RawDocumentBuf, bson, doc};
+    use quorate_query::value::Path;
+    use quorate_storage::key::append_value;
+
+    fn fields(paths: &[&str]) -> Vec<IndexField> {
+        let field = |path: &&str| IndexField {
+            components: Path::parse(path).unwrap().components().to_vec(),
+            order: FieldOrder::Ascending,
+        };
+        paths.iter().map(field).collect()
+    }
+
+    fn keys(document: Document, paths: &[&str]) -> DocumentKeys {
+        let raw = RawDocumentBuf::try_from(&document).unwrap();
+        document_keys(&raw, &fields(paths)).unwrap()
+    }
+
+    fn expected(keys: &[&[Bson]]) -> BTreeSet<Vec<u8>> {
+        let encode = |values: &&[Bson]| {
+            let mut key = Vec::new();
+            for value in *values {
+                append_value(&mut key, value, FieldOrder::Ascending).unwrap();
+            }
+            key
+        };
+        keys.iter().map(encode).collect()
+    }
+
+    #[test]
+    fn a_missing_field_is_null_and_known_to_be_missing() {
+        let found = keys(doc! {"b": 1}, &["a"]);
+        assert_eq!(found.keys, expected(&[&[Bson::Null]]));
+        assert!(found.all_missing && !found.multikey);
+        assert!(!keys(doc! {"a": Bson::Null}, &["a"]).all_missing);
+        assert!(!keys(doc! {"b": 1}, &["a", "b"]).all_missing);
+    }
+
+    #[test]
+    fn every_element_of_an_array_is_a_key() {
+        let found = keys(doc! {"a": [1, 2, 2, [3]]}, &["a"]);
+        assert_eq!(found.keys, expected(&[&[bson!(1)], &[bson!(2)], &[bson!([3])]]));
+        assert!(found.multikey);
+        assert_eq!(keys(doc! {"a": []}, &["a"]).keys, expected(&[&[Bson::Undefined]]));
+    }
+
+    #[test]
+    fn fields_of_one_array_are_followed_together() {
+        let found = keys(doc! {"a": [{"x": 1, "y": 2}, {"x": 3}, 9]}, &["a.x", "a.y"]);
+        assert_eq!(
+            found.keys,
+            expected(&[&[bson!(1), bson!(2)], &[bson!(3), Bson::Null], &[Bson::Null, Bson::Null]])
+        );
+    }
+
+    #[test]
+    fn an_array_multiplies_the_other_fields() {
+        let found = keys(doc! {"a": [1, 2], "b": "x"}, &["a", "b"]);
+        assert_eq!(found.keys, expected(&[&[bson!(1), bson!("x")], &[bson!(2), bson!("x")]]));
+    }
+
+    #[test]
+    fn a_number_addresses_one_element() {
+        assert_eq!(keys(doc! {"a": [7, 8]}, &["a.1"]).keys, expected(&[&[bson!(8)]]));
+        let nested = doc! {"a": [{"b": 7}, {"b": 8}]};
+        assert_eq!(keys(nested, &["a.1.b"]).keys, expected(&[&[bson!(8)]]));
+    }
+
+    #[test]
+    fn parallel_arrays_are_refused() {
+        let raw = RawDocumentBuf::try_from(&doc! {"a": [1], "b": [2]}).unwrap();
+        let error = document_keys(&raw, &fields(&["a", "b"])).unwrap_err();
+        assert_eq!(error.code, ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS);
+    }
+}

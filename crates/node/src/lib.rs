@@ -1,0 +1,46 @@
+//! One member as a plain value: a catalog over a store, and command execution.
+//!
+//! ```text
+//!   Command ──▶ dispatch ──▶ commands/* ──▶ plan, finder   (reads: a snapshot)
+//!                                      └──▶ writer         (writes: one atomic batch)
+//! ```
+//!
+//! A [`Node`] has no sockets and no clock. The shell around it reads commands from connections,
+//! passes the time in a [`Context`], sends the [`Reply`], and does the waiting: for the disk
+//! ([`Reply::durable`]), for events ([`Outcome::Wait`]), for fail points ([`Injection`]).
+//! Queries, updates and aggregation are evaluated by `quorate-query`; bytes are kept by
+//! `quorate-storage`.
+
+mod catalog;
+mod commands;
+mod context;
+mod cursors;
+mod dispatch;
+mod error;
+mod fail_points;
+mod fields;
+mod finder;
+mod generator;
+mod index_keys;
+mod namespace;
+mod node;
+mod plan;
+mod records;
+mod select;
+mod sessions;
+mod sort;
+mod tail;
+mod ttl;
+mod writer;
+
+pub use context::{
+    Client, Command, Context, Interrupt, Interruption, Now, Outcome, Reply, WaitFor,
+};
+pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
+pub use error::{CommandError, ErrorCode};
+pub use fail_points::Injection;
+pub use namespace::{
+    MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
+};
+pub use node::{Node, NodeOptions};
+pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};

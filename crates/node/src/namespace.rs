@@ -1,0 +1,101 @@
+//! Names of databases and collections.
+//!
+//! Owns which names are allowed. The rules are those of the server on a case-sensitive file system;
+//! the characters it refuses for the sake of Windows paths are refused too.
+
+use std::fmt;
+
+use crate::error::{CommandError, ErrorCode};
+
+/// The longest name of a database.
+pub const MAX_DATABASE_NAME_LENGTH: usize = 63;
+
+/// The longest full name, database and collection with the dot between them.
+pub const MAX_NAMESPACE_LENGTH: usize = 255;
+
+/// A database and a collection in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Namespace {
+    /// The name of the database.
+    pub database: String,
+    /// The name of the collection, dots and all.
+    pub collection: String,
+}
+
+impl Namespace {
+    /// The namespace of these names, if both are allowed.
+    pub fn new(database: &str, collection: &str) -> Result<Self, CommandError> {
+        check_database_name(database)?;
+        let namespace = Self { database: database.to_owned(), collection: collection.to_owned() };
+        if collection.is_empty() {
+            return Err(invalid(format!("Invalid namespace specified '{database}.'")));
+        }
+        let dollar = collection.contains('$') && !collection.starts_with("$cmd");
+        if dollar || collection.starts_with('.') || collection.contains('\0') {
+            return Err(invalid(format!("Invalid collection name: {collection}")));
+        }
+        if database.len() + 1 + collection.len() > MAX_NAMESPACE_LENGTH {
+            return Err(invalid(format!(
+                "Fully qualified namespace is too long. Namespace: {namespace} Max: \
+                 {MAX_NAMESPACE_LENGTH}"
+            )));
+        }
+        Ok(namespace)
+    }
+
+    /// Splits `database.collection` at the first dot.
+    pub fn parse(text: &str) -> Result<Self, CommandError> {
+        match text.split_once('.') {
+            Some((database, collection)) => Self::new(database, collection),
+            None => Err(invalid(format!("Invalid namespace specified '{text}'"))),
+        }
+    }
+
+    /// Whether clients may not write to it.
+    pub fn is_system(&self) -> bool {
+        self.collection.starts_with("system.")
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.database, self.collection)
+    }
+}
+
+/// Refuses names that cannot be a database.
+pub fn check_database_name(name: &str) -> Result<(), CommandError> {
+    let forbidden = |byte: u8| b"/\\. \"$*<>:|?\0".contains(&byte);
+    if name.is_empty() || name.len() > MAX_DATABASE_NAME_LENGTH || name.bytes().any(forbidden) {
+        return Err(invalid(format!("Invalid database name: '{name}'")));
+    }
+    Ok(())
+}
+
+fn invalid(message: String) -> CommandError {
+    CommandError::new(ErrorCode::INVALID_NAMESPACE, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collections_may_have_dots_and_databases_may_not() {
+        let namespace = Namespace::parse("db.a.b").unwrap();
+        assert_eq!((namespace.database.as_str(), namespace.collection.as_str()), ("db", "a.b"));
+        assert!(Namespace::new("d.b", "c").is_err());
+    }
+
+    #[test]
+    fn names_that_the_server_refuses_are_refused() {
+        for (database, collection) in
+            [("", "c"), ("db", ""), ("d b", "c"), ("db", ".c"), ("db", "a$b"), ("db", "a\0b")]
+        {
+            let error = Namespace::new(database, collection).unwrap_err();
+            assert_eq!(error.code, ErrorCode::INVALID_NAMESPACE, "{database}.{collection}");
+        }
+        assert!(Namespace::new(&"d".repeat(64), "c").is_err());
+        assert!(Namespace::new("db", &"c".repeat(253)).is_err());
+    }
+}

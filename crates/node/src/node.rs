@@ -1,0 +1,226 @@
+//! One member as a plain value.
+//!
+//! Owns the parts that commands share: the store, the catalog in memory, the write lock, cursors,
+//! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
+//! the time in a [`Context`], and waits for disks and events on the member's behalf.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use bson::oid::ObjectId;
+use quorate_protocol::TopologyVersion;
+use quorate_storage::{Batch, CommitSequence, Store};
+
+use crate::catalog::{Catalog, Collection};
+use crate::context::{Command, Context, Now, Outcome};
+use crate::cursors::Cursors;
+use crate::dispatch;
+use crate::error::CommandError;
+use crate::fail_points::{FailPoints, Injection};
+use crate::generator::Generator;
+use crate::namespace::Namespace;
+use crate::records::{Keyspaces, View};
+use crate::sessions::Sessions;
+use crate::writer::{Writer, WriterState};
+
+/// What a member is told when it starts.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Where identifiers come from. The same seed gives the same identifiers.
+    pub seed: u64,
+    /// The address under which clients reach it.
+    pub host: String,
+    /// The compressors it offers, best first.
+    pub compressors: Vec<String>,
+    /// The most connections it is meant to have, for `serverStatus`.
+    pub max_connections: usize,
+}
+
+/// A member. See the module's opening comment.
+pub struct Node {
+    store: Arc<dyn Store>,
+    keyspaces: Keyspaces,
+    catalog: RwLock<Arc<Catalog>>,
+    writer: Mutex<WriterState>,
+    cursors: Mutex<Cursors>,
+    sessions: Mutex<Sessions>,
+    fail_points: Mutex<FailPoints>,
+    options: NodeOptions,
+    started: Now,
+    process_id: ObjectId,
+    topology_counter: AtomicI64,
+    /// Seeds for what commands draw, such as `$sample`. Apart from the write lock.
+    seeds: Mutex<Generator>,
+}
+
+impl Node {
+    /// Opens a member over a store, which may be empty.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read or its catalog is damaged.
+    pub fn open(
+        store: Arc<dyn Store>,
+        options: NodeOptions,
+        now: Now,
+    ) -> Result<Self, CommandError> {
+        let keyspaces = Keyspaces {
+            catalog: store.create_keyspace("catalog")?,
+            records: store.create_keyspace("records")?,
+            indexes: store.create_keyspace("indexes")?,
+        };
+        let catalog = Catalog::load(&*store.snapshot(), keyspaces.catalog)?;
+        let mut generator = Generator::new(options.seed);
+        let process_id = generator.object_id(now.wall);
+        let cursor_seed = generator.next_u64();
+        Ok(Self {
+            store,
+            keyspaces,
+            catalog: RwLock::new(Arc::new(catalog)),
+            writer: Mutex::new(WriterState::new(generator.next_u64())),
+            cursors: Mutex::new(Cursors::new(cursor_seed)),
+            sessions: Mutex::default(),
+            fail_points: Mutex::default(),
+            options,
+            started: now,
+            process_id,
+            topology_counter: AtomicI64::new(0),
+            seeds: Mutex::new(Generator::new(generator.next_u64())),
+        })
+    }
+
+    /// Runs a command. Errors become replies with `ok: 0`.
+    pub fn run(&self, context: &Context, command: Command) -> Outcome {
+        dispatch::run(self, context, command)
+    }
+
+    /// What an active fail point does to this command. Counts the command against its limit.
+    pub fn intercept(&self, context: &Context, command: &Command) -> Option<Injection> {
+        lock(&self.fail_points).intercept(context, command)
+    }
+
+    /// Blocks until a commit would survive a crash.
+    ///
+    /// # Errors
+    ///
+    /// If the disk failed, now or earlier. The store takes no more writes then.
+    pub fn sync_through(&self, sequence: CommitSequence) -> Result<(), CommandError> {
+        Ok(self.store.sync_through(sequence)?)
+    }
+
+    /// The newest commit and the newest that would survive a crash.
+    pub fn durability(&self) -> (CommitSequence, CommitSequence) {
+        (self.store.last_committed(), self.store.last_synced())
+    }
+
+    /// How many commits and syncs there have been.
+    pub fn store_statistics(&self) -> quorate_storage::StoreStatistics {
+        self.store.statistics()
+    }
+
+    /// Background work that is due: cursors and sessions time out, expired documents and the keys
+    /// of dropped collections go. Returns whether there is more to do at once.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
+        lock(&self.cursors).expire(now.monotonic);
+        lock(&self.sessions).expire(now.monotonic);
+        self.write(now).purge_step()
+    }
+
+    /// Removes the documents that TTL indexes say are too old. Returns how many went.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub fn remove_expired(&self, now: Now) -> Result<u64, CommandError> {
+        crate::ttl::remove_expired(self, now)
+    }
+
+    /// How often something changed that clients care about.
+    pub fn topology_version(&self) -> TopologyVersion {
+        TopologyVersion {
+            process_id: quorate_wire::object_id_from(self.process_id),
+            counter: self.topology_counter.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Makes waiting `hello` commands answer. The caller wakes them.
+    pub fn raise_topology_version(&self) {
+        self.topology_counter.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What the member was told when it started.
+    pub fn options(&self) -> &NodeOptions {
+        &self.options
+    }
+
+    pub(crate) fn started(&self) -> Now {
+        self.started
+    }
+
+    /// A number that no other command gets.
+    pub(crate) fn next_seed(&self) -> u64 {
+        lock(&self.seeds).next_u64()
+    }
+
+    pub(crate) fn keyspaces(&self) -> Keyspaces {
+        self.keyspaces
+    }
+
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn view(&self) -> View {
+        View { snapshot: self.store.snapshot(), keyspaces: self.keyspaces }
+    }
+
+    /// A collection and the store at one moment: no index of it appears or goes in between.
+    pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
+        let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
+        (catalog.get(namespace).cloned(), self.view())
+    }
+
+    /// Waits for the write lock.
+    pub(crate) fn write(&self, now: Now) -> Writer<'_> {
+        Writer::new(self, lock(&self.writer), now)
+    }
+
+    pub(crate) fn cursors(&self) -> MutexGuard<'_, Cursors> {
+        lock(&self.cursors)
+    }
+
+    pub(crate) fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        lock(&self.sessions)
+    }
+
+    pub(crate) fn fail_points(&self) -> MutexGuard<'_, FailPoints> {
+        lock(&self.fail_points)
+    }
+
+    /// For holders of the write lock only.
+    pub(crate) fn commit(&self, batch: Batch) -> Result<CommitSequence, CommandError> {
+        Ok(self.store.commit(batch)?)
+    }
+
+    /// Commits a change of the catalog and shows it to readers at the same moment.
+    pub(crate) fn commit_catalog(
+        &self,
+        batch: Batch,
+        changed: Catalog,
+    ) -> Result<CommitSequence, CommandError> {
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        let sequence = self.store.commit(batch)?;
+        *catalog = Arc::new(changed);
+        Ok(sequence)
+    }
+}
+
+/// A command that panicked has changed nothing or committed a whole batch, and every guarded value
+/// is replaced as a whole, so the next command may go on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

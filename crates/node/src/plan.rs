@@ -1,0 +1,303 @@
+//! How the documents of a query are reached: through an index, or by looking at all of them.
+//!
+//! Owns the choice and the key ranges. The bounds come from the query crate and are a superset, so
+//! every document found is checked against the query again; a poor choice costs time, never
+//! correctness.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+use quorate_query::matcher::{Bounds, Interval, Matcher};
+use quorate_storage::key::{FieldOrder, KeyError, RecordId, append_value};
+use quorate_storage::{Direction, KeyRange};
+
+use crate::catalog::{Collection, Index};
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::whole_number;
+use crate::index_keys::IndexField;
+
+/// The most ranges of an index one plan reads. More points than this are read as one range.
+const MAX_RANGES: usize = 1024;
+
+/// How the documents are reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Access {
+    /// Every document, in the order of insertion or against it.
+    Collection(Direction),
+    /// The documents inserted after this one, in the order of insertion.
+    After(RecordId),
+    /// The documents of some ranges of an index.
+    Index(IndexAccess),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct IndexAccess {
+    pub(crate) index: Arc<Index>,
+    /// In the order in which they are read.
+    pub(crate) ranges: Vec<KeyRange>,
+    pub(crate) direction: Direction,
+    /// What the query says about each field, for `explain`.
+    pub(crate) bounds: Vec<Option<Bounds>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) access: Access,
+    /// Whether the documents come out in the order asked for.
+    pub(crate) sorted: bool,
+}
+
+/// What the planner is asked.
+pub(crate) struct Question<'a> {
+    pub(crate) collection: &'a Collection,
+    pub(crate) matcher: &'a Matcher,
+    pub(crate) sort: Option<&'a Document>,
+    pub(crate) hint: Option<&'a Bson>,
+}
+
+/// Chooses how to reach the documents.
+pub(crate) fn choose(question: &Question<'_>) -> Result<Plan, CommandError> {
+    match question.hint {
+        Some(Bson::Document(hint)) if hint.contains_key("$natural") => Ok(natural(hint)),
+        Some(hint) => {
+            let index = hinted_index(question.collection, hint)?;
+            Ok(candidate(question, index, true)?.map_or_else(collection_scan, |(plan, _)| plan))
+        }
+        None => match question.sort {
+            Some(sort) if sort.contains_key("$natural") => Ok(natural(sort)),
+            _ => best(question),
+        },
+    }
+}
+
+fn best(question: &Question<'_>) -> Result<Plan, CommandError> {
+    let mut best: Option<(Plan, Score)> = None;
+    for index in question.collection.indexes.iter().filter(|index| !index.hidden) {
+        let Some((plan, score)) = candidate(question, index, false)? else { continue };
+        if best.as_ref().is_none_or(|(_, known)| score > *known) {
+            best = Some((plan, score));
+        }
+    }
+    Ok(best.map_or_else(collection_scan, |(plan, _)| plan))
+}
+
+/// How promising a plan is; greater is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Score {
+    /// One document at most.
+    unique_point: bool,
+    /// Leading fields that are fixed.
+    fixed_fields: usize,
+    /// Whether a range follows them.
+    range: bool,
+    sorted: bool,
+}
+
+/// A plan through this index, if it can give all documents and helps at all.
+fn candidate(
+    question: &Question<'_>,
+    index: &Arc<Index>,
+    hinted: bool,
+) -> Result<Option<(Plan, Score)>, CommandError> {
+    if let Some(partial) = &index.partial
+        && !question.matcher.implies(partial)
+    {
+        return Ok(None);
+    }
+    let paths: Vec<&str> = index.paths.iter().map(|path| path.as_str()).collect();
+    let bounds = question.matcher.compound_bounds(&paths, index.multikey);
+    let excludes_missing =
+        |bounds: &Option<Bounds>| bounds.as_ref().is_some_and(|bounds| !bounds.may_match_missing());
+    if index.sparse && !hinted && !bounds.iter().any(excludes_missing) {
+        return Ok(None);
+    }
+    let leading_points = bounds
+        .iter()
+        .take_while(|bounds| bounds.as_ref().is_some_and(|bounds| bounds.points().is_some()))
+        .count();
+    let range = bounds.get(leading_points).is_some_and(Option::is_some);
+    let direction = question.sort.and_then(|sort| sort_direction(index, &bounds, sort));
+    let score = Score {
+        unique_point: index.unique && leading_points == index.fields.len(),
+        fixed_fields: leading_points,
+        range,
+        sorted: direction.is_some(),
+    };
+    if leading_points == 0 && !range && direction.is_none() && !hinted {
+        return Ok(None);
+    }
+    let mut ranges = key_ranges(index, &bounds)?;
+    let scan = direction.unwrap_or(Direction::Forward);
+    if scan == Direction::Backward {
+        ranges.reverse();
+    }
+    let access = IndexAccess { index: Arc::clone(index), ranges, direction: scan, bounds };
+    Ok(Some((Plan { access: Access::Index(access), sorted: direction.is_some() }, score)))
+}
+
+/// The direction in which reading the index gives the order asked for, if there is one.
+fn sort_direction(index: &Index, bounds: &[Option<Bounds>], sort: &Document) -> Option<Direction> {
+    if index.multikey || sort.is_empty() {
+        return None;
+    }
+    let single = |bounds: &Option<Bounds>| {
+        bounds.as_ref().is_some_and(|b| b.points().is_some_and(|points| points.len() == 1))
+    };
+    let (first, _) = sort.iter().next()?;
+    let start = index.paths.iter().position(|path| path.as_str() == first)?;
+    if !bounds[..start].iter().all(single) {
+        return None;
+    }
+    let mut direction = None;
+    let mut fields = index.paths.iter().zip(&index.fields).skip(start);
+    for (name, order) in sort {
+        let (path, IndexField { order: field_order, .. }) = fields.next()?;
+        if path.as_str() != name {
+            return None;
+        }
+        let wanted = match whole_number(order)? {
+            number if number < 0 => FieldOrder::Descending,
+            _ => FieldOrder::Ascending,
+        };
+        let needed = if wanted == *field_order { Direction::Forward } else { Direction::Backward };
+        if *direction.get_or_insert(needed) != needed {
+            return None;
+        }
+    }
+    direction
+}
+
+fn key_ranges(index: &Index, bounds: &[Option<Bounds>]) -> Result<Vec<KeyRange>, CommandError> {
+    let mut prefixes = vec![index.ident.prefix().to_vec()];
+    for (field, bounds) in index.fields.iter().zip(bounds) {
+        let Some(bounds) = bounds else { break };
+        let points = bounds.points().filter(|points| points.len() * prefixes.len() <= MAX_RANGES);
+        match points {
+            Some(points) => prefixes = extended(&prefixes, field.order, &points)?,
+            None => return interval_ranges(&prefixes, field.order, bounds),
+        }
+    }
+    Ok(prefixes.iter().map(|prefix| KeyRange::prefix(prefix)).collect())
+}
+
+fn extended(
+    prefixes: &[Vec<u8>],
+    order: FieldOrder,
+    points: &[&Bson],
+) -> Result<Vec<Vec<u8>>, KeyError> {
+    let mut result = Vec::with_capacity(prefixes.len() * points.len());
+    for prefix in prefixes {
+        for point in points {
+            let mut key = prefix.clone();
+            append_value(&mut key, point, order)?;
+            result.push(key);
+        }
+    }
+    // Points come in ascending order, the keys of a descending field in the other.
+    result.sort();
+    result.dedup();
+    Ok(result)
+}
+
+fn interval_ranges(
+    prefixes: &[Vec<u8>],
+    order: FieldOrder,
+    bounds: &Bounds,
+) -> Result<Vec<KeyRange>, CommandError> {
+    let intervals = bounds.intervals();
+    let mut ranges = Vec::new();
+    for prefix in prefixes {
+        if intervals.len() * prefixes.len() > MAX_RANGES {
+            ranges.push(KeyRange::prefix(prefix));
+            continue;
+        }
+        let ordered: Box<dyn Iterator<Item = &Interval>> = match order {
+            FieldOrder::Ascending => Box::new(intervals.iter()),
+            FieldOrder::Descending => Box::new(intervals.iter().rev()),
+        };
+        for interval in ordered {
+            ranges.push(interval_range(prefix, order, interval)?);
+        }
+    }
+    Ok(ranges)
+}
+
+/// Keys go on after the value, with further fields or the record id, so a bound that includes or
+/// excludes a value includes or excludes every key that starts with it.
+fn interval_range(
+    prefix: &[u8],
+    order: FieldOrder,
+    interval: &Interval,
+) -> Result<KeyRange, KeyError> {
+    let (low, high) = match order {
+        FieldOrder::Ascending => (&interval.lower, &interval.upper),
+        FieldOrder::Descending => (&interval.upper, &interval.lower),
+    };
+    let whole = KeyRange::prefix(prefix);
+    let key = |value: &Bson| {
+        let mut key = prefix.to_vec();
+        append_value(&mut key, value, order)?;
+        Ok::<_, KeyError>(key)
+    };
+    let after = |value: &Bson| Ok::<_, KeyError>(KeyRange::prefix(&key(value)?).end);
+    let start = match low {
+        Bound::Included(value) => Bound::Included(key(value)?),
+        Bound::Excluded(value) => match after(value)? {
+            Bound::Excluded(key) => Bound::Included(key),
+            other => other,
+        },
+        Bound::Unbounded => whole.start,
+    };
+    let end = match high {
+        Bound::Included(value) => after(value)?,
+        Bound::Excluded(value) => Bound::Excluded(key(value)?),
+        Bound::Unbounded => whole.end,
+    };
+    Ok(KeyRange { start, end })
+}
+
+fn hinted_index<'a>(
+    collection: &'a Collection,
+    hint: &Bson,
+) -> Result<&'a Arc<Index>, CommandError> {
+    let found = match hint {
+        Bson::String(name) => collection.index(name),
+        Bson::Document(key) => collection.indexes.iter().find(|index| same_key(&index.key(), key)),
+        _ => {
+            return Err(CommandError::new(
+                ErrorCode::FAILED_TO_PARSE,
+                "hint must be the name of an index or its key pattern",
+            ));
+        }
+    };
+    found.ok_or_else(|| {
+        CommandError::bad_value(
+            "error processing query: planner returned error: hint provided does not correspond to \
+             an existing index",
+        )
+    })
+}
+
+/// Whether two key patterns name the same fields in the same directions.
+pub(crate) fn same_key(left: &Document, right: &Document) -> bool {
+    left.len() == right.len()
+        && left.iter().zip(right).all(|((left_name, left), (right_name, right))| {
+            let same_number = match (whole_number(left), whole_number(right)) {
+                (Some(left), Some(right)) => left == right,
+                _ => left == right,
+            };
+            left_name == right_name && same_number
+        })
+}
+
+fn natural(order: &Document) -> Plan {
+    let backward = order.get("$natural").and_then(whole_number).is_some_and(|n| n < 0);
+    let direction = if backward { Direction::Backward } else { Direction::Forward };
+    // A sort by `$natural` is fulfilled; with a hint there may be another sort to do.
+    Plan { access: Access::Collection(direction), sorted: false }
+}
+
+fn collection_scan() -> Plan {
+    Plan { access: Access::Collection(Direction::Forward), sorted: false }
+}

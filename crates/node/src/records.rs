@@ -1,0 +1,127 @@
+//! Where documents and index entries lie in the store.
+//!
+//! ```text
+//!   records   <ident> <record id>             →  the document, as BSON
+//!   indexes   <ident> <key> <record id>       →  empty        (not unique)
+//!             <ident> <key>                   →  record id    (unique)
+//! ```
+//!
+//! A unique index keeps the record id in the value, so that looking a key up is a point read and
+//! two documents cannot have the same key.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bson::RawDocumentBuf;
+use quorate_storage::key::RecordId;
+use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot};
+
+use crate::catalog::{Collection, Ident, Index};
+use crate::error::{CommandError, ErrorCode};
+
+/// The keyspaces of a member.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keyspaces {
+    pub(crate) catalog: KeyspaceId,
+    pub(crate) records: KeyspaceId,
+    pub(crate) indexes: KeyspaceId,
+}
+
+pub(crate) fn record_key(collection: Ident, record: RecordId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(16);
+    key.extend(collection.prefix());
+    key.extend(record.to_bytes());
+    key
+}
+
+/// The key and the value of an index entry.
+pub(crate) fn index_entry(index: &Index, key: &[u8], record: RecordId) -> (Vec<u8>, Vec<u8>) {
+    let mut entry = Vec::with_capacity(8 + key.len() + RecordId::LENGTH);
+    entry.extend(index.ident.prefix());
+    entry.extend(key);
+    if index.unique {
+        (entry, record.to_bytes().to_vec())
+    } else {
+        entry.extend(record.to_bytes());
+        (entry, Vec::new())
+    }
+}
+
+/// The record that an index entry names.
+pub(crate) fn record_of_entry(
+    index: &Index,
+    key: &[u8],
+    value: &[u8],
+) -> Result<RecordId, CommandError> {
+    let bytes = if index.unique { value } else { key };
+    RecordId::from_suffix(bytes).ok_or_else(damaged)
+}
+
+/// The store at one moment, and where things lie in it.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(crate) snapshot: Arc<dyn Snapshot>,
+    pub(crate) keyspaces: Keyspaces,
+}
+
+impl View {
+    pub(crate) fn record(
+        &self,
+        collection: &Collection,
+        record: RecordId,
+    ) -> Result<Option<RawDocumentBuf>, CommandError> {
+        let key = record_key(collection.ident, record);
+        match self.snapshot.get(self.keyspaces.records, &key)? {
+            Some(bytes) => parse_record(&bytes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn scan_records(
+        &self,
+        ident: Ident,
+        direction: Direction,
+    ) -> Result<Scan, CommandError> {
+        let range = KeyRange::prefix(&ident.prefix());
+        Ok(self.snapshot.scan(self.keyspaces.records, range, direction)?)
+    }
+
+    pub(crate) fn scan_records_after(
+        &self,
+        ident: Ident,
+        record: RecordId,
+    ) -> Result<Scan, CommandError> {
+        let whole = KeyRange::prefix(&ident.prefix());
+        let range = KeyRange { start: Bound::Excluded(record_key(ident, record)), ..whole };
+        Ok(self.snapshot.scan(self.keyspaces.records, range, Direction::Forward)?)
+    }
+
+    pub(crate) fn scan_index(
+        &self,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Scan, CommandError> {
+        Ok(self.snapshot.scan(self.keyspaces.indexes, range, direction)?)
+    }
+
+    /// The record under a key of a unique index.
+    pub(crate) fn unique_record(
+        &self,
+        index: &Index,
+        key: &[u8],
+    ) -> Result<Option<RecordId>, CommandError> {
+        let (entry, _) = index_entry(index, key, RecordId(0));
+        match self.snapshot.get(self.keyspaces.indexes, &entry)? {
+            Some(value) => RecordId::from_suffix(&value).map(Some).ok_or_else(damaged),
+            None => Ok(None),
+        }
+    }
+}
+
+pub(crate) fn parse_record(bytes: &Bytes) -> Result<RawDocumentBuf, CommandError> {
+    RawDocumentBuf::from_bytes(bytes.to_vec()).map_err(|_| damaged())
+}
+
+fn damaged() -> CommandError {
+    CommandError::new(ErrorCode::INTERNAL_ERROR, "a stored record is damaged; run validate")
+}

@@ -1,0 +1,91 @@
+//! A query as a whole: filter, order, skip and limit, run through the planner.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+use quorate_query::matcher::Matcher;
+
+use crate::catalog::Collection;
+use crate::error::CommandError;
+use crate::finder::{Finder, Found, InterruptSlot};
+use crate::plan::{self, Plan, Question};
+use crate::records::View;
+use crate::sort::{self, SortOrder};
+
+/// Matching documents, one after the other.
+pub(crate) type FoundStream = Box<dyn Iterator<Item = Result<Found, CommandError>> + Send>;
+
+/// Which documents of a collection are wanted, and in which order.
+#[derive(Clone)]
+pub(crate) struct Selection {
+    pub(crate) collection: Arc<Collection>,
+    pub(crate) view: View,
+    pub(crate) matcher: Arc<Matcher>,
+    pub(crate) sort: Option<Document>,
+    pub(crate) hint: Option<Bson>,
+    pub(crate) skip: u64,
+    pub(crate) limit: Option<u64>,
+    pub(crate) interrupt: InterruptSlot,
+}
+
+impl Selection {
+    /// All documents that match, in no particular order.
+    pub(crate) fn new(
+        collection: Arc<Collection>,
+        view: View,
+        matcher: Arc<Matcher>,
+        interrupt: InterruptSlot,
+    ) -> Self {
+        Self { collection, view, matcher, sort: None, hint: None, skip: 0, limit: None, interrupt }
+    }
+
+    pub(crate) fn plan(&self) -> Result<Plan, CommandError> {
+        plan::choose(&Question {
+            collection: &self.collection,
+            matcher: &self.matcher,
+            sort: self.sort.as_ref(),
+            hint: self.hint.as_ref(),
+        })
+    }
+
+    /// The order that must be made in memory if the plan does not give it.
+    pub(crate) fn sort_order(&self) -> Result<Option<SortOrder>, CommandError> {
+        match &self.sort {
+            Some(sort) if !sort.is_empty() && !sort.contains_key("$natural") => {
+                SortOrder::parse(sort).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) fn finder(&self, plan: &Plan) -> Result<Finder, CommandError> {
+        Finder::new(
+            self.view.clone(),
+            Arc::clone(&self.collection),
+            Arc::clone(&self.matcher),
+            plan,
+            self.interrupt.clone(),
+        )
+    }
+
+    /// Runs the query.
+    pub(crate) fn run(self) -> Result<FoundStream, CommandError> {
+        let order = self.sort_order()?;
+        let plan = self.plan()?;
+        let finder = self.finder(&plan)?;
+        let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
+        let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        match order.filter(|_| !plan.sorted) {
+            Some(order) => {
+                let needed = limit.map(|limit| limit.saturating_add(skip));
+                let sorted = sort::sort(&order, finder, |found| &found.document, needed)?;
+                let chosen = sorted.into_iter().skip(skip).take(limit.unwrap_or(usize::MAX));
+                Ok(Box::new(chosen.map(Ok)))
+            }
+            None => Ok(match limit {
+                Some(limit) => Box::new(finder.skip(skip).take(limit)),
+                None => Box::new(finder.skip(skip)),
+            }),
+        }
+    }
+}

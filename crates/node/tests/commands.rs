@@ -1,0 +1,533 @@
+//! Commands against a member in memory: shapes, codes, and that indexes change nothing but speed.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod support;
+
+use bson::{Bson, Document, doc};
+use proptest::prelude::*;
+use quorate_node::{Command, Outcome, WaitFor};
+use quorate_storage::Store;
+use support::{Member, context, now};
+
+#[test]
+fn hello_tells_what_drivers_need() {
+    let member = Member::new();
+    let reply = member.ok(doc! {"hello": 1, "compression": ["snappy", "zstd"], "$db": "admin"});
+    assert!(reply.get_bool("isWritablePrimary").unwrap());
+    assert_eq!(reply.get_i32("maxWireVersion").unwrap(), 21);
+    assert_eq!(reply.get_i32("logicalSessionTimeoutMinutes").unwrap(), 30);
+    assert_eq!(reply.get_array("compression").unwrap(), &[Bson::from("zstd")]);
+    let legacy = member.ok(doc! {"isMaster": 1, "helloOk": true, "$db": "admin"});
+    assert!(legacy.get_bool("ismaster").unwrap());
+    assert!(legacy.get_bool("helloOk").unwrap());
+}
+
+#[test]
+fn hello_waits_only_while_nothing_is_new() {
+    let member = Member::new();
+    let version = member.ok(doc! {"hello": 1}).get_document("topologyVersion").unwrap().clone();
+    let waiting = doc! {"hello": 1, "topologyVersion": version.clone(), "maxAwaitTimeMS": 500};
+    let outcome = member.node.run(&context(), Command::new(waiting.clone()));
+    let Outcome::Wait { until, at_most } = outcome else { panic!("it should wait") };
+    assert_eq!((until, at_most.as_millis()), (WaitFor::TopologyChange, 500));
+    member.node.raise_topology_version();
+    member.ok(waiting);
+    assert_eq!(member.code(doc! {"hello": 1, "topologyVersion": version}), 31368);
+    assert_eq!(member.code(doc! {"hello": 1, "maxAwaitTimeMS": 1}), 51759);
+}
+
+#[test]
+fn unknown_commands_and_wrong_databases_are_refused() {
+    let member = Member::new();
+    assert_eq!(member.code(doc! {"frobnicate": 1}), 59);
+    assert_eq!(member.code(doc! {"listDatabases": 1}), 13);
+    assert_eq!(member.code(doc! {"find": "c", "$db": "a.b"}), 73);
+    assert_eq!(member.code(doc! {"find": 1}), 73);
+    assert_eq!(member.code(doc! {"ping": 1, "apiVersion": "2"}), 322);
+}
+
+#[test]
+fn documents_come_back_in_the_order_of_insertion() {
+    let member = Member::new();
+    member.insert("c", (0..10).rev().map(|n| doc! {"_id": n}).collect());
+    assert_eq!(member.ids(doc! {"find": "c"}), (0..10).rev().collect::<Vec<_>>());
+    assert_eq!(member.ids(doc! {"find": "c", "sort": {"$natural": -1}, "limit": 2}), [0, 1]);
+    assert_eq!(member.ids(doc! {"find": "c", "sort": {"_id": -1}, "skip": 1, "limit": 2}), [8, 7]);
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"_id": {"$gt": 7}}}), [8, 9]);
+    assert_eq!(member.ids(doc! {"find": "missing"}), [] as [i32; 0]);
+}
+
+#[test]
+fn a_missing_id_is_made_up_and_put_first() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"a": 1}, doc! {"b": 2, "_id": 5}]);
+    let found = member.find(doc! {"find": "c"});
+    assert!(matches!(found[0].iter().next().unwrap(), (name, Bson::ObjectId(_)) if name == "_id"));
+    assert_eq!(found[1].keys().collect::<Vec<_>>(), ["_id", "b"]);
+}
+
+#[test]
+fn duplicate_keys_stop_an_ordered_insert_and_not_an_unordered_one() {
+    let member = Member::new();
+    let documents = vec![doc! {"_id": 1}, doc! {"_id": 1.0}, doc! {"_id": 2}];
+    let reply = member.ok(doc! {"insert": "c", "documents": documents.clone()});
+    assert_eq!(reply.get_i32("n").unwrap(), 1);
+    let errors = reply.get_array("writeErrors").unwrap();
+    let error = errors[0].as_document().unwrap();
+    assert_eq!((error.get_i32("index").unwrap(), error.get_i32("code").unwrap()), (1, 11000));
+    assert!(error.get_str("errmsg").unwrap().contains("index: _id_ dup key: { _id: 1"));
+    let reply = member.ok(doc! {"insert": "d", "documents": documents, "ordered": false});
+    assert_eq!(reply.get_i32("n").unwrap(), 2);
+    member.validate("c");
+    member.validate("d");
+}
+
+#[test]
+fn refused_documents_change_nothing() {
+    let member = Member::new();
+    let nested = (0..220).fold(doc! {"leaf": 1}, |inner, _| doc! {"a": inner});
+    for (document, code) in [
+        (doc! {"_id": [1]}, 53),
+        (doc! {"a": nested}, 15),
+        (doc! {"a": "x".repeat(17 * 1024 * 1024)}, 10334),
+    ] {
+        let reply = member.ok(doc! {"insert": "c", "documents": [document]});
+        let errors = reply.get_array("writeErrors").unwrap();
+        assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), code);
+    }
+    assert_eq!(member.ok(doc! {"count": "c"}).get_i32("n").unwrap(), 0);
+    assert_eq!(member.code(doc! {"insert": "c", "documents": []}), 16);
+    assert_eq!(member.code(doc! {"insert": "system.x", "documents": [{}]}), 73);
+}
+
+#[test]
+fn deletes_take_one_or_all() {
+    let member = Member::new();
+    member.insert("c", (0..6).map(|n| doc! {"_id": n, "even": n % 2 == 0}).collect());
+    let delete = |limit: i32| {
+        let reply =
+            member.ok(doc! {"delete": "c", "deletes": [{"q": {"even": true}, "limit": limit}]});
+        reply.get_i32("n").unwrap()
+    };
+    assert_eq!((delete(1), delete(0)), (1, 2));
+    assert_eq!(member.ids(doc! {"find": "c"}), [1, 3, 5]);
+    member.validate("c");
+}
+
+#[test]
+fn counts_know_skip_and_limit() {
+    let member = Member::new();
+    member.insert("c", (0..10).map(|n| doc! {"_id": n}).collect());
+    let count = |command: Document| member.ok(command).get_i32("n").unwrap();
+    assert_eq!(count(doc! {"count": "c"}), 10);
+    assert_eq!(count(doc! {"count": "c", "query": {"_id": {"$lt": 7}}, "skip": 2}), 5);
+    assert_eq!(count(doc! {"count": "c", "limit": 4, "skip": 8}), 2);
+    assert_eq!(count(doc! {"count": "c", "query": {"_id": {"$gte": 0}}, "limit": 4}), 4);
+}
+
+#[test]
+fn distinct_flattens_arrays_and_joins_equal_numbers() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"a": [2, 1]}, doc! {"a": 1.0}, doc! {"a": "x"}, doc! {}]);
+    let values = member.ok(doc! {"distinct": "c", "key": "a"});
+    assert_eq!(
+        values.get_array("values").unwrap(),
+        &[Bson::from(1), Bson::from(2), Bson::from("x")]
+    );
+}
+
+#[test]
+fn collections_are_created_listed_renamed_and_dropped() {
+    let member = Member::new();
+    member.ok(doc! {"create": "plain"});
+    member.ok(doc! {"create": "plain"});
+    member.ok(doc! {"create": "round", "capped": true, "size": 4096, "max": 3});
+    assert_eq!(member.code(doc! {"create": "plain", "capped": true, "size": 4096}), 48);
+    let listed = member.drain(member.ok(doc! {"listCollections": 1}), "$cmd.listCollections");
+    let names: Vec<_> = listed.iter().map(|found| found.get_str("name").unwrap()).collect();
+    assert_eq!(names, ["plain", "round"]);
+    member.insert("round", (0..5).map(|n| doc! {"_id": n}).collect());
+    assert_eq!(member.ids(doc! {"find": "round"}), [2, 3, 4]);
+    member.validate("round");
+
+    let rename = doc! {"renameCollection": "db.round", "to": "db.plain", "$db": "admin"};
+    assert_eq!(member.code(rename.clone()), 48);
+    let mut forced = rename;
+    forced.insert("dropTarget", true);
+    member.ok(forced);
+    assert_eq!(member.ids(doc! {"find": "plain"}), [2, 3, 4]);
+    member.ok(doc! {"dropDatabase": 1});
+    assert_eq!(member.ids(doc! {"find": "plain"}), [] as [i32; 0]);
+    while member.node.maintain(now()).unwrap() {}
+}
+
+#[test]
+fn indexes_are_built_over_what_is_there_and_kept_up() {
+    let member = Member::new();
+    member.insert("c", (0..10).map(|n| doc! {"_id": n, "a": n % 3, "tags": [n, n + 1]}).collect());
+    let reply = member.ok(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"a": 1, "_id": -1}, "name": "a_1__id_-1"},
+        {"key": {"tags": 1}, "name": "tags_1"},
+    ]});
+    assert_eq!(reply.get_i32("numIndexesAfter").unwrap(), 3);
+    member.insert("c", vec![doc! {"_id": 10, "a": 1, "tags": []}]);
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 4}, "limit": 1}]});
+    member.validate("c");
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"a": 1}}), [10, 7, 1]);
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"tags": 5}}), [5]);
+    assert_eq!(
+        member.code(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"b": 1}, "name": "tags_1"}]}),
+        86
+    );
+    assert_eq!(
+        member.code(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"a": 1, "_id": -1}, "name": "other"}]}),
+        85
+    );
+    assert_eq!(
+        member.code(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"a": 1}, "name": "u", "unique": true}]}),
+        11000
+    );
+    member.ok(doc! {"dropIndexes": "c", "index": "a_1__id_-1"});
+    assert_eq!(member.code(doc! {"dropIndexes": "c", "index": "a_1__id_-1"}), 27);
+    assert_eq!(member.code(doc! {"dropIndexes": "c", "index": "_id_"}), 72);
+    let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "c");
+    assert_eq!(listed.len(), 2);
+    assert_eq!(member.code(doc! {"listIndexes": "missing"}), 26);
+    while member.node.maintain(now()).unwrap() {}
+    member.validate("c");
+}
+
+#[test]
+fn unique_sparse_and_partial_indexes_refuse_only_what_they_hold() {
+    let member = Member::new();
+    member.ok(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"s": 1}, "name": "s", "unique": true, "sparse": true},
+        {"key": {"p": 1}, "name": "p", "unique": true,
+            "partialFilterExpression": {"on": true}},
+    ]});
+    member.insert("c", vec![doc! {}, doc! {}, doc! {"p": 1}, doc! {"p": 1, "on": true, "s": 1}]);
+    for duplicate in [doc! {"s": 1}, doc! {"p": 1, "on": true}] {
+        let reply = member.ok(doc! {"insert": "c", "documents": [duplicate]});
+        assert_eq!(reply.get_i32("n").unwrap(), 0, "{reply}");
+    }
+    // A sparse index must not hide the documents it leaves out.
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"s": Bson::Null}}).len(), 3);
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"p": 1}}).len(), 2);
+    member.validate("c");
+}
+
+#[test]
+fn expired_documents_go() {
+    let member = Member::new();
+    let index = doc! {"key": {"at": 1}, "name": "at", "expireAfterSeconds": 60};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let date = |seconds: i64| {
+        Bson::DateTime(bson::DateTime::from_millis(now().wall.as_millis() - seconds * 1000))
+    };
+    member.insert(
+        "c",
+        vec![
+            doc! {"_id": 1, "at": date(61)},
+            doc! {"_id": 2, "at": date(59)},
+            doc! {"_id": 3, "at": "never"},
+            doc! {"_id": 4},
+            doc! {"_id": 5, "at": [date(0), date(100)]},
+        ],
+    );
+    assert_eq!(member.node.remove_expired(now()).unwrap(), 2);
+    assert_eq!(member.ids(doc! {"find": "c"}), [2, 3, 4]);
+    member.validate("c");
+}
+
+#[test]
+fn a_crash_leaves_documents_and_indexes_in_agreement() {
+    let member = Member::new();
+    let index = doc! {"key": {"a": 1}, "name": "a"};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    member.insert("c", (0..5).map(|n| doc! {"_id": n, "a": n}).collect());
+    let kept = member.store.last_committed();
+    member.node.sync_through(kept).unwrap();
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {}, "limit": 0}]});
+    let committed = member.store.last_committed().as_u64();
+    assert!(committed >= kept.as_u64() + 5);
+    let restarted = Member::over(member.store.crash(kept));
+    assert_eq!(restarted.ids(doc! {"find": "c", "filter": {"a": {"$gte": 0}}}), [0, 1, 2, 3, 4]);
+    restarted.validate("c");
+}
+
+#[test]
+fn cursors_can_be_killed_and_outlive_what_happens_meanwhile() {
+    let member = Member::new();
+    member.insert("c", (0..10).map(|n| doc! {"_id": n}).collect());
+    let first = member.ok(doc! {"find": "c", "batchSize": 2});
+    let id = first.get_document("cursor").unwrap().get_i64("id").unwrap();
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {}, "limit": 0}]});
+    assert_eq!(member.drain(first, "c").len(), 10, "a cursor reads the moment it was opened");
+    assert_eq!(member.code(doc! {"getMore": id, "collection": "c"}), 43);
+
+    member.insert("c", (0..10).map(|n| doc! {"_id": n}).collect());
+    let open = member.ok(doc! {"find": "c", "batchSize": 0});
+    let id = open.get_document("cursor").unwrap().get_i64("id").unwrap();
+    let reply = member.ok(doc! {"killCursors": "c", "cursors": [id, 1_i64]});
+    assert_eq!(reply.get_array("cursorsKilled").unwrap(), &[Bson::from(id)]);
+    assert_eq!(reply.get_array("cursorsNotFound").unwrap(), &[Bson::from(1_i64)]);
+}
+
+#[test]
+fn updates_change_replace_and_insert() {
+    let member = Member::new();
+    member.insert("c", (0..6).map(|n| doc! {"_id": n, "a": n % 2, "list": [1, n, 3]}).collect());
+    let update = |statement: Document| {
+        let reply = member.ok(doc! {"update": "c", "updates": [statement]});
+        let number = |name: &str| reply.get_i32(name).unwrap();
+        (number("n"), number("nModified"), reply.clone())
+    };
+    let (n, modified, _) = update(doc! {"q": {"a": 1}, "u": {"$inc": {"b": 1}}, "multi": true});
+    assert_eq!((n, modified), (3, 3));
+    let (n, modified, _) = update(doc! {"q": {"a": 1}, "u": {"$set": {"a": 1}}});
+    assert_eq!((n, modified), (1, 0), "nothing changes");
+    let (n, _, reply) = update(doc! {"q": {"_id": 9}, "u": {"$set": {"x": 1}}, "upsert": true});
+    assert_eq!((n, reply.get_array("upserted").unwrap().len()), (1, 1));
+    update(doc! {"q": {"list": 5}, "u": {"$set": {"list.$": "five"}}});
+    update(doc! {"q": {"_id": 0}, "u": {"whole": true}});
+    update(doc! {"q": {"_id": 1}, "u": [{"$set": {"sum": {"$add": ["$a", 41]}}}]});
+    let found = member.find(doc! {"find": "c", "filter": {"_id": {"$in": [0, 1, 5, 9]}}});
+    assert_eq!(found[0], doc! {"_id": 0, "whole": true});
+    assert_eq!(found[1].get_i32("sum").unwrap(), 42);
+    assert_eq!(found[2].get_array("list").unwrap()[1], Bson::from("five"));
+    assert_eq!(found[3], doc! {"_id": 9, "x": 1});
+    let refused = member.ok(doc! {"update": "c", "updates": [
+        {"q": {}, "u": {"whole": 1}, "multi": true},
+    ]});
+    let errors = refused.get_array("writeErrors").unwrap();
+    assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 9);
+    member.validate("c");
+}
+
+#[test]
+fn an_update_that_breaks_a_unique_index_changes_nothing() {
+    let member = Member::new();
+    let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    member.insert("c", vec![doc! {"_id": 1, "u": 1}, doc! {"_id": 2, "u": 2}]);
+    let reply =
+        member.ok(doc! {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"u": 1}}}]});
+    let errors = reply.get_array("writeErrors").unwrap();
+    assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 11000);
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"u": 2}}), [2]);
+    member.validate("c");
+}
+
+#[test]
+fn find_and_modify_returns_the_document_before_or_after() {
+    let member = Member::new();
+    member.insert("c", (0..4).map(|n| doc! {"_id": n, "a": n}).collect());
+    let run = |mut command: Document| {
+        let mut whole = doc! {"findAndModify": "c"};
+        whole.extend(std::mem::take(&mut command));
+        member.ok(whole)
+    };
+    let increment = doc! {"$inc": {"a": 10}};
+    let reply =
+        run(doc! {"query": {"a": {"$gt": 0}}, "sort": {"a": -1}, "update": increment.clone()});
+    assert_eq!(reply.get_document("value").unwrap(), &doc! {"_id": 3, "a": 3});
+    let reply = run(
+        doc! {"query": {"_id": 3}, "update": increment, "new": true, "fields": {"a": 1, "_id": 0}},
+    );
+    assert_eq!(reply.get_document("value").unwrap(), &doc! {"a": 23});
+    let reply = run(doc! {"query": {"_id": 1}, "remove": true});
+    assert_eq!(reply.get_document("value").unwrap(), &doc! {"_id": 1, "a": 1});
+    let reply = run(doc! {"query": {"_id": 7}, "update": {"b": 1}, "upsert": true, "new": true});
+    assert_eq!(reply.get_document("value").unwrap(), &doc! {"_id": 7, "b": 1});
+    let last = reply.get_document("lastErrorObject").unwrap();
+    assert_eq!(last.get_i32("upserted").unwrap(), 7);
+    let reply = run(doc! {"query": {"_id": 99}, "update": {"b": 1}});
+    assert_eq!(reply.get("value"), Some(&Bson::Null));
+    assert_eq!(member.code(doc! {"findAndModify": "c", "remove": true, "new": true}), 9);
+    member.validate("c");
+}
+
+#[test]
+fn projections_choose_fields() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "a": {"b": 1, "c": 2}, "list": [1, 2, 3]}]);
+    let project = |projection: Document| {
+        member.find(doc! {"find": "c", "filter": {"list": 2}, "projection": projection}).remove(0)
+    };
+    assert_eq!(project(doc! {"a.b": 1}), doc! {"_id": 1, "a": {"b": 1}});
+    assert_eq!(project(doc! {"a": 0, "_id": 0}), doc! {"list": [1, 2, 3]});
+    assert_eq!(project(doc! {"list.$": 1, "_id": 0}), doc! {"list": [2]});
+    assert_eq!(project(doc! {"_id": 0, "x": {"$add": ["$a.b", 1]}}), doc! {"x": 2});
+}
+
+#[test]
+fn pipelines_read_join_and_write() {
+    let member = Member::new();
+    member.insert("c", (0..6).map(|n| doc! {"_id": n, "kind": n % 2, "n": n}).collect());
+    member.insert("kinds", vec![doc! {"_id": 0, "name": "even"}, doc! {"_id": 1, "name": "odd"}]);
+    let run = |stages: Vec<Document>| {
+        let stages: Vec<_> = stages.into_iter().map(Bson::from).collect();
+        let reply =
+            member.ok(doc! {"aggregate": "c", "pipeline": stages, "cursor": {"batchSize": 1}});
+        member.drain(reply, "c")
+    };
+    let grouped = run(vec![
+        doc! {"$match": {"n": {"$gt": 0}}},
+        doc! {"$group": {"_id": "$kind", "sum": {"$sum": "$n"}}},
+        doc! {"$lookup": {"from": "kinds", "localField": "_id", "foreignField": "_id", "as": "k"}},
+        doc! {"$project": {"sum": 1, "name": {"$first": "$k.name"}}},
+        doc! {"$sort": {"_id": 1}},
+    ]);
+    assert_eq!(
+        grouped,
+        [doc! {"_id": 0, "sum": 6, "name": "even"}, doc! {"_id": 1, "sum": 9, "name": "odd"}]
+    );
+    assert_eq!(run(vec![doc! {"$match": {"kind": 1}}, doc! {"$count": "n"}]), [doc! {"n": 3}]);
+    assert_eq!(run(vec![doc! {"$match": {"kind": 1}}, doc! {"$out": "odd"}]), []);
+    assert_eq!(member.ids(doc! {"find": "odd"}), [1, 3, 5]);
+    run(vec![doc! {"$set": {"seen": true}}, doc! {"$merge": "odd"}]);
+    assert_eq!(member.find(doc! {"find": "odd", "filter": {"seen": true}}).len(), 6);
+    member.validate("odd");
+    let stats = run(vec![doc! {"$collStats": {"count": {}}}]);
+    assert_eq!(stats[0].get_i64("count").unwrap(), 6);
+    assert_eq!(member.code(doc! {"aggregate": "c", "pipeline": []}), 9);
+}
+
+#[test]
+fn views_read_through() {
+    let member = Member::new();
+    member.insert("c", (0..6).map(|n| doc! {"_id": n, "kind": n % 2}).collect());
+    member.ok(doc! {"create": "odd", "viewOn": "c", "pipeline": [{"$match": {"kind": 1}}]});
+    assert_eq!(member.ids(doc! {"find": "odd", "filter": {"_id": {"$gt": 1}}}), [3, 5]);
+    assert_eq!(member.ids(doc! {"find": "odd", "sort": {"_id": -1}, "limit": 1}), [5]);
+    assert_eq!(member.ok(doc! {"count": "odd"}).get_i32("n").unwrap(), 3);
+    let values = member.ok(doc! {"distinct": "odd", "key": "kind"});
+    assert_eq!(values.get_array("values").unwrap(), &[Bson::from(1)]);
+    assert_eq!(member.code(doc! {"insert": "odd", "documents": [{}]}), 166);
+}
+
+#[test]
+fn explain_says_which_index_is_used() {
+    let member = Member::new();
+    member.insert("c", (0..20).map(|n| doc! {"_id": n, "a": n % 5}).collect());
+    let explain = |filter: Document| {
+        let reply = member.ok(doc! {"explain": {"find": "c", "filter": filter}});
+        let plan = reply.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap();
+        let stats = reply.get_document("executionStats").unwrap();
+        let examined = stats.get_i64("totalDocsExamined").unwrap();
+        let input = plan.get_document("inputStage").ok();
+        let index = input.map(|stage| stage.get_str("indexName").unwrap().to_owned());
+        (plan.get_str("stage").unwrap().to_owned(), index, examined)
+    };
+    assert_eq!(explain(doc! {"a": 3}), ("COLLSCAN".to_owned(), None, 20));
+    member.ok(doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]});
+    assert_eq!(explain(doc! {"a": 3}), ("FETCH".to_owned(), Some("a_1".to_owned()), 4));
+    assert_eq!(explain(doc! {"_id": 3}), ("FETCH".to_owned(), Some("_id_".to_owned()), 1));
+}
+
+#[test]
+fn a_tailable_cursor_goes_on_where_it_ended() {
+    let member = Member::new();
+    assert_eq!(member.ids(doc! {"find": "log", "tailable": true}), [] as [i32; 0]);
+    member.ok(doc! {"create": "log", "capped": true, "size": 4096});
+    member.insert("log", vec![doc! {"_id": 1}, doc! {"_id": 2}]);
+    let first = member.ok(doc! {"find": "log", "tailable": true, "awaitData": true});
+    let cursor = first.get_document("cursor").unwrap();
+    assert_eq!(cursor.get_array("firstBatch").unwrap().len(), 2);
+    let id = cursor.get_i64("id").unwrap();
+    let more = doc! {"getMore": id, "collection": "log", "maxTimeMS": 5, "$db": "db"};
+    let outcome = member.node.run(&context(), Command::new(more.clone()));
+    let Outcome::Wait { until, at_most } = outcome else { panic!("it should wait") };
+    assert_eq!((until, at_most.as_millis()), (WaitFor::Commit, 5));
+    member.insert("log", vec![doc! {"_id": 3}]);
+    let next = member.ok(more.clone());
+    let batch = next.get_document("cursor").unwrap().get_array("nextBatch").unwrap();
+    assert_eq!(batch, &[Bson::from(doc! {"_id": 3})]);
+    member.ok(doc! {"drop": "log"});
+    assert_eq!(member.code(more), 43);
+    member.ok(doc! {"create": "plain"});
+    assert_eq!(member.code(doc! {"find": "plain", "tailable": true}), 2);
+}
+
+fn small_value() -> impl Strategy<Value = Bson> {
+    let leaf = prop_oneof![
+        (-2_i32..4).prop_map(Bson::from),
+        Just(Bson::Null),
+        Just(Bson::from("x")),
+        Just(Bson::from(1.5)),
+    ];
+    leaf.prop_recursive(2, 6, 3, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..3).prop_map(Bson::Array),
+            inner.prop_map(|inner| Bson::from(doc! {"b": inner})),
+        ]
+    })
+}
+
+fn small_query() -> impl Strategy<Value = Document> {
+    let field = prop_oneof![Just("a"), Just("a.b"), Just("c")];
+    let condition = prop_oneof![
+        small_value(),
+        (
+            prop_oneof![Just("$gt"), Just("$gte"), Just("$lt"), Just("$lte"), Just("$ne")],
+            small_value()
+        )
+            .prop_map(|(operator, value)| Bson::from(doc! {operator: value})),
+        proptest::collection::vec(small_value(), 0..3)
+            .prop_map(|values| Bson::from(doc! {"$in": values})),
+        any::<bool>().prop_map(|truth| Bson::from(doc! {"$exists": truth})),
+        (small_value(), small_value())
+            .prop_map(|(low, high)| Bson::from(doc! {"$gte": low, "$lt": high})),
+    ];
+    proptest::collection::vec((field, condition), 1..3).prop_map(|parts| {
+        let parts = parts.into_iter().map(|(field, condition)| doc! {field: condition});
+        doc! {"$and": parts.map(Bson::from).collect::<Vec<_>>()}
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    /// Bounds are a superset and the filter stays, so an index may never change a result.
+    #[test]
+    fn indexes_find_what_a_scan_finds(
+        documents in proptest::collection::vec((small_value(), small_value()), 1..12),
+        queries in proptest::collection::vec(small_query(), 1..6),
+        keys in proptest::sample::subsequence(vec![
+            doc! {"a": 1}, doc! {"a.b": -1}, doc! {"c": 1, "a": -1}, doc! {"a": 1, "c": 1},
+        ], 1..3),
+        sparse in any::<bool>(),
+    ) {
+        let member = Member::new();
+        for (number, key) in keys.iter().enumerate() {
+            member.ok(doc! {"createIndexes": "c", "indexes": [
+                {"key": key, "name": number.to_string(), "sparse": sparse}]});
+        }
+        for (id, (a, c)) in documents.into_iter().enumerate() {
+            let document = doc! {"_id": id as i32, "a": a, "c": c};
+            // Parallel arrays are refused, which is fine.
+            member.ok(doc! {"insert": "c", "documents": [document]});
+        }
+        for query in queries {
+            let natural = doc! {"find": "c", "filter": query.clone(), "hint": {"$natural": 1}};
+            let scanned = member.ids(natural);
+            let mut found = member.ids(doc! {"find": "c", "filter": query.clone()});
+            found.sort();
+            prop_assert_eq!(&found, &scanned, "{}", query);
+            for sort in [doc! {"a": 1}, doc! {"c": -1}] {
+                let by_index =
+                    member.ids(doc! {"find": "c", "filter": query.clone(), "sort": sort});
+                let mut sorted = by_index.clone();
+                sorted.sort();
+                prop_assert_eq!(sorted, scanned.clone());
+            }
+        }
+        member.validate("c");
+    }
+}

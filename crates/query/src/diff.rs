@@ -1,0 +1,239 @@
+//! Deltas between two versions of a document, as the oplog carries them.
+//!
+//! `{$v: 2, diff: {d: {…}, u: {…}, i: {…}, s<field>: {…}}}`: deleted, updated and inserted fields,
+//! and deltas of embedded documents. An array's delta is `{a: true, l: <length>, u<index>: <value>,
+//! s<index>: {…}}`. Applying a delta twice, or to a later version of the document, is harmless:
+//! what no longer fits is skipped, because a later entry will set it right.
+
+use std::collections::BTreeSet;
+
+use bson::{Bson, Document};
+
+use crate::error::QueryError;
+use crate::value::size::{identical_documents, value_size};
+use crate::value::{MAX_NESTING, Number, identical, measure};
+
+/// The longest array that a delta may ask for: with their positions written out, no more nulls fit
+/// the largest document.
+const MAX_ARRAY_LENGTH: i64 = 2_000_000;
+
+/// What an oplog entry holds for an update.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OplogUpdate {
+    /// Nothing changed: there is no entry to write.
+    Unchanged,
+    /// The field `o` of the entry: a delta, or the whole document where that is shorter.
+    Entry(Document),
+}
+
+/// Describes the way from one version to the next.
+pub fn oplog_update(before: &Document, after: &Document) -> OplogUpdate {
+    if identical_documents(before, after) {
+        return OplogUpdate::Unchanged;
+    }
+    let diff = document_diff(before, after);
+    if measure(&diff).bytes >= measure(after).bytes && after.contains_key("_id") {
+        return OplogUpdate::Entry(after.clone());
+    }
+    let mut entry = Document::new();
+    entry.insert("$v", 2);
+    entry.insert("diff", diff);
+    OplogUpdate::Entry(entry)
+}
+
+/// Applies the field `o` of an oplog entry: a delta or a replacement.
+pub fn apply_oplog_update(before: &Document, entry: &Document) -> Result<Document, QueryError> {
+    match entry.get("$v") {
+        None => Ok(entry.clone()),
+        Some(version) if Number::from_value(version).and_then(Number::to_i64_exact) == Some(2) => {
+            match entry.get("diff") {
+                Some(Bson::Document(diff)) => {
+                    let mut after = before.clone();
+                    apply_document(&mut after, diff, 0)?;
+                    measure(&after).check()?;
+                    Ok(after)
+                }
+                _ => Err(malformed("the entry has no 'diff' document")),
+            }
+        }
+        Some(other) => Err(malformed(&format!("version {other} is not known, only 2 is"))),
+    }
+}
+
+fn malformed(reason: &str) -> QueryError {
+    QueryError::location(4772600, format!("malformed update in the oplog: {reason}"))
+}
+
+/// Fields are matched in order. A field of the old document that is not next in the new one is
+/// deleted, and inserted again at the end if the new document has it later.
+fn document_diff(before: &Document, after: &Document) -> Document {
+    let mut deletes = Document::new();
+    let mut updates = Document::new();
+    let mut inserts = Document::new();
+    let mut nested = Document::new();
+    let mut old = before.iter().peekable();
+    let mut new = after.iter().peekable();
+    while let (Some((old_name, old_value)), Some((new_name, new_value))) = (old.peek(), new.peek())
+    {
+        if old_name != new_name {
+            deletes.insert(*old_name, false);
+            old.next();
+            continue;
+        }
+        if !identical(old_value, new_value) {
+            match value_diff(old_value, new_value) {
+                Some(diff) => nested.insert(format!("s{new_name}"), diff),
+                None => updates.insert(*new_name, (*new_value).clone()),
+            };
+        }
+        old.next();
+        new.next();
+    }
+    for (name, _) in old {
+        deletes.insert(name, false);
+    }
+    for (name, value) in new {
+        deletes.remove(name);
+        inserts.insert(name, value.clone());
+    }
+    let mut diff = Document::new();
+    for (section, fields) in [("d", deletes), ("u", updates), ("i", inserts)] {
+        if !fields.is_empty() {
+            diff.insert(section, fields);
+        }
+    }
+    diff.extend(nested);
+    diff
+}
+
+/// The delta of an embedded document or array, unless the new value is shorter.
+fn value_diff(before: &Bson, after: &Bson) -> Option<Document> {
+    let diff = match (before, after) {
+        (Bson::Document(before), Bson::Document(after)) => document_diff(before, after),
+        (Bson::Array(before), Bson::Array(after)) => array_diff(before, after),
+        _ => return None,
+    };
+    (measure(&diff).bytes < value_size(after)).then_some(diff)
+}
+
+fn array_diff(before: &[Bson], after: &[Bson]) -> Document {
+    let mut diff = Document::new();
+    diff.insert("a", true);
+    if after.len() < before.len() {
+        diff.insert("l", i32::try_from(after.len()).unwrap_or(i32::MAX));
+    }
+    for (index, new) in after.iter().enumerate() {
+        match before.get(index) {
+            Some(old) if identical(old, new) => {}
+            Some(old) => match value_diff(old, new) {
+                Some(inner) => {
+                    diff.insert(format!("s{index}"), inner);
+                }
+                None => {
+                    diff.insert(format!("u{index}"), new.clone());
+                }
+            },
+            None => {
+                diff.insert(format!("u{index}"), new.clone());
+            }
+        }
+    }
+    diff
+}
+
+fn apply_document(
+    document: &mut Document,
+    diff: &Document,
+    depth: usize,
+) -> Result<(), QueryError> {
+    check_depth(depth)?;
+    for (section, content) in diff {
+        match (section.as_str(), content) {
+            ("d", Bson::Document(fields)) => remove_all(document, fields),
+            ("u", Bson::Document(fields)) => {
+                for (name, value) in fields {
+                    document.insert(name, value.clone());
+                }
+            }
+            ("i", Bson::Document(fields)) => {
+                // An inserted field goes to the end, even if a later version already has it.
+                remove_all(document, fields);
+                document.extend(fields.clone());
+            }
+            (name, Bson::Document(inner)) if name.starts_with('s') => {
+                if let Some(value) = document.get_mut(&name[1..]) {
+                    apply_value(value, inner, depth)?;
+                }
+            }
+            (unknown, _) => {
+                return Err(malformed(&format!("unknown section '{unknown}' in a document")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes many fields in one pass, since each single removal moves all that follow.
+fn remove_all(document: &mut Document, fields: &Document) {
+    const FEW: usize = 4;
+    if fields.len() <= FEW {
+        for name in fields.keys() {
+            document.remove(name);
+        }
+        return;
+    }
+    let unwanted: BTreeSet<&String> = fields.keys().collect();
+    *document =
+        std::mem::take(document).into_iter().filter(|(name, _)| !unwanted.contains(name)).collect();
+}
+
+fn apply_value(value: &mut Bson, diff: &Document, depth: usize) -> Result<(), QueryError> {
+    let is_array_diff = diff.keys().next().is_some_and(|key| key == "a");
+    match value {
+        Bson::Document(document) if !is_array_diff => apply_document(document, diff, depth + 1),
+        Bson::Array(items) if is_array_diff => apply_array(items, diff, depth + 1),
+        // The value has another type by now, so the delta belongs to its past.
+        _ => Ok(()),
+    }
+}
+
+fn apply_array(items: &mut Vec<Bson>, diff: &Document, depth: usize) -> Result<(), QueryError> {
+    check_depth(depth)?;
+    for (section, content) in diff.iter().skip(1) {
+        if section == "l" {
+            let length = Number::from_value(content)
+                .and_then(Number::to_i64_exact)
+                .filter(|length| (0..=MAX_ARRAY_LENGTH).contains(length))
+                .ok_or_else(|| malformed("the length of an array is out of range"))?;
+            items.resize(length as usize, Bson::Null);
+            continue;
+        }
+        let index: usize = section
+            .get(1..)
+            .and_then(|digits| digits.parse().ok())
+            .filter(|&index| (index as i64) < MAX_ARRAY_LENGTH)
+            .ok_or_else(|| malformed(&format!("'{section}' names no array position")))?;
+        match (section.as_bytes().first(), content) {
+            (Some(b'u'), value) => {
+                if index >= items.len() {
+                    items.resize(index + 1, Bson::Null);
+                }
+                items[index] = value.clone();
+            }
+            (Some(b's'), Bson::Document(inner)) => {
+                if let Some(value) = items.get_mut(index) {
+                    apply_value(value, inner, depth)?;
+                }
+            }
+            _ => return Err(malformed(&format!("unknown section '{section}' in an array"))),
+        }
+    }
+    Ok(())
+}
+
+fn check_depth(depth: usize) -> Result<(), QueryError> {
+    if depth > MAX_NESTING {
+        return Err(malformed(&format!("a delta is nested beyond {MAX_NESTING} levels")));
+    }
+    Ok(())
+}

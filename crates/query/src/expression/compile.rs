@@ -1,0 +1,75 @@
+//! Expressions for the modules that meet them without knowing them: `$expr` in queries, computed
+//! projections, pipeline updates. Fills the seam of [`crate::evaluate`].
+
+use std::sync::Arc;
+
+use bson::Bson;
+
+use super::{Expression, ParseContext, Variables};
+use crate::error::QueryError;
+use crate::evaluate;
+use crate::value::DocumentRef;
+
+/// Compiles the expressions of one command, all with the same variables.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    variables: Arc<Variables>,
+    context: ParseContext,
+}
+
+impl Compiler {
+    /// A compiler for expressions that see these variables.
+    pub fn new(variables: Variables) -> Self {
+        let context = ParseContext::of(&variables);
+        Self::within(variables, context)
+    }
+
+    /// A compiler for expressions that may name more variables than have values yet.
+    pub(crate) fn within(variables: Variables, context: ParseContext) -> Self {
+        Self { variables: Arc::new(variables), context }
+    }
+}
+
+impl evaluate::ExpressionCompiler for Compiler {
+    fn compile(&self, expression: &Bson) -> Result<Arc<dyn evaluate::Expression>, QueryError> {
+        let expression = Expression::parse(expression, &self.context)?;
+        Ok(Arc::new(Compiled { expression, variables: Arc::clone(&self.variables) }))
+    }
+}
+
+/// An expression with its variables.
+#[derive(Debug)]
+struct Compiled {
+    expression: Expression,
+    variables: Arc<Variables>,
+}
+
+impl evaluate::Expression for Compiled {
+    fn evaluate(&self, root: DocumentRef<'_>) -> Result<Option<Bson>, QueryError> {
+        match root {
+            DocumentRef::Parsed(root) => self.expression.evaluate(root, &self.variables),
+            DocumentRef::Raw(_) => self.expression.evaluate(&root.to_document(), &self.variables),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{bson, doc};
+
+    use super::*;
+    use crate::matcher::Matcher;
+
+    #[test]
+    fn queries_use_expressions_and_variables() {
+        let compiler = Compiler::new(Variables::new(0).with_variable("least", bson!(3)));
+        let query = doc! { "$expr": { "$gte": ["$a", "$$least"] } };
+        let matcher = Matcher::parse_with(&query, &compiler).unwrap();
+        assert!(matcher.matches(&doc! { "a": 3 }).unwrap());
+        assert!(!matcher.matches(&doc! { "a": 2 }).unwrap());
+        let raw = bson::RawDocumentBuf::try_from(&doc! { "a": 4 }).unwrap();
+        assert!(matcher.matches(&raw).unwrap());
+        let unknown = doc! { "$expr": { "$gte": ["$a", "$$most"] } };
+        assert_eq!(Matcher::parse_with(&unknown, &compiler).unwrap_err().code().0, 17276);
+    }
+}

@@ -1,0 +1,253 @@
+//! Sums, averages, deviations and extremes: over the arguments of an expression here, over the
+//! documents of a group in [`crate::pipeline`], with the same state.
+
+use std::cmp::Ordering;
+
+use bson::Bson;
+
+use super::{Evaluated, Field, Named, Positional, as_i64, required, variadic};
+use crate::expression::operand::Operand;
+use crate::expression::{ExpressionError, fail};
+use crate::value::{Decimal, Number, compare};
+
+pub(super) static OPERATORS: &[Positional] = &[
+    variadic("$sum", |args| {
+        let mut sum = Sum::default();
+        each(args, |value| sum.add(value));
+        Ok(Some(sum.total()))
+    }),
+    variadic("$avg", |args| {
+        let mut sum = Sum::default();
+        each(args, |value| sum.add(value));
+        Ok(Some(sum.average()))
+    }),
+    variadic("$min", |args| Ok(Some(extreme(args, Ordering::Less)))),
+    variadic("$max", |args| Ok(Some(extreme(args, Ordering::Greater)))),
+    variadic("$stdDevPop", |args| {
+        let mut deviation = Deviation::default();
+        each(args, |value| deviation.add(value));
+        Ok(Some(deviation.population()))
+    }),
+    variadic("$stdDevSamp", |args| {
+        let mut deviation = Deviation::default();
+        each(args, |value| deviation.add(value));
+        Ok(Some(deviation.sample()))
+    }),
+];
+
+pub(super) static NAMED: &[Named] = &[
+    picker("$firstN", |args| pick("$firstN", args, Pick::First)),
+    picker("$lastN", |args| pick("$lastN", args, Pick::Last)),
+    picker("$minN", |args| pick("$minN", args, Pick::Min)),
+    picker("$maxN", |args| pick("$maxN", args, Pick::Max)),
+];
+
+const PICKER_FIELDS: &[Field] = &[required("n", 5787906), required("input", 5787907)];
+
+const fn picker(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+    Named {
+        name,
+        bare: false,
+        not_an_object: 5787801,
+        unknown_field: 5787901,
+        fields: PICKER_FIELDS,
+        evaluate,
+    }
+}
+
+/// A single array stands for its elements; several arguments for themselves.
+fn each(args: &[Operand<'_>], mut visit: impl FnMut(&Bson)) {
+    match args {
+        [single] => match single.as_array() {
+            Some(elements) => elements.iter().for_each(visit),
+            None => single.get().into_iter().for_each(visit),
+        },
+        several => several.iter().filter_map(Operand::get).for_each(&mut visit),
+    }
+}
+
+fn extreme(args: &[Operand<'_>], wanted: Ordering) -> Bson {
+    let mut best: Option<Bson> = None;
+    each(args, |value| {
+        if !matches!(value, Bson::Null | Bson::Undefined)
+            && best.as_ref().is_none_or(|best| compare(value, best) == wanted)
+        {
+            best = Some(value.clone());
+        }
+    });
+    best.unwrap_or(Bson::Null)
+}
+
+/// Which elements `$firstN`, `$lastN`, `$minN` and `$maxN` keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pick {
+    First,
+    Last,
+    Min,
+    Max,
+}
+
+/// The `n` of the operators that keep several values.
+pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, ExpressionError> {
+    let Some(number) = as_i64(n.or_null()) else {
+        return Err(fail(
+            5787902,
+            format!("Value for 'n' must be of integral type, but found {} for {name}", n.or_null()),
+        ));
+    };
+    match usize::try_from(number) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(fail(5787908, format!("'n' must be greater than 0, found {number} for {name}"))),
+    }
+}
+
+fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick) -> Evaluated {
+    let [Some(n), Some(input)] = args else { return Ok(None) };
+    let n = count(name, n)?;
+    let Some(elements) = input.as_array() else {
+        return Err(fail(
+            5788200,
+            format!("Input must be an array, but found {} for {name}", input.type_name()),
+        ));
+    };
+    let kept = match pick {
+        Pick::First => elements.iter().take(n).cloned().collect(),
+        Pick::Last => elements[elements.len().saturating_sub(n)..].to_vec(),
+        Pick::Min | Pick::Max => {
+            let mut kept: Vec<Bson> = elements
+                .iter()
+                .filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
+                .cloned()
+                .collect();
+            kept.sort_by(|left, right| {
+                let order = compare(left, right);
+                if pick == Pick::Max { order.reverse() } else { order }
+            });
+            kept.truncate(n);
+            kept
+        }
+    };
+    Ok(Some(Bson::Array(kept)))
+}
+
+/// A running sum. Integers are summed exactly, doubles with their rounding errors carried along, so
+/// that the result does not depend on the order of the documents more than it must.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sum {
+    integers: i128,
+    doubles: f64,
+    /// What rounding lost from `doubles`.
+    lost: f64,
+    decimals: Option<Decimal>,
+    saw_long: bool,
+    saw_double: bool,
+    count: u64,
+}
+
+impl Sum {
+    /// Adds a value if it is a number.
+    pub(crate) fn add(&mut self, value: &Bson) {
+        let Some(number) = Number::from_value(value) else { return };
+        self.count += 1;
+        match number {
+            Number::Int32(number) => self.integers += i128::from(number),
+            Number::Int64(number) => {
+                self.saw_long = true;
+                self.integers += i128::from(number);
+            }
+            Number::Double(number) => {
+                self.saw_double = true;
+                let sum = self.doubles + number;
+                self.lost += if self.doubles.abs() >= number.abs() {
+                    (self.doubles - sum) + number
+                } else {
+                    (number - sum) + self.doubles
+                };
+                self.doubles = sum;
+            }
+            Number::Decimal(number) => {
+                self.decimals = Some(self.decimals.unwrap_or(Decimal::ZERO).plus(number));
+            }
+        }
+    }
+
+    fn as_double(&self) -> f64 {
+        let whole = self.integers as f64;
+        // Infinities make the lost part NaN; the plain sum is then the right answer.
+        if self.doubles.is_finite() { whole + (self.doubles + self.lost) } else { self.doubles }
+    }
+
+    fn as_decimal(&self, decimals: Decimal) -> Decimal {
+        let whole = match i64::try_from(self.integers) {
+            Ok(whole) => Decimal::from_i64(whole),
+            Err(_) => Decimal::from_f64(self.integers as f64),
+        };
+        let sum = decimals.plus(whole);
+        if self.saw_double { sum.plus(Decimal::from_f64(self.doubles + self.lost)) } else { sum }
+    }
+
+    /// The sum, in the widest type seen; integers that outgrow theirs widen.
+    pub(crate) fn total(&self) -> Bson {
+        if let Some(decimals) = self.decimals {
+            return Bson::Decimal128(self.as_decimal(decimals).encode());
+        }
+        if self.saw_double {
+            return Bson::Double(self.as_double());
+        }
+        match (i32::try_from(self.integers), i64::try_from(self.integers)) {
+            (Ok(small), _) if !self.saw_long => Bson::Int32(small),
+            (_, Ok(large)) => Bson::Int64(large),
+            _ => Bson::Double(self.integers as f64),
+        }
+    }
+
+    /// The mean: a double, or a decimal if one was seen; null if no number was.
+    pub(crate) fn average(&self) -> Bson {
+        if self.count == 0 {
+            return Bson::Null;
+        }
+        match self.decimals {
+            Some(decimals) => {
+                let count = Decimal::from_i64(i64::try_from(self.count).unwrap_or(i64::MAX));
+                Bson::Decimal128(self.as_decimal(decimals).divide(count).encode())
+            }
+            None => Bson::Double(self.as_double() / self.count as f64),
+        }
+    }
+}
+
+/// A running standard deviation, by Welford's method.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Deviation {
+    count: u64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Deviation {
+    /// Adds a value if it is a number.
+    pub(crate) fn add(&mut self, value: &Bson) {
+        let Some(number) = Number::from_value(value) else { return };
+        let number = number.to_f64();
+        self.count += 1;
+        let delta = number - self.mean;
+        self.mean += delta / self.count as f64;
+        self.squares += delta * (number - self.mean);
+    }
+
+    /// The deviation of these values; null if there are none.
+    pub(crate) fn population(&self) -> Bson {
+        match self.count {
+            0 => Bson::Null,
+            count => Bson::Double((self.squares / count as f64).sqrt()),
+        }
+    }
+
+    /// The deviation that these values suggest for all; null if there are fewer than two.
+    pub(crate) fn sample(&self) -> Bson {
+        match self.count {
+            0 | 1 => Bson::Null,
+            count => Bson::Double((self.squares / (count - 1) as f64).sqrt()),
+        }
+    }
+}

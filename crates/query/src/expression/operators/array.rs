@@ -1,0 +1,492 @@
+//! Arrays: elements, slices, joins, ranges, sorting, and turning them into objects and back.
+
+use std::cmp::Ordering;
+
+use bson::{Bson, Document};
+
+use super::string::{index, index_of, whole};
+use super::{Evaluated, Positional, as_i32, between, exactly, is_number, variadic};
+use crate::expression::bounds::Budget;
+use crate::expression::operand::{Operand, compare_options};
+use crate::expression::path::FieldPath;
+use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
+use crate::value::compare;
+use crate::value::types::type_name_of;
+
+pub(super) static OPERATORS: &[Positional] = &[
+    exactly(2, "$arrayElemAt", array_elem_at),
+    exactly(1, "$first", |args| end("$first", &args[0], |elements| elements.first())),
+    exactly(1, "$last", |args| end("$last", &args[0], |elements| elements.last())),
+    variadic("$concatArrays", concat_arrays),
+    exactly(2, "$in", contains),
+    index_of("$indexOfArray", index_of_array),
+    exactly(1, "$isArray", |args| Ok(Some(Bson::Boolean(args[0].as_array().is_some())))),
+    between(2, 3, "$range", range),
+    exactly(1, "$reverseArray", reverse_array),
+    exactly(1, "$size", |args| match args[0].as_array() {
+        Some(elements) => Ok(Some(whole(elements.len()))),
+        None => Err(fail(
+            17124,
+            format!(
+                "The argument to $size must be an array, but was of type: {}",
+                args[0].type_name()
+            ),
+        )),
+    }),
+    between(2, 3, "$slice", slice),
+    exactly(1, "$arrayToObject", array_to_object),
+    exactly(1, "$objectToArray", object_to_array),
+];
+
+/// Counts from the end when negative; `None` is beyond either end.
+fn position(length: usize, index: i32) -> Option<usize> {
+    if index < 0 {
+        length.checked_sub(index.unsigned_abs() as usize)
+    } else {
+        Some(index as usize).filter(|index| *index < length)
+    }
+}
+
+fn array_elem_at(args: &[Operand<'_>]) -> Evaluated {
+    if args.iter().any(Operand::is_nullish) {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(elements) = args[0].as_array() else {
+        return Err(fail(
+            28689,
+            format!(
+                "$arrayElemAt's first argument must be an array, but is {}",
+                args[0].type_name()
+            ),
+        ));
+    };
+    let index = args[1].or_null();
+    if !is_number(index) {
+        return Err(fail(
+            28690,
+            format!(
+                "$arrayElemAt's second argument must be a numeric value, but is {}",
+                args[1].type_name()
+            ),
+        ));
+    }
+    let Some(index) = as_i32(index) else {
+        return Err(fail(
+            28691,
+            format!(
+                "$arrayElemAt's second argument must be representable as a 32-bit integer: {index}"
+            ),
+        ));
+    };
+    Ok(position(elements.len(), index).map(|position| elements[position].clone()))
+}
+
+fn end(name: &str, arg: &Operand<'_>, pick: fn(&[Bson]) -> Option<&Bson>) -> Evaluated {
+    if arg.is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    match arg.as_array() {
+        Some(elements) => Ok(pick(elements).cloned()),
+        None => Err(fail(
+            28689,
+            format!("{name}'s argument must be an array, but is {}", arg.type_name()),
+        )),
+    }
+}
+
+fn concat_arrays(args: &[Operand<'_>]) -> Evaluated {
+    let mut joined = Vec::new();
+    let mut budget = Budget::default();
+    for arg in args {
+        if arg.is_nullish() {
+            return Ok(Some(Bson::Null));
+        }
+        let Some(elements) = arg.as_array() else {
+            return Err(fail(
+                28664,
+                format!("$concatArrays only supports arrays, not {}", arg.type_name()),
+            ));
+        };
+        budget.draw("$concatArrays", arg.or_null())?;
+        joined.extend(elements.iter().cloned());
+    }
+    Ok(Some(Bson::Array(joined)))
+}
+
+fn contains(args: &[Operand<'_>]) -> Evaluated {
+    let Some(elements) = args[1].as_array() else {
+        return Err(fail(
+            40081,
+            format!("$in requires an array as a second argument, found: {}", args[1].type_name()),
+        ));
+    };
+    let found = elements
+        .iter()
+        .any(|element| compare_options(Some(element), args[0].get()) == Ordering::Equal);
+    Ok(Some(Bson::Boolean(found)))
+}
+
+fn index_of_array(args: &[Operand<'_>]) -> Evaluated {
+    if args[0].is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(elements) = args[0].as_array() else {
+        return Err(fail(
+            40090,
+            format!(
+                "$indexOfArray requires an array as a first argument, found: {}",
+                args[0].type_name()
+            ),
+        ));
+    };
+    let name = "$indexOfArray";
+    let start = args.get(2).map_or(Ok(0), |start| index(name, "starting", start))?;
+    let end = args.get(3).map_or(Ok(elements.len()), |end| index(name, "ending", end))?;
+    let end = end.min(elements.len());
+    let found = elements
+        .get(start..end)
+        .unwrap_or_default()
+        .iter()
+        .position(|element| compare_options(Some(element), args[1].get()) == Ordering::Equal);
+    Ok(Some(found.map_or(Bson::Int32(-1), |position| whole(start + position))))
+}
+
+fn range(args: &[Operand<'_>]) -> Evaluated {
+    /// What one number of the result takes.
+    const NUMBER_SIZE: u64 = size_of::<Bson>() as u64;
+    const PARTS: [(&str, &str, i32, i32); 3] = [
+        ("starting value", "a starting value", 34443, 34444),
+        ("ending value", "an ending value", 34445, 34446),
+        ("step value", "a step value", 34447, 34448),
+    ];
+    let mut numbers = [0_i64, 0, 1];
+    for ((number, arg), (plain, with_article, not_numeric, not_int)) in
+        numbers.iter_mut().zip(args).zip(PARTS)
+    {
+        if !is_number(arg.or_null()) {
+            return Err(fail(
+                not_numeric,
+                format!(
+                    "$range requires a numeric {plain}, found value of type: {}",
+                    arg.type_name()
+                ),
+            ));
+        }
+        *number = i64::from(as_i32(arg.or_null()).ok_or_else(|| {
+            fail(
+                not_int,
+                format!(
+                    "$range requires {with_article} that can be represented as a 32-bit integer, \
+                     found value: {}",
+                    arg.or_null()
+                ),
+            )
+        })?);
+    }
+    let [start, end, step] = numbers;
+    if step == 0 {
+        return Err(fail(34449, "$range requires a non-zero step value"));
+    }
+    let distance = if step > 0 { end - start } else { start - end };
+    let count = u64::try_from(distance).unwrap_or(0).div_ceil(step.unsigned_abs());
+    let bytes = count * NUMBER_SIZE;
+    if bytes > MAX_INTERMEDIATE_BYTES as u64 {
+        return Err(fail(
+            146,
+            format!(
+                "$range would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
+                 limit: {MAX_INTERMEDIATE_BYTES} bytes"
+            ),
+        ));
+    }
+    let numbers = (0..count as i64).map(|nth| Bson::Int32((start + nth * step) as i32));
+    Ok(Some(Bson::Array(numbers.collect())))
+}
+
+fn reverse_array(args: &[Operand<'_>]) -> Evaluated {
+    if args[0].is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    match args[0].as_array() {
+        Some(elements) => Ok(Some(Bson::Array(elements.iter().rev().cloned().collect()))),
+        None => Err(fail(
+            34435,
+            format!(
+                "The argument to $reverseArray must be an array, but was of type: {}",
+                args[0].type_name()
+            ),
+        )),
+    }
+}
+
+fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32, ExpressionError> {
+    if !is_number(arg.or_null()) {
+        return Err(fail(
+            codes[0],
+            format!(
+                "{ordinal} argument to $slice must be a numeric value, but is of type: {}",
+                arg.type_name()
+            ),
+        ));
+    }
+    as_i32(arg.or_null()).ok_or_else(|| {
+        fail(
+            codes[1],
+            format!(
+                "{ordinal} argument to $slice can't be represented as a 32-bit integer: {}",
+                arg.or_null()
+            ),
+        )
+    })
+}
+
+fn slice(args: &[Operand<'_>]) -> Evaluated {
+    if args.iter().any(Operand::is_nullish) {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(elements) = args[0].as_array() else {
+        return Err(fail(
+            28724,
+            format!(
+                "First argument to $slice must be an array, but is of type: {}",
+                args[0].type_name()
+            ),
+        ));
+    };
+    let length = elements.len();
+    let second = slice_number(&args[1], "Second", [28725, 28726])?;
+    let from_end = |count: i32| length.saturating_sub(count.unsigned_abs() as usize);
+    let (start, count) = match args.get(2) {
+        None if second < 0 => (from_end(second), length),
+        None => (0, second as usize),
+        Some(third) => {
+            let count = slice_number(third, "Third", [28727, 28728])?;
+            if count <= 0 {
+                return Err(fail(
+                    28729,
+                    format!("Third argument to $slice must be positive: {count}"),
+                ));
+            }
+            let start = if second < 0 { from_end(second) } else { second as usize };
+            (start, count as usize)
+        }
+    };
+    let start = start.min(length);
+    let end = start.saturating_add(count).min(length);
+    Ok(Some(Bson::Array(elements[start..end].to_vec())))
+}
+
+fn array_to_object(args: &[Operand<'_>]) -> Evaluated {
+    if args[0].is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(elements) = args[0].as_array() else {
+        return Err(fail(
+            40386,
+            format!("$arrayToObject requires an array input, found: {}", args[0].type_name()),
+        ));
+    };
+    let mut document = Document::new();
+    let as_pairs = matches!(elements.first(), Some(Bson::Array(_)));
+    for element in elements {
+        let (key, value) = match element {
+            Bson::Array(pair) if as_pairs => pair_of_array(pair)?,
+            Bson::Document(pair) if !as_pairs => pair_of_document(pair)?,
+            other => return Err(mixed_pairs(as_pairs, elements.first(), other)),
+        };
+        if key.contains('\0') {
+            return Err(fail(4940400, "Key field cannot contain an embedded null byte"));
+        }
+        document.insert(key, value.clone());
+    }
+    Ok(Some(Bson::Document(document)))
+}
+
+fn mixed_pairs(as_pairs: bool, first: Option<&Bson>, found: &Bson) -> ExpressionError {
+    if as_pairs {
+        return fail(
+            40396,
+            format!(
+                "$arrayToObject requires a consistent input format. Elements must all be arrays or \
+                 all be objects. Array was detected, now found: {}",
+                type_name_of(found)
+            ),
+        );
+    }
+    if matches!(first, Some(Bson::Document(_))) {
+        return fail(
+            40391,
+            format!(
+                "$arrayToObject requires a consistent input format. Elements must all be arrays or \
+                 all be objects. Object was detected, now found: {}",
+                type_name_of(found)
+            ),
+        );
+    }
+    fail(
+        40398,
+        format!("Unrecognised input type format for $arrayToObject: {}", type_name_of(found)),
+    )
+}
+
+fn pair_of_array(pair: &[Bson]) -> Result<(&str, &Bson), ExpressionError> {
+    match pair {
+        [Bson::String(key), value] => Ok((key, value)),
+        [key, _] => Err(fail(
+            40395,
+            format!(
+                "$arrayToObject requires an array of key-value pairs, where the key must be of \
+                 type string. Found key type: {}",
+                type_name_of(key)
+            ),
+        )),
+        _ => Err(fail(
+            40397,
+            format!(
+                "$arrayToObject requires an array of size 2 arrays,found array of size: {}",
+                pair.len()
+            ),
+        )),
+    }
+}
+
+fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), ExpressionError> {
+    if pair.len() != 2 {
+        return Err(fail(
+            40392,
+            format!(
+                "$arrayToObject requires an object keys of 'k' and 'v'. Found incorrect number of \
+                 keys:{}",
+                pair.len()
+            ),
+        ));
+    }
+    let (Some(key), Some(value)) = (pair.get("k"), pair.get("v")) else {
+        return Err(fail(
+            40393,
+            format!(
+                "$arrayToObject requires an object with keys 'k' and 'v'. Missing either or both \
+                 keys from: {pair}"
+            ),
+        ));
+    };
+    match key {
+        Bson::String(key) => Ok((key, value)),
+        other => Err(fail(
+            40394,
+            format!(
+                "$arrayToObject requires an object with keys 'k' and 'v', where the value of 'k' \
+                 must be of type string. Found type: {}",
+                type_name_of(other)
+            ),
+        )),
+    }
+}
+
+fn object_to_array(args: &[Operand<'_>]) -> Evaluated {
+    if args[0].is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(Bson::Document(document)) = args[0].get() else {
+        return Err(fail(
+            40390,
+            format!("$objectToArray requires a document input, found: {}", args[0].type_name()),
+        ));
+    };
+    let pairs = document.iter().map(|(key, value)| {
+        let mut pair = Document::new();
+        pair.insert("k", key.as_str());
+        pair.insert("v", value.clone());
+        Bson::Document(pair)
+    });
+    Ok(Some(Bson::Array(pairs.collect())))
+}
+
+/// How `$sortArray` orders its elements.
+#[derive(Clone, Debug)]
+pub(crate) enum SortBy {
+    /// By the element itself.
+    Whole {
+        /// Largest first.
+        descending: bool,
+    },
+    /// By fields of the elements, the first that differs; true is descending.
+    Fields(Vec<(FieldPath, bool)>),
+}
+
+impl SortBy {
+    /// Reads `1`, `-1` or `{ field: 1, … }`.
+    pub(crate) fn parse(spec: &Bson) -> Result<Self, ExpressionError> {
+        let direction = |value: &Bson| match as_i32(value) {
+            Some(1) => Ok(false),
+            Some(-1) => Ok(true),
+            _ => Err(fail(
+                15975,
+                "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
+            )),
+        };
+        match spec {
+            Bson::Document(fields) if fields.is_empty() => {
+                Err(fail(15976, "$sort stage must have at least one sort key"))
+            }
+            Bson::Document(fields) => fields
+                .iter()
+                .map(|(path, order)| Ok((FieldPath::parse(path)?, direction(order)?)))
+                .collect::<Result<_, _>>()
+                .map(Self::Fields),
+            number if is_number(number) => {
+                direction(number).map(|descending| Self::Whole { descending }).map_err(|_| {
+                    fail(
+                        2942505,
+                        "$sortArray requires 'sortBy' to be 1, -1 or an object with field names",
+                    )
+                })
+            }
+            _ => Err(fail(
+                2942507,
+                format!(
+                    "The $sortArray sort key specification must be an object or 1 or -1, but was: \
+                     {}",
+                    type_name_of(spec)
+                ),
+            )),
+        }
+    }
+
+    /// The order of two values.
+    pub(crate) fn compare(&self, left: &Bson, right: &Bson) -> Ordering {
+        let directed = |order: Ordering, descending| {
+            if descending { order.reverse() } else { order }
+        };
+        match self {
+            Self::Whole { descending } => directed(compare(left, right), *descending),
+            Self::Fields(fields) => fields
+                .iter()
+                .map(|(path, descending)| {
+                    let order = path.follow(left).compare(&path.follow(right));
+                    directed(order, *descending)
+                })
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal),
+        }
+    }
+}
+
+/// `$sortArray`; stable, as the server's is.
+pub(crate) fn sort_array(input: &Operand<'_>, by: &SortBy) -> Evaluated {
+    if input.is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(elements) = input.as_array() else {
+        return Err(fail(
+            2942504,
+            format!(
+                "The input argument to $sortArray must be an array, but was of type: {}",
+                input.type_name()
+            ),
+        ));
+    };
+    let mut sorted = elements.clone();
+    sorted.sort_by(|left, right| by.compare(left, right));
+    Ok(Some(Bson::Array(sorted)))
+}

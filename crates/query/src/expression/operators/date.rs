@@ -1,0 +1,260 @@
+//! Parts of dates: `$year` and its kin, `$dateToParts`, `$dateFromParts`.
+
+use bson::{Bson, DateTime, Document};
+
+use super::calendar::{Civil, iso_year_start, millis_of};
+use super::timezone::TimeZone;
+use super::{Evaluated, Field, Named, as_i64, optional, required};
+use crate::expression::operand::Operand;
+use crate::expression::{ExpressionError, fail};
+
+pub(super) static NAMED: &[Named] = &[
+    part("$year", |args| of(args, |date| int(date.year))),
+    part("$month", |args| of(args, |date| int(date.month))),
+    part("$dayOfMonth", |args| of(args, |date| int(date.day))),
+    part("$dayOfYear", |args| of(args, |date| int(date.day_of_year()))),
+    part("$dayOfWeek", |args| of(args, |date| int(date.iso_weekday() % 7 + 1))),
+    part("$week", |args| of(args, |date| int(date.week()))),
+    part("$hour", |args| of(args, |date| int(date.hour))),
+    part("$minute", |args| of(args, |date| int(date.minute))),
+    part("$second", |args| of(args, |date| int(date.second))),
+    part("$millisecond", |args| of(args, |date| int(date.millis))),
+    part("$isoWeek", |args| of(args, |date| int(date.iso_week().1))),
+    part("$isoWeekYear", |args| of(args, |date| Bson::Int64(date.iso_week().0))),
+    part("$isoDayOfWeek", |args| of(args, |date| int(date.iso_weekday()))),
+    Named {
+        name: "$tsSecond",
+        bare: true,
+        not_an_object: 40539,
+        unknown_field: 40535,
+        fields: &[required("timestamp", 40539)],
+        evaluate: |args| timestamp_part("$tsSecond", args, |time| time.time),
+    },
+    Named {
+        name: "$tsIncrement",
+        bare: true,
+        not_an_object: 40539,
+        unknown_field: 40535,
+        fields: &[required("timestamp", 40539)],
+        evaluate: |args| timestamp_part("$tsIncrement", args, |time| time.increment),
+    },
+    Named {
+        name: "$dateToParts",
+        bare: false,
+        not_an_object: 40524,
+        unknown_field: 40520,
+        fields: &[required("date", 40522), optional("timezone"), optional("iso8601")],
+        evaluate: to_parts,
+    },
+    Named {
+        name: "$dateFromParts",
+        bare: false,
+        not_an_object: 40519,
+        unknown_field: 40518,
+        fields: FROM_PARTS,
+        evaluate: from_parts,
+    },
+];
+
+const PART_FIELDS: &[Field] = &[required("date", 40539), optional("timezone")];
+
+const fn part(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+    Named {
+        name,
+        bare: true,
+        not_an_object: 40539,
+        unknown_field: 40535,
+        fields: PART_FIELDS,
+        evaluate,
+    }
+}
+
+fn int(number: i64) -> Bson {
+    i32::try_from(number).map_or(Bson::Int64(number), Bson::Int32)
+}
+
+/// The milliseconds of what counts as a date; `None` for nothing.
+pub(super) fn as_date(arg: Option<&Operand<'_>>) -> Result<Option<i64>, ExpressionError> {
+    let arg = arg.unwrap_or(&Operand::MISSING);
+    match arg.get() {
+        None | Some(Bson::Null | Bson::Undefined) => Ok(None),
+        Some(Bson::DateTime(date)) => Ok(Some(date.timestamp_millis())),
+        Some(Bson::Timestamp(time)) => Ok(Some(i64::from(time.time) * 1000)),
+        Some(Bson::ObjectId(id)) => Ok(Some(id.timestamp().timestamp_millis())),
+        Some(_) => {
+            Err(fail(16006, format!("can't convert from BSON type {} to Date", arg.type_name())))
+        }
+    }
+}
+
+/// The time zone of an optional argument; `None` if it is there and null.
+pub(super) fn as_timezone(arg: Option<&Operand<'_>>) -> Result<Option<TimeZone>, ExpressionError> {
+    let Some(arg) = arg else { return Ok(Some(TimeZone::UTC)) };
+    if arg.is_nullish() {
+        return Ok(None);
+    }
+    match arg.get() {
+        Some(Bson::String(text)) => TimeZone::parse(text).map(Some),
+        _ => Err(fail(
+            40517,
+            format!("timezone must evaluate to a string, found {}", arg.type_name()),
+        )),
+    }
+}
+
+/// A date and its zone, or `None` if either is null.
+pub(super) fn date_and_zone(
+    date: Option<&Operand<'_>>,
+    zone: Option<&Operand<'_>>,
+) -> Result<Option<(i64, TimeZone)>, ExpressionError> {
+    let Some(zone) = as_timezone(zone)? else { return Ok(None) };
+    Ok(as_date(date)?.map(|date| (date, zone)))
+}
+
+fn of(args: &[Option<Operand<'_>>], part: fn(Civil) -> Bson) -> Evaluated {
+    Ok(Some(match date_and_zone(args[0].as_ref(), args[1].as_ref())? {
+        Some((date, zone)) => part(Civil::from_millis(zone.to_local(date))),
+        None => Bson::Null,
+    }))
+}
+
+fn timestamp_part(
+    name: &str,
+    args: &[Option<Operand<'_>>],
+    part: fn(&bson::Timestamp) -> u32,
+) -> Evaluated {
+    let arg = args[0].as_ref().unwrap_or(&Operand::MISSING);
+    match arg.get() {
+        None | Some(Bson::Null | Bson::Undefined) => Ok(Some(Bson::Null)),
+        Some(Bson::Timestamp(time)) => Ok(Some(Bson::Int64(i64::from(part(time))))),
+        Some(_) => Err(fail(
+            5687301,
+            format!("Argument to {name} must be a timestamp, but is {}", arg.type_name()),
+        )),
+    }
+}
+
+fn to_parts(args: &[Option<Operand<'_>>]) -> Evaluated {
+    let iso = match &args[2] {
+        None => false,
+        Some(iso) if iso.is_nullish() => return Ok(Some(Bson::Null)),
+        Some(iso) => match iso.get() {
+            Some(Bson::Boolean(iso)) => *iso,
+            _ => {
+                return Err(fail(
+                    40521,
+                    format!("iso8601 must evaluate to a bool, found {}", iso.type_name()),
+                ));
+            }
+        },
+    };
+    let Some((date, zone)) = date_and_zone(args[0].as_ref(), args[1].as_ref())? else {
+        return Ok(Some(Bson::Null));
+    };
+    let civil = Civil::from_millis(zone.to_local(date));
+    let mut parts = Document::new();
+    if iso {
+        let (year, week) = civil.iso_week();
+        parts.insert("isoWeekYear", int(year));
+        parts.insert("isoWeek", int(week));
+        parts.insert("isoDayOfWeek", int(civil.iso_weekday()));
+    } else {
+        parts.insert("year", int(civil.year));
+        parts.insert("month", int(civil.month));
+        parts.insert("day", int(civil.day));
+    }
+    parts.insert("hour", int(civil.hour));
+    parts.insert("minute", int(civil.minute));
+    parts.insert("second", int(civil.second));
+    parts.insert("millisecond", int(civil.millis));
+    Ok(Some(Bson::Document(parts)))
+}
+
+const FROM_PARTS: &[Field] = &[
+    optional("year"),
+    optional("month"),
+    optional("day"),
+    optional("isoWeekYear"),
+    optional("isoWeek"),
+    optional("isoDayOfWeek"),
+    optional("hour"),
+    optional("minute"),
+    optional("second"),
+    optional("millisecond"),
+    optional("timezone"),
+];
+
+fn from_parts(args: &[Option<Operand<'_>>]) -> Evaluated {
+    let given = |position: usize| args[position].is_some();
+    let iso = given(3);
+    if !given(0) && !iso {
+        return Err(fail(
+            40516,
+            "$dateFromParts requires either 'year' or 'isoWeekYear' to be present",
+        ));
+    }
+    if iso && (0..3).any(given) {
+        return Err(fail(
+            40489,
+            "$dateFromParts does not allow mixing natural dates with ISO dates",
+        ));
+    }
+    if !iso && (4..6).any(given) {
+        return Err(fail(
+            40525,
+            "$dateFromParts does not allow mixing natural dates with ISO dates",
+        ));
+    }
+    const DEFAULTS: [i64; 10] = [1970, 1, 1, 1970, 1, 1, 0, 0, 0, 0];
+    let mut parts = DEFAULTS;
+    for (position, part) in parts.iter_mut().enumerate() {
+        let Some(arg) = &args[position] else { continue };
+        if arg.is_nullish() {
+            return Ok(Some(Bson::Null));
+        }
+        *part = number_part(FROM_PARTS[position].name, arg)?;
+    }
+    let Some(zone) = as_timezone(args[10].as_ref())? else { return Ok(Some(Bson::Null)) };
+    let [year, month, day, iso_year, iso_week, iso_day, hour, minute, second, millis] = parts;
+    let time = [hour, minute, second, millis];
+    let local = if iso {
+        let day = iso_year_start(iso_year) + (iso_week - 1) * 7 + iso_day - 1;
+        millis_of(1970, 1, day + 1, time)
+    } else {
+        millis_of(year, month, day, time)
+    };
+    let local = local.ok_or_else(|| fail(15, "$dateFromParts: date overflow"))?;
+    Ok(Some(Bson::DateTime(DateTime::from_millis(zone.to_utc(local)))))
+}
+
+/// Years must be 1 to 9999; other parts may carry over into the next, within 16 bits.
+fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64, ExpressionError> {
+    let Some(number) = as_i64(arg.or_null()) else {
+        return Err(fail(
+            40515,
+            format!(
+                "'{name}' must evaluate to an integer, found {} with value {}",
+                arg.type_name(),
+                arg.or_null()
+            ),
+        ));
+    };
+    let year = matches!(name, "year" | "isoWeekYear");
+    if year && !(1..=9999).contains(&number) {
+        return Err(fail(
+            40523,
+            format!("'{name}' must evaluate to an integer in the range 1 to 9999, found {number}"),
+        ));
+    }
+    let wide = matches!(name, "second" | "millisecond");
+    if !year && !wide && !(-32768..=32767).contains(&number) {
+        return Err(fail(
+            31034,
+            format!(
+                "'{name}' must evaluate to a value in the range [-32768, 32767]; value {number} is \
+                 not in range"
+            ),
+        ));
+    }
+    Ok(number)
+}

@@ -1,0 +1,204 @@
+//! The operators that compute all their arguments, by family, and the tables they are found in.
+
+pub(crate) mod accumulate;
+mod arithmetic;
+mod array;
+mod bitwise;
+pub(crate) mod calendar;
+mod comparison;
+mod convert;
+mod convert_text;
+mod date;
+mod date_format;
+mod date_math;
+mod date_parse;
+mod object;
+mod regex;
+mod set;
+mod string;
+mod string_search;
+pub(crate) mod timezone;
+mod trigonometry;
+
+use bson::Bson;
+
+use super::operand::Operand;
+use super::{ExpressionError, fail};
+use crate::value::Number;
+
+pub(super) use array::{SortBy, sort_array};
+pub(super) use convert::{Target, convert};
+pub(super) use object::{GET_FIELD, SET_FIELD};
+pub(super) use regex::RegexKind;
+
+/// What an operator yields; `None` is missing.
+pub(super) type Evaluated = Result<Option<Bson>, ExpressionError>;
+
+/// An operator whose arguments are a list.
+pub(super) struct Positional {
+    pub(super) name: &'static str,
+    pub(super) arity: Arity,
+    pub(super) evaluate: fn(&[Operand<'_>]) -> Evaluated,
+}
+
+impl std::fmt::Debug for Positional {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// How many arguments an operator takes.
+#[derive(Clone, Copy)]
+pub(super) enum Arity {
+    Exactly(usize),
+    Between(usize, usize),
+    AtLeast(usize),
+}
+
+impl Arity {
+    /// Refuses a number of arguments that does not fit; past this, indexing up to the minimum is
+    /// safe.
+    pub(super) fn check(self, name: &str, given: usize) -> Result<(), ExpressionError> {
+        match self {
+            Self::Exactly(wanted) if given != wanted => Err(fail(
+                16020,
+                format!(
+                    "Expression {name} takes exactly {wanted} arguments. {given} were passed in."
+                ),
+            )),
+            Self::Between(least, most) if given < least || given > most => Err(fail(
+                28667,
+                format!(
+                    "Expression {name} takes at least {least} arguments, and at most {most}, but \
+                     {given} were passed in."
+                ),
+            )),
+            Self::AtLeast(least) if given < least => Err(fail(
+                28667,
+                format!(
+                    "Expression {name} takes at least {least} arguments, but {given} were passed \
+                     in."
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An operator whose arguments have names.
+pub(super) struct Named {
+    pub(super) name: &'static str,
+    /// Whether the first field may be given alone, without a name.
+    pub(super) bare: bool,
+    /// The error code for an argument that is no object.
+    pub(super) not_an_object: i32,
+    /// The error code for a field that is not in `fields`.
+    pub(super) unknown_field: i32,
+    pub(super) fields: &'static [Field],
+    pub(super) evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated,
+}
+
+impl std::fmt::Debug for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A named argument.
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    /// The error code for leaving it out, if it may not be.
+    pub(super) required: Option<i32>,
+}
+
+const fn required(name: &'static str, code: i32) -> Field {
+    Field { name, required: Some(code) }
+}
+
+const fn optional(name: &'static str) -> Field {
+    Field { name, required: None }
+}
+
+const fn exactly(
+    count: usize,
+    name: &'static str,
+    evaluate: fn(&[Operand<'_>]) -> Evaluated,
+) -> Positional {
+    Positional { name, arity: Arity::Exactly(count), evaluate }
+}
+
+const fn between(
+    least: usize,
+    most: usize,
+    name: &'static str,
+    evaluate: fn(&[Operand<'_>]) -> Evaluated,
+) -> Positional {
+    Positional { name, arity: Arity::Between(least, most), evaluate }
+}
+
+const fn variadic(name: &'static str, evaluate: fn(&[Operand<'_>]) -> Evaluated) -> Positional {
+    Positional { name, arity: Arity::AtLeast(0), evaluate }
+}
+
+/// Every family of operators with a list of arguments.
+static POSITIONAL: &[&[Positional]] = &[
+    accumulate::OPERATORS,
+    arithmetic::OPERATORS,
+    array::OPERATORS,
+    bitwise::OPERATORS,
+    comparison::OPERATORS,
+    convert::OPERATORS,
+    object::OPERATORS,
+    set::OPERATORS,
+    string::OPERATORS,
+    string_search::OPERATORS,
+    trigonometry::OPERATORS,
+];
+
+/// Every family of operators with named arguments.
+static NAMED: &[&[Named]] = &[
+    accumulate::NAMED,
+    date::NAMED,
+    date_format::NAMED,
+    date_math::NAMED,
+    date_parse::NAMED,
+    object::NAMED,
+    string::NAMED,
+];
+
+/// The operator of a name, if it takes a list of arguments.
+pub(super) fn positional(name: &str) -> Option<&'static Positional> {
+    POSITIONAL.iter().copied().flatten().find(|operator| operator.name == name)
+}
+
+/// The operator of a name, if its arguments have names.
+pub(super) fn named(name: &str) -> Option<&'static Named> {
+    NAMED.iter().copied().flatten().find(|operator| operator.name == name)
+}
+
+/// The names of all operators in the tables, for tests that try every one.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    let positional =
+        POSITIONAL.iter().copied().flatten().map(|operator| (operator.name, Vec::new()));
+    let named =
+        NAMED.iter().copied().flatten().map(|operator| {
+            (operator.name, operator.fields.iter().map(|field| field.name).collect())
+        });
+    positional.chain(named)
+}
+
+/// The number as a 32-bit integer, if it is one without loss.
+pub(super) fn as_i32(value: &Bson) -> Option<i32> {
+    as_i64(value).and_then(|number| i32::try_from(number).ok())
+}
+
+/// The number as a 64-bit integer, if it is one without loss.
+pub(crate) fn as_i64(value: &Bson) -> Option<i64> {
+    Number::from_value(value).and_then(Number::to_i64_exact)
+}
+
+/// Whether the value is of one of the four number types.
+pub(super) fn is_number(value: &Bson) -> bool {
+    matches!(value, Bson::Int32(_) | Bson::Int64(_) | Bson::Double(_) | Bson::Decimal128(_))
+}

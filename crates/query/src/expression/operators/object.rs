@@ -1,0 +1,150 @@
+//! Objects: merging them, and reading and writing fields whose names are not paths; sizes in BSON.
+
+use bson::{Bson, Document};
+
+use super::string::whole;
+use super::{Evaluated, Named, Positional, exactly, required, variadic};
+use crate::expression::bounds::Budget;
+use crate::expression::fail;
+use crate::expression::operand::Operand;
+
+pub(super) static OPERATORS: &[Positional] = &[
+    variadic("$mergeObjects", |args| {
+        let inputs: &[_] = match args {
+            [single] => match single.as_array() {
+                Some(elements) => {
+                    return merge_objects(elements.iter().map(Operand::borrowed));
+                }
+                None => args,
+            },
+            _ => args,
+        };
+        merge_objects(inputs.iter().cloned())
+    }),
+    exactly(1, "$bsonSize", bson_size),
+    exactly(1, "$binarySize", binary_size),
+];
+
+pub(super) static NAMED: &[Named] = &[SET_FIELD];
+
+/// `$getField`, whose arguments the parser puts in order: name, document.
+pub(in crate::expression) static GET_FIELD: Positional = exactly(2, "$getField", get_field);
+
+/// `$setField`, and `$unsetField` as a case of it.
+pub(in crate::expression) const SET_FIELD: Named = Named {
+    name: "$setField",
+    bare: false,
+    not_an_object: 4161100,
+    unknown_field: 4161101,
+    fields: &[required("field", 4161102), required("input", 4161109), required("value", 4161103)],
+    evaluate: set_field,
+};
+
+fn merge_objects<'a>(inputs: impl Iterator<Item = Operand<'a>>) -> Evaluated {
+    let mut merged = Document::new();
+    let mut budget = Budget::default();
+    for input in inputs {
+        match input.get() {
+            None | Some(Bson::Null | Bson::Undefined) => {}
+            Some(value @ Bson::Document(fields)) => {
+                budget.draw("$mergeObjects", value)?;
+                merged.extend(fields.iter().map(|(name, value)| (name.clone(), value.clone())));
+            }
+            Some(other) => {
+                return Err(fail(
+                    40400,
+                    format!(
+                        "$mergeObjects requires object inputs, but input {other} is of type {}",
+                        input.type_name()
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(Some(Bson::Document(merged)))
+}
+
+fn get_field(args: &[Operand<'_>]) -> Evaluated {
+    let Some(Bson::String(name)) = args[0].get() else {
+        return Err(fail(
+            3041704,
+            format!(
+                "$getField requires 'field' to evaluate to type String, but got {}",
+                args[0].type_name()
+            ),
+        ));
+    };
+    match args[1].get() {
+        Some(Bson::Document(document)) => Ok(document.get(name).cloned()),
+        Some(Bson::Null | Bson::Undefined) => Ok(Some(Bson::Null)),
+        _ => Ok(None),
+    }
+}
+
+fn set_field(args: &[Option<Operand<'_>>]) -> Evaluated {
+    let [Some(name), Some(input), Some(value)] = args else {
+        return Ok(None);
+    };
+    let Some(Bson::String(name)) = name.get() else {
+        return Err(fail(
+            4161107,
+            format!(
+                "$setField requires 'field' to evaluate to type String, but got {}",
+                name.type_name()
+            ),
+        ));
+    };
+    if input.is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(Bson::Document(document)) = input.get() else {
+        return Err(fail(
+            4161105,
+            format!(
+                "$setField requires 'input' to evaluate to type Object, but got {}",
+                input.type_name()
+            ),
+        ));
+    };
+    let mut document = document.clone();
+    match value.get() {
+        Some(value) => {
+            document.insert(name.as_str(), value.clone());
+        }
+        None => {
+            document.remove(name);
+        }
+    }
+    Ok(Some(Bson::Document(document)))
+}
+
+fn bson_size(args: &[Operand<'_>]) -> Evaluated {
+    if args[0].is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(Bson::Document(document)) = args[0].get() else {
+        return Err(fail(
+            31393,
+            format!("$bsonSize requires a document input, found: {}", args[0].type_name()),
+        ));
+    };
+    match document.to_vec() {
+        Ok(bytes) => Ok(Some(whole(bytes.len()))),
+        Err(error) => Err(fail(2, format!("the argument of $bsonSize is not valid BSON: {error}"))),
+    }
+}
+
+fn binary_size(args: &[Operand<'_>]) -> Evaluated {
+    match args[0].get() {
+        None | Some(Bson::Null | Bson::Undefined) => Ok(Some(Bson::Null)),
+        Some(Bson::String(text)) => Ok(Some(whole(text.len()))),
+        Some(Bson::Binary(binary)) => Ok(Some(whole(binary.bytes.len()))),
+        Some(_) => Err(fail(
+            51276,
+            format!(
+                "$binarySize requires a string or BinData argument, found: {}",
+                args[0].type_name()
+            ),
+        )),
+    }
+}

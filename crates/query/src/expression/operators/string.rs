@@ -1,0 +1,303 @@
+//! Strings: joining, case, parts, lengths, trimming and replacing.
+//!
+//! Positions count bytes of UTF-8 (`…Bytes`) or code points (`…CP`), never grapheme clusters.
+//! Searching and splitting are in `string_search`, patterns in `regex`.
+
+use bson::Bson;
+
+use super::{
+    Evaluated, Field, Named, Positional, as_i64, between, exactly, optional, required, variadic,
+};
+use crate::expression::bounds::Budget;
+use crate::expression::operand::Operand;
+use crate::expression::{ExpressionError, fail};
+use crate::value::Number;
+
+pub(super) static OPERATORS: &[Positional] = &[
+    variadic("$concat", concat),
+    exactly(1, "$toLower", |args| Ok(Some(text(&args[0])?.to_ascii_lowercase().into()))),
+    exactly(1, "$toUpper", |args| Ok(Some(text(&args[0])?.to_ascii_uppercase().into()))),
+    exactly(3, "$substr", |args| substr_bytes("$substrBytes", args)),
+    exactly(3, "$substrBytes", |args| substr_bytes("$substrBytes", args)),
+    exactly(3, "$substrCP", substr_cp),
+    exactly(1, "$strLenBytes", |args| length("$strLenBytes", 34473, &args[0], |text| text.len())),
+    exactly(1, "$strLenCP", |args| {
+        length("$strLenCP", 34471, &args[0], |text| text.chars().count())
+    }),
+    exactly(2, "$strcasecmp", |args| {
+        let left = text(&args[0])?.to_ascii_uppercase();
+        let right = text(&args[1])?.to_ascii_uppercase();
+        Ok(Some(Bson::Int32(left.cmp(&right) as i32)))
+    }),
+];
+
+pub(super) static NAMED: &[Named] = &[
+    trimmer("$trim", |args| trim("$trim", args, true, true)),
+    trimmer("$ltrim", |args| trim("$ltrim", args, true, false)),
+    trimmer("$rtrim", |args| trim("$rtrim", args, false, true)),
+    replacer("$replaceOne", |args| replace("$replaceOne", args, 1)),
+    replacer("$replaceAll", |args| replace("$replaceAll", args, usize::MAX)),
+];
+
+const TRIMMER_FIELDS: &[Field] = &[required("input", 50695), optional("chars")];
+
+const fn trimmer(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+    Named {
+        name,
+        bare: false,
+        not_an_object: 50696,
+        unknown_field: 50694,
+        fields: TRIMMER_FIELDS,
+        evaluate,
+    }
+}
+
+const REPLACER_FIELDS: &[Field] =
+    &[required("input", 51749), required("find", 51748), required("replacement", 51747)];
+
+const fn replacer(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+    Named {
+        name,
+        bare: false,
+        not_an_object: 51751,
+        unknown_field: 51750,
+        fields: REPLACER_FIELDS,
+        evaluate,
+    }
+}
+
+fn concat(args: &[Operand<'_>]) -> Evaluated {
+    let mut joined = String::new();
+    let mut budget = Budget::default();
+    for arg in args {
+        if arg.is_nullish() {
+            return Ok(Some(Bson::Null));
+        }
+        let Some(part) = arg.as_str() else {
+            return Err(fail(
+                16702,
+                format!("$concat only supports strings, not {}", arg.type_name()),
+            ));
+        };
+        budget.draw_bytes("$concat", part.len())?;
+        joined.push_str(part);
+    }
+    Ok(Some(Bson::String(joined)))
+}
+
+/// A value as the older string operators take it: numbers and dates are written out, nothing is the
+/// empty string.
+fn text(arg: &Operand<'_>) -> Result<String, ExpressionError> {
+    Ok(match arg.get() {
+        None | Some(Bson::Null | Bson::Undefined) => String::new(),
+        Some(Bson::String(text) | Bson::Symbol(text) | Bson::JavaScriptCode(text)) => text.clone(),
+        Some(Bson::DateTime(date)) => super::date_format::iso(date.timestamp_millis()),
+        Some(Bson::Timestamp(time)) => format!("Timestamp({}, {})", time.time, time.increment),
+        Some(number) if super::is_number(number) => super::convert_text::number(number),
+        Some(_) => {
+            return Err(fail(
+                16007,
+                format!("can't convert from BSON type {} to String", arg.type_name()),
+            ));
+        }
+    })
+}
+
+/// Whether a position lies between two characters.
+fn is_boundary(text: &str, position: usize) -> bool {
+    text.is_char_boundary(position.min(text.len()))
+}
+
+fn substr_bytes(name: &str, args: &[Operand<'_>]) -> Evaluated {
+    let text = text(&args[0])?;
+    let number = |position: usize, code: i32, what: &str| {
+        Number::from_value(args[position].or_null()).and_then(Number::to_i64_truncated).ok_or_else(
+            || {
+                fail(
+                    code,
+                    format!(
+                        "{name}:  {what} must be a numeric type (is BSON type {})",
+                        args[position].type_name()
+                    ),
+                )
+            },
+        )
+    };
+    let start = number(1, 16034, "starting index")?;
+    let length = number(2, 16035, "length")?;
+    let Ok(start) = usize::try_from(start) else {
+        return Err(fail(
+            50752,
+            format!("{name}:  starting index must be non-negative (got: {start})"),
+        ));
+    };
+    if !is_boundary(&text, start) {
+        return Err(fail(
+            28656,
+            format!("{name}:  Invalid range, starting index is a UTF-8 continuation byte."),
+        ));
+    }
+    if start >= text.len() {
+        return Ok(Some(Bson::String(String::new())));
+    }
+    // A negative length means the rest of the string.
+    let end = usize::try_from(length).map_or(text.len(), |length| start.saturating_add(length));
+    if !is_boundary(&text, end) {
+        return Err(fail(
+            28657,
+            format!("{name}:  Invalid range, ending index is in the middle of a UTF-8 character."),
+        ));
+    }
+    Ok(Some(Bson::String(text[start..end.min(text.len())].to_owned())))
+}
+
+fn substr_cp(args: &[Operand<'_>]) -> Evaluated {
+    let text = text(&args[0])?;
+    let number = |position: usize, what: &str, codes: [i32; 3]| {
+        let value = args[position].or_null();
+        if !super::is_number(value) {
+            return Err(fail(
+                codes[0],
+                format!(
+                    "$substrCP: {what} must be a numeric type (is BSON type {})",
+                    args[position].type_name()
+                ),
+            ));
+        }
+        let Some(number) = super::as_i32(value) else {
+            return Err(fail(
+                codes[1],
+                format!(
+                    "$substrCP: {what} cannot be represented as a 32-bit integral value: {value}"
+                ),
+            ));
+        };
+        usize::try_from(number).map_err(|_| {
+            fail(codes[2], format!("$substrCP: {what} must be a nonnegative integer."))
+        })
+    };
+    let start = number(1, "the starting index", [34450, 34451, 34455])?;
+    let length = number(2, "length", [34452, 34453, 34454])?;
+    Ok(Some(Bson::String(text.chars().skip(start).take(length).collect())))
+}
+
+fn length(name: &str, code: i32, arg: &Operand<'_>, count: fn(&str) -> usize) -> Evaluated {
+    match arg.get() {
+        Some(Bson::String(text)) => Ok(Some(whole(count(text)))),
+        _ => Err(fail(
+            code,
+            format!("{name} requires a string argument, found: {}", arg.type_name()),
+        )),
+    }
+}
+
+/// A length or position; strings never grow past what an int can count.
+pub(super) fn whole(count: usize) -> Bson {
+    i32::try_from(count).map_or(Bson::Int64(count as i64), Bson::Int32)
+}
+
+/// What `$trim` cuts when it is not told: Unicode white space and the null character.
+fn is_blank(character: char) -> bool {
+    character == '\0'
+        || matches!(character, '\u{9}'..='\u{d}' | ' ' | '\u{a0}' | '\u{1680}')
+        || matches!(character, '\u{2000}'..='\u{200a}')
+}
+
+fn trim(name: &str, args: &[Option<Operand<'_>>], left: bool, right: bool) -> Evaluated {
+    let input = args[0].as_ref().map_or(&Operand::MISSING, |input| input);
+    if input.is_nullish() {
+        return Ok(Some(Bson::Null));
+    }
+    let Some(Bson::String(text)) = input.get() else {
+        return Err(fail(
+            50699,
+            format!(
+                "{name} requires its input to be a string, got {} (of type {}) instead.",
+                input.or_null(),
+                input.type_name()
+            ),
+        ));
+    };
+    let chars: Option<Vec<char>> = match &args[1] {
+        None => None,
+        Some(chars) if chars.is_nullish() => return Ok(Some(Bson::Null)),
+        Some(chars) => match chars.get() {
+            Some(Bson::String(chars)) => Some(chars.chars().collect()),
+            _ => {
+                return Err(fail(
+                    50700,
+                    format!(
+                        "{name} requires 'chars' to be a string, got {} (of type {}) instead.",
+                        chars.or_null(),
+                        chars.type_name()
+                    ),
+                ));
+            }
+        },
+    };
+    let cut = |character: char| match &chars {
+        Some(chars) => chars.contains(&character),
+        None => is_blank(character),
+    };
+    let mut kept = text.as_str();
+    if left {
+        kept = kept.trim_start_matches(cut);
+    }
+    if right {
+        kept = kept.trim_end_matches(cut);
+    }
+    Ok(Some(Bson::String(kept.to_owned())))
+}
+
+fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize) -> Evaluated {
+    const FIELDS: [(&str, i32); 3] = [("input", 51746), ("find", 51745), ("replacement", 51744)];
+    let mut parts: [Option<&str>; 3] = [None; 3];
+    for ((part, arg), (field, code)) in parts.iter_mut().zip(args).zip(FIELDS) {
+        let arg = arg.as_ref().map_or(&Operand::MISSING, |arg| arg);
+        match arg.get() {
+            Some(Bson::String(text)) => *part = Some(text),
+            _ if arg.is_nullish() => {}
+            _ => {
+                return Err(fail(
+                    code,
+                    format!("{name} requires that '{field}' be a string, found: {}", arg.or_null()),
+                ));
+            }
+        }
+    }
+    let [Some(input), Some(find), Some(replacement)] = parts else {
+        return Ok(Some(Bson::Null));
+    };
+    let found =
+        if find.is_empty() { input.chars().count() + 1 } else { input.matches(find).count() };
+    let mut budget = Budget::default();
+    budget.draw_bytes(name, input.len())?;
+    budget.draw_bytes(name, found.min(most).saturating_mul(replacement.len()))?;
+    Ok(Some(Bson::String(input.replacen(find, replacement, most))))
+}
+
+/// An index given to `$indexOf…`: a whole number that fits an int and is not negative.
+pub(super) fn index(name: &str, which: &str, arg: &Operand<'_>) -> Result<usize, ExpressionError> {
+    let value = arg.or_null();
+    let Some(number) = as_i64(value).filter(|number| i32::try_from(*number).is_ok()) else {
+        return Err(fail(
+            40096,
+            format!(
+                "{name} requires an integral {which} index, found a value of type: {}, with value: {}",
+                arg.type_name(),
+                value
+            ),
+        ));
+    };
+    usize::try_from(number).map_err(|_| {
+        fail(40097, format!("{name} requires a nonnegative {which} index, found: {number}"))
+    })
+}
+
+/// Two to four arguments, as all `$indexOf…` operators take.
+pub(super) const fn index_of(
+    name: &'static str,
+    evaluate: fn(&[Operand<'_>]) -> Evaluated,
+) -> Positional {
+    between(2, 4, name, evaluate)
+}

@@ -1,0 +1,102 @@
+//! Finding strings in strings, and splitting them.
+
+use bson::Bson;
+
+use super::string::{index, index_of, whole};
+use super::{Evaluated, Positional, exactly};
+use crate::expression::fail;
+use crate::expression::operand::Operand;
+
+pub(super) static OPERATORS: &[Positional] = &[
+    index_of("$indexOfBytes", index_of_bytes),
+    index_of("$indexOfCP", index_of_cp),
+    exactly(2, "$split", split),
+];
+
+const NOT_FOUND: Bson = Bson::Int32(-1);
+
+/// Where to search: haystack, needle, start and end, the last two as given.
+type Search<'a> = (&'a str, &'a str, usize, Option<usize>);
+
+fn search<'a>(
+    name: &str,
+    codes: [i32; 2],
+    args: &'a [Operand<'_>],
+) -> Result<Option<Search<'a>>, crate::expression::ExpressionError> {
+    if args[0].is_nullish() {
+        return Ok(None);
+    }
+    let text = |position: usize, ordinal: &str| match args[position].get() {
+        Some(Bson::String(text)) => Ok(text.as_str()),
+        _ => Err(fail(
+            codes[position],
+            format!(
+                "{name} requires a string as the {ordinal} argument, found: {}",
+                args[position].type_name()
+            ),
+        )),
+    };
+    let haystack = text(0, "first")?;
+    let needle = text(1, "second")?;
+    let start = args.get(2).map_or(Ok(0), |start| index(name, "starting", start))?;
+    let end = args.get(3).map(|end| index(name, "ending", end)).transpose()?;
+    Ok(Some((haystack, needle, start, end)))
+}
+
+fn index_of_bytes(args: &[Operand<'_>]) -> Evaluated {
+    let Some((haystack, needle, start, end)) = search("$indexOfBytes", [40091, 40092], args)?
+    else {
+        return Ok(Some(Bson::Null));
+    };
+    let end = end.unwrap_or(haystack.len()).min(haystack.len());
+    if start > end {
+        return Ok(Some(NOT_FOUND));
+    }
+    let (window, needle) = (&haystack.as_bytes()[start..end], needle.as_bytes());
+    if needle.is_empty() {
+        return Ok(Some(whole(start)));
+    }
+    let found = window.windows(needle.len()).position(|part| part == needle);
+    Ok(Some(found.map_or(NOT_FOUND, |position| whole(start + position))))
+}
+
+fn index_of_cp(args: &[Operand<'_>]) -> Evaluated {
+    let Some((haystack, needle, start, end)) = search("$indexOfCP", [40093, 40094], args)? else {
+        return Ok(Some(Bson::Null));
+    };
+    let byte_of = |position: usize| haystack.char_indices().nth(position).map(|(byte, _)| byte);
+    let length = haystack.chars().count();
+    let end = end.unwrap_or(length).min(length);
+    if start > end {
+        return Ok(Some(NOT_FOUND));
+    }
+    let from = byte_of(start).unwrap_or(haystack.len());
+    let to = byte_of(end).unwrap_or(haystack.len());
+    let found = haystack[from..to].find(needle);
+    Ok(Some(
+        found.map_or(NOT_FOUND, |byte| whole(start + haystack[from..from + byte].chars().count())),
+    ))
+}
+
+fn split(args: &[Operand<'_>]) -> Evaluated {
+    if args.iter().any(Operand::is_nullish) {
+        return Ok(Some(Bson::Null));
+    }
+    let text = |position: usize, code: i32, ordinal: &str| match args[position].get() {
+        Some(Bson::String(text)) => Ok(text.as_str()),
+        _ => Err(fail(
+            code,
+            format!(
+                "$split requires an expression that evaluates to a string as a {ordinal} argument, \
+                 found: {}",
+                args[position].type_name()
+            ),
+        )),
+    };
+    let input = text(0, 40085, "first")?;
+    let separator = text(1, 40086, "second")?;
+    if separator.is_empty() {
+        return Err(fail(40087, "$split requires a non-empty separator"));
+    }
+    Ok(Some(Bson::Array(input.split(separator).map(Bson::from).collect())))
+}

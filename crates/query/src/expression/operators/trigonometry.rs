@@ -1,0 +1,85 @@
+//! Trigonometric and hyperbolic functions, in radians.
+
+use super::arithmetic::{through_double, unary};
+use super::{Evaluated, Positional, exactly};
+use crate::expression::fail;
+use crate::expression::operand::Operand;
+use crate::value::{Decimal, Number};
+
+pub(super) static OPERATORS: &[Positional] = &[
+    exactly(1, "$sin", |args| bounded("$sin", args, f64::sin, FINITE)),
+    exactly(1, "$cos", |args| bounded("$cos", args, f64::cos, FINITE)),
+    exactly(1, "$tan", |args| bounded("$tan", args, f64::tan, FINITE)),
+    exactly(1, "$asin", |args| bounded("$asin", args, f64::asin, UNIT)),
+    exactly(1, "$acos", |args| bounded("$acos", args, f64::acos, UNIT)),
+    exactly(1, "$atan", |args| bounded("$atan", args, f64::atan, ANY)),
+    exactly(1, "$sinh", |args| bounded("$sinh", args, f64::sinh, ANY)),
+    exactly(1, "$cosh", |args| bounded("$cosh", args, f64::cosh, ANY)),
+    exactly(1, "$tanh", |args| bounded("$tanh", args, f64::tanh, ANY)),
+    exactly(1, "$asinh", |args| bounded("$asinh", args, f64::asinh, ANY)),
+    exactly(1, "$acosh", |args| bounded("$acosh", args, f64::acosh, FROM_ONE)),
+    exactly(1, "$atanh", |args| bounded("$atanh", args, f64::atanh, UNIT)),
+    exactly(1, "$degreesToRadians", |args| {
+        unary("$degreesToRadians", args, |number| Ok(through_double(number, f64::to_radians)))
+    }),
+    exactly(1, "$radiansToDegrees", |args| {
+        unary("$radiansToDegrees", args, |number| Ok(through_double(number, f64::to_degrees)))
+    }),
+    exactly(2, "$atan2", atan2),
+];
+
+/// The arguments for which a function is defined, ends included, and how they are written.
+struct Domain {
+    low: f64,
+    high: f64,
+    text: &'static str,
+}
+
+const ANY: Domain = Domain { low: f64::NEG_INFINITY, high: f64::INFINITY, text: "[-inf,inf]" };
+const FINITE: Domain = Domain { low: f64::MIN, high: f64::MAX, text: "(-inf,inf)" };
+const UNIT: Domain = Domain { low: -1.0, high: 1.0, text: "[-1,1]" };
+const FROM_ONE: Domain = Domain { low: 1.0, high: f64::INFINITY, text: "[1,inf]" };
+
+fn bounded(
+    name: &str,
+    args: &[Operand<'_>],
+    function: fn(f64) -> f64,
+    domain: Domain,
+) -> Evaluated {
+    unary(name, args, |number| {
+        let value = number.to_f64();
+        if !value.is_nan() && !(domain.low..=domain.high).contains(&value) {
+            return Err(fail(
+                50989,
+                format!(
+                    "cannot apply {name} to {}, value must be in {}",
+                    bson::Bson::from(number),
+                    domain.text
+                ),
+            ));
+        }
+        Ok(through_double(number, function))
+    })
+}
+
+fn atan2(args: &[Operand<'_>]) -> Evaluated {
+    if args.iter().any(Operand::is_nullish) {
+        return Ok(Some(bson::Bson::Null));
+    }
+    let numeric = |position: usize| {
+        Number::from_value(args[position].or_null()).ok_or_else(|| {
+            fail(
+                51044 + position as i32,
+                format!("$atan2 only supports numeric types, not {}", args[position].type_name()),
+            )
+        })
+    };
+    let (y, x) = (numeric(0)?, numeric(1)?);
+    let angle = y.to_f64().atan2(x.to_f64());
+    let decimal = matches!((y, x), (Number::Decimal(_), _) | (_, Number::Decimal(_)));
+    Ok(Some(if decimal {
+        Number::Decimal(Decimal::from_f64(angle)).into()
+    } else {
+        bson::Bson::Double(angle)
+    }))
+}

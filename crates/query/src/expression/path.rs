@@ -1,0 +1,105 @@
+//! Dotted field paths as aggregation reads them.
+//!
+//! Unlike a query's paths, a numeric component is never an array position: a path that meets an
+//! array is read in each document of it and yields the array of what was found.
+
+use bson::{Bson, Document};
+
+use super::operand::Operand;
+use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
+
+/// The components of a dotted path, possibly none.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct FieldPath(Box<[String]>);
+
+impl FieldPath {
+    /// Reads a dotted path such as `a.b.c`.
+    pub(crate) fn parse(text: &str) -> Result<Self, ExpressionError> {
+        if text.ends_with('.') {
+            return Err(fail(40353, "FieldPath must not end with a '.'."));
+        }
+        let components: Box<[String]> = text.split('.').map(str::to_owned).collect();
+        for component in &components {
+            check_component(component)?;
+        }
+        if components.len() > MAX_EXPRESSION_DEPTH {
+            return Err(fail(
+                15,
+                format!(
+                    "FieldPath has too many path components: {} exceeds the limit of {}",
+                    components.len(),
+                    MAX_EXPRESSION_DEPTH
+                ),
+            ));
+        }
+        Ok(Self(components))
+    }
+
+    /// Whether the path names the value itself.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The components in order.
+    pub(crate) fn components(&self) -> &[String] {
+        &self.0
+    }
+
+    /// The path as it was written.
+    pub(crate) fn dotted(&self) -> String {
+        self.0.join(".")
+    }
+
+    /// What the path finds in a value.
+    pub(super) fn follow<'a>(&self, value: &'a Bson) -> Operand<'a> {
+        follow(value, &self.0)
+    }
+
+    /// What the path finds in a document. Not for the empty path, which is the document itself.
+    pub(crate) fn follow_document<'a>(&self, document: &'a Document) -> Operand<'a> {
+        match self.0.split_first() {
+            None => Operand::owned(Bson::Document(document.clone())),
+            Some((first, rest)) => {
+                document.get(first).map_or(Operand::MISSING, |value| follow(value, rest))
+            }
+        }
+    }
+}
+
+fn check_component(component: &str) -> Result<(), ExpressionError> {
+    if component.is_empty() {
+        return Err(fail(15998, "FieldPath field names may not be empty strings."));
+    }
+    if component.starts_with('$') {
+        return Err(fail(
+            16410,
+            format!(
+                "FieldPath field names may not start with '$'. Consider using $getField or $setField. (got '{component}')"
+            ),
+        ));
+    }
+    if component.contains('\0') {
+        return Err(fail(16411, "FieldPath field names may not contain '\\0'."));
+    }
+    Ok(())
+}
+
+fn follow<'a>(value: &'a Bson, components: &[String]) -> Operand<'a> {
+    let Some((first, rest)) = components.split_first() else {
+        return Operand::borrowed(value);
+    };
+    match value {
+        Bson::Document(document) => {
+            document.get(first).map_or(Operand::MISSING, |value| follow(value, rest))
+        }
+        // Arrays directly inside arrays are not entered: the server does not either.
+        Bson::Array(elements) => Operand::owned(Bson::Array(
+            elements
+                .iter()
+                .filter(|element| matches!(element, Bson::Document(_)))
+                .filter_map(|element| follow(element, components).into_bson())
+                .collect(),
+        )),
+        _ => Operand::MISSING,
+    }
+}

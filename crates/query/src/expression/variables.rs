@@ -1,0 +1,142 @@
+//! What an expression can see besides its document: system variables, the caller's variables, the
+//! variables it binds itself, and the seed of `$rand`.
+//!
+//! Nothing here reads a clock: `$$NOW` and `$$CLUSTER_TIME` are what the caller says they are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::{Bson, DateTime, Document, Timestamp};
+
+use super::operand::Operand;
+use super::{ExpressionError, fail};
+
+/// The values that one operation's expressions share.
+#[derive(Clone, Debug, Default)]
+pub struct Variables {
+    now: Option<DateTime>,
+    cluster_time: Option<Timestamp>,
+    /// `None` is a variable that is defined and missing.
+    user: BTreeMap<String, Option<Bson>>,
+    random: Arc<SplitMix>,
+}
+
+impl Variables {
+    /// No variables; `$rand` starts from this seed.
+    pub fn new(seed: u64) -> Self {
+        Self { random: Arc::new(SplitMix(AtomicU64::new(seed))), ..Self::default() }
+    }
+
+    /// The same with `$$NOW`.
+    #[must_use]
+    pub fn with_now(mut self, now: DateTime) -> Self {
+        self.now = Some(now);
+        self
+    }
+
+    /// The same with `$$CLUSTER_TIME`.
+    #[must_use]
+    pub fn with_cluster_time(mut self, cluster_time: Timestamp) -> Self {
+        self.cluster_time = Some(cluster_time);
+        self
+    }
+
+    /// The same with a variable of the caller's, from the `let` of a command or of a `$lookup`.
+    #[must_use]
+    pub fn with_variable(mut self, name: impl Into<String>, value: Bson) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    /// Sets a variable of the caller's.
+    pub fn set(&mut self, name: impl Into<String>, value: Bson) {
+        self.user.insert(name.into(), Some(value));
+    }
+
+    /// Defines a variable of the caller's that has no value.
+    pub fn set_missing(&mut self, name: impl Into<String>) {
+        self.user.insert(name.into(), None);
+    }
+
+    /// The names of the caller's variables.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.user.keys().map(String::as_str)
+    }
+
+    pub(crate) fn user(&self, name: &str) -> Option<&Bson> {
+        self.user.get(name)?.as_ref()
+    }
+
+    pub(super) fn now(&self) -> Result<Bson, ExpressionError> {
+        self.now.map(Bson::DateTime).ok_or_else(|| unavailable("NOW"))
+    }
+
+    pub(super) fn cluster_time(&self) -> Result<Bson, ExpressionError> {
+        self.cluster_time.map(Bson::Timestamp).ok_or_else(|| unavailable("CLUSTER_TIME"))
+    }
+
+    /// The next number of the seeded sequence.
+    pub(crate) fn next_random(&self) -> u64 {
+        self.random.next()
+    }
+}
+
+fn unavailable(name: &str) -> ExpressionError {
+    fail(51144, format!("Builtin variable '$${name}' is not available"))
+}
+
+/// The SplitMix64 sequence: a counter and a mixing function, so that one atomic addition is all the
+/// state there is and clones of [`Variables`] draw from the same sequence.
+#[derive(Debug, Default)]
+struct SplitMix(AtomicU64);
+
+impl SplitMix {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    fn next(&self) -> u64 {
+        let mut mixed = self.0.fetch_add(Self::STEP, Ordering::Relaxed).wrapping_add(Self::STEP);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// Where an expression is being computed.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame<'a> {
+    /// `$$ROOT`.
+    pub(crate) root: &'a Document,
+    /// `$$CURRENT`, which only `$redact` makes differ from the root.
+    pub(crate) current: &'a Document,
+    /// What the operation shares.
+    pub(crate) variables: &'a Variables,
+    /// What `$let`, `$map`, `$filter` and `$reduce` around this place have bound.
+    pub(super) scope: Option<&'a Scope<'a>>,
+}
+
+impl<'a> Frame<'a> {
+    /// The outermost frame of a document.
+    pub(crate) fn new(root: &'a Document, variables: &'a Variables) -> Self {
+        Self { root, current: root, variables, scope: None }
+    }
+
+    /// The value in a slot that the parser assigned.
+    pub(super) fn slot(&self, slot: usize) -> &'a Operand<'a> {
+        let mut scope = self.scope;
+        while let Some(inner) = scope {
+            if slot >= inner.first_slot {
+                return inner.values.get(slot - inner.first_slot).unwrap_or(&Operand::MISSING);
+            }
+            scope = inner.parent;
+        }
+        &Operand::MISSING
+    }
+}
+
+/// Variables bound by one operator; slots are numbered from the outside in.
+pub(super) struct Scope<'a> {
+    pub(super) first_slot: usize,
+    pub(super) values: Vec<Operand<'a>>,
+    pub(super) parent: Option<&'a Scope<'a>>,
+}

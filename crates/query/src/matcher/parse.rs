@@ -1,0 +1,428 @@
+//! From the BSON form of a query to its tree.
+//!
+//! Owns the grammar and its refusals; codes and wording follow the server where clients look at
+//! them. Recursion is bounded by `MAX_QUERY_DEPTH`.
+
+use bson::{Bson, Document};
+
+use super::bits::BitTest;
+use super::predicate::InList;
+use super::{Comparison, Condition, MAX_QUERY_DEPTH, Node, Predicate, RegexMatcher, Schema};
+use crate::error::{ErrorCode, QueryError};
+use crate::evaluate::ExpressionCompiler;
+use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
+
+type Parsed<T> = Result<T, QueryError>;
+
+const GEO_OPERATORS: [&str; 10] = [
+    "$geoWithin",
+    "$within",
+    "$geoIntersects",
+    "$near",
+    "$nearSphere",
+    "$geoNear",
+    "$maxDistance",
+    "$minDistance",
+    "$geometry",
+    "$box",
+];
+
+/// Parses a whole query.
+pub(super) fn parse_query(query: &Document, compiler: &dyn ExpressionCompiler) -> Parsed<Node> {
+    Parser { compiler, inside_elem_match: false }.query(query, 0)
+}
+
+/// Parses what may stand to the right of a field name.
+pub(super) fn parse_condition(
+    value: &Bson,
+    compiler: &dyn ExpressionCompiler,
+) -> Parsed<Condition> {
+    Parser { compiler, inside_elem_match: true }.field_value(value, 0)
+}
+
+/// Whether a document holds operators instead of being a value: its first key starts with `$` and
+/// is not part of a database reference.
+pub(crate) fn is_operator_document(document: &Document) -> bool {
+    document
+        .keys()
+        .next()
+        .is_some_and(|key| key.starts_with('$') && !matches!(key.as_str(), "$ref" | "$id" | "$db"))
+}
+
+#[derive(Clone, Copy)]
+struct Parser<'a> {
+    compiler: &'a dyn ExpressionCompiler,
+    inside_elem_match: bool,
+}
+
+impl Parser<'_> {
+    fn query(self, query: &Document, depth: usize) -> Parsed<Node> {
+        check_depth(depth)?;
+        let mut children = Vec::with_capacity(query.len());
+        for (key, value) in query {
+            let node = if key.starts_with('$') {
+                self.top_level_operator(key, value, depth)?
+            } else {
+                self.field(key, value, depth).map(Some)?
+            };
+            children.extend(node);
+        }
+        Ok(match children.len() {
+            1 => children.remove(0),
+            _ => Node::And(children),
+        })
+    }
+
+    fn field(self, key: &str, value: &Bson, depth: usize) -> Parsed<Node> {
+        let condition = self.field_value(value, depth)?;
+        Ok(Node::Field { path: Path::parse(key)?, condition })
+    }
+
+    // The functions on the recursive path stay small, so that the deepest legal query fits the
+    // stack of any thread; operators that end the recursion are parsed elsewhere.
+    fn top_level_operator(self, key: &str, value: &Bson, depth: usize) -> Parsed<Option<Node>> {
+        let combine = match key {
+            "$and" => Node::And,
+            "$or" => Node::Or,
+            "$nor" => Node::Nor,
+            _ => return self.top_level_leaf(key, value),
+        };
+        Ok(Some(combine(self.branches(key, value, depth)?)))
+    }
+
+    fn top_level_leaf(self, key: &str, value: &Bson) -> Parsed<Option<Node>> {
+        Ok(Some(match key {
+            "$comment" => return Ok(None),
+            "$alwaysTrue" => Node::Constant(true),
+            "$alwaysFalse" => Node::Constant(false),
+            "$expr" if self.inside_elem_match => {
+                return Err(QueryError::bad_value(
+                    "$expr can only be applied to the top-level document",
+                ));
+            }
+            "$expr" => Node::Expr(self.compiler.compile(value)?),
+            "$jsonSchema" => match value {
+                Bson::Document(schema) => Node::Schema(Schema::parse(schema)?.into()),
+                other => {
+                    return Err(QueryError::type_mismatch(format!(
+                        "$jsonSchema must be an object, but got {}",
+                        type_name_of(other)
+                    )));
+                }
+            },
+            "$where" => {
+                return Err(QueryError::bad_value(
+                    "$where is not supported: this server runs no JavaScript; use $expr instead",
+                ));
+            }
+            "$text" => {
+                return Err(QueryError::new(
+                    ErrorCode(27),
+                    "text index required for $text query: this server has none; use $regex instead",
+                ));
+            }
+            "$sampleRate" => {
+                return Err(QueryError::bad_value(
+                    "$sampleRate is not supported; use the $sample stage instead",
+                ));
+            }
+            key if GEO_OPERATORS.contains(&key) => return Err(geo_refused(key)),
+            other => {
+                return Err(QueryError::bad_value(format!(
+                    "unknown top level operator: {other}. If you have a field name that starts \
+                     with a '$' symbol, consider using $getField or $setField."
+                )));
+            }
+        }))
+    }
+
+    fn branches(self, operator: &str, value: &Bson, depth: usize) -> Parsed<Vec<Node>> {
+        let Bson::Array(branches) = value else {
+            return Err(QueryError::bad_value(format!("{operator} must be an array")));
+        };
+        if branches.is_empty() {
+            return Err(QueryError::bad_value("$and/$or/$nor must be a nonempty array"));
+        }
+        branches
+            .iter()
+            .map(|branch| match branch {
+                Bson::Document(query) => self.query(query, depth + 1),
+                _ => Err(QueryError::bad_value("$or/$and/$nor entries need to be full objects")),
+            })
+            .collect()
+    }
+
+    /// The right side of a field: a document of operators, a regular expression, or a value.
+    fn field_value(self, value: &Bson, depth: usize) -> Parsed<Condition> {
+        match value {
+            Bson::Document(operators) if is_operator_document(operators) => {
+                self.operators(operators, depth + 1)
+            }
+            Bson::RegularExpression(regex) => {
+                let matcher = RegexMatcher::new(regex.pattern.as_str(), regex.options.as_str())?;
+                Ok(Condition::Leaf(Predicate::Regex(matcher)))
+            }
+            value => equality(value),
+        }
+    }
+
+    fn operators(self, operators: &Document, depth: usize) -> Parsed<Condition> {
+        check_depth(depth)?;
+        let mut conditions = Vec::with_capacity(operators.len());
+        for (operator, argument) in operators {
+            if let Some(condition) = self.operator(operators, operator, argument, depth)? {
+                conditions.push(condition);
+            }
+        }
+        Ok(match conditions.len() {
+            1 => conditions.remove(0),
+            _ => Condition::And(conditions),
+        })
+    }
+
+    fn operator(
+        self,
+        siblings: &Document,
+        operator: &str,
+        argument: &Bson,
+        depth: usize,
+    ) -> Parsed<Option<Condition>> {
+        match operator {
+            "$not" => self.not(argument, depth).map(Some),
+            "$all" => self.all(argument, depth).map(Some),
+            "$elemMatch" => self.elem_match(argument, depth).map(Some),
+            _ => leaf_operator(siblings, operator, argument),
+        }
+    }
+
+    fn not(self, argument: &Bson, depth: usize) -> Parsed<Condition> {
+        match argument {
+            Bson::RegularExpression(_) => Ok(negated(self.field_value(argument, depth)?)),
+            Bson::Document(operators) if operators.is_empty() => {
+                Err(QueryError::bad_value("$not argument must be a non-empty object"))
+            }
+            Bson::Document(operators) => {
+                if let Some(key) = operators.keys().find(|key| !key.starts_with('$')) {
+                    return Err(QueryError::bad_value(format!("unknown operator: {key}")));
+                }
+                Ok(negated(self.operators(operators, depth + 1)?))
+            }
+            _ => Err(QueryError::bad_value("$not needs a regex or a document")),
+        }
+    }
+
+    fn all(self, argument: &Bson, depth: usize) -> Parsed<Condition> {
+        let Bson::Array(items) = argument else {
+            return Err(QueryError::bad_value("$all needs an array"));
+        };
+        if items.is_empty() {
+            return Ok(Condition::Leaf(Predicate::Nothing));
+        }
+        let is_elem_match = |item: &Bson| {
+            item.as_document().is_some_and(|document| {
+                document.keys().next().is_some_and(|key| key == "$elemMatch")
+            })
+        };
+        let elem_matches = is_elem_match(&items[0]);
+        let conditions = items
+            .iter()
+            .map(|item| match item {
+                Bson::Document(document) if elem_matches && is_elem_match(item) => {
+                    match (document.len(), document.get("$elemMatch")) {
+                        (1, Some(query)) => self.elem_match(query, depth),
+                        _ => Err(QueryError::bad_value("$all/$elemMatch has to be consistent")),
+                    }
+                }
+                _ if elem_matches => {
+                    Err(QueryError::bad_value("$all/$elemMatch has to be consistent"))
+                }
+                Bson::Document(document) if is_operator_document(document) => {
+                    Err(QueryError::bad_value("no $ expressions in $all"))
+                }
+                item => self.field_value(item, depth),
+            })
+            .collect::<Parsed<Vec<_>>>()?;
+        Ok(Condition::And(conditions))
+    }
+
+    fn elem_match(self, argument: &Bson, depth: usize) -> Parsed<Condition> {
+        let Bson::Document(query) = argument else {
+            return Err(QueryError::bad_value("$elemMatch needs an Object"));
+        };
+        let inner = Self { inside_elem_match: true, ..self };
+        let first = query.keys().next().map(String::as_str);
+        let is_query = matches!(first, Some("$and" | "$or" | "$nor" | "$where" | "$expr"));
+        Ok(Condition::Leaf(if is_operator_document(query) && !is_query {
+            Predicate::ElemMatchValue(Box::new(inner.operators(query, depth + 1)?))
+        } else {
+            Predicate::ElemMatchObject(Box::new(inner.query(query, depth + 1)?))
+        }))
+    }
+}
+
+fn leaf_operator(
+    siblings: &Document,
+    operator: &str,
+    argument: &Bson,
+) -> Parsed<Option<Condition>> {
+    use Comparison::{Greater, GreaterOrEqual, Less, LessOrEqual};
+    Ok(Some(match operator {
+        "$eq" => equality(argument)?,
+        "$ne" => match argument {
+            Bson::RegularExpression(_) => {
+                return Err(QueryError::bad_value("Can't have regex as arg to $ne."));
+            }
+            other => negated(equality(other)?),
+        },
+        "$gt" => inequality(Greater, argument)?,
+        "$gte" => inequality(GreaterOrEqual, argument)?,
+        "$lt" => inequality(Less, argument)?,
+        "$lte" => inequality(LessOrEqual, argument)?,
+        "$in" => in_list(operator, argument)?,
+        "$nin" => negated(in_list(operator, argument)?),
+        "$exists" if is_truthy(argument) => Condition::Leaf(Predicate::Exists),
+        "$exists" => negated(Condition::Leaf(Predicate::Exists)),
+        "$type" => Condition::Leaf(Predicate::Type(TypeSet::parse(argument)?)),
+        "$regex" => regex(argument, siblings.get("$options"))?,
+        "$options" if siblings.contains_key("$regex") => return Ok(None),
+        "$options" => return Err(QueryError::bad_value("$options needs a $regex")),
+        "$mod" => modulo(argument)?,
+        "$size" => size(argument)?,
+        "$bitsAllSet" | "$bitsAnySet" | "$bitsAllClear" | "$bitsAnyClear" => {
+            Condition::Leaf(Predicate::Bits(BitTest::parse(operator, argument)?))
+        }
+        "$comment" => return Ok(None),
+        "$jsonSchema" | "$expr" | "$where" | "$text" => {
+            return Err(QueryError::bad_value(format!(
+                "{operator} must stand at the top level of the query"
+            )));
+        }
+        operator if GEO_OPERATORS.contains(&operator) => return Err(geo_refused(operator)),
+        unknown => {
+            return Err(QueryError::bad_value(format!("unknown operator: {unknown}")));
+        }
+    }))
+}
+
+fn check_depth(depth: usize) -> Parsed<()> {
+    if depth > MAX_QUERY_DEPTH {
+        return Err(QueryError::bad_value(format!(
+            "exceeded maximum query tree depth of {MAX_QUERY_DEPTH}; nest fewer operators"
+        )));
+    }
+    Ok(())
+}
+
+fn geo_refused(operator: &str) -> QueryError {
+    QueryError::bad_value(format!(
+        "{operator} is not supported: this server has no geospatial queries"
+    ))
+}
+
+fn negated(condition: Condition) -> Condition {
+    Condition::Not(Box::new(condition))
+}
+
+fn equality(value: &Bson) -> Parsed<Condition> {
+    match value {
+        Bson::Undefined => Err(QueryError::bad_value("cannot compare to undefined")),
+        value => Ok(Condition::Leaf(Predicate::Compare(Comparison::Equal, value.clone()))),
+    }
+}
+
+fn inequality(comparison: Comparison, value: &Bson) -> Parsed<Condition> {
+    match value {
+        Bson::Undefined => Err(QueryError::bad_value("cannot compare to undefined")),
+        Bson::RegularExpression(_) => {
+            Err(QueryError::bad_value("Can't have RegEx as arg to predicate over field"))
+        }
+        value => Ok(Condition::Leaf(Predicate::Compare(comparison, value.clone()))),
+    }
+}
+
+fn in_list(operator: &str, argument: &Bson) -> Parsed<Condition> {
+    let Bson::Array(items) = argument else {
+        return Err(QueryError::bad_value(format!("{operator} needs an array")));
+    };
+    let mut values = Vec::with_capacity(items.len());
+    let mut regexes = Vec::new();
+    for item in items {
+        match item {
+            Bson::Document(document) if is_operator_document(document) => {
+                return Err(QueryError::bad_value(format!("cannot nest $ under {operator}")));
+            }
+            Bson::Undefined => {
+                return Err(QueryError::bad_value(
+                    "InMatchExpression equality cannot be undefined",
+                ));
+            }
+            Bson::RegularExpression(regex) => {
+                regexes.push(RegexMatcher::new(regex.pattern.as_str(), regex.options.as_str())?)
+            }
+            value => values.push(value.clone()),
+        }
+    }
+    Ok(Condition::Leaf(Predicate::In(InList::new(values, regexes))))
+}
+
+fn regex(pattern: &Bson, options: Option<&Bson>) -> Parsed<Condition> {
+    let options = match options {
+        None => None,
+        Some(Bson::String(options)) => Some(options.as_str()),
+        Some(_) => return Err(QueryError::bad_value("$options has to be a string")),
+    };
+    let matcher = match pattern {
+        Bson::String(pattern) => RegexMatcher::new(pattern, options.unwrap_or(""))?,
+        Bson::RegularExpression(regex) => {
+            let own = regex.options.as_str();
+            if !own.is_empty() && options.is_some() {
+                return Err(QueryError::location(51075, "options set in both $regex and $options"));
+            }
+            RegexMatcher::new(regex.pattern.as_str(), options.unwrap_or(own))?
+        }
+        _ => return Err(QueryError::bad_value("$regex has to be a string")),
+    };
+    Ok(Condition::Leaf(Predicate::Regex(matcher)))
+}
+
+fn modulo(argument: &Bson) -> Parsed<Condition> {
+    let Bson::Array(parts) = argument else {
+        return Err(QueryError::bad_value("malformed mod, needs to be an array"));
+    };
+    let (divisor, remainder) = match parts.as_slice() {
+        [] | [_] => return Err(QueryError::bad_value("malformed mod, not enough elements")),
+        [divisor, remainder] => (divisor, remainder),
+        _ => return Err(QueryError::bad_value("malformed mod, too many elements")),
+    };
+    let whole = |name: &str, value: &Bson| {
+        let number = Number::from_value(value)
+            .ok_or_else(|| QueryError::bad_value(format!("malformed mod, {name} not a number")))?;
+        number.to_i64_truncated().ok_or_else(|| {
+            QueryError::bad_value(format!(
+                "malformed mod, {name} value is invalid :: caused by :: Unable to coerce {value} \
+                 to an integral type"
+            ))
+        })
+    };
+    let divisor = whole("divisor", divisor)?;
+    if divisor == 0 {
+        return Err(QueryError::bad_value("divisor cannot be 0"));
+    }
+    let remainder = whole("remainder", remainder)?;
+    Ok(Condition::Leaf(Predicate::Mod { divisor, remainder }))
+}
+
+fn size(argument: &Bson) -> Parsed<Condition> {
+    let number = Number::from_value(argument).ok_or_else(|| {
+        QueryError::bad_value(format!("Failed to parse $size. Expected a number in: {argument}"))
+    })?;
+    let size = number.to_i64_exact().ok_or_else(|| {
+        QueryError::bad_value(format!("Failed to parse $size. Expected an integer: {argument}"))
+    })?;
+    if size < 0 {
+        return Err(QueryError::bad_value(format!(
+            "Failed to parse $size. Expected a non-negative number in: {argument}"
+        )));
+    }
+    Ok(Condition::Leaf(Predicate::Size(size)))
+}

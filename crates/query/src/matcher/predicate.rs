@@ -1,0 +1,260 @@
+//! The predicates at the leaves of a query and what each says about one value.
+//!
+//! Follows the documented semantics: values are compared within their type bracket, null also
+//! matches missing, NaN equals only NaN, and MinKey and MaxKey bound every type.
+
+use std::cmp::Ordering;
+
+use bson::{Bson, Document};
+
+use super::bits::BitTest;
+use super::regex::RegexMatcher;
+use super::{MatchDetails, Node};
+use crate::error::QueryError;
+use crate::value::{
+    ArrayRef, DocumentRef, LeafArrays, Number, Path, TypeBracket, TypeSet, ValueRef, compare,
+};
+
+/// A predicate on a field, or several of them combined.
+#[derive(Debug, Clone)]
+pub(crate) enum Condition {
+    Leaf(Predicate),
+    And(Vec<Condition>),
+    Not(Box<Condition>),
+}
+
+/// One predicate on one value.
+#[derive(Debug, Clone)]
+pub(crate) enum Predicate {
+    Compare(Comparison, Bson),
+    In(InList),
+    Regex(RegexMatcher),
+    Exists,
+    Type(TypeSet),
+    Mod { divisor: i64, remainder: i64 },
+    Size(i64),
+    ElemMatchObject(Box<Node>),
+    ElemMatchValue(Box<Condition>),
+    Bits(BitTest),
+    Nothing,
+}
+
+/// The five comparisons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    Equal,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// The argument of `$in`: values in comparison order, and regular expressions.
+#[derive(Debug, Clone)]
+pub(crate) struct InList {
+    pub(crate) values: Vec<Bson>,
+    pub(crate) regexes: Vec<RegexMatcher>,
+    has_null: bool,
+}
+
+impl InList {
+    pub(crate) fn new(mut values: Vec<Bson>, regexes: Vec<RegexMatcher>) -> Self {
+        values.sort_by(|left, right| compare(left, right));
+        values.dedup_by(|left, right| compare(&*left, &*right).is_eq());
+        let has_null = values.iter().any(|value| matches!(value, Bson::Null));
+        Self { values, regexes, has_null }
+    }
+
+    fn matches(&self, value: Option<ValueRef<'_>>) -> bool {
+        let Some(value) = value else { return self.has_null };
+        if value.is_nullish() && self.has_null {
+            return true;
+        }
+        self.values.binary_search_by(|candidate| compare(candidate, value)).is_ok()
+            || self.regexes.iter().any(|regex| regex.matches(value))
+    }
+}
+
+impl Condition {
+    /// Whether the values that the path shows in a document satisfy the condition.
+    pub(crate) fn matches_path(
+        &self,
+        document: DocumentRef<'_>,
+        path: &Path,
+        details: &mut MatchDetails,
+    ) -> Result<bool, QueryError> {
+        match self {
+            Self::And(children) => {
+                for child in children {
+                    if !child.matches_path(document, path, details)? {
+                        *details = MatchDetails::default();
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Self::Not(child) => {
+                Ok(!child.matches_path(document, path, &mut MatchDetails::default())?)
+            }
+            Self::Leaf(predicate) => {
+                let mut failure = None;
+                let matched =
+                    path.any(
+                        document,
+                        predicate.leaf_arrays(),
+                        &mut |value, outer| match predicate.matches(value, details) {
+                            Ok(true) => {
+                                if outer.is_some() {
+                                    details.array_index = outer;
+                                }
+                                true
+                            }
+                            Ok(false) => false,
+                            Err(error) => {
+                                failure = Some(error);
+                                true
+                            }
+                        },
+                    );
+                failure.map_or(Ok(matched), Err)
+            }
+        }
+    }
+
+    /// Whether one value satisfies the condition by itself.
+    pub(crate) fn matches_value(
+        &self,
+        value: Option<ValueRef<'_>>,
+        details: &mut MatchDetails,
+    ) -> Result<bool, QueryError> {
+        match self {
+            Self::And(children) => {
+                for child in children {
+                    if !child.matches_value(value, details)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Self::Not(child) => Ok(!child.matches_value(value, details)?),
+            Self::Leaf(predicate) => predicate.matches(value, details),
+        }
+    }
+}
+
+impl Predicate {
+    fn leaf_arrays(&self) -> LeafArrays {
+        match self {
+            Self::Size(_) | Self::ElemMatchObject(_) | Self::ElemMatchValue(_) => LeafArrays::Whole,
+            _ => LeafArrays::Elements,
+        }
+    }
+
+    fn matches(
+        &self,
+        value: Option<ValueRef<'_>>,
+        details: &mut MatchDetails,
+    ) -> Result<bool, QueryError> {
+        Ok(match self {
+            Self::Compare(comparison, operand) => comparison.holds(value, operand.into()),
+            Self::In(list) => list.matches(value),
+            Self::Regex(regex) => value.is_some_and(|value| regex.matches(value)),
+            Self::Exists => value.is_some(),
+            Self::Type(types) => value.is_some_and(|value| types.contains(value)),
+            Self::Mod { divisor, remainder } => value
+                .and_then(Number::from_value)
+                .and_then(Number::to_i64_truncated)
+                .is_some_and(|number| number.wrapping_rem(*divisor) == *remainder),
+            Self::Size(size) => value
+                .and_then(ValueRef::as_array)
+                .is_some_and(|array| array.len() as u64 == size.unsigned_abs()),
+            Self::ElemMatchObject(node) => match value.and_then(ValueRef::as_array) {
+                Some(array) => any_element_matches(array, node, details)?,
+                None => false,
+            },
+            Self::ElemMatchValue(condition) => match value.and_then(ValueRef::as_array) {
+                Some(array) => any_value_matches(array, condition, details)?,
+                None => false,
+            },
+            Self::Bits(test) => value.is_some_and(|value| test.matches(value)),
+            Self::Nothing => false,
+        })
+    }
+}
+
+fn any_element_matches(
+    array: ArrayRef<'_>,
+    node: &Node,
+    details: &mut MatchDetails,
+) -> Result<bool, QueryError> {
+    for (position, element) in array.iter().enumerate() {
+        let matched = match element {
+            ValueRef::Document(document) => node.matches(document, &mut MatchDetails::default())?,
+            // An array within the array is searched as a document keyed by position.
+            ValueRef::Array(inner) => {
+                let document = keyed_by_position(inner);
+                node.matches((&document).into(), &mut MatchDetails::default())?
+            }
+            _ => false,
+        };
+        if matched {
+            details.array_index = Some(position);
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn keyed_by_position(array: ArrayRef<'_>) -> Document {
+    array
+        .iter()
+        .enumerate()
+        .map(|(position, element)| (position.to_string(), element.to_bson()))
+        .collect()
+}
+
+fn any_value_matches(
+    array: ArrayRef<'_>,
+    condition: &Condition,
+    details: &mut MatchDetails,
+) -> Result<bool, QueryError> {
+    for (position, element) in array.iter().enumerate() {
+        if condition.matches_value(Some(element), &mut MatchDetails::default())? {
+            details.array_index = Some(position);
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Comparison {
+    /// Whether `value` stands in this relation to `operand`. A missing value is compared as null
+    /// is, except that null also equals it.
+    pub(crate) fn holds(self, value: Option<ValueRef<'_>>, operand: ValueRef<'_>) -> bool {
+        let allows_equal = matches!(self, Self::Equal | Self::LessOrEqual | Self::GreaterOrEqual);
+        let nullish = value.is_none_or(ValueRef::is_nullish);
+        if nullish && operand.is_nullish() {
+            return allows_equal;
+        }
+        let same_bracket =
+            value.filter(|value| TypeBracket::of(*value) == TypeBracket::of(operand));
+        let Some(value) = same_bracket else {
+            return match operand {
+                ValueRef::MaxKey => matches!(self, Self::Less | Self::LessOrEqual),
+                ValueRef::MinKey => matches!(self, Self::Greater | Self::GreaterOrEqual),
+                _ => false,
+            };
+        };
+        let is_nan = |value| Number::from_value(value).is_some_and(Number::is_nan);
+        match (is_nan(value), is_nan(operand)) {
+            (true, true) => return allows_equal,
+            (true, false) | (false, true) => return false,
+            (false, false) => {}
+        }
+        match compare(value, operand) {
+            Ordering::Equal => allows_equal,
+            Ordering::Less => matches!(self, Self::Less | Self::LessOrEqual),
+            Ordering::Greater => matches!(self, Self::Greater | Self::GreaterOrEqual),
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! `$jsonSchema`: the keywords of JSON Schema draft 4 that the server documents, with `bsonType`.
+//!
+//! A keyword about one kind of value says nothing about other kinds: `minLength` accepts every
+//! number. Keywords that the server knows and refuses are refused here too.
+
+use std::collections::BTreeSet;
+
+use bson::{Bson, Document};
+
+use super::{MAX_QUERY_DEPTH, RegexMatcher};
+use crate::error::QueryError;
+use crate::value::{
+    ArrayRef, DocumentRef, GroupKey, Number, TypeSet, ValueRef, equal, type_name_of,
+};
+
+type Parsed<T> = Result<T, QueryError>;
+
+/// A parsed schema.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Schema {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone)]
+enum Rule {
+    Type(TypeSet),
+    Required(Vec<String>),
+    Properties(Properties),
+    MinProperties(usize),
+    MaxProperties(usize),
+    Dependencies(Vec<(String, Dependency)>),
+    Items(Schema),
+    ItemsByPosition(Vec<Schema>, Option<Box<Schema>>),
+    MinItems(usize),
+    MaxItems(usize),
+    UniqueItems,
+    Enum(Vec<Bson>),
+    Minimum { limit: Bson, exclusive: bool },
+    Maximum { limit: Bson, exclusive: bool },
+    MultipleOf(Bson),
+    MinLength(usize),
+    MaxLength(usize),
+    Pattern(RegexMatcher),
+    AllOf(Vec<Schema>),
+    AnyOf(Vec<Schema>),
+    OneOf(Vec<Schema>),
+    Not(Box<Schema>),
+    Never,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Properties {
+    named: Vec<(String, Schema)>,
+    patterns: Vec<(RegexMatcher, Schema)>,
+    additional: Option<Box<Schema>>,
+}
+
+#[derive(Debug, Clone)]
+enum Dependency {
+    Fields(Vec<String>),
+    Schema(Schema),
+}
+
+impl Schema {
+    /// Parses a schema document.
+    pub(crate) fn parse(schema: &Document) -> Parsed<Self> {
+        Self::parse_at(schema, 0)
+    }
+
+    fn parse_at(schema: &Document, depth: usize) -> Parsed<Self> {
+        if depth > MAX_QUERY_DEPTH {
+            return Err(QueryError::bad_value(format!(
+                "$jsonSchema is nested beyond {MAX_QUERY_DEPTH} levels; flatten it"
+            )));
+        }
+        if schema.contains_key("type") && schema.contains_key("bsonType") {
+            return Err(QueryError::failed_to_parse(
+                "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'",
+            ));
+        }
+        let mut rules = Vec::new();
+        for (keyword, argument) in schema {
+            if let Some(rule) = parse_keyword(schema, keyword, argument, depth)? {
+                rules.push(rule);
+            }
+        }
+        if ["properties", "patternProperties", "additionalProperties"]
+            .iter()
+            .any(|keyword| schema.contains_key(keyword))
+        {
+            rules.push(Rule::Properties(parse_properties(schema, depth)?));
+        }
+        Ok(Self { rules })
+    }
+
+    fn never() -> Self {
+        Self { rules: vec![Rule::Never] }
+    }
+
+    /// Whether the value obeys every rule.
+    pub(crate) fn validates(&self, value: ValueRef<'_>) -> bool {
+        self.rules.iter().all(|rule| rule.holds(value))
+    }
+}
+
+impl Rule {
+    fn holds(&self, value: ValueRef<'_>) -> bool {
+        if let ValueRef::Document(document) = value
+            && !self.holds_for_document(document)
+        {
+            return false;
+        }
+        if let ValueRef::Array(array) = value
+            && !self.holds_for_array(array)
+        {
+            return false;
+        }
+        match self {
+            Self::Type(types) => types.contains(value),
+            Self::Enum(values) => values.iter().any(|allowed| equal(allowed, value)),
+            Self::Minimum { .. } | Self::Maximum { .. } | Self::MultipleOf(_) => {
+                Number::from_value(value).is_none_or(|number| self.holds_for_number(number))
+            }
+            Self::MinLength(_) | Self::MaxLength(_) | Self::Pattern(_) => match value {
+                ValueRef::String(text) => self.holds_for_text(text),
+                _ => true,
+            },
+            Self::AllOf(schemas) => schemas.iter().all(|schema| schema.validates(value)),
+            Self::AnyOf(schemas) => schemas.iter().any(|schema| schema.validates(value)),
+            Self::OneOf(schemas) => {
+                schemas.iter().filter(|schema| schema.validates(value)).count() == 1
+            }
+            Self::Not(schema) => !schema.validates(value),
+            Self::Never => false,
+            _ => true,
+        }
+    }
+
+    fn holds_for_document(&self, document: DocumentRef<'_>) -> bool {
+        match self {
+            Self::Required(fields) => fields.iter().all(|field| document.get(field).is_some()),
+            Self::Properties(properties) => properties.hold(document),
+            Self::MinProperties(least) => document.iter().count() >= *least,
+            Self::MaxProperties(most) => document.iter().count() <= *most,
+            Self::Dependencies(dependencies) => dependencies
+                .iter()
+                .filter(|(field, _)| document.get(field).is_some())
+                .all(|(_, dependency)| match dependency {
+                    Dependency::Fields(fields) => {
+                        fields.iter().all(|field| document.get(field).is_some())
+                    }
+                    Dependency::Schema(schema) => schema.validates(ValueRef::Document(document)),
+                }),
+            _ => true,
+        }
+    }
+
+    fn holds_for_array(&self, array: ArrayRef<'_>) -> bool {
+        match self {
+            Self::Items(schema) => array.iter().all(|element| schema.validates(element)),
+            Self::ItemsByPosition(schemas, additional) => {
+                array.iter().enumerate().all(|(position, element)| {
+                    match (schemas.get(position), additional) {
+                        (Some(schema), _) => schema.validates(element),
+                        (None, Some(schema)) => schema.validates(element),
+                        (None, None) => true,
+                    }
+                })
+            }
+            Self::MinItems(least) => array.len() >= *least,
+            Self::MaxItems(most) => array.len() <= *most,
+            Self::UniqueItems => {
+                let mut seen = BTreeSet::new();
+                array.iter().all(|element| seen.insert(GroupKey::of(element)))
+            }
+            _ => true,
+        }
+    }
+
+    fn holds_for_number(&self, number: Number) -> bool {
+        let against = |limit: &Bson| Number::from_value(limit).map(|limit| number.compare(limit));
+        match self {
+            Self::Minimum { limit, exclusive } => {
+                against(limit).is_some_and(|order| order.is_gt() || (order.is_eq() && !exclusive))
+            }
+            Self::Maximum { limit, exclusive } => {
+                against(limit).is_some_and(|order| order.is_lt() || (order.is_eq() && !exclusive))
+            }
+            Self::MultipleOf(divisor) => Number::from_value(divisor)
+                .and_then(|divisor| number.remainder(divisor))
+                .is_some_and(Number::is_zero),
+            _ => true,
+        }
+    }
+
+    fn holds_for_text(&self, text: &str) -> bool {
+        match self {
+            Self::MinLength(least) => text.chars().count() >= *least,
+            Self::MaxLength(most) => text.chars().count() <= *most,
+            Self::Pattern(regex) => regex.is_match(text),
+            _ => true,
+        }
+    }
+}
+
+impl Properties {
+    fn hold(&self, document: DocumentRef<'_>) -> bool {
+        document.iter().all(|(name, value)| {
+            let mut known = false;
+            for (field, schema) in &self.named {
+                if field == name {
+                    known = true;
+                    if !schema.validates(value) {
+                        return false;
+                    }
+                }
+            }
+            for (pattern, schema) in &self.patterns {
+                if pattern.is_match(name) {
+                    known = true;
+                    if !schema.validates(value) {
+                        return false;
+                    }
+                }
+            }
+            known || self.additional.as_ref().is_none_or(|schema| schema.validates(value))
+        })
+    }
+}
+
+fn parse_keyword(
+    schema: &Document,
+    keyword: &str,
+    argument: &Bson,
+    depth: usize,
+) -> Parsed<Option<Rule>> {
+    Ok(Some(match keyword {
+        "bsonType" => Rule::Type(parse_types(keyword, argument, TypeSet::from_alias)?),
+        "type" => Rule::Type(parse_types(keyword, argument, json_type)?),
+        "required" => Rule::Required(field_names(keyword, argument)?),
+        "minProperties" => Rule::MinProperties(count(keyword, argument)?),
+        "maxProperties" => Rule::MaxProperties(count(keyword, argument)?),
+        "dependencies" => Rule::Dependencies(dependencies(argument, depth)?),
+        "items" => items(schema, argument, depth)?,
+        "minItems" => Rule::MinItems(count(keyword, argument)?),
+        "maxItems" => Rule::MaxItems(count(keyword, argument)?),
+        "uniqueItems" if boolean(keyword, argument)? => Rule::UniqueItems,
+        "enum" => Rule::Enum(nonempty_array(keyword, argument)?.to_vec()),
+        "minimum" => Rule::Minimum {
+            limit: number(keyword, argument)?,
+            exclusive: exclusive(schema, "exclusiveMinimum", "minimum")?,
+        },
+        "maximum" => Rule::Maximum {
+            limit: number(keyword, argument)?,
+            exclusive: exclusive(schema, "exclusiveMaximum", "maximum")?,
+        },
+        "exclusiveMinimum" => {
+            exclusive(schema, "exclusiveMinimum", "minimum")?;
+            return Ok(None);
+        }
+        "exclusiveMaximum" => {
+            exclusive(schema, "exclusiveMaximum", "maximum")?;
+            return Ok(None);
+        }
+        "multipleOf" => multiple_of(argument)?,
+        "minLength" => Rule::MinLength(count(keyword, argument)?),
+        "maxLength" => Rule::MaxLength(count(keyword, argument)?),
+        "pattern" => Rule::Pattern(RegexMatcher::new(text(keyword, argument)?, "")?),
+        "allOf" => Rule::AllOf(schemas(keyword, argument, depth)?),
+        "anyOf" => Rule::AnyOf(schemas(keyword, argument, depth)?),
+        "oneOf" => Rule::OneOf(schemas(keyword, argument, depth)?),
+        "not" => Rule::Not(Box::new(subschema(keyword, argument, depth)?)),
+        "title" | "description" => {
+            text(keyword, argument)?;
+            return Ok(None);
+        }
+        "properties"
+        | "patternProperties"
+        | "additionalProperties"
+        | "additionalItems"
+        | "uniqueItems" => return Ok(None),
+        "$ref" | "$schema" | "default" | "definitions" | "format" | "id" | "encrypt"
+        | "encryptMetadata" => {
+            return Err(QueryError::failed_to_parse(format!(
+                "$jsonSchema keyword '{keyword}' is not currently supported"
+            )));
+        }
+        unknown => {
+            return Err(QueryError::failed_to_parse(format!(
+                "Unknown $jsonSchema keyword: {unknown}"
+            )));
+        }
+    }))
+}
+
+fn parse_types(
+    keyword: &str,
+    argument: &Bson,
+    lookup: fn(&str) -> Option<TypeSet>,
+) -> Parsed<TypeSet> {
+    let names = match argument {
+        Bson::Array(_) => nonempty_array(keyword, argument)?,
+        single => std::slice::from_ref(single),
+    };
+    names.iter().try_fold(TypeSet::default(), |set, name| {
+        let name = text(keyword, name)?;
+        let types = lookup(name)
+            .ok_or_else(|| QueryError::bad_value(format!("Unknown type name alias: {name}")))?;
+        Ok(set.union(types))
+    })
+}
+
+fn json_type(name: &str) -> Option<TypeSet> {
+    match name {
+        "boolean" => TypeSet::from_alias("bool"),
+        "object" | "array" | "number" | "string" | "null" => TypeSet::from_alias(name),
+        _ => None,
+    }
+}
+
+fn parse_properties(schema: &Document, depth: usize) -> Parsed<Properties> {
+    let mut properties = Properties::default();
+    if let Some(argument) = schema.get("properties") {
+        for (field, inner) in document("properties", argument)? {
+            properties.named.push((field.clone(), subschema("properties", inner, depth)?));
+        }
+    }
+    if let Some(argument) = schema.get("patternProperties") {
+        for (pattern, inner) in document("patternProperties", argument)? {
+            let regex = RegexMatcher::new(pattern, "")?;
+            properties.patterns.push((regex, subschema("patternProperties", inner, depth)?));
+        }
+    }
+    if let Some(argument) = schema.get("additionalProperties") {
+        properties.additional = additional("additionalProperties", argument, depth)?;
+    }
+    Ok(properties)
+}
+
+/// `true` allows everything, `false` nothing, a schema what it describes.
+fn additional(keyword: &str, argument: &Bson, depth: usize) -> Parsed<Option<Box<Schema>>> {
+    match argument {
+        Bson::Boolean(true) => Ok(None),
+        Bson::Boolean(false) => Ok(Some(Box::new(Schema::never()))),
+        Bson::Document(_) => Ok(Some(Box::new(subschema(keyword, argument, depth)?))),
+        other => Err(wrong_type(keyword, "an object or a boolean", other)),
+    }
+}
+
+fn items(schema: &Document, argument: &Bson, depth: usize) -> Parsed<Rule> {
+    match argument {
+        Bson::Array(list) => {
+            let schemas = list
+                .iter()
+                .map(|inner| subschema("items", inner, depth))
+                .collect::<Parsed<Vec<_>>>()?;
+            let rest = match schema.get("additionalItems") {
+                Some(argument) => additional("additionalItems", argument, depth)?,
+                None => None,
+            };
+            Ok(Rule::ItemsByPosition(schemas, rest))
+        }
+        argument => Ok(Rule::Items(subschema("items", argument, depth)?)),
+    }
+}
+
+fn dependencies(argument: &Bson, depth: usize) -> Parsed<Vec<(String, Dependency)>> {
+    document("dependencies", argument)?
+        .iter()
+        .map(|(field, inner)| {
+            let dependency = match inner {
+                Bson::Array(_) => Dependency::Fields(field_names("dependencies", inner)?),
+                inner => Dependency::Schema(subschema("dependencies", inner, depth)?),
+            };
+            Ok((field.clone(), dependency))
+        })
+        .collect()
+}
+
+fn multiple_of(argument: &Bson) -> Parsed<Rule> {
+    let limit = number("multipleOf", argument)?;
+    let positive =
+        Number::from_value(&limit).is_some_and(|number| number.compare(Number::Int32(0)).is_gt());
+    if !positive {
+        return Err(QueryError::failed_to_parse(
+            "$jsonSchema keyword 'multipleOf' must have a positive value",
+        ));
+    }
+    Ok(Rule::MultipleOf(limit))
+}
+
+fn exclusive(schema: &Document, keyword: &str, needs: &str) -> Parsed<bool> {
+    match schema.get(keyword) {
+        None => Ok(false),
+        Some(_) if !schema.contains_key(needs) => Err(QueryError::failed_to_parse(format!(
+            "$jsonSchema keyword '{needs}' must be a present if {keyword} is present"
+        ))),
+        Some(argument) => boolean(keyword, argument),
+    }
+}
+
+fn schemas(keyword: &str, argument: &Bson, depth: usize) -> Parsed<Vec<Schema>> {
+    nonempty_array(keyword, argument)?
+        .iter()
+        .map(|inner| subschema(keyword, inner, depth))
+        .collect()
+}
+
+fn subschema(keyword: &str, argument: &Bson, depth: usize) -> Parsed<Schema> {
+    Schema::parse_at(document(keyword, argument)?, depth + 1)
+}
+
+fn field_names(keyword: &str, argument: &Bson) -> Parsed<Vec<String>> {
+    nonempty_array(keyword, argument)?
+        .iter()
+        .map(|name| text(keyword, name).map(str::to_owned))
+        .collect()
+}
+
+fn document<'a>(keyword: &str, argument: &'a Bson) -> Parsed<&'a Document> {
+    argument.as_document().ok_or_else(|| wrong_type(keyword, "an object", argument))
+}
+
+fn text<'a>(keyword: &str, argument: &'a Bson) -> Parsed<&'a str> {
+    argument.as_str().ok_or_else(|| wrong_type(keyword, "a string", argument))
+}
+
+fn boolean(keyword: &str, argument: &Bson) -> Parsed<bool> {
+    argument.as_bool().ok_or_else(|| wrong_type(keyword, "a boolean", argument))
+}
+
+fn number(keyword: &str, argument: &Bson) -> Parsed<Bson> {
+    match Number::from_value(argument) {
+        Some(_) => Ok(argument.clone()),
+        None => Err(wrong_type(keyword, "a number", argument)),
+    }
+}
+
+fn count(keyword: &str, argument: &Bson) -> Parsed<usize> {
+    let number =
+        Number::from_value(argument).ok_or_else(|| wrong_type(keyword, "a number", argument))?;
+    number.to_i64_exact().and_then(|number| usize::try_from(number).ok()).ok_or_else(|| {
+        QueryError::failed_to_parse(format!(
+            "$jsonSchema keyword '{keyword}' must be a non-negative integer, but got {argument}"
+        ))
+    })
+}
+
+fn nonempty_array<'a>(keyword: &str, argument: &'a Bson) -> Parsed<&'a [Bson]> {
+    match argument {
+        Bson::Array(items) if items.is_empty() => Err(QueryError::failed_to_parse(format!(
+            "$jsonSchema keyword '{keyword}' cannot be an empty array"
+        ))),
+        Bson::Array(items) => Ok(items),
+        other => Err(wrong_type(keyword, "an array", other)),
+    }
+}
+
+fn wrong_type(keyword: &str, wanted: &str, found: &Bson) -> QueryError {
+    QueryError::type_mismatch(format!(
+        "$jsonSchema keyword '{keyword}' must be {wanted}, but got {}",
+        type_name_of(found)
+    ))
+}

@@ -1,0 +1,401 @@
+//! The accumulators of `$group`, `$bucket` and `$bucketAuto`.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+
+use bson::{Bson, Document};
+
+use super::memory::Memory;
+use super::sort::parse_pattern;
+use crate::error::QueryError;
+use crate::expression::operators::accumulate::{Deviation, Sum, count};
+use crate::expression::{Expression, Frame, Operand, ParseContext, approximate_value_size, fail};
+use crate::sort::{SortKey, SortPattern};
+use crate::value::types::type_name_of;
+use crate::value::{GroupKey, compare};
+
+/// One accumulated field of the output.
+#[derive(Clone, Debug)]
+pub(super) struct Accumulator {
+    pub(super) field: String,
+    kind: Kind,
+    /// What is accumulated.
+    input: Expression,
+    /// How many values are kept, for the kinds that keep several.
+    n: Option<Expression>,
+    /// By what documents are ordered, for `$top` and its kin.
+    sort: Option<SortPattern>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Sum,
+    Avg,
+    Min,
+    Max,
+    First,
+    Last,
+    Push,
+    AddToSet,
+    StdDevPop,
+    StdDevSamp,
+    Count,
+    MergeObjects,
+    FirstN,
+    LastN,
+    MinN,
+    MaxN,
+    Top,
+    TopN,
+    Bottom,
+    BottomN,
+}
+
+impl Kind {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "$sum" => Self::Sum,
+            "$avg" => Self::Avg,
+            "$min" => Self::Min,
+            "$max" => Self::Max,
+            "$first" => Self::First,
+            "$last" => Self::Last,
+            "$push" => Self::Push,
+            "$addToSet" => Self::AddToSet,
+            "$stdDevPop" => Self::StdDevPop,
+            "$stdDevSamp" => Self::StdDevSamp,
+            "$count" => Self::Count,
+            "$mergeObjects" => Self::MergeObjects,
+            "$firstN" => Self::FirstN,
+            "$lastN" => Self::LastN,
+            "$minN" => Self::MinN,
+            "$maxN" => Self::MaxN,
+            "$top" => Self::Top,
+            "$topN" => Self::TopN,
+            "$bottom" => Self::Bottom,
+            "$bottomN" => Self::BottomN,
+            _ => return None,
+        })
+    }
+
+    fn keeps_several(self) -> bool {
+        matches!(
+            self,
+            Self::FirstN | Self::LastN | Self::MinN | Self::MaxN | Self::TopN | Self::BottomN
+        )
+    }
+
+    fn sorts(self) -> bool {
+        matches!(self, Self::Top | Self::TopN | Self::Bottom | Self::BottomN)
+    }
+}
+
+impl Accumulator {
+    /// Reads `field: { $accumulator: argument }`.
+    pub(super) fn parse(
+        field: &str,
+        spec: &Bson,
+        context: &ParseContext,
+    ) -> Result<Self, QueryError> {
+        if field.contains('.') {
+            return Err(fail(40235, format!("The field name '{field}' cannot contain '.'")));
+        }
+        if field.starts_with('$') {
+            return Err(fail(
+                40236,
+                format!("The field name '{field}' cannot be an operator name"),
+            ));
+        }
+        let Bson::Document(spec) = spec else {
+            return Err(fail(40234, format!("The field '{field}' must be an accumulator object")));
+        };
+        let mut operators = spec.iter();
+        let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
+            return Err(fail(40238, format!("The field '{field}' must specify one accumulator")));
+        };
+        let Some(kind) = Kind::of(name) else {
+            return Err(fail(15952, format!("unknown group operator '{name}'")));
+        };
+        let field = field.to_owned();
+        if kind == Kind::Count {
+            return match argument {
+                Bson::Document(empty) if empty.is_empty() => {
+                    let input = Expression::parse(&Bson::Int32(1), context)?;
+                    Ok(Self { field, kind, input, n: None, sort: None })
+                }
+                _ => Err(fail(9, "$count takes no arguments, i.e. $count:{}")),
+            };
+        }
+        if kind.keeps_several() || kind.sorts() {
+            return Self::several(field, name, kind, argument, context);
+        }
+        let argument = match argument {
+            Bson::Array(arguments) => match arguments.as_slice() {
+                [single] => single,
+                _ => {
+                    return Err(fail(40237, format!("The {name} accumulator is a unary operator")));
+                }
+            },
+            single => single,
+        };
+        let input = Expression::parse(argument, context)?;
+        Ok(Self { field, kind, input, n: None, sort: None })
+    }
+
+    /// Reads the accumulators whose argument is an object with `n`, `input`, `sortBy` or `output`.
+    fn several(
+        field: String,
+        name: &str,
+        kind: Kind,
+        argument: &Bson,
+        context: &ParseContext,
+    ) -> Result<Self, QueryError> {
+        let Bson::Document(options) = argument else {
+            return Err(fail(
+                5787900,
+                format!(
+                    "specification must be an object; found {name} :{}",
+                    type_name_of(argument)
+                ),
+            ));
+        };
+        let value = if kind.sorts() { "output" } else { "input" };
+        let known = |key: &str| {
+            key == value
+                || (key == "n" && kind.keeps_several())
+                || (key == "sortBy" && kind.sorts())
+        };
+        if let Some(unknown) = options.keys().find(|key| !known(key)) {
+            return Err(fail(
+                5787901,
+                format!("Unknown argument for '{name}' operator: {unknown}"),
+            ));
+        }
+        let required = |key: &str, code: i32| {
+            options
+                .get(key)
+                .ok_or_else(|| fail(code, format!("Missing value for '{key}' of {name}")))
+        };
+        let input = Expression::parse(required(value, 5788004)?, context)?;
+        let n = match kind.keeps_several() {
+            true => Some(Expression::parse(required("n", 5787906)?, context)?),
+            false => None,
+        };
+        let sort = match (kind.sorts(), options.get("sortBy")) {
+            (false, _) => None,
+            (true, Some(Bson::Document(sort))) => Some(parse_pattern(sort)?),
+            (true, None) => {
+                return Err(required("sortBy", 5788005).err().unwrap_or_else(|| {
+                    fail(5788005, format!("Missing value for 'sortBy' of {name}"))
+                }));
+            }
+            (true, Some(other)) => {
+                return Err(fail(
+                    5788604,
+                    format!(
+                        "expected 'sortBy' to already be an object in the arguments to {name}, \
+                         found {}",
+                        type_name_of(other)
+                    ),
+                ));
+            }
+        };
+        Ok(Self { field, kind, input, n, sort })
+    }
+
+    /// The state before any document. `n` may depend on the group's `_id`, and on nothing else.
+    pub(super) fn start(&self, id: &Bson, frame: Frame<'_>) -> Result<State, QueryError> {
+        let mut root = Document::new();
+        root.insert("_id", id.clone());
+        let n = match &self.n {
+            None => 1,
+            Some(n) => count("$group", &n.operand(Frame::new(&root, frame.variables))?)?,
+        };
+        Ok(match self.kind {
+            Kind::Sum | Kind::Avg => State::Sum(Sum::default()),
+            Kind::StdDevPop | Kind::StdDevSamp => State::Deviation(Deviation::default()),
+            Kind::Min | Kind::Max | Kind::First | Kind::Last => State::One(None),
+            Kind::AddToSet => State::Set(HashSet::new(), Vec::new()),
+            Kind::Count => State::Count(0),
+            Kind::MergeObjects => State::Merged(Document::new()),
+            Kind::Push | Kind::FirstN | Kind::LastN | Kind::MinN | Kind::MaxN => {
+                State::Many(Vec::new(), n)
+            }
+            Kind::Top | Kind::TopN | Kind::Bottom | Kind::BottomN => State::Sorted(Vec::new(), n),
+        })
+    }
+
+    /// Takes one document in.
+    pub(super) fn add(
+        &self,
+        state: &mut State,
+        frame: Frame<'_>,
+        memory: &mut Memory,
+    ) -> Result<(), QueryError> {
+        // `$first` needs nothing from the later documents, whatever they would compute to.
+        if self.kind == Kind::First && matches!(state, State::One(Some(_))) {
+            return Ok(());
+        }
+        let value = self.input.operand(frame)?;
+        match state {
+            State::Sum(sum) => value.get().into_iter().for_each(|value| sum.add(value)),
+            State::Deviation(deviation) => {
+                value.get().into_iter().for_each(|value| deviation.add(value));
+            }
+            State::Count(counted) => *counted += 1,
+            State::One(kept) => self.add_one(kept, value, memory)?,
+            State::Set(seen, values) => {
+                if let Some(value) = value.into_bson() {
+                    let key = GroupKey::of(&value);
+                    let size = key.size();
+                    if seen.insert(key) {
+                        memory.hold(size)?;
+                        memory.hold_value(&value)?;
+                        values.push(value);
+                    }
+                }
+            }
+            State::Merged(merged) => merge(merged, value, memory)?,
+            State::Many(values, n) => self.add_many(values, *n, value, memory)?,
+            State::Sorted(entries, n) => self.add_sorted(entries, *n, value, frame, memory)?,
+        }
+        Ok(())
+    }
+
+    fn add_one(
+        &self,
+        kept: &mut Option<Bson>,
+        value: Operand<'_>,
+        memory: &mut Memory,
+    ) -> Result<(), QueryError> {
+        let better = match (self.kind, &kept) {
+            (Kind::First, None) | (Kind::Last, _) => true,
+            (Kind::Min | Kind::Max, _) if value.is_nullish() => false,
+            (Kind::Min, Some(best)) => compare(value.or_null(), best).is_lt(),
+            (Kind::Max, Some(best)) => compare(value.or_null(), best).is_gt(),
+            (Kind::Min | Kind::Max, None) => true,
+            _ => false,
+        };
+        if better {
+            let value = value.into_bson().unwrap_or(Bson::Null);
+            memory.release(kept.as_ref().map_or(0, approximate_value_size));
+            memory.hold_value(&value)?;
+            *kept = Some(value);
+        }
+        Ok(())
+    }
+
+    fn add_many(
+        &self,
+        values: &mut Vec<Bson>,
+        n: usize,
+        value: Operand<'_>,
+        memory: &mut Memory,
+    ) -> Result<(), QueryError> {
+        let value = match (self.kind, value) {
+            (Kind::Push, value) if value.is_missing() => return Ok(()),
+            (Kind::FirstN, _) if values.len() >= n => return Ok(()),
+            (Kind::MinN | Kind::MaxN, value) if value.is_nullish() => return Ok(()),
+            (_, value) => value.into_bson().unwrap_or(Bson::Null),
+        };
+        memory.hold_value(&value)?;
+        match self.kind {
+            Kind::MinN | Kind::MaxN => {
+                let place = values.partition_point(|kept| {
+                    let order = compare(kept, &value);
+                    if self.kind == Kind::MinN { order.is_le() } else { order.is_ge() }
+                });
+                values.insert(place, value);
+                if values.len() > n
+                    && let Some(last) = values.pop()
+                {
+                    memory.release(approximate_value_size(&last));
+                }
+            }
+            Kind::LastN if values.len() >= n => {
+                let first = values.remove(0);
+                memory.release(approximate_value_size(&first));
+                values.push(value);
+            }
+            _ => values.push(value),
+        }
+        Ok(())
+    }
+
+    fn add_sorted(
+        &self,
+        entries: &mut Vec<(SortKey, Bson)>,
+        n: usize,
+        value: Operand<'_>,
+        frame: Frame<'_>,
+        memory: &mut Memory,
+    ) -> Result<(), QueryError> {
+        let Some(sort) = &self.sort else { return Ok(()) };
+        let key = sort.key(frame.root)?;
+        let value = value.into_bson().unwrap_or(Bson::Null);
+        memory.hold_value(&value)?;
+        let place =
+            entries.partition_point(|(kept, _)| sort.compare(kept, &key) != Ordering::Greater);
+        entries.insert(place, (key, value));
+        if entries.len() > n {
+            let from_top = matches!(self.kind, Kind::Top | Kind::TopN);
+            let surplus = if from_top { entries.len() - 1 } else { 0 };
+            let (_, value) = entries.remove(surplus);
+            memory.release(approximate_value_size(&value));
+        }
+        Ok(())
+    }
+
+    /// The accumulated value.
+    pub(super) fn finish(&self, state: State) -> Bson {
+        match (state, self.kind) {
+            (State::Sum(sum), Kind::Avg) => sum.average(),
+            (State::Sum(sum), _) => sum.total(),
+            (State::Deviation(deviation), Kind::StdDevPop) => deviation.population(),
+            (State::Deviation(deviation), _) => deviation.sample(),
+            (State::Count(counted), _) => {
+                i32::try_from(counted).map_or(Bson::Int64(counted), Bson::Int32)
+            }
+            (State::One(kept), _) => kept.unwrap_or(Bson::Null),
+            (State::Set(_, values), _) | (State::Many(values, _), _) => Bson::Array(values),
+            (State::Merged(merged), _) => Bson::Document(merged),
+            (State::Sorted(mut entries, _), Kind::Top | Kind::Bottom) => {
+                entries.pop().map_or(Bson::Null, |(_, value)| value)
+            }
+            (State::Sorted(entries, _), _) => {
+                Bson::Array(entries.into_iter().map(|(_, value)| value).collect())
+            }
+        }
+    }
+}
+
+fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Result<(), QueryError> {
+    let kind = value.type_name();
+    match value.into_bson() {
+        None | Some(Bson::Null | Bson::Undefined) => Ok(()),
+        Some(Bson::Document(fields)) => {
+            memory.hold_document(&fields)?;
+            merged.extend(fields);
+            Ok(())
+        }
+        Some(other) => Err(fail(
+            40400,
+            format!("$mergeObjects requires object inputs, but input {other} is of type {kind}"),
+        )),
+    }
+}
+
+/// What an accumulator knows so far of one group.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    Sum(Sum),
+    Deviation(Deviation),
+    Count(i64),
+    One(Option<Bson>),
+    Set(HashSet<GroupKey>, Vec<Bson>),
+    Merged(Document),
+    /// The values, and how many may be kept.
+    Many(Vec<Bson>, usize),
+    /// What they are sorted by and the values, in order, and how many may be kept.
+    Sorted(Vec<(SortKey, Bson)>, usize),
+}

@@ -1,0 +1,147 @@
+//! `$group` and `$bucket`: documents that share a key become one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+
+use super::accumulator::{Accumulator, State};
+use super::memory::Memory;
+use super::stage::{Stage, deferred};
+use super::{Documents, Run};
+use crate::error::QueryError;
+use crate::expression::{Expression, Frame, ParseContext, fail};
+use crate::value::{GroupKey, compare};
+
+/// What a group costs besides its key and values.
+const GROUP_OVERHEAD: usize = 128;
+
+/// A `$group` or `$bucket` stage.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) by: By,
+    pub(super) accumulators: Vec<Accumulator>,
+}
+
+/// What documents are grouped by.
+#[derive(Clone, Debug)]
+pub(super) enum By {
+    /// The value itself.
+    Value(Expression),
+    /// The largest boundary that is not above the value.
+    Bucket { value: Expression, boundaries: Vec<Bson>, default: Option<Bson> },
+}
+
+impl Group {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+        let Bson::Document(spec) = spec else {
+            return Err(fail(15947, "a group's fields must be specified in an object"));
+        };
+        let Some(id) = spec.get("_id") else {
+            return Err(fail(15955, "a group specification must include an _id"));
+        };
+        let accumulators = spec
+            .iter()
+            .filter(|(field, _)| *field != "_id")
+            .map(|(field, accumulator)| Accumulator::parse(field, accumulator, context))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { by: By::Value(Expression::parse(id, context)?), accumulators })
+    }
+}
+
+impl By {
+    fn key(&self, frame: Frame<'_>) -> Result<Bson, QueryError> {
+        match self {
+            Self::Value(expression) => {
+                Ok(expression.operand(frame)?.into_bson().unwrap_or(Bson::Null))
+            }
+            Self::Bucket { value, boundaries, default } => {
+                let value = value.operand(frame)?;
+                let above = boundaries
+                    .partition_point(|boundary| compare(boundary, value.or_null()).is_le());
+                // The last boundary is excluded from the last bucket.
+                let bucket = match above.checked_sub(1) {
+                    Some(place) if above < boundaries.len() => boundaries.get(place),
+                    _ => None,
+                };
+                bucket.or(default.as_ref()).cloned().ok_or_else(|| {
+                    fail(
+                        40066,
+                        "$switch could not find a matching branch for an input, and no default \
+                         was specified.",
+                    )
+                })
+            }
+        }
+    }
+}
+
+struct Groups<'a> {
+    stage: &'a Group,
+    places: HashMap<GroupKey, usize>,
+    groups: Vec<(Bson, Vec<State>)>,
+    memory: Memory,
+}
+
+impl Groups<'_> {
+    fn add(&mut self, frame: Frame<'_>) -> Result<(), QueryError> {
+        let id = self.stage.by.key(frame)?;
+        let key = GroupKey::of(&id);
+        let place = match self.places.get(&key) {
+            Some(place) => *place,
+            None => {
+                self.memory.hold(GROUP_OVERHEAD + key.size())?;
+                self.memory.hold_value(&id)?;
+                let states = self
+                    .stage
+                    .accumulators
+                    .iter()
+                    .map(|accumulator| accumulator.start(&id, frame))
+                    .collect::<Result<_, _>>()?;
+                let place = self.groups.len();
+                self.groups.push((id, states));
+                self.places.insert(key, place);
+                place
+            }
+        };
+        let Some((_, states)) = self.groups.get_mut(place) else { return Ok(()) };
+        for (accumulator, state) in self.stage.accumulators.iter().zip(states) {
+            accumulator.add(state, frame, &mut self.memory)?;
+        }
+        Ok(())
+    }
+
+    /// The groups in the order their first documents came, buckets by their boundaries.
+    fn finish(mut self) -> Vec<Document> {
+        if matches!(self.stage.by, By::Bucket { .. }) {
+            self.groups.sort_by(|(left, _), (right, _)| compare(left, right));
+        }
+        let accumulators = &self.stage.accumulators;
+        let finish = |(id, states): (Bson, Vec<State>)| {
+            let mut document = Document::new();
+            document.insert("_id", id);
+            for (accumulator, state) in accumulators.iter().zip(states) {
+                document.insert(accumulator.field.as_str(), accumulator.finish(state));
+            }
+            document
+        };
+        self.groups.into_iter().map(finish).collect()
+    }
+}
+
+pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+    let run = run.clone();
+    deferred(move || {
+        let Stage::Group(group) = &*stage else { return Ok(Vec::new()) };
+        let mut groups = Groups {
+            stage: group,
+            places: HashMap::new(),
+            groups: Vec::new(),
+            memory: Memory::new("$group", run.memory_limit),
+        };
+        for document in input {
+            groups.add(Frame::new(&document?, &run.variables))?;
+        }
+        Ok(groups.finish())
+    })
+}

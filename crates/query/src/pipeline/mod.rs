@@ -1,0 +1,187 @@
+//! Aggregation pipelines: parsed once, run as a stream of documents.
+//!
+//! Owns the stages and how they follow each other. What they need from outside (other collections,
+//! statistics) comes through [`Environment`]; writing the result of `$out` and `$merge` is left to
+//! the caller, who finds what to do in [`Pipeline::output`]. A stage pulls from the one before it,
+//! one document at a time; stages that must see everything first (`$sort`, `$group`, …) keep what
+//! they hold under [`MAX_BLOCKING_BYTES`].
+//!
+//! ```text
+//! caller's documents ─▶ $match ─▶ $group ─▶ $sort ─▶ caller (or $out, by the caller)
+//!                                   ▲
+//!                Environment::read ─┘ only $lookup and $unionWith
+//! ```
+
+mod accumulator;
+mod bucket;
+mod count;
+mod facet;
+mod group;
+mod lookup;
+mod memory;
+mod output;
+mod parse;
+mod project;
+mod pushdown;
+mod redact;
+mod sample;
+mod sort;
+mod stage;
+mod system;
+mod unwind;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+
+pub use self::output::{Merge, Output, WhenMatched, WhenNotMatched};
+pub use self::pushdown::Pushdown;
+use self::stage::Stage;
+pub use self::system::SystemStage;
+use crate::error::QueryError;
+use crate::expression::{ParseContext, Variables};
+
+/// The most bytes a stage that must see everything first may hold.
+pub const MAX_BLOCKING_BYTES: usize = 100 * 1024 * 1024;
+
+/// The most stages of one pipeline.
+pub const MAX_STAGES: usize = 1000;
+
+/// The deepest nesting of pipelines in `$lookup`, `$facet` and `$unionWith`.
+pub const MAX_PIPELINE_DEPTH: usize = 20;
+
+/// A stream of documents. After an error nothing more comes.
+pub type Documents = Box<dyn Iterator<Item = Result<Document, QueryError>> + Send>;
+
+/// What stages need from outside.
+pub trait Environment: Send + Sync {
+    /// The documents of another collection, in no particular order. Every document that matches the
+    /// filter must be among them; those that do not may be left out, which is what an index is for.
+    /// A collection that does not exist is empty.
+    ///
+    /// # Errors
+    ///
+    /// If the collection cannot be read.
+    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError>;
+
+    /// The documents that a stage about the server itself starts from.
+    ///
+    /// # Errors
+    ///
+    /// If the stage is not available here.
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError>;
+}
+
+/// What a run of a pipeline shares.
+#[derive(Clone)]
+struct Run {
+    environment: Arc<dyn Environment>,
+    variables: Arc<Variables>,
+    memory_limit: usize,
+}
+
+/// A parsed pipeline.
+#[derive(Clone, Debug, Default)]
+pub struct Pipeline {
+    stages: Vec<Arc<Stage>>,
+}
+
+impl Pipeline {
+    /// Reads a pipeline whose expressions see these variables.
+    ///
+    /// # Errors
+    ///
+    /// If a stage is unknown, malformed, or in a place where it may not be.
+    pub fn parse(stages: &[Bson], variables: &Variables) -> Result<Self, QueryError> {
+        parse::parse(stages, variables, &ParseContext::of(variables))
+    }
+
+    /// Runs the pipeline over the caller's documents. A pipeline that does not read a collection
+    /// (see [`reads_collection`](Self::reads_collection)) ignores them.
+    pub fn run(
+        &self,
+        input: Documents,
+        environment: Arc<dyn Environment>,
+        variables: &Variables,
+    ) -> Documents {
+        self.run_within(input, environment, variables, MAX_BLOCKING_BYTES)
+    }
+
+    /// The same with another bound on the memory of each blocking stage.
+    pub fn run_within(
+        &self,
+        input: Documents,
+        environment: Arc<dyn Environment>,
+        variables: &Variables,
+        memory_limit: usize,
+    ) -> Documents {
+        let run = Run { environment, variables: Arc::new(variables.clone()), memory_limit };
+        Box::new(UntilError { documents: Some(self.chain(input, &run)) })
+    }
+
+    fn chain(&self, input: Documents, run: &Run) -> Documents {
+        self.stages.iter().fold(input, |documents, stage| Stage::run(stage, documents, run))
+    }
+
+    /// Whether the pipeline starts from the documents of its collection.
+    pub fn reads_collection(&self) -> bool {
+        !self.stages.first().is_some_and(|stage| stage.is_source())
+    }
+
+    /// The stage about the server itself that the pipeline starts from, if it does.
+    pub fn system_stage(&self) -> Option<&SystemStage> {
+        match self.stages.first().map(|stage| &**stage) {
+            Some(Stage::System(stage)) => Some(stage),
+            _ => None,
+        }
+    }
+
+    /// Where the result goes, if the pipeline ends in `$out` or `$merge`.
+    pub fn output(&self) -> Option<&Output> {
+        match self.stages.last().map(|stage| &**stage) {
+            Some(Stage::Output(output)) => Some(output),
+            _ => None,
+        }
+    }
+
+    /// Whether there is no stage.
+    pub fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+
+    /// The collections that the pipeline reads besides its own, each once.
+    pub fn other_collections(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for stage in &self.stages {
+            stage.other_collections(&mut names);
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Separates what an index can do: leading `$match`, `$sort`, `$skip` and `$limit`.
+    pub fn push_down(&self) -> Pushdown {
+        pushdown::split(self)
+    }
+}
+
+/// Ends a stream at its first error, so that no stage has to.
+struct UntilError {
+    documents: Option<Documents>,
+}
+
+impl Iterator for UntilError {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.documents.as_mut()?.next();
+        if !matches!(next, Some(Ok(_))) {
+            self.documents = None;
+        }
+        next
+    }
+}

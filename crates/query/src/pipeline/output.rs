@@ -1,0 +1,289 @@
+//! `$out` and `$merge`: what the caller is to do with the documents that come out.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+
+use super::{Environment, Pipeline};
+use crate::error::QueryError;
+use crate::expression::{Expression, ParseContext, Variables, fail};
+use crate::value::types::type_name_of;
+
+/// Where a pipeline's result goes.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// `$out`: replaces the collection with the result, all at once.
+    Out {
+        /// The database, if it is not that of the command.
+        database: Option<String>,
+        /// The collection.
+        collection: String,
+    },
+    /// `$merge`: document by document into the collection.
+    Merge(Merge),
+}
+
+/// A `$merge` stage.
+#[derive(Clone, Debug)]
+pub struct Merge {
+    /// The database, if it is not that of the command.
+    pub database: Option<String>,
+    /// The collection.
+    pub collection: String,
+    /// The fields that tell which existing document a new one meets; a unique index covers them.
+    pub on: Vec<String>,
+    /// What happens to an existing document.
+    pub when_matched: WhenMatched,
+    /// What happens to a new document that meets none.
+    pub when_not_matched: WhenNotMatched,
+    variables: Vec<(String, Expression)>,
+}
+
+/// What `$merge` does to an existing document.
+#[derive(Clone, Debug)]
+pub enum WhenMatched {
+    /// The new document takes its place.
+    Replace,
+    /// It stays.
+    KeepExisting,
+    /// The fields of the new document are put into it.
+    Merge,
+    /// The command fails.
+    Fail,
+    /// It goes through a pipeline that sees the new document as `$$new`.
+    Pipeline(Pipeline),
+}
+
+/// What `$merge` does with a new document that meets no existing one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenNotMatched {
+    /// It is inserted.
+    Insert,
+    /// It is dropped.
+    Discard,
+    /// The command fails.
+    Fail,
+}
+
+impl Output {
+    pub(super) fn parse_out(spec: &Bson) -> Result<Self, QueryError> {
+        let (database, collection) = match spec {
+            Bson::String(collection) => (None, collection.clone()),
+            Bson::Document(spec) => match (spec.get("db"), spec.get("coll")) {
+                (Some(Bson::String(database)), Some(Bson::String(collection))) => {
+                    (Some(database.clone()), collection.clone())
+                }
+                _ => {
+                    return Err(fail(
+                        16994,
+                        "If an object is passed to $out it must have exactly 2 fields: 'db' and \
+                         'coll'",
+                    ));
+                }
+            },
+            other => {
+                return Err(fail(
+                    16990,
+                    format!(
+                        "$out only supports a string or object argument, but found {}",
+                        type_name_of(other)
+                    ),
+                ));
+            }
+        };
+        if collection.is_empty() {
+            return Err(fail(73, "Invalid $out target: the collection has no name"));
+        }
+        Ok(Self::Out { database, collection })
+    }
+}
+
+impl Merge {
+    pub(super) fn parse(
+        spec: &Bson,
+        variables: &Variables,
+        context: &ParseContext,
+    ) -> Result<Self, QueryError> {
+        let whole = match spec {
+            Bson::String(_) => {
+                let mut whole = Document::new();
+                whole.insert("into", spec.clone());
+                whole
+            }
+            Bson::Document(spec) => spec.clone(),
+            other => {
+                return Err(fail(
+                    51182,
+                    format!(
+                        "$merge only supports a string or object argument, not {}",
+                        type_name_of(other)
+                    ),
+                ));
+            }
+        };
+        const KNOWN: [&str; 5] = ["into", "on", "let", "whenMatched", "whenNotMatched"];
+        if let Some(unknown) = whole.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+            return Err(fail(40415, format!("BSON field '$merge.{unknown}' is an unknown field.")));
+        }
+        let (database, collection) = target(whole.get("into"))?;
+        let lets = read_variables(whole.get("let"), context)?;
+        let inner =
+            lets.iter().fold(context.clone(), |context, (name, _)| context.with_variable(name));
+        Ok(Self {
+            database,
+            collection,
+            on: fields(whole.get("on"))?,
+            when_matched: when_matched(whole.get("whenMatched"), variables, &inner)?,
+            when_not_matched: when_not_matched(whole.get("whenNotMatched"))?,
+            variables: lets,
+        })
+    }
+
+    /// What an existing document becomes when a new one meets it; `None` if it stays as it is.
+    /// Not for [`WhenMatched::Fail`], which the caller reports.
+    ///
+    /// # Errors
+    ///
+    /// If an expression of the inner pipeline fails.
+    pub fn combine(
+        &self,
+        existing: &Document,
+        new: &Document,
+        environment: &Arc<dyn Environment>,
+        variables: &Variables,
+    ) -> Result<Option<Document>, QueryError> {
+        match &self.when_matched {
+            WhenMatched::KeepExisting | WhenMatched::Fail => Ok(None),
+            WhenMatched::Replace => Ok(Some(new.clone())),
+            WhenMatched::Merge => {
+                let mut merged = existing.clone();
+                merged.extend(new.clone());
+                Ok(Some(merged))
+            }
+            WhenMatched::Pipeline(pipeline) => {
+                let mut inner = variables.clone();
+                for (name, expression) in &self.variables {
+                    match expression.evaluate(new, variables)? {
+                        Some(value) => inner.set(name.as_str(), value),
+                        None => inner.set_missing(name.as_str()),
+                    }
+                }
+                let input = Box::new(std::iter::once(Ok(existing.clone())));
+                pipeline.run(input, Arc::clone(environment), &inner).next().transpose()
+            }
+        }
+    }
+}
+
+fn target(into: Option<&Bson>) -> Result<(Option<String>, String), QueryError> {
+    match into {
+        Some(Bson::String(collection)) if !collection.is_empty() => Ok((None, collection.clone())),
+        Some(Bson::Document(into)) => match (into.get("db"), into.get("coll")) {
+            (Some(Bson::String(database)), Some(Bson::String(collection))) => {
+                Ok((Some(database.clone()), collection.clone()))
+            }
+            (None, Some(Bson::String(collection))) => Ok((None, collection.clone())),
+            _ => Err(fail(51178, "$merge 'into' field must specify a 'coll' that is not empty")),
+        },
+        _ => Err(fail(
+            51178,
+            "$merge 'into' field must specify a collection: a string or { db, coll }",
+        )),
+    }
+}
+
+fn fields(on: Option<&Bson>) -> Result<Vec<String>, QueryError> {
+    let names = match on {
+        None => return Ok(vec!["_id".to_owned()]),
+        Some(Bson::Array(names)) if names.is_empty() => {
+            return Err(fail(
+                51187,
+                "If explicitly specifying $merge 'on', must include at least one field",
+            ));
+        }
+        Some(Bson::Array(names)) => names.as_slice(),
+        Some(single) => std::slice::from_ref(single),
+    };
+    let mut fields: Vec<String> = Vec::with_capacity(names.len());
+    for name in names {
+        let Bson::String(name) = name else {
+            return Err(fail(
+                51134,
+                format!(
+                    "$merge 'on' array elements must be strings, but found {}",
+                    type_name_of(name)
+                ),
+            ));
+        };
+        if fields.contains(name) {
+            return Err(fail(31465, format!("Found a duplicate field '{name}'")));
+        }
+        fields.push(name.clone());
+    }
+    Ok(fields)
+}
+
+fn read_variables(
+    spec: Option<&Bson>,
+    context: &ParseContext,
+) -> Result<Vec<(String, Expression)>, QueryError> {
+    let whole = Bson::String("$$ROOT".to_owned());
+    let mut variables = Vec::new();
+    if let Some(Bson::Document(spec)) = spec {
+        for (name, value) in spec {
+            crate::expression::check_variable_name(name)?;
+            variables.push((name.clone(), Expression::parse(value, context)?));
+        }
+    } else if spec.is_some() {
+        return Err(fail(14, "$merge 'let' must be an object"));
+    }
+    if !variables.iter().any(|(name, _)| name == "new") {
+        variables.push(("new".to_owned(), Expression::parse(&whole, context)?));
+    }
+    Ok(variables)
+}
+
+fn when_matched(
+    mode: Option<&Bson>,
+    variables: &Variables,
+    context: &ParseContext,
+) -> Result<WhenMatched, QueryError> {
+    match mode {
+        None => Ok(WhenMatched::Merge),
+        Some(Bson::String(mode)) => match mode.as_str() {
+            "replace" => Ok(WhenMatched::Replace),
+            "keepExisting" => Ok(WhenMatched::KeepExisting),
+            "merge" => Ok(WhenMatched::Merge),
+            "fail" => Ok(WhenMatched::Fail),
+            other => Err(fail(
+                2,
+                format!(
+                    "Enumeration value '{other}' for field 'whenMatched' is not a valid value."
+                ),
+            )),
+        },
+        Some(Bson::Array(stages)) => {
+            super::parse::update_pipeline(stages, variables, context).map(WhenMatched::Pipeline)
+        }
+        Some(other) => Err(fail(
+            51191,
+            format!(
+                "$merge 'whenMatched' field must be either a string or an array, but found {}",
+                type_name_of(other)
+            ),
+        )),
+    }
+}
+
+fn when_not_matched(mode: Option<&Bson>) -> Result<WhenNotMatched, QueryError> {
+    match mode {
+        None => Ok(WhenNotMatched::Insert),
+        Some(Bson::String(mode)) if mode == "insert" => Ok(WhenNotMatched::Insert),
+        Some(Bson::String(mode)) if mode == "discard" => Ok(WhenNotMatched::Discard),
+        Some(Bson::String(mode)) if mode == "fail" => Ok(WhenNotMatched::Fail),
+        Some(other) => Err(fail(
+            2,
+            format!("Enumeration value {other} for field 'whenNotMatched' is not a valid value."),
+        )),
+    }
+}

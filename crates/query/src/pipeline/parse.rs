@@ -1,0 +1,528 @@
+//! Reading pipelines: stage by stage, with the rules about which stage may stand where.
+
+use bson::{Bson, Document};
+
+use super::bucket::{self, BucketAuto};
+use super::facet::UnionWith;
+use super::group::Group;
+use super::lookup::Lookup;
+use super::output::{Merge, Output};
+use super::project::{AddFields, Projection};
+use super::pushdown::optimise;
+use super::sort::SortStage;
+use super::stage::Stage;
+use super::system::SystemStage;
+use super::unwind::Unwind;
+use super::{MAX_PIPELINE_DEPTH, MAX_STAGES, Pipeline};
+use crate::error::QueryError;
+use crate::expression::operators::as_i64;
+use crate::expression::{
+    Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name, fail,
+};
+use crate::matcher::Matcher;
+use crate::value::types::type_name_of;
+
+/// Reads a pipeline of a command.
+pub(super) fn parse(
+    stages: &[Bson],
+    variables: &Variables,
+    context: &ParseContext,
+) -> Result<Pipeline, QueryError> {
+    Reader { variables, context: context.clone(), place: Place::Command, depth: 0 }.pipeline(stages)
+}
+
+/// Reads a pipeline that changes one document.
+pub(super) fn update_pipeline(
+    stages: &[Bson],
+    variables: &Variables,
+    context: &ParseContext,
+) -> Result<Pipeline, QueryError> {
+    Reader { variables, context: context.clone(), place: Place::Update, depth: 0 }.pipeline(stages)
+}
+
+/// Where a pipeline stands, which decides what may be in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Command,
+    Facet,
+    Lookup,
+    Union,
+    Update,
+}
+
+struct Reader<'a> {
+    variables: &'a Variables,
+    context: ParseContext,
+    place: Place,
+    depth: usize,
+}
+
+impl Reader<'_> {
+    fn pipeline(&self, stages: &[Bson]) -> Result<Pipeline, QueryError> {
+        if stages.len() > MAX_STAGES {
+            return Err(fail(
+                7749501,
+                format!("Pipeline length must be no longer than {MAX_STAGES} stages"),
+            ));
+        }
+        if self.depth > MAX_PIPELINE_DEPTH {
+            return Err(fail(
+                43,
+                format!(
+                    "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_PIPELINE_DEPTH}"
+                ),
+            ));
+        }
+        let mut read = Vec::with_capacity(stages.len());
+        for (position, stage) in stages.iter().enumerate() {
+            let Bson::Document(stage) = stage else {
+                return Err(fail(14, "Each element of the 'pipeline' array must be an object"));
+            };
+            let mut fields = stage.iter();
+            let (Some((name, spec)), None) = (fields.next(), fields.next()) else {
+                return Err(fail(
+                    40323,
+                    "A pipeline stage specification object must contain exactly one field.",
+                ));
+            };
+            self.check_place(name, position, stages.len())?;
+            self.stage(name, spec, &mut read)?;
+        }
+        Ok(Pipeline { stages: optimise(read) })
+    }
+
+    fn check_place(&self, name: &str, position: usize, count: usize) -> Result<(), QueryError> {
+        const CHANGING: [&str; 6] =
+            ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
+        let output = matches!(name, "$out" | "$merge");
+        let first = name == "$documents" || SystemStage::of(name, &Document::new()).is_some();
+        match self.place {
+            Place::Facet if output || first || name == "$facet" => {
+                return Err(fail(
+                    40600,
+                    format!("{name} is not allowed to be used within a $facet stage"),
+                ));
+            }
+            Place::Lookup if output => {
+                return Err(fail(
+                    51047,
+                    format!("{name} is not allowed within a $lookup's sub-pipeline"),
+                ));
+            }
+            Place::Union if output => {
+                return Err(fail(
+                    31441,
+                    format!("{name} is not allowed within a $unionWith's sub-pipeline"),
+                ));
+            }
+            Place::Update if !CHANGING.contains(&name) => {
+                return Err(fail(72, format!("{name} is not allowed to be used within an update")));
+            }
+            _ => {}
+        }
+        if first && position > 0 {
+            return Err(fail(
+                40602,
+                format!("{name} is only valid as the first stage in a pipeline"),
+            ));
+        }
+        if output && position + 1 < count {
+            return Err(fail(40601, format!("{name} can only be the final stage in the pipeline")));
+        }
+        Ok(())
+    }
+
+    fn stage(&self, name: &str, spec: &Bson, read: &mut Vec<Stage>) -> Result<(), QueryError> {
+        let context = &self.context;
+        let stage = match name {
+            "$match" => self.match_stage(spec)?,
+            "$project" => Stage::Project(Projection::parse(spec, context)?),
+            "$addFields" | "$set" => Stage::AddFields(AddFields::parse(name, spec, context)?),
+            "$unset" => Stage::Project(Projection::unset(spec)?),
+            "$group" => Stage::Group(Group::parse(spec, context)?),
+            "$sort" => Stage::Sort(SortStage::parse(spec)?),
+            "$limit" => Stage::Limit(limit(spec)?),
+            "$skip" => Stage::Skip(skip(spec)?),
+            "$count" => Stage::Count(count_field(spec)?),
+            "$unwind" => Stage::Unwind(Unwind::parse(spec)?),
+            "$lookup" => Stage::Lookup(self.lookup(spec)?),
+            "$facet" => Stage::Facet(self.facet(spec)?),
+            "$bucket" => Stage::Group(bucket::parse(spec, context)?),
+            "$bucketAuto" => Stage::BucketAuto(BucketAuto::parse(spec, context)?),
+            "$sortByCount" => return self.sort_by_count(spec, read),
+            "$replaceRoot" => self.replace_root(spec)?,
+            "$replaceWith" => Stage::ReplaceRoot {
+                expression: Expression::parse(spec, context)?,
+                stage: "$replaceWith",
+            },
+            "$sample" => Stage::Sample(sample_size(spec)?),
+            "$unionWith" => Stage::UnionWith(self.union_with(spec)?),
+            "$redact" => Stage::Redact(Expression::parse(spec, &context.clone().for_redact())?),
+            "$documents" => Stage::Documents(Expression::parse(spec, context)?),
+            "$out" => Stage::Output(Output::parse_out(spec)?),
+            "$merge" => Stage::Output(Output::Merge(Merge::parse(spec, self.variables, context)?)),
+            _ => match (SystemStage::of(name, &Document::new()), spec) {
+                (Some(_), Bson::Document(options)) => {
+                    Stage::System(SystemStage::of(name, options).ok_or_else(|| unknown(name))?)
+                }
+                (Some(_), other) => {
+                    return Err(fail(
+                        9,
+                        format!("{name} options must be an object, found {}", type_name_of(other)),
+                    ));
+                }
+                (None, _) => return Err(unknown(name)),
+            },
+        };
+        read.push(stage);
+        Ok(())
+    }
+
+    fn match_stage(&self, spec: &Bson) -> Result<Stage, QueryError> {
+        let Bson::Document(query) = spec else {
+            return Err(fail(15959, "the match filter must be an expression in an object"));
+        };
+        let compiler = Compiler::within(self.variables.clone(), self.context.clone());
+        let matcher = Matcher::parse_with(query, &compiler)?;
+        Ok(Stage::Match { computes: mentions_expression(query), query: query.clone(), matcher })
+    }
+
+    /// A reader for a pipeline inside this one.
+    fn inner(&self, place: Place, context: ParseContext) -> Self {
+        // Whatever is in a facet stays under the rules of facets.
+        let place = if self.place == Place::Facet { Place::Facet } else { place };
+        Self { variables: self.variables, context, place, depth: self.depth + 1 }
+    }
+
+    fn inner_pipeline(
+        &self,
+        owner: &str,
+        spec: &Bson,
+        place: Place,
+        context: ParseContext,
+    ) -> Result<Pipeline, QueryError> {
+        match spec {
+            Bson::Array(stages) => self.inner(place, context).pipeline(stages),
+            other => Err(fail(
+                14,
+                format!(
+                    "{owner} argument 'pipeline' must be an array, but found {}",
+                    type_name_of(other)
+                ),
+            )),
+        }
+    }
+
+    fn lookup(&self, spec: &Bson) -> Result<Lookup, QueryError> {
+        const FAILED_TO_PARSE: i32 = 9;
+        let Bson::Document(spec) = spec else {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                format!(
+                    "the $lookup specification must be an Object, but found {}",
+                    type_name_of(spec)
+                ),
+            ));
+        };
+        const KNOWN: [&str; 6] = ["from", "as", "localField", "foreignField", "let", "pipeline"];
+        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+            return Err(fail(FAILED_TO_PARSE, format!("unknown argument to $lookup: {unknown}")));
+        }
+        let text = |name: &str| match spec.get(name) {
+            None => Ok(None),
+            Some(Bson::String(text)) => Ok(Some(text.as_str())),
+            Some(other) => Err(fail(
+                FAILED_TO_PARSE,
+                format!(
+                    "$lookup argument '{name}: {other}' must be a string, is type {}",
+                    type_name_of(other)
+                ),
+            )),
+        };
+        let into = text("as")?
+            .ok_or_else(|| fail(FAILED_TO_PARSE, "must specify 'as' field for a $lookup"))?;
+        let equality = match (text("localField")?, text("foreignField")?) {
+            (Some(local), Some(foreign)) => {
+                FieldPath::parse(foreign)?;
+                Some((FieldPath::parse(local)?, foreign.to_owned()))
+            }
+            (None, None) => None,
+            _ => {
+                return Err(fail(
+                    FAILED_TO_PARSE,
+                    "$lookup requires both or neither of 'localField' and 'foreignField' to be \
+                     specified",
+                ));
+            }
+        };
+        if equality.is_none() && !spec.contains_key("pipeline") {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                "$lookup requires either 'pipeline' or both 'localField' and 'foreignField' to be \
+                 specified",
+            ));
+        }
+        let variables = self.lookup_variables(spec)?;
+        let context = variables
+            .iter()
+            .fold(self.context.clone(), |context, (name, _)| context.with_variable(name));
+        let pipeline = spec
+            .get("pipeline")
+            .map(|spec| self.inner_pipeline("$lookup", spec, Place::Lookup, context))
+            .transpose()?;
+        let from = text("from")?.map(str::to_owned);
+        if from.is_none() && pipeline.as_ref().is_none_or(Pipeline::reads_collection) {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                "must specify 'from' field for a $lookup whose pipeline does not start with \
+                 $documents",
+            ));
+        }
+        Ok(Lookup { from, into: FieldPath::parse(into)?, equality, variables, pipeline })
+    }
+
+    fn lookup_variables(&self, spec: &Document) -> Result<Vec<(String, Expression)>, QueryError> {
+        let variables = match spec.get("let") {
+            None => return Ok(Vec::new()),
+            Some(Bson::Document(variables)) => variables,
+            Some(other) => {
+                return Err(fail(
+                    9,
+                    format!(
+                        "$lookup argument 'let' must be an object, is type {}",
+                        type_name_of(other)
+                    ),
+                ));
+            }
+        };
+        if !spec.contains_key("pipeline") {
+            return Err(fail(9, "$lookup with a 'let' argument must also specify 'pipeline'"));
+        }
+        variables
+            .iter()
+            .map(|(name, value)| {
+                check_variable_name(name)?;
+                Ok((name.clone(), Expression::parse(value, &self.context)?))
+            })
+            .collect()
+    }
+
+    fn union_with(&self, spec: &Bson) -> Result<UnionWith, QueryError> {
+        let (collection, stages) = match spec {
+            Bson::String(collection) => (Some(collection.clone()), None),
+            Bson::Document(spec) => {
+                const KNOWN: [&str; 2] = ["coll", "pipeline"];
+                if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+                    return Err(fail(
+                        40415,
+                        format!("BSON field '$unionWith.{unknown}' is an unknown field."),
+                    ));
+                }
+                let collection = match spec.get("coll") {
+                    None => None,
+                    Some(Bson::String(collection)) => Some(collection.clone()),
+                    Some(other) => {
+                        return Err(fail(
+                            14,
+                            format!(
+                                "BSON field '$unionWith.coll' is the wrong type '{}', expected \
+                                 type 'string'",
+                                type_name_of(other)
+                            ),
+                        ));
+                    }
+                };
+                (collection, spec.get("pipeline"))
+            }
+            other => {
+                return Err(fail(
+                    9,
+                    format!(
+                        "the $unionWith stage specification must be an object or string, but \
+                         found {}",
+                        type_name_of(other)
+                    ),
+                ));
+            }
+        };
+        let pipeline = match stages {
+            None => Pipeline::default(),
+            Some(stages) => {
+                self.inner_pipeline("$unionWith", stages, Place::Union, self.context.clone())?
+            }
+        };
+        if collection.is_none() && pipeline.reads_collection() {
+            return Err(fail(
+                9,
+                "$unionWith stage without explicit collection must have a pipeline with \
+                 $documents as first stage",
+            ));
+        }
+        Ok(UnionWith { collection, pipeline })
+    }
+
+    fn facet(&self, spec: &Bson) -> Result<Vec<(String, Pipeline)>, QueryError> {
+        let facets = match spec {
+            Bson::Document(facets) if !facets.is_empty() => facets,
+            other => {
+                return Err(fail(
+                    40169,
+                    format!(
+                        "the $facet specification must be a non-empty object, but found: {other}"
+                    ),
+                ));
+            }
+        };
+        facets
+            .iter()
+            .map(|(name, stages)| {
+                FieldPath::parse(name)?;
+                let Bson::Array(stages) = stages else {
+                    return Err(fail(
+                        40170,
+                        format!(
+                            "arguments to $facet must be arrays, {name} is type {}",
+                            type_name_of(stages)
+                        ),
+                    ));
+                };
+                let reader = self.inner(Place::Facet, self.context.clone());
+                Ok((name.clone(), reader.pipeline(stages)?))
+            })
+            .collect()
+    }
+
+    fn replace_root(&self, spec: &Bson) -> Result<Stage, QueryError> {
+        let Bson::Document(spec) = spec else {
+            return Err(fail(
+                40229,
+                format!(
+                    "expected an object as specification for $replaceRoot stage, got {}",
+                    type_name_of(spec)
+                ),
+            ));
+        };
+        if let Some(unknown) = spec.keys().find(|key| *key != "newRoot") {
+            return Err(fail(
+                40230,
+                format!("unrecognized option to $replaceRoot stage: {unknown}"),
+            ));
+        }
+        let Some(root) = spec.get("newRoot") else {
+            return Err(fail(40231, "no newRoot specified for the $replaceRoot stage"));
+        };
+        let expression = Expression::parse(root, &self.context)?;
+        Ok(Stage::ReplaceRoot { expression, stage: "$replaceRoot" })
+    }
+
+    /// A `$group` that counts, and a `$sort` by the counts.
+    fn sort_by_count(&self, spec: &Bson, read: &mut Vec<Stage>) -> Result<(), QueryError> {
+        match spec {
+            Bson::String(text) if text.starts_with('$') => {}
+            Bson::String(_) => {
+                return Err(fail(
+                    40148,
+                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object",
+                ));
+            }
+            Bson::Document(fields)
+                if fields.keys().next().is_some_and(|key| key.starts_with('$')) => {}
+            Bson::Document(_) => {
+                return Err(fail(
+                    40147,
+                    "the sortByCount field must be defined as a $-prefixed path or an expression inside an object",
+                ));
+            }
+            _ => {
+                return Err(fail(
+                    40149,
+                    "the sortByCount field must be specified as a string or as an object",
+                ));
+            }
+        }
+        let group = bson::doc! { "_id": spec.clone(), "count": { "$sum": 1 } };
+        read.push(Stage::Group(Group::parse(&Bson::Document(group), &self.context)?));
+        read.push(Stage::Sort(SortStage::parse(&bson::bson!({ "count": -1 }))?));
+        Ok(())
+    }
+}
+
+fn unknown(name: &str) -> QueryError {
+    fail(40324, format!("Unrecognized pipeline stage name: '{name}'"))
+}
+
+/// Whether a query has expressions in it, whose variables are known only when it runs.
+fn mentions_expression(query: &Document) -> bool {
+    query.iter().any(|(name, value)| name == "$expr" || value_mentions_expression(value))
+}
+
+fn value_mentions_expression(value: &Bson) -> bool {
+    match value {
+        Bson::Document(document) => mentions_expression(document),
+        Bson::Array(elements) => elements.iter().any(value_mentions_expression),
+        _ => false,
+    }
+}
+
+fn limit(spec: &Bson) -> Result<u64, QueryError> {
+    let number = as_i64(spec).filter(|number| *number >= 0).ok_or_else(|| {
+        fail(
+            5107201,
+            format!("invalid argument to $limit stage: Expected a non-negative number in: $limit: {spec}"),
+        )
+    })?;
+    match u64::try_from(number) {
+        Ok(limit) if limit > 0 => Ok(limit),
+        _ => Err(fail(15958, "the limit must be positive")),
+    }
+}
+
+fn skip(spec: &Bson) -> Result<u64, QueryError> {
+    as_i64(spec).and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
+        fail(
+            5107200,
+            format!(
+                "invalid argument to $skip stage: Expected a non-negative number in: $skip: {spec}"
+            ),
+        )
+    })
+}
+
+fn count_field(spec: &Bson) -> Result<String, QueryError> {
+    let Bson::String(field) = spec else {
+        return Err(fail(40156, "the count field must be a non-empty string"));
+    };
+    if field.is_empty() {
+        return Err(fail(40157, "the count field must be a non-empty string"));
+    }
+    if field.starts_with('$') {
+        return Err(fail(40158, "the count field cannot be a $-prefixed path"));
+    }
+    if field.contains('\0') {
+        return Err(fail(40159, "the count field cannot contain a null byte"));
+    }
+    if field.contains('.') {
+        return Err(fail(40160, "the count field cannot contain '.'"));
+    }
+    Ok(field.clone())
+}
+
+fn sample_size(spec: &Bson) -> Result<u64, QueryError> {
+    let Bson::Document(spec) = spec else {
+        return Err(fail(28745, "the $sample stage specification must be an object"));
+    };
+    if let Some(unknown) = spec.keys().find(|key| *key != "size") {
+        return Err(fail(28748, format!("unrecognized option to $sample: {unknown}")));
+    }
+    let Some(size) = spec.get("size") else {
+        return Err(fail(28749, "$sample stage must specify a size"));
+    };
+    let Some(number) = crate::value::Number::from_value(size) else {
+        return Err(fail(28746, "size argument to $sample must be a number"));
+    };
+    let number = number.to_i64_truncated().unwrap_or(0);
+    match u64::try_from(number) {
+        Ok(size) if size > 0 => Ok(size),
+        _ => Err(fail(28747, "size argument to $sample must be a positive integer")),
+    }
+}

@@ -1,0 +1,230 @@
+//! One stage of a pipeline, and how it is put behind the documents of the one before.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+
+use super::bucket::BucketAuto;
+use super::facet::{self, UnionWith};
+use super::group::{self, Group};
+use super::lookup::{self, Lookup};
+use super::output::Output;
+use super::project::{AddFields, Projection};
+use super::redact;
+use super::sample;
+use super::sort::{self, SortStage};
+use super::system::SystemStage;
+use super::unwind::{self, Unwind};
+use super::{Documents, Pipeline, Run, bucket, count};
+use crate::error::QueryError;
+use crate::expression::{Compiler, Expression, Frame, Operand, fail};
+use crate::matcher::Matcher;
+
+/// A stage, ready to run.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    Match {
+        query: Document,
+        matcher: Matcher,
+        /// Whether expressions are in it, which see the variables of the run.
+        computes: bool,
+    },
+    Project(Projection),
+    AddFields(AddFields),
+    ReplaceRoot {
+        expression: Expression,
+        stage: &'static str,
+    },
+    Redact(Expression),
+    Limit(u64),
+    Skip(u64),
+    Count(String),
+    Unwind(Unwind),
+    Sort(SortStage),
+    Group(Group),
+    BucketAuto(BucketAuto),
+    Sample(u64),
+    Lookup(Lookup),
+    UnionWith(UnionWith),
+    Facet(Vec<(String, Pipeline)>),
+    Documents(Expression),
+    System(SystemStage),
+    Output(Output),
+}
+
+impl Stage {
+    /// Whether the stage starts a pipeline and reads no collection.
+    pub(super) fn is_source(&self) -> bool {
+        matches!(self, Self::Documents(_) | Self::System(_))
+    }
+
+    /// Puts the stage behind the documents that it works on.
+    pub(super) fn run(stage: &Arc<Self>, input: Documents, run: &Run) -> Documents {
+        let shared = Arc::clone(stage);
+        match &**stage {
+            Self::Match { query, computes: true, .. } => {
+                let compiler = Compiler::new((*run.variables).clone());
+                match Matcher::parse_with(query, &compiler) {
+                    Ok(matcher) => filtered(matcher, input),
+                    Err(error) => failed(error),
+                }
+            }
+            Self::Match { matcher, .. } => filtered(matcher.clone(), input),
+            Self::Project(_) | Self::AddFields(_) | Self::ReplaceRoot { .. } | Self::Redact(_) => {
+                let run = run.clone();
+                Box::new(input.filter_map(move |document| {
+                    document.and_then(|document| shared.apply(document, &run)).transpose()
+                }))
+            }
+            Self::Limit(limit) => limited(input, *limit),
+            Self::Skip(skip) => Box::new(Skipped { input, left: *skip }),
+            Self::Count(field) => count::run(field.clone(), input),
+            Self::Unwind(unwind) => unwind::run(unwind.clone(), input),
+            Self::Sort(_) => sort::run(shared, input, run),
+            Self::Group(_) => group::run(shared, input, run),
+            Self::BucketAuto(_) => bucket::run(shared, input, run),
+            Self::Sample(size) => sample::run(*size, input, run),
+            Self::Lookup(_) => lookup::run(shared, input, run),
+            Self::UnionWith(_) => facet::run_union(shared, input, run),
+            Self::Facet(_) => facet::run_facet(shared, input, run),
+            Self::Documents(expression) => literal_documents(expression, run),
+            Self::System(system) => match run.environment.system(system) {
+                Ok(documents) => Box::new(documents.into_iter().map(Ok)),
+                Err(error) => failed(error),
+            },
+            // The caller writes what comes out.
+            Self::Output(_) => input,
+        }
+    }
+
+    /// What one document becomes; `None` if it is dropped. Only for stages without memory.
+    fn apply(&self, document: Document, run: &Run) -> Result<Option<Document>, QueryError> {
+        match self {
+            Self::Project(projection) => projection.apply(document, &run.variables).map(Some),
+            Self::AddFields(fields) => fields.apply(document, &run.variables).map(Some),
+            Self::ReplaceRoot { expression, stage } => {
+                let root = expression.operand(Frame::new(&document, &run.variables))?;
+                replaced(&document, root, stage).map(Some)
+            }
+            Self::Redact(expression) => redact::apply(expression, &document, &run.variables),
+            _ => Ok(Some(document)),
+        }
+    }
+
+    pub(super) fn other_collections<'a>(&'a self, names: &mut Vec<&'a str>) {
+        let mut inner = |pipeline: &'a Pipeline| names.extend(pipeline.other_collections());
+        match self {
+            Self::Lookup(lookup) => {
+                if let Some(pipeline) = &lookup.pipeline {
+                    inner(pipeline);
+                }
+                names.extend(lookup.from.as_deref());
+            }
+            Self::UnionWith(union) => {
+                inner(&union.pipeline);
+                names.extend(union.collection.as_deref());
+            }
+            Self::Facet(facets) => facets.iter().for_each(|(_, pipeline)| inner(pipeline)),
+            _ => {}
+        }
+    }
+}
+
+/// A stream of nothing but an error.
+pub(super) fn failed(error: QueryError) -> Documents {
+    Box::new(std::iter::once(Err(error)))
+}
+
+/// A stream whose documents are made when the first is asked for.
+pub(super) fn deferred(
+    make: impl FnOnce() -> Result<Vec<Document>, QueryError> + Send + 'static,
+) -> Documents {
+    let made = std::iter::once_with(make).flat_map(|made| -> Documents {
+        match made {
+            Ok(documents) => Box::new(documents.into_iter().map(Ok)),
+            Err(error) => failed(error),
+        }
+    });
+    Box::new(made)
+}
+
+fn filtered(matcher: Matcher, input: Documents) -> Documents {
+    Box::new(input.filter_map(move |document| match document {
+        Ok(document) => {
+            matcher.matches(&document).map(|found| found.then_some(document)).transpose()
+        }
+        Err(error) => Some(Err(error)),
+    }))
+}
+
+fn replaced(document: &Document, root: Operand<'_>, stage: &str) -> Result<Document, QueryError> {
+    let kind = root.type_name();
+    match root.into_bson() {
+        Some(Bson::Document(root)) => Ok(root),
+        other => {
+            let field = if stage == "$replaceRoot" {
+                "'newRoot' expression "
+            } else {
+                "'replacement document' "
+            };
+            Err(fail(
+                40228,
+                format!(
+                    "{field} must evaluate to an object, but resulting value was: {}. Type of \
+                     resulting value: '{kind}'. Input document: {document}",
+                    other.map_or("MISSING".to_owned(), |value| value.to_string())
+                ),
+            ))
+        }
+    }
+}
+
+fn limited(input: Documents, limit: u64) -> Documents {
+    let mut left = limit;
+    let mut input = input;
+    // Asks for nothing more once the limit is reached, so that whatever is behind can stop too.
+    Box::new(std::iter::from_fn(move || {
+        if left == 0 {
+            return None;
+        }
+        left -= 1;
+        input.next()
+    }))
+}
+
+/// Leaves out the first documents, but no error among them.
+struct Skipped {
+    input: Documents,
+    left: u64,
+}
+
+impl Iterator for Skipped {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.left > 0 {
+            self.left -= 1;
+            match self.input.next() {
+                Some(Ok(_)) => {}
+                other => return other,
+            }
+        }
+        self.input.next()
+    }
+}
+
+fn literal_documents(expression: &Expression, run: &Run) -> Documents {
+    let value = match expression.evaluate(&Document::new(), &run.variables) {
+        Ok(value) => value,
+        Err(error) => return failed(error),
+    };
+    let Some(Bson::Array(elements)) = value else {
+        return failed(fail(5858203, "an array is expected as the argument of $documents"));
+    };
+    Box::new(elements.into_iter().map(|element| match element {
+        Bson::Document(document) => Ok(document),
+        other => {
+            Err(fail(40228, format!("$documents: each element must be an object, found {other}")))
+        }
+    }))
+}

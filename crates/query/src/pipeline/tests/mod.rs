@@ -1,0 +1,91 @@
+//! Behaviour of stages, over documents and collections held in memory.
+
+mod grouping;
+mod joining;
+mod planning;
+mod properties;
+mod shaping;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+
+use super::{Documents, Environment, MAX_BLOCKING_BYTES, Pipeline, SystemStage};
+use crate::error::QueryError;
+use crate::expression::Variables;
+
+/// Collections held in memory; one called `broken` cannot be read.
+#[derive(Default)]
+struct Collections(BTreeMap<String, Vec<Document>>);
+
+impl Environment for Collections {
+    fn read(&self, collection: &str, _filter: Option<&Document>) -> Result<Documents, QueryError> {
+        if collection == "broken" {
+            return Err(QueryError::bad_value("the collection is broken"));
+        }
+        let documents = self.0.get(collection).cloned().unwrap_or_default();
+        Ok(Box::new(documents.into_iter().map(Ok)))
+    }
+
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+        match stage {
+            SystemStage::IndexStats => Ok(vec![doc! { "name": "_id_" }]),
+            other => Err(QueryError::location(40602, format!("no {} here", other.name()))),
+        }
+    }
+}
+
+fn environment() -> Arc<dyn Environment> {
+    let mut collections = BTreeMap::new();
+    collections.insert(
+        "stock".to_owned(),
+        vec![
+            doc! { "_id": 1, "sku": "a", "count": 10, "tags": ["x", "y"] },
+            doc! { "_id": 2, "sku": "b", "count": 20 },
+            doc! { "_id": 3, "count": 30 },
+        ],
+    );
+    Arc::new(Collections(collections))
+}
+
+fn array(stages: Bson) -> Vec<Bson> {
+    match stages {
+        Bson::Array(stages) => stages,
+        single => vec![single],
+    }
+}
+
+fn run_within(
+    stages: Bson,
+    input: Vec<Document>,
+    memory_limit: usize,
+) -> Result<Vec<Document>, QueryError> {
+    let variables = Variables::new(11).with_variable("given", Bson::Int32(5));
+    let pipeline = Pipeline::parse(&array(stages), &variables)?;
+    let input = Box::new(input.into_iter().map(Ok));
+    pipeline.run_within(input, environment(), &variables, memory_limit).collect()
+}
+
+fn try_run(stages: Bson, input: Vec<Document>) -> Result<Vec<Document>, QueryError> {
+    run_within(stages, input, MAX_BLOCKING_BYTES)
+}
+
+#[track_caller]
+fn run(stages: Bson, input: Vec<Document>) -> Vec<Document> {
+    match try_run(stages.clone(), input) {
+        Ok(documents) => documents,
+        Err(error) => panic!("{stages} failed: {} {error}", error.code()),
+    }
+}
+
+/// Checks that each pipeline is refused with this code, over one document.
+#[track_caller]
+fn refuse(cases: Vec<(Bson, i32)>) {
+    for (stages, code) in cases {
+        match try_run(stages.clone(), vec![doc! { "_id": 1, "a": 1, "list": [1, 2] }]) {
+            Err(error) => assert_eq!(error.code().0, code, "{stages}: {error}"),
+            Ok(documents) => panic!("{stages} gave {documents:?} instead of error {code}"),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What the caller learns from a pipeline: pushdown, outputs, sources; and what parsing refuses.
+
+use std::sync::Arc;
+
+use bson::{Bson, bson, doc};
+
+use super::super::{Output, Pipeline, WhenMatched, WhenNotMatched};
+use super::{array, environment, refuse, run};
+use crate::expression::Variables;
+
+fn parse(stages: Bson) -> Pipeline {
+    Pipeline::parse(&array(stages), &Variables::new(0)).unwrap()
+}
+
+#[test]
+fn leading_stages_become_a_query() {
+    let down = parse(bson!([
+        { "$match": { "a": 1 } }, { "$sort": { "b": 1 } }, { "$match": { "c": 2 } },
+        { "$skip": 3 }, { "$limit": 4 }, { "$count": "n" },
+    ]))
+    .push_down();
+    assert_eq!(down.filter, Some(doc! { "$and": [{ "a": 1 }, { "c": 2 }] }));
+    assert_eq!(down.sort, Some(doc! { "b": 1 }));
+    assert_eq!((down.skip, down.limit), (Some(3), Some(4)));
+    assert!(!down.rest.is_empty());
+
+    let down = parse(bson!([{ "$limit": 4 }, { "$skip": 1 }])).push_down();
+    assert_eq!((down.skip, down.limit), (None, Some(4)));
+    assert!(!down.rest.is_empty());
+
+    let down = parse(bson!([{ "$group": { "_id": 1 } }, { "$match": { "a": 1 } }])).push_down();
+    assert_eq!(down.filter, None);
+
+    let down = parse(bson!([{ "$match": { "a": 1 } }])).push_down();
+    assert_eq!(down.filter, Some(doc! { "a": 1 }));
+    assert!(down.rest.is_empty());
+}
+
+#[test]
+fn a_match_behind_a_sort_and_limit_stays_there() {
+    let stages = bson!([{ "$sort": { "_id": 1 } }, { "$limit": 1 }, { "$match": { "_id": 2 } }]);
+    assert_eq!(run(stages.clone(), vec![doc! { "_id": 1 }, doc! { "_id": 2 }]), vec![]);
+    let down = parse(stages).push_down();
+    assert_eq!((down.filter, down.limit), (None, Some(1)));
+}
+
+#[test]
+fn sources_outputs_and_other_collections_are_known() {
+    assert!(parse(bson!([{ "$match": {} }])).reads_collection());
+    assert!(parse(bson!([])).reads_collection());
+    assert!(!parse(bson!([{ "$documents": [] }])).reads_collection());
+    let stats = parse(bson!([{ "$collStats": { "count": {} } }]));
+    assert!(!stats.reads_collection());
+    assert_eq!(stats.system_stage().unwrap().name(), "$collStats");
+    let joined = parse(bson!([
+        { "$lookup": { "from": "b", "as": "x", "pipeline": [{ "$unionWith": "c" }] } },
+        { "$facet": { "f": [{ "$unionWith": "a" }, { "$unionWith": "b" }] } },
+    ]));
+    assert_eq!(joined.other_collections(), ["a", "b", "c"]);
+    assert!(joined.output().is_none());
+    match parse(bson!([{ "$out": { "db": "d", "coll": "c" } }])).output() {
+        Some(Output::Out { database: Some(database), collection }) => {
+            assert_eq!((database.as_str(), collection.as_str()), ("d", "c"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn merge_says_what_to_do() {
+    let merge = |spec: Bson| match parse(bson!([{ "$merge": spec }])).output() {
+        Some(Output::Merge(merge)) => merge.clone(),
+        other => panic!("{other:?}"),
+    };
+    let environment = environment();
+    let combine = |spec: Bson| {
+        merge(spec)
+            .combine(
+                &doc! { "_id": 1, "a": 1 },
+                &doc! { "_id": 1, "b": 2 },
+                &environment,
+                &Variables::new(0),
+            )
+            .unwrap()
+    };
+    let plain = merge(bson!("c"));
+    assert_eq!((plain.collection.as_str(), plain.on), ("c", vec!["_id".to_owned()]));
+    assert_eq!(plain.when_not_matched, WhenNotMatched::Insert);
+    assert_eq!(combine(bson!("c")), Some(doc! { "_id": 1, "a": 1, "b": 2 }));
+    assert_eq!(
+        combine(bson!({ "into": "c", "whenMatched": "replace" })),
+        Some(doc! { "_id": 1, "b": 2 })
+    );
+    assert_eq!(combine(bson!({ "into": "c", "whenMatched": "keepExisting" })), None);
+    assert_eq!(
+        combine(
+            bson!({ "into": "c", "let": { "k": "$b" }, "whenMatched": [{ "$set": { "n": "$$new.b", "k": "$$k" } }] })
+        ),
+        Some(doc! { "_id": 1, "a": 1, "n": 2, "k": 2 })
+    );
+    let failing = merge(
+        bson!({ "into": { "db": "d", "coll": "c" }, "on": ["x", "y"], "whenMatched": "fail", "whenNotMatched": "discard" }),
+    );
+    assert!(matches!(failing.when_matched, WhenMatched::Fail));
+    assert_eq!(failing.when_not_matched, WhenNotMatched::Discard);
+    assert_eq!(failing.on, ["x", "y"]);
+    refuse(vec![
+        (bson!({ "$merge": 1 }), 51182),
+        (bson!({ "$merge": {} }), 51178),
+        (bson!({ "$merge": { "into": "c", "x": 1 } }), 40415),
+        (bson!({ "$merge": { "into": "c", "on": [] } }), 51187),
+        (bson!({ "$merge": { "into": "c", "on": ["a", "a"] } }), 31465),
+        (bson!({ "$merge": { "into": "c", "whenMatched": "x" } }), 2),
+        (bson!({ "$merge": { "into": "c", "whenMatched": [{ "$limit": 1 }] } }), 72),
+        (bson!({ "$out": 1 }), 16990),
+        (bson!([{ "$out": "x" }, { "$limit": 1 }]), 40601),
+    ]);
+}
+
+#[test]
+fn what_parsing_refuses() {
+    refuse(vec![
+        (bson!({ "$nonsense": 1 }), 40324),
+        (bson!({ "$limit": 1, "$skip": 1 }), 40323),
+        (bson!({}), 40323),
+        (bson!([1]), 14),
+    ]);
+    let error = Pipeline::parse(&[bson!({ "$x": 1 })], &Variables::new(0)).unwrap_err();
+    assert_eq!(error.message(), "Unrecognized pipeline stage name: '$x'");
+    let nested = (0..30)
+        .fold(bson!([]), |inner, _| bson!([{ "$unionWith": { "coll": "x", "pipeline": inner } }]));
+    assert_eq!(Pipeline::parse(&array(nested), &Variables::new(0)).unwrap_err().code().0, 43);
+    let many: Vec<Bson> = (0..1001).map(|_| bson!({ "$skip": 1 })).collect();
+    assert_eq!(Pipeline::parse(&many, &Variables::new(0)).unwrap_err().code().0, 7749501);
+}
+
+#[test]
+fn nothing_comes_after_an_error() {
+    let variables = Variables::new(0);
+    let pipeline = parse(bson!([{ "$set": { "x": { "$divide": [1, "$a"] } } }]));
+    let input = [1, 0, 2].map(|a| Ok(doc! { "a": a }));
+    let mut documents =
+        pipeline.run(Box::new(input.into_iter()), Arc::clone(&environment()), &variables);
+    assert!(documents.next().unwrap().is_ok());
+    assert_eq!(documents.next().unwrap().unwrap_err().code().0, 2);
+    assert!(documents.next().is_none());
+}

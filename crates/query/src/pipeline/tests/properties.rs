@@ -1,0 +1,135 @@
+//! Whatever stages follow each other, a run ends in documents or an error; and the shortcuts change
+//! nothing.
+
+use bson::{Bson, Document, bson, doc};
+use proptest::prelude::*;
+
+use super::super::Pipeline;
+use super::{environment, try_run};
+use crate::expression::Variables;
+
+fn input() -> Vec<Document> {
+    (0..30)
+        .map(|n| {
+            let value = match n % 5 {
+                0 => Bson::Null,
+                1 => bson!([n, "x", { "a": n }]),
+                2 => bson!({ "a": n, "b": [n] }),
+                3 => bson!(f64::from(n) / 2.0),
+                _ => bson!("text"),
+            };
+            doc! { "_id": n, "a": value, "b": n % 3 }
+        })
+        .collect()
+}
+
+fn odd_spec() -> impl Strategy<Value = Bson> {
+    prop::sample::select(vec![
+        bson!("$a"),
+        bson!("$b"),
+        bson!("a"),
+        bson!(1),
+        bson!(-1),
+        bson!(0),
+        Bson::Null,
+        bson!({}),
+        bson!([]),
+        bson!({ "a": 1 }),
+        bson!({ "a": 0, "b": 0 }),
+        bson!({ "_id": "$a", "n": { "$sum": "$b" } }),
+        bson!({ "_id": Bson::Null, "n": { "$push": "$$ROOT" } }),
+        bson!({ "a": "$b", "c.d": { "$size": "$a" } }),
+        bson!({ "path": "$a", "includeArrayIndex": "i", "preserveNullAndEmptyArrays": true }),
+        bson!({ "groupBy": "$b", "boundaries": [0, 1, 2], "default": 9 }),
+        bson!({ "groupBy": "$a", "buckets": 3 }),
+        bson!({ "newRoot": "$a" }),
+        bson!({ "size": 4 }),
+        bson!({ "from": "stock", "localField": "a", "foreignField": "count", "as": "a" }),
+        bson!({ "coll": "stock", "pipeline": [{ "$sort": { "count": -1 } }] }),
+        bson!({ "x": [{ "$group": { "_id": "$b" } }], "y": [] }),
+        bson!({ "$cond": ["$b", "$$DESCEND", "$$PRUNE"] }),
+        bson!([{ "a": 1 }]),
+        bson!({ "a": { "$gt": 3 } }),
+    ])
+}
+
+fn any_stage() -> impl Strategy<Value = Bson> {
+    let names = prop::sample::select(vec![
+        "$match",
+        "$project",
+        "$addFields",
+        "$set",
+        "$unset",
+        "$group",
+        "$sort",
+        "$limit",
+        "$skip",
+        "$count",
+        "$unwind",
+        "$lookup",
+        "$facet",
+        "$bucket",
+        "$bucketAuto",
+        "$sortByCount",
+        "$replaceRoot",
+        "$replaceWith",
+        "$sample",
+        "$unionWith",
+        "$redact",
+        "$documents",
+        "$out",
+        "$merge",
+        "$collStats",
+        "$indexStats",
+    ]);
+    (names, odd_spec()).prop_map(|(name, spec)| {
+        let mut stage = Document::new();
+        stage.insert(name, spec);
+        Bson::Document(stage)
+    })
+}
+
+fn cutting_stage() -> impl Strategy<Value = Bson> {
+    prop_oneof![
+        (1..8_i32).prop_map(|n| bson!({ "$limit": n })),
+        (0..8_i32).prop_map(|n| bson!({ "$skip": n })),
+        Just(bson!({ "$sort": { "b": 1 } })),
+        Just(bson!({ "$sort": { "a": -1, "_id": 1 } })),
+        (0..3_i32).prop_map(|n| bson!({ "$match": { "b": n } })),
+        Just(bson!({ "$match": { "a": { "$exists": true } } })),
+    ]
+}
+
+/// The stages one after the other, each on its own, so that no stage knows of another.
+fn one_by_one(stages: &[Bson]) -> Vec<Document> {
+    stages.iter().fold(input(), |documents, stage| {
+        try_run(Bson::Array(vec![stage.clone()]), documents).unwrap()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_pipeline_panics(stages in prop::collection::vec(any_stage(), 0..4)) {
+        let _ = try_run(Bson::Array(stages), input());
+    }
+
+    #[test]
+    fn shortcuts_change_nothing(stages in prop::collection::vec(cutting_stage(), 0..6)) {
+        let expected = one_by_one(&stages);
+        prop_assert_eq!(try_run(Bson::Array(stages.clone()), input()).unwrap(), expected.clone());
+        // The same through the query that is pushed down.
+        let variables = Variables::new(11);
+        let down = Pipeline::parse(&stages, &variables).unwrap().push_down();
+        let mut query = Vec::new();
+        query.extend(down.filter.map(|filter| bson!({ "$match": filter })));
+        query.extend(down.sort.map(|sort| bson!({ "$sort": sort })));
+        query.extend(down.skip.map(|skip| bson!({ "$skip": skip as i64 })));
+        query.extend(down.limit.map(|limit| bson!({ "$limit": limit as i64 })));
+        let found = one_by_one(&query);
+        let rest: Result<Vec<_>, _> =
+            down.rest.run(Box::new(found.into_iter().map(Ok)), environment(), &variables).collect();
+        prop_assert_eq!(rest.unwrap(), expected);
+    }
+}

@@ -1,0 +1,220 @@
+//! `$unwind`: one document for each element of an array.
+
+use bson::{Bson, Document};
+
+use super::Documents;
+use crate::error::QueryError;
+use crate::expression::{FieldPath, fail};
+use crate::value::types::type_name_of;
+
+/// The options of the stage.
+#[derive(Clone, Debug)]
+pub(super) struct Unwind {
+    pub(super) path: FieldPath,
+    pub(super) preserve_empty: bool,
+    pub(super) index: Option<FieldPath>,
+}
+
+impl Unwind {
+    pub(super) fn parse(spec: &Bson) -> Result<Self, QueryError> {
+        let (mut path, mut preserve_empty, mut index) = (None, false, None);
+        match spec {
+            Bson::String(text) => path = Some(text.as_str()),
+            Bson::Document(options) => {
+                for (name, value) in options {
+                    match (name.as_str(), value) {
+                        ("path", Bson::String(text)) => path = Some(text),
+                        ("path", other) => {
+                            return Err(fail(
+                                28808,
+                                format!(
+                                    "expected a string as the path for $unwind stage, got {}",
+                                    type_name_of(other)
+                                ),
+                            ));
+                        }
+                        ("preserveNullAndEmptyArrays", Bson::Boolean(value)) => {
+                            preserve_empty = *value;
+                        }
+                        ("preserveNullAndEmptyArrays", other) => {
+                            return Err(fail(
+                                28809,
+                                format!(
+                                    "expected a boolean for the preserveNullAndEmptyArrays option \
+                                     to $unwind stage, got {}",
+                                    type_name_of(other)
+                                ),
+                            ));
+                        }
+                        ("includeArrayIndex", Bson::String(text)) if !text.is_empty() => {
+                            index = Some(text);
+                        }
+                        ("includeArrayIndex", other) => {
+                            return Err(fail(
+                                28810,
+                                format!(
+                                    "expected a non-empty string for the includeArrayIndex option \
+                                     to $unwind stage, got {}",
+                                    type_name_of(other)
+                                ),
+                            ));
+                        }
+                        (other, _) => {
+                            return Err(fail(
+                                28811,
+                                format!("unrecognized option to $unwind stage: {other}"),
+                            ));
+                        }
+                    }
+                }
+            }
+            other => {
+                return Err(fail(
+                    15981,
+                    format!(
+                        "expected either a string or an object as specification for $unwind \
+                         stage, got {}",
+                        type_name_of(other)
+                    ),
+                ));
+            }
+        }
+        let path = path.ok_or_else(|| fail(28812, "no path specified to $unwind stage"))?;
+        let Some(path) = path.strip_prefix('$') else {
+            return Err(fail(
+                28818,
+                format!("path option to $unwind stage should be prefixed with a '$': {path}"),
+            ));
+        };
+        if let Some(name) = index.filter(|name| name.starts_with('$')) {
+            return Err(fail(
+                28822,
+                format!(
+                    "includeArrayIndex option to $unwind stage should not be prefixed with a '$': \
+                     {name}"
+                ),
+            ));
+        }
+        let index = index.map(|name| FieldPath::parse(name)).transpose()?;
+        Ok(Self { path: FieldPath::parse(path)?, preserve_empty, index })
+    }
+
+    /// The document with one element in the place of the array.
+    fn with(&self, document: &Document, element: Option<Bson>, index: Option<i64>) -> Document {
+        let mut document = document.clone();
+        match element {
+            Some(element) => set(&mut document, self.path.components(), element),
+            None => remove(&mut document, self.path.components()),
+        }
+        if let Some(path) = &self.index {
+            let index = index.map_or(Bson::Null, Bson::Int64);
+            set(&mut document, path.components(), index);
+        }
+        document
+    }
+
+    /// The element that stands alone where there is no array; `None` drops the document.
+    fn alone(&self, document: Document, found: Option<&Bson>) -> Option<Document> {
+        match found {
+            None | Some(Bson::Null | Bson::Undefined) if !self.preserve_empty => None,
+            Some(Bson::Array(_)) if !self.preserve_empty => None,
+            Some(Bson::Array(_)) => Some(self.with(&document, None, None)),
+            None => {
+                let mut document = document;
+                if let Some(path) = &self.index {
+                    set(&mut document, path.components(), Bson::Null);
+                }
+                Some(document)
+            }
+            Some(value) => {
+                let value = value.clone();
+                Some(self.with(&document, Some(value), None))
+            }
+        }
+    }
+}
+
+/// What a path through documents, and only documents, leads to.
+fn get<'a>(document: &'a Document, components: &[String]) -> Option<&'a Bson> {
+    let (first, rest) = components.split_first()?;
+    let value = document.get(first)?;
+    match (rest, value) {
+        ([], value) => Some(value),
+        (rest, Bson::Document(inner)) => get(inner, rest),
+        _ => None,
+    }
+}
+
+/// Sets a value, making documents on the way where there are none.
+pub(super) fn set(document: &mut Document, components: &[String], value: Bson) {
+    let Some((first, rest)) = components.split_first() else { return };
+    if rest.is_empty() {
+        document.insert(first.as_str(), value);
+        return;
+    }
+    if let Some(Bson::Document(inner)) = document.get_mut(first) {
+        return set(inner, rest, value);
+    }
+    let mut inner = Document::new();
+    set(&mut inner, rest, value);
+    document.insert(first.as_str(), inner);
+}
+
+fn remove(document: &mut Document, components: &[String]) {
+    match components.split_first() {
+        None => {}
+        Some((last, [])) => {
+            document.remove(last);
+        }
+        Some((first, rest)) => {
+            if let Some(Bson::Document(inner)) = document.get_mut(first) {
+                remove(inner, rest);
+            }
+        }
+    }
+}
+
+pub(super) fn run(unwind: Unwind, input: Documents) -> Documents {
+    Box::new(Unwound { unwind, input, current: None })
+}
+
+struct Unwound {
+    unwind: Unwind,
+    input: Documents,
+    /// The document without its array, and the elements still to come.
+    current: Option<(Document, std::iter::Enumerate<std::vec::IntoIter<Bson>>)>,
+}
+
+impl Iterator for Unwound {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((document, elements)) = &mut self.current {
+                if let Some((index, element)) = elements.next() {
+                    return Some(Ok(self.unwind.with(document, Some(element), Some(index as i64))));
+                }
+                self.current = None;
+            }
+            let mut document = match self.input.next()? {
+                Ok(document) => document,
+                Err(error) => return Some(Err(error)),
+            };
+            let components = self.unwind.path.components();
+            match get(&document, components) {
+                Some(Bson::Array(elements)) if !elements.is_empty() => {
+                    let elements = elements.clone();
+                    // The array itself is not copied with every element.
+                    set(&mut document, components, Bson::Null);
+                    self.current = Some((document, elements.into_iter().enumerate()));
+                }
+                found => {
+                    let found = found.cloned();
+                    if let Some(document) = self.unwind.alone(document, found.as_ref()) {
+                        return Some(Ok(document));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! From the BSON form of a projection to its tree.
+//!
+//! Owns the rules on mixing inclusion and exclusion, on path collisions, and on which forms `find`
+//! and `$project` allow. Codes are the server's.
+
+use bson::{Bson, Document};
+
+use super::{Child, Kind, Projection, Slice, Tree};
+use crate::error::{ErrorCode, QueryError};
+use crate::evaluate::ExpressionCompiler;
+use crate::matcher::{Matcher, Node};
+use crate::value::{MAX_NESTING, Number, is_truthy, type_name_of};
+
+/// The state of parsing one projection.
+pub(super) struct Parser<'a> {
+    compiler: &'a dyn ExpressionCompiler,
+    /// Present for `find`, whose own forms are then allowed.
+    query: Option<&'a Matcher>,
+    kind: Option<Kind>,
+    has_slice: bool,
+    has_elem_match: bool,
+    has_positional: bool,
+    id_specified: bool,
+    id_included: bool,
+}
+
+impl<'a> Parser<'a> {
+    pub(super) fn for_find(query: &'a Matcher, compiler: &'a dyn ExpressionCompiler) -> Self {
+        Self { query: Some(query), ..Self::for_aggregate(compiler) }
+    }
+
+    pub(super) fn for_aggregate(compiler: &'a dyn ExpressionCompiler) -> Self {
+        Self {
+            compiler,
+            query: None,
+            kind: None,
+            has_slice: false,
+            has_elem_match: false,
+            has_positional: false,
+            id_specified: false,
+            id_included: false,
+        }
+    }
+
+    pub(super) fn parse(mut self, projection: &Document) -> Result<Projection, QueryError> {
+        let mut root = Tree::default();
+        for (field, value) in projection {
+            self.id_specified |= field == "_id" || field.starts_with("_id.");
+            self.element(field, value, &mut root, 0)?;
+        }
+        let kind = self.kind.unwrap_or_else(|| self.kind_of_ambiguous());
+        match kind {
+            Kind::Inclusion if !self.id_specified => {
+                root.children.insert(0, ("_id".to_owned(), Child::Include));
+            }
+            Kind::Exclusion if self.id_included => {
+                root.children.retain(|(field, _)| field != "_id");
+            }
+            _ => {}
+        }
+        Ok(Projection { kind, root, needs_array_index: self.has_positional })
+    }
+
+    /// Nothing but `_id` and the forms of `find` was given. `$slice` keeps the other fields,
+    /// `$elemMatch` does not.
+    fn kind_of_ambiguous(&self) -> Kind {
+        if self.id_included || (self.has_elem_match && !self.has_slice) {
+            Kind::Inclusion
+        } else {
+            Kind::Exclusion
+        }
+    }
+
+    fn element(
+        &mut self,
+        field: &str,
+        value: &Bson,
+        parent: &mut Tree,
+        depth: usize,
+    ) -> Result<(), QueryError> {
+        let positional = positional_at(field);
+        if positional.is_some() && self.query.is_none() {
+            return Err(QueryError::location(
+                31324,
+                "Cannot use positional projection in aggregation projection",
+            ));
+        }
+        match value {
+            Bson::Document(_) if positional.is_some() => Err(QueryError::location(
+                31271,
+                "positional projection cannot be used with an expression or sub object",
+            )),
+            Bson::Document(inner) => self.sub_document(field, inner, parent, depth),
+            Bson::Boolean(_)
+            | Bson::Int32(_)
+            | Bson::Int64(_)
+            | Bson::Double(_)
+            | Bson::Decimal128(_) => {
+                if !is_truthy(value) {
+                    self.exclusion(field, parent, depth)
+                } else if let Some((path, rest)) = positional {
+                    self.positional(field, path, rest, parent, depth)
+                } else {
+                    self.inclusion(field, parent, depth)
+                }
+            }
+            _ if positional.is_some() => Err(QueryError::location(
+                31308,
+                "positional projection cannot be used with a literal",
+            )),
+            literal => self.expression(field, literal, parent, 31310, depth),
+        }
+    }
+
+    fn inclusion(
+        &mut self,
+        field: &str,
+        parent: &mut Tree,
+        depth: usize,
+    ) -> Result<(), QueryError> {
+        add_at_path(parent, field, Child::Include)?;
+        if field == "_id" && depth == 0 {
+            self.id_included = true;
+            return Ok(());
+        }
+        self.include(field)
+    }
+
+    fn include(&mut self, field: &str) -> Result<(), QueryError> {
+        if self.kind == Some(Kind::Exclusion) {
+            return Err(QueryError::location(
+                31253,
+                format!("Cannot do inclusion on field {field} in exclusion projection"),
+            ));
+        }
+        self.kind = Some(Kind::Inclusion);
+        Ok(())
+    }
+
+    fn exclusion(
+        &mut self,
+        field: &str,
+        parent: &mut Tree,
+        depth: usize,
+    ) -> Result<(), QueryError> {
+        add_at_path(parent, field, Child::Exclude)?;
+        if field == "_id" && depth == 0 {
+            return Ok(());
+        }
+        if self.kind == Some(Kind::Inclusion) {
+            return Err(QueryError::location(
+                31254,
+                format!("Cannot do exclusion on field {field} in inclusion projection"),
+            ));
+        }
+        self.kind = Some(Kind::Exclusion);
+        Ok(())
+    }
+
+    fn positional(
+        &mut self,
+        field: &str,
+        path: &str,
+        rest: &str,
+        parent: &mut Tree,
+        depth: usize,
+    ) -> Result<(), QueryError> {
+        if self.has_positional {
+            return Err(QueryError::location(
+                31276,
+                "Cannot specify more than one positional projection per query.",
+            ));
+        }
+        if self.has_elem_match {
+            return Err(QueryError::location(
+                31256,
+                "Cannot specify positional operator and $elemMatch.",
+            ));
+        }
+        if positional_at(rest).is_some() || rest == "$" {
+            return Err(QueryError::location(
+                31287,
+                format!("Cannot use positional operator twice: {field}"),
+            ));
+        }
+        let head = path.split('.').next().unwrap_or("");
+        let in_query = self.query.is_some_and(|query| depth > 0 || names_field(query.root(), head));
+        if !in_query {
+            return Err(QueryError::location(
+                31277,
+                format!("Positional projection '{field}' does not match the query document."),
+            ));
+        }
+        self.has_positional = true;
+        add_at_path(parent, path, Child::Positional)?;
+        self.include(field)
+    }
+
+    fn sub_document(
+        &mut self,
+        field: &str,
+        inner: &Document,
+        parent: &mut Tree,
+        depth: usize,
+    ) -> Result<(), QueryError> {
+        if inner.is_empty() {
+            return Err(QueryError::location(
+                51270,
+                format!(
+                    "An empty sub-projection is not a valid value. Found empty object at path \
+                     {field}"
+                ),
+            ));
+        }
+        if depth >= MAX_NESTING {
+            return Err(QueryError::new(
+                ErrorCode::OVERFLOW,
+                format!("a projection may be nested at most {MAX_NESTING} levels deep"),
+            ));
+        }
+        if let Some((operator, argument)) = inner.iter().next()
+            && inner.len() == 1
+            && operator.starts_with('$')
+        {
+            return self.operator(field, operator, argument, inner, parent, depth);
+        }
+        let mut tree = Tree::default();
+        for (name, value) in inner {
+            self.element(name, value, &mut tree, depth + 1)?;
+        }
+        add_at_path(parent, field, Child::Nested(tree))
+    }
+
+    fn operator(
+        &mut self,
+        field: &str,
+        operator: &str,
+        argument: &Bson,
+        whole: &Document,
+        parent: &mut Tree,
+        depth: usize,
+    ) -> Result<(), QueryError> {
+        match (operator, self.query.is_some()) {
+            ("$slice", true) => match parse_slice(argument) {
+                Ok(slice) => {
+                    self.has_slice = true;
+                    add_at_path(parent, field, Child::Slice(slice))
+                }
+                // With three arguments, or a path, it is the expression of that name.
+                Err(error) => {
+                    let value = Bson::Document(whole.clone());
+                    self.expression(field, &value, parent, 31252, depth).map_err(|_| error)
+                }
+            },
+            ("$elemMatch", true) => self.elem_match(field, argument, parent, depth),
+            ("$elemMatch", false) => {
+                Err(QueryError::new(ErrorCode(168), "Cannot use $elemMatch in this context"))
+            }
+            ("$meta", _) => Err(QueryError::bad_value(
+                "$meta is not supported: this server keeps no text scores or sort keys",
+            )),
+            _ => {
+                let value = Bson::Document(whole.clone());
+                self.expression(field, &value, parent, 31252, depth)
+            }
+        }
+    }
+
+    fn elem_match(
+        &mut self,
+        field: &str,
+        argument: &Bson,
+        parent: &mut Tree,
+        depth: usize,
+    ) -> Result<(), QueryError> {
+        if !matches!(argument, Bson::Document(_)) {
+            return Err(QueryError::location(
+                31274,
+                format!(
+                    "elemMatch: Invalid argument, object required, but got {}",
+                    type_name_of(argument)
+                ),
+            ));
+        }
+        if self.has_positional {
+            return Err(QueryError::location(
+                31255,
+                "Cannot specify positional operator and $elemMatch.",
+            ));
+        }
+        if depth > 0 || field.contains('.') {
+            return Err(QueryError::location(
+                31275,
+                "Cannot use $elemMatch projection on a nested field.",
+            ));
+        }
+        let mut operator = Document::new();
+        operator.insert("$elemMatch", argument.clone());
+        let mut query = Document::new();
+        query.insert(field, operator);
+        self.has_elem_match = true;
+        add_at_path(parent, field, Child::ElemMatch(Matcher::parse_with(&query, self.compiler)?))
+    }
+
+    fn expression(
+        &mut self,
+        field: &str,
+        value: &Bson,
+        parent: &mut Tree,
+        code: i32,
+        _depth: usize,
+    ) -> Result<(), QueryError> {
+        if self.kind == Some(Kind::Exclusion) {
+            return Err(QueryError::location(
+                code,
+                format!("Cannot use an expression {field}: {value} in an exclusion projection"),
+            ));
+        }
+        let compiled = self.compiler.compile(value)?;
+        self.kind = Some(Kind::Inclusion);
+        add_at_path(parent, field, Child::Expression(compiled))
+    }
+}
+
+/// Splits a path at its first `$`: what stands before and what after.
+fn positional_at(path: &str) -> Option<(&str, &str)> {
+    if let Some(found) = path.find(".$.") {
+        return Some((&path[..found], &path[found + 3..]));
+    }
+    path.strip_suffix(".$").map(|before| (before, ""))
+}
+
+fn names_field(node: &Node, head: &str) -> bool {
+    match node {
+        Node::And(children) | Node::Or(children) | Node::Nor(children) => {
+            children.iter().any(|child| names_field(child, head))
+        }
+        Node::Field { path, .. } => path.head() == head,
+        _ => false,
+    }
+}
+
+fn parse_slice(argument: &Bson) -> Result<Slice, QueryError> {
+    let number = |value: &Bson| Number::from_value(value).map(Number::to_f64).map(|n| n as i64);
+    if let Some(limit) = number(argument) {
+        return Ok(Slice { skip: None, limit });
+    }
+    let Bson::Array(parts) = argument else {
+        return Err(QueryError::location(
+            31273,
+            "$slice only supports numbers and [skip, limit] arrays",
+        ));
+    };
+    let [skip, limit] = parts.as_slice() else {
+        return Err(QueryError::location(
+            31272,
+            "$slice array argument should be of form [skip, limit]",
+        ));
+    };
+    let skip = number(skip).ok_or_else(|| {
+        QueryError::location(31257, "$slice expects the skip argument to be a number")
+    })?;
+    let limit = number(limit).ok_or_else(|| {
+        QueryError::location(31258, "$slice expects the limit argument to be a number")
+    })?;
+    if limit <= 0 {
+        return Err(QueryError::location(
+            31259,
+            format!("$slice limit must be positive, got {limit}"),
+        ));
+    }
+    Ok(Slice { skip: Some(skip), limit })
+}
+
+/// Puts a child at a dotted path, making the levels in between.
+pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(), QueryError> {
+    let parts: Vec<&str> = path.split('.').collect();
+    check_field_path(path, &parts)?;
+    let Some((last, parents)) = parts.split_last() else { return Ok(()) };
+    let mut tree = root;
+    for (level, part) in parents.iter().enumerate() {
+        let position = match tree.children.iter().position(|(name, _)| name == part) {
+            Some(position) => position,
+            None => {
+                tree.children.push(((*part).to_owned(), Child::Nested(Tree::default())));
+                tree.children.len() - 1
+            }
+        };
+        match &mut tree.children[position].1 {
+            Child::Nested(inner) => tree = inner,
+            _ => {
+                return Err(QueryError::location(
+                    31249,
+                    format!(
+                        "Path collision at {path} remaining portion {}",
+                        parts[level + 1..].join(".")
+                    ),
+                ));
+            }
+        }
+    }
+    if tree.get(last).is_some() {
+        return Err(QueryError::location(31250, format!("Path collision at {path}")));
+    }
+    tree.children.push(((*last).to_owned(), child));
+    Ok(())
+}
+
+fn check_field_path(path: &str, parts: &[&str]) -> Result<(), QueryError> {
+    if parts.len() > MAX_NESTING {
+        return Err(QueryError::new(
+            ErrorCode::OVERFLOW,
+            format!("a field path may have at most {MAX_NESTING} components"),
+        ));
+    }
+    if path.is_empty() {
+        return Err(QueryError::location(
+            40352,
+            "FieldPath cannot be constructed with empty string",
+        ));
+    }
+    if path.ends_with('.') {
+        return Err(QueryError::location(40353, "FieldPath must not end with a '.'."));
+    }
+    for part in parts {
+        if part.is_empty() {
+            return Err(QueryError::location(
+                15998,
+                "FieldPath field names may not be empty strings.",
+            ));
+        }
+        if part.starts_with('$') && !matches!(*part, "$ref" | "$id" | "$db") {
+            return Err(QueryError::location(
+                16410,
+                format!(
+                    "FieldPath field names may not start with '$'. Consider using $getField or \
+                     $setField. Found: {part}"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}

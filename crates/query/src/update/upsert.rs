@@ -1,0 +1,144 @@
+//! The document that an upsert inserts when nothing matched.
+//!
+//! It starts from the values that the query demands by equality, then the update is applied. A new
+//! `_id`, if none came of that, is the caller's to draw.
+
+use bson::{Bson, Document};
+
+use super::{Form, Update, UpdateContext, with_id_of};
+use crate::error::{ErrorCode, QueryError};
+use crate::matcher::{Comparison, Condition, Matcher, Node, Predicate};
+use crate::value::{Path, measure};
+
+impl Update {
+    /// The document to insert. It has `_id` first if the query or the update gave one.
+    pub fn upsert_document(
+        &self,
+        query: &Matcher,
+        context: &UpdateContext,
+    ) -> Result<Document, QueryError> {
+        let context = UpdateContext { inserting: true, ..*context };
+        let mut equalities = Vec::new();
+        collect_equalities(query.root(), &mut equalities);
+        if self.is_replacement() {
+            equalities.retain(|(path, _)| path.head() == "_id");
+        }
+        let base = document_from(&equalities)?;
+        let after = match &self.form {
+            Form::Pipeline(pipeline) => pipeline.apply(&base)?,
+            _ => self.compute(&base, &context)?,
+        };
+        super::check_id_unchanged(&base, &after)?;
+        let after = with_id_of(&base, after);
+        if let Some(id) = after.get("_id") {
+            check_id_type(id)?;
+        }
+        measure(&after).check()?;
+        Ok(after)
+    }
+}
+
+/// Refuses values that cannot identify a document.
+pub fn check_id_type(id: &Bson) -> Result<(), QueryError> {
+    let kind = match id {
+        Bson::Array(_) => "array",
+        Bson::RegularExpression(_) => "regex",
+        Bson::Undefined => "undefined",
+        Bson::Document(document) => {
+            return match document.keys().find(|key| key.starts_with('$')) {
+                Some(key) if !matches!(key.as_str(), "$ref" | "$id" | "$db") => {
+                    Err(QueryError::new(
+                        ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
+                        format!(
+                            "_id fields may not contain '$'-prefixed fields: {key} is not valid for storage."
+                        ),
+                    ))
+                }
+                _ => Ok(()),
+            };
+        }
+        _ => return Ok(()),
+    };
+    Err(QueryError::new(
+        ErrorCode::INVALID_ID_FIELD,
+        format!("The '_id' value cannot be of type {kind}"),
+    ))
+}
+
+fn collect_equalities<'a>(node: &'a Node, found: &mut Vec<(&'a Path, &'a Bson)>) {
+    match node {
+        Node::And(children) => {
+            for child in children {
+                collect_equalities(child, found);
+            }
+        }
+        Node::Or(children) => {
+            if let [only] = children.as_slice() {
+                collect_equalities(only, found);
+            }
+        }
+        Node::Field { path, condition } => collect_condition(path, condition, found),
+        _ => {}
+    }
+}
+
+fn collect_condition<'a>(
+    path: &'a Path,
+    condition: &'a Condition,
+    found: &mut Vec<(&'a Path, &'a Bson)>,
+) {
+    match condition {
+        Condition::And(children) => {
+            for child in children {
+                collect_condition(path, child, found);
+            }
+        }
+        Condition::Leaf(Predicate::Compare(Comparison::Equal, value)) => found.push((path, value)),
+        Condition::Leaf(Predicate::In(list)) => {
+            if let ([value], true) = (list.values.as_slice(), list.regexes.is_empty()) {
+                found.push((path, value));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn document_from(equalities: &[(&Path, &Bson)]) -> Result<Document, QueryError> {
+    for (position, (path, _)) in equalities.iter().enumerate() {
+        for (other, _) in &equalities[..position] {
+            if path == other {
+                return Err(not_single(format!(
+                    "cannot infer query fields to set, path '{path}' is matched twice"
+                )));
+            }
+            if path.starts_with(other) || other.starts_with(path) {
+                return Err(not_single(format!(
+                    "cannot infer query fields to set, both paths '{other}' and '{path}' are \
+                     matched"
+                )));
+            }
+        }
+    }
+    let mut document = Document::new();
+    for (path, value) in equalities {
+        insert(&mut document, path, value);
+    }
+    Ok(document)
+}
+
+fn not_single(message: String) -> QueryError {
+    QueryError::new(ErrorCode::NOT_SINGLE_VALUE_FIELD, message)
+}
+
+/// Inserts at a path through documents; the check above made sure that nothing is in the way.
+fn insert(document: &mut Document, path: &Path, value: &Bson) {
+    let Some((last, parents)) = path.components().split_last() else { return };
+    let mut target = document;
+    for parent in parents {
+        let entry =
+            target.entry(parent.name.clone()).or_insert_with(|| Bson::Document(Document::new()));
+        let Bson::Document(inner) = entry else { return };
+        target = inner;
+    }
+    target.insert(&last.name, value.clone());
+}

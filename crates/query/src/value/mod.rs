@@ -1,0 +1,31 @@
+//! What BSON values mean to a query: order, equality, paths, types and numbers.
+//!
+//! This module owns the comparison order, the canonical key used for grouping, dotted paths, type
+//! names and number arithmetic. It leaves operators to `matcher`, `update` and `expression`.
+
+pub mod compare;
+pub mod decimal;
+mod decimal_wide;
+pub mod field_keys;
+pub mod key;
+pub mod number;
+pub mod path;
+pub mod size;
+pub mod types;
+pub mod view;
+
+pub use compare::{compare, compare_documents, equal};
+pub use decimal::{Decimal, Rounding};
+pub use field_keys::FieldKeys;
+pub use key::GroupKey;
+pub use number::{Number, is_truthy};
+pub use path::{LeafArrays, Path, PathComponent, PathValue};
+pub use size::{Measure, identical, measure};
+pub use types::{TypeBracket, TypeSet, type_name, type_name_of};
+pub use view::{ArrayRef, DocumentRef, ValueRef};
+
+/// The deepest nesting that a stored document may have.
+pub const MAX_NESTING: usize = 200;
+
+/// The largest document, in bytes, that an operation may produce.
+pub const MAX_DOCUMENT_SIZE: usize = 16 * 1024 * 1024;

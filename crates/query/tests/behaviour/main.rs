@@ -1,0 +1,17 @@
+//! The documented behaviour of queries, updates, projections and sorts, one operator at a time.
+
+// A panic in a test is its report.
+#![allow(clippy::unwrap_used)]
+
+mod bounds;
+mod diff;
+mod matcher;
+mod matcher_errors;
+mod projection;
+mod properties;
+mod schema;
+mod support;
+mod update;
+mod update_arrays;
+mod update_errors;
+mod upsert;

@@ -1,0 +1,439 @@
+//! One client: messages in, replies out, in order.
+//!
+//! Owns the framing of replies (compressed or not, streamed or not) and all waiting on behalf of a
+//! command. Specifications: `message/OP_MSG.md`, `compression/OP_COMPRESSED.md`, and for streamed
+//! replies `server-discovery-and-monitoring/server-monitoring.md`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf};
+use quorate_node::{
+    Client, Command, CommandError, Context, Interrupt, Interruption, Outcome, Reply, WaitFor,
+};
+use quorate_wire::{
+    Compressor, CompressorId, DecodeError, Decoder, EncodeError, Message, MsgFlags, MsgWriter,
+    OpReply, Payload, ReplyFlags, RequestId,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+
+use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+use crate::server::Shared;
+
+/// Room for the next read when nothing is known about its size.
+const READ_CHUNK: usize = 4 * 1024;
+
+/// The most bytes asked for at once: an announced length is not believed before it arrives.
+const MAX_READ_CHUNK: usize = 256 * 1024;
+
+/// A client that does not take its reply for this long is cut off.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Memory kept for replies after a large one.
+const RETAINED_OUTPUT: usize = 64 * 1024;
+
+/// A connection came to an end that its client did not ask for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    #[error("the socket failed")]
+    Socket(#[from] io::Error),
+    #[error("the client sent something that is no message")]
+    Decode(#[from] DecodeError),
+    #[error("a reply could not be encoded")]
+    Encode(#[from] EncodeError),
+    #[error("the client does not take its reply")]
+    SlowClient,
+}
+
+/// Whether the connection goes on.
+enum Next {
+    GoOn,
+    Close,
+}
+
+/// A message that has been taken apart.
+struct Received {
+    request: RequestId,
+    flags: MsgFlags,
+    /// Whether it is an OP_QUERY, which wants an OP_REPLY.
+    legacy: bool,
+    compressed: bool,
+    command: Result<Command, CommandError>,
+}
+
+/// What a command may wait for.
+struct Events {
+    topology: watch::Receiver<()>,
+    commits: watch::Receiver<u64>,
+}
+
+impl Events {
+    fn of(shared: &Shared) -> Self {
+        Self { topology: shared.topology.subscribe(), commits: shared.commits.subscribe() }
+    }
+}
+
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    decoder: Decoder,
+    output: Vec<u8>,
+    client: Arc<Client>,
+    compressor: Option<Compressor>,
+    next_request: i32,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        stream: TcpStream,
+        address: SocketAddr,
+        connection_id: i64,
+    ) -> Self {
+        let (reader, writer) = stream.into_split();
+        let client =
+            Client { connection_id, address: address.to_string(), metadata: Document::new() };
+        Self {
+            shared,
+            reader,
+            writer,
+            decoder: Decoder::new(),
+            output: Vec::new(),
+            client: Arc::new(client),
+            compressor: None,
+            next_request: 1,
+        }
+    }
+
+    /// Serves the client until it leaves or the server ends.
+    pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
+        let mut ending = self.shared.ending.subscribe();
+        loop {
+            let received = match self.decoder.next_message()? {
+                Some(message) => take_apart(&message),
+                None => {
+                    tokio::select! {
+                        read = read_more(&mut self.reader, &mut self.decoder) => {
+                            if read? == 0 {
+                                return Ok(());
+                            }
+                        }
+                        _ = ending.wait_for(|ending| *ending) => return Ok(()),
+                    }
+                    continue;
+                }
+            };
+            if let Next::Close = self.serve(received).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn serve(&mut self, received: Received) -> Result<Next, ConnectionError> {
+        let Received { mut request, flags, legacy, compressed, command } = received;
+        let acknowledged = !flags.contains(MsgFlags::MORE_TO_COME);
+        let mut command = match command {
+            Ok(command) => command,
+            Err(error) if acknowledged => {
+                let body = error_body(&error);
+                self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
+                return Ok(Next::GoOn);
+            }
+            Err(_) => return Ok(Next::GoOn),
+        };
+        self.note_handshake(&command);
+        let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
+        loop {
+            let again = streams.then(|| command.clone());
+            let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };
+            if !acknowledged {
+                return Ok(Next::GoOn);
+            }
+            let next = again.and_then(|command| next_of_stream(command, &body));
+            let flags = match next {
+                Some(_) => MsgFlags::MORE_TO_COME,
+                None => MsgFlags::NONE,
+            };
+            let sent = self.send(request, legacy, compressed, flags, &body).await?;
+            match next {
+                Some(following) => command = following,
+                None => return Ok(Next::GoOn),
+            }
+            // Each streamed reply answers the one before it.
+            request = sent;
+        }
+    }
+
+    /// Runs a command to its reply; none if the connection must be closed instead.
+    async fn execute(
+        &mut self,
+        command: Command,
+    ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
+        let mut context = Context {
+            now: self.shared.clock.now(),
+            client: Arc::clone(&self.client),
+            may_wait: true,
+            interrupt: Arc::new(Interrupt::default()),
+        };
+        let injection = self.shared.node.intercept(&context, &command);
+        if let Some(injection) = &injection {
+            if let Some(block) = injection.block {
+                tokio::time::sleep(block).await;
+            }
+            if injection.close_connection {
+                return Ok(None);
+            }
+            if let Some(error) = &injection.error {
+                return Ok(Some(error_body(error)));
+            }
+        }
+        if command.name() == "shutdown" && command.database() == "admin" {
+            self.shared.ending.send_replace(true);
+            return Ok(None);
+        }
+        let deadline = Deadline::start(&command, &context.interrupt);
+        let may_run_again = command.clone_if_it_may_wait();
+        // Listening starts before the command looks, so that nothing falls in between.
+        let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
+        let mut outcome = self.run_command(&context, command);
+        if let (Outcome::Wait { until, at_most }, Some(command), Some(events)) =
+            (&outcome, may_run_again, &mut events)
+        {
+            if !self.wait_for(events, *until, *at_most).await? {
+                return Ok(None);
+            }
+            context.may_wait = false;
+            context.now = self.shared.clock.now();
+            outcome = self.run_command(&context, command);
+        }
+        drop(deadline);
+        let reply = match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Wait { .. } => return Ok(None),
+        };
+        let mut body = self.when_durable(reply).await;
+        if let Some(injection) = injection {
+            add_write_concern_error(&mut body, &injection);
+        }
+        Ok(Some(body))
+    }
+
+    /// Short commands run where they are; others let this worker's other tasks move on.
+    fn run_command(&self, context: &Context, command: Command) -> Outcome {
+        let node = &self.shared.node;
+        let outcome = if command.is_short() {
+            node.run(context, command)
+        } else {
+            tokio::task::block_in_place(|| node.run(context, command))
+        };
+        if self.shared.commits.receiver_count() > 0 {
+            let committed = node.durability().0.as_u64();
+            self.shared.commits.send_if_modified(|known| {
+                let news = committed > *known;
+                *known = committed.max(*known);
+                news
+            });
+        }
+        outcome
+    }
+
+    async fn when_durable(&self, reply: Reply) -> RawDocumentBuf {
+        match reply.durable {
+            None => reply.body,
+            Some(sequence) => match self.shared.durability.wait(sequence).await {
+                Ok(()) => reply.body,
+                Err(error) => error_body(&error),
+            },
+        }
+    }
+
+    /// Waits for an event. Returns false if the client left or the server ends meanwhile.
+    async fn wait_for(
+        &mut self,
+        events: &mut Events,
+        event: WaitFor,
+        at_most: Duration,
+    ) -> Result<bool, ConnectionError> {
+        let mut ending = self.shared.ending.subscribe();
+        let timeout = tokio::time::sleep(at_most);
+        tokio::pin!(timeout);
+        loop {
+            tokio::select! {
+                () = &mut timeout => return Ok(true),
+                _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
+                _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
+                _ = ending.wait_for(|ending| *ending) => return Ok(false),
+                read = read_more(&mut self.reader, &mut self.decoder) => {
+                    if read? == 0 {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Remembers who the client is and how it wants replies compressed.
+    fn note_handshake(&mut self, command: &Command) {
+        if !is_hello(command.name()) {
+            return;
+        }
+        if let Ok(metadata) = command.body.get_document("client")
+            && self.client.metadata.is_empty()
+        {
+            let client = Client { metadata: metadata.clone(), ..(*self.client).clone() };
+            self.client = Arc::new(client);
+        }
+        if let Ok(wanted) = command.body.get_array("compression")
+            && self.compressor.is_none()
+        {
+            let offered = &self.shared.node.options().compressors;
+            self.compressor = wanted
+                .iter()
+                .filter_map(|name| name.as_str())
+                .filter(|name| offered.iter().any(|offer| offer == name))
+                .find_map(|name| Compressor::new(CompressorId::from_name(name)?).ok());
+        }
+    }
+
+    /// Sends a reply and returns the number it went out under.
+    async fn send(
+        &mut self,
+        response_to: RequestId,
+        legacy: bool,
+        compressed: bool,
+        flags: MsgFlags,
+        body: &RawDocumentBuf,
+    ) -> Result<RequestId, ConnectionError> {
+        let id = RequestId(self.next_request);
+        self.next_request = self.next_request.wrapping_add(1);
+        self.output.clear();
+        if legacy {
+            let flags = ReplyFlags::AWAIT_CAPABLE;
+            OpReply::append_one(&mut self.output, id, response_to, flags, body)?;
+        } else {
+            let compressor = self.compressor.as_mut().filter(|_| compressed);
+            MsgWriter::new(&mut self.output, id, response_to, flags, body).finish(compressor)?;
+        }
+        tokio::time::timeout(WRITE_TIMEOUT, self.writer.write_all(&self.output))
+            .await
+            .map_err(|_| ConnectionError::SlowClient)??;
+        if self.output.capacity() > RETAINED_OUTPUT {
+            self.output = Vec::new();
+        }
+        Ok(id)
+    }
+}
+
+async fn read_more(
+    reader: &mut OwnedReadHalf,
+    decoder: &mut Decoder,
+) -> Result<usize, ConnectionError> {
+    let missing = decoder.missing()?;
+    let input = decoder.input();
+    input.reserve(missing.clamp(READ_CHUNK, MAX_READ_CHUNK));
+    Ok(reader.read_buf(input).await?)
+}
+
+fn take_apart(message: &Message<'_>) -> Received {
+    let (flags, legacy, command) = match &message.payload {
+        Payload::Msg(msg) => {
+            let sequences = msg.sequences().map(|sequence| {
+                let documents = sequence.documents().map(ToOwned::to_owned).collect();
+                (sequence.identifier().to_owned(), documents)
+            });
+            let command = Command::from_raw(msg.body(), sequences.collect());
+            (msg.flags(), false, command)
+        }
+        Payload::Query(query) => {
+            let command = Command::from_raw(query.query, Vec::new()).and_then(|mut command| {
+                if !query.is_command() || !is_hello(command.name()) {
+                    return Err(CommandError::new(
+                        quorate_node::ErrorCode(352),
+                        "OP_QUERY is only understood for hello; use OP_MSG",
+                    ));
+                }
+                command.body.insert("$db", query.database());
+                Ok(command)
+            });
+            (MsgFlags::NONE, true, command)
+        }
+        Payload::Reply(_) => {
+            let error = CommandError::bad_value("a client must not send replies");
+            (MsgFlags::NONE, false, Err(error))
+        }
+    };
+    Received {
+        request: message.header.request_id,
+        flags,
+        legacy,
+        compressed: message.compressed,
+        command,
+    }
+}
+
+fn is_hello(name: &str) -> bool {
+    name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
+}
+
+/// The command whose reply follows in a stream; none if this was the last.
+fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Command> {
+    if reply.get_f64("ok").ok()? != 1.0 {
+        return None;
+    }
+    if is_hello(command.name()) {
+        // Only a hello that may wait is worth repeating.
+        command.body.get("maxAwaitTimeMS")?;
+        let version = reply.get_document("topologyVersion").ok()?;
+        command.body.insert("topologyVersion", Document::try_from(version).ok()?);
+        return Some(command);
+    }
+    if command.name() == "getMore" {
+        let id = reply.get_document("cursor").ok()?.get_i64("id").ok()?;
+        return (id != 0).then_some(command);
+    }
+    None
+}
+
+fn error_body(error: &CommandError) -> RawDocumentBuf {
+    RawDocumentBuf::try_from(&error.reply()).unwrap_or_default()
+}
+
+fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::Injection) {
+    let Some(error) = &injection.write_concern_error else { return };
+    let Ok(mut reply) = Document::try_from(&**body) else { return };
+    reply.insert("writeConcernError", error.clone());
+    if !injection.labels.is_empty() {
+        let labels: Vec<_> =
+            injection.labels.iter().map(|l| bson::Bson::from(l.as_str())).collect();
+        reply.insert("errorLabels", labels);
+    }
+    if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
+        *body = changed;
+    }
+}
+
+/// Interrupts a command when its `maxTimeMS` has passed, unless it is dropped before.
+struct Deadline(Option<tokio::task::JoinHandle<()>>);
+
+impl Deadline {
+    fn start(command: &Command, interrupt: &Arc<Interrupt>) -> Self {
+        let Some(limit) = command.max_time() else { return Self(None) };
+        let interrupt = Arc::clone(interrupt);
+        Self(Some(tokio::spawn(async move {
+            tokio::time::sleep(limit).await;
+            interrupt.set(Interruption::MaxTime);
+        })))
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        if let Some(timer) = &self.0 {
+            timer.abort();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Waiting for the disk: one thread syncs for every connection.
+//!
+//! A sync blocks its thread, so connections do not sync themselves. They leave a note of what they
+//! wait for; the thread takes all notes there are, syncs once, and answers them together. While it
+//! syncs, the next notes gather.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use quorate_node::{CommandError, ErrorCode, Node};
+use quorate_storage::CommitSequence;
+use tokio::sync::oneshot;
+
+/// Writers that may wait at once; every connection waits for one write at a time.
+const MAX_WAITING: usize = 65_536;
+
+struct Note {
+    sequence: CommitSequence,
+    answer: oneshot::Sender<Result<(), CommandError>>,
+}
+
+/// The way to the syncing thread. The thread ends when the last of these is gone.
+#[derive(Clone)]
+pub(crate) struct Durability {
+    notes: SyncSender<Note>,
+}
+
+impl Durability {
+    /// Starts the thread. Without anybody waiting it syncs at this interval, so that an
+    /// unacknowledged write is lost only if the machine fails soon after it.
+    pub(crate) fn start(node: Arc<Node>, interval: Duration) -> std::io::Result<Self> {
+        let (notes, waiting) = sync_channel(MAX_WAITING);
+        std::thread::Builder::new()
+            .name("quorate-sync".to_owned())
+            .spawn(move || sync_for_all(&node, &waiting, interval))?;
+        Ok(Self { notes })
+    }
+
+    /// Returns once the commit would survive a crash.
+    pub(crate) async fn wait(&self, sequence: CommitSequence) -> Result<(), CommandError> {
+        let stopped =
+            || CommandError::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, "the server is shutting down");
+        let (answer, answered) = oneshot::channel();
+        self.notes.try_send(Note { sequence, answer }).map_err(|error| match error {
+            TrySendError::Full(_) => CommandError::new(
+                ErrorCode::INTERNAL_ERROR,
+                format!("{MAX_WAITING} writers wait for the disk; try again later"),
+            ),
+            TrySendError::Disconnected(_) => stopped(),
+        })?;
+        answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+fn sync_for_all(node: &Node, waiting: &Receiver<Note>, interval: Duration) {
+    use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
+    loop {
+        let first = match waiting.recv_timeout(interval) {
+            Ok(note) => Some(note),
+            Err(Timeout) => None,
+            Err(Disconnected) => return,
+        };
+        let notes: Vec<Note> = first.into_iter().chain(waiting.try_iter()).collect();
+        let (committed, synced) = node.durability();
+        let target = notes.iter().map(|note| note.sequence).max().unwrap_or(committed);
+        if target <= synced {
+            answer_all(notes, &Ok(()));
+            continue;
+        }
+        let result = node.sync_through(target);
+        if let Err(error) = &result {
+            tracing::error!(%error, "syncing the journal failed");
+        }
+        let failed = result.is_err();
+        let idle = notes.is_empty();
+        answer_all(notes, &result);
+        if failed && idle {
+            // Nothing more will be written; only waiting writers need to be told.
+            std::thread::sleep(interval);
+        }
+    }
+}
+
+fn answer_all(notes: Vec<Note>, result: &Result<(), CommandError>) {
+    for note in notes {
+        // A connection that is gone does not care.
+        let _ = note.answer.send(result.clone());
+    }
+}

@@ -1,0 +1,20 @@
+//! The shell around a member: listeners, connections, timers and shutdown.
+//!
+//! ```text
+//!   TcpListener ──▶ Connection ──▶ Node::run ──▶ reply
+//!                       │  waits for: the disk (one thread syncs for all), events, fail points
+//! ```
+//!
+//! Everything that needs a socket, a clock or a thread is here; what a command means is decided in
+//! `quorate-node`. The listener and the end are given by the caller, so that tests use port 0 and
+//! the program decides about signals. Needs a multi-thread runtime, because long commands hand
+//! their worker over to other connections while they run.
+
+mod clock;
+mod connection;
+mod durability;
+mod net;
+mod server;
+
+pub use clock::Clock;
+pub use server::{MAX_CONNECTIONS, Server, ServerOptions};

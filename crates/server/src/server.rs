@@ -1,0 +1,184 @@
+//! Accepting connections, background work, and the end of both.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use quorate_node::Node;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::clock::Clock;
+use crate::connection::Connection;
+use crate::durability::Durability;
+use crate::net::TcpListener;
+
+/// The most connections at once, unless told otherwise.
+pub const MAX_CONNECTIONS: usize = 20_000;
+
+/// How long connections may take to finish their command at the end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Pause after a failed accept, for instance without free descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How a server behaves.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Connections beyond this are closed at once.
+    pub max_connections: usize,
+    /// How long an unacknowledged write may stay out of the disk.
+    pub journal_interval: Duration,
+    /// How often cursors and sessions time out and garbage is removed.
+    pub maintenance_interval: Duration,
+    /// How often expired documents are removed.
+    pub expiry_interval: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: MAX_CONNECTIONS,
+            journal_interval: Duration::from_millis(100),
+            maintenance_interval: Duration::from_secs(1),
+            expiry_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) node: Arc<Node>,
+    pub(crate) clock: Clock,
+    pub(crate) durability: Durability,
+    /// Changes whenever waiting `hello` commands should look again.
+    pub(crate) topology: watch::Sender<()>,
+    /// The newest commit that waiting commands were told of.
+    pub(crate) commits: watch::Sender<u64>,
+    /// Becomes true when the server ends.
+    pub(crate) ending: watch::Sender<bool>,
+    next_connection: AtomicI64,
+}
+
+/// A member that listens.
+pub struct Server {
+    shared: Arc<Shared>,
+    options: ServerOptions,
+}
+
+impl Server {
+    /// A server for this member. The clock must be the one that the member was opened with.
+    ///
+    /// # Errors
+    ///
+    /// If the syncing thread cannot be started.
+    pub fn new(node: Arc<Node>, clock: Clock, options: ServerOptions) -> io::Result<Self> {
+        let durability = Durability::start(Arc::clone(&node), options.journal_interval)?;
+        let shared = Shared {
+            node,
+            clock,
+            durability,
+            topology: watch::Sender::new(()),
+            commits: watch::Sender::new(0),
+            ending: watch::Sender::new(false),
+            next_connection: AtomicI64::new(1),
+        };
+        Ok(Self { shared: Arc::new(shared), options })
+    }
+
+    /// Serves connections until `shutdown` is done or a client asks for it, then lets running
+    /// commands finish and syncs what was written.
+    ///
+    /// # Errors
+    ///
+    /// If the last sync fails.
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let mut connections = JoinSet::new();
+        let background = tokio::spawn(maintain(Arc::clone(&self.shared), self.options.clone()));
+        let mut ending = self.shared.ending.subscribe();
+        tokio::select! {
+            () = accept(&self.shared, &self.options, &listener, &mut connections) => {}
+            () = shutdown => {}
+            _ = ending.wait_for(|ending| *ending) => {}
+        }
+        drop(listener);
+        self.shared.ending.send_replace(true);
+        self.shared.node.raise_topology_version();
+        self.shared.topology.send_replace(());
+        background.abort();
+        let finished = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(GRACE, finished).await.is_err() {
+            tracing::warn!("connections did not end in time and are cut off");
+            connections.abort_all();
+        }
+        let (committed, _) = self.shared.node.durability();
+        self.shared.durability.wait(committed).await.map_err(io::Error::other)
+    }
+}
+
+async fn accept(
+    shared: &Arc<Shared>,
+    options: &ServerOptions,
+    listener: &TcpListener,
+    connections: &mut JoinSet<()>,
+) {
+    let places = Arc::new(Semaphore::new(options.max_connections));
+    loop {
+        // Ended connections are forgotten here, so that the set does not grow.
+        while connections.try_join_next().is_some() {}
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            tracing::warn!(%address, "too many connections; closing the newest");
+            continue;
+        };
+        // A reply is one write; waiting to join it with another would only delay it.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%address, %error, "cannot switch off Nagle's algorithm");
+        }
+        let id = shared.next_connection.fetch_add(1, Ordering::Relaxed);
+        let connection = Connection::new(Arc::clone(shared), stream, address, id);
+        connections.spawn(async move {
+            let _place = place;
+            if let Err(error) = connection.run().await {
+                tracing::debug!(connection = id, %error, "connection ended");
+            }
+        });
+    }
+}
+
+async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
+    let mut maintenance = interval(options.maintenance_interval);
+    let mut expiry = interval(options.expiry_interval);
+    maintenance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let now = || shared.clock.now();
+        let result = tokio::select! {
+            _ = maintenance.tick() => tokio::task::block_in_place(|| {
+                while shared.node.maintain(now())? {}
+                Ok(())
+            }),
+            _ = expiry.tick() => {
+                tokio::task::block_in_place(|| shared.node.remove_expired(now()).map(drop))
+            }
+        };
+        if let Err(error) = result {
+            let error: quorate_node::CommandError = error;
+            tracing::error!(%error, "background work failed");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Bytes on a real socket: framing, streaming, injected faults, limits and the end.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod support;
+
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf, doc};
+use quorate_server::ServerOptions;
+use quorate_wire::{
+    Compressor, CompressorId, Decoder, MsgFlags, MsgWriter, OpQuery, Payload, QueryFlags, RequestId,
+};
+use support::TestServer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+struct TestClient {
+    stream: TcpStream,
+    decoder: Decoder,
+    next_request: i32,
+}
+
+struct Answer {
+    body: Document,
+    more_to_come: bool,
+    compressed: bool,
+    request_id: i32,
+    response_to: i32,
+}
+
+impl TestClient {
+    async fn connect(server: &TestServer) -> Self {
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        Self { stream, decoder: Decoder::new(), next_request: 100 }
+    }
+
+    async fn send(&mut self, body: Document, flags: MsgFlags, compressor: Option<&mut Compressor>) {
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        let raw = RawDocumentBuf::try_from(&body).unwrap();
+        let mut bytes = Vec::new();
+        MsgWriter::new(&mut bytes, id, RequestId(0), flags, &raw).finish(compressor).unwrap();
+        self.stream.write_all(&bytes).await.unwrap();
+    }
+
+    /// The next reply; none if the server closed the connection.
+    async fn receive(&mut self) -> Option<Answer> {
+        loop {
+            if let Some(message) = self.decoder.next_message().unwrap() {
+                let header = message.header;
+                let (body, more_to_come) = match message.payload {
+                    Payload::Msg(msg) => {
+                        let body = Document::try_from(msg.body()).unwrap();
+                        (body, msg.flags().contains(MsgFlags::MORE_TO_COME))
+                    }
+                    Payload::Reply(reply) => {
+                        let first = reply.documents().next().unwrap();
+                        (Document::try_from(first).unwrap(), false)
+                    }
+                    Payload::Query(_) => panic!("servers do not ask"),
+                };
+                return Some(Answer {
+                    body,
+                    more_to_come,
+                    compressed: message.compressed,
+                    request_id: header.request_id.0,
+                    response_to: header.response_to.0,
+                });
+            }
+            if self.stream.read_buf(self.decoder.input()).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+    }
+
+    async fn run(&mut self, body: Document) -> Document {
+        self.send(body, MsgFlags::NONE, None).await;
+        let answer = self.receive().await.unwrap();
+        assert_eq!(answer.response_to, self.next_request);
+        answer.body
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_legacy_handshake_is_answered_in_kind() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let command = RawDocumentBuf::try_from(&doc! {"isMaster": 1, "helloOk": true}).unwrap();
+    let mut bytes = Vec::new();
+    let namespace = bson::raw::cstr!("admin.$cmd");
+    OpQuery::append_command(&mut bytes, RequestId(9), QueryFlags::NONE, namespace, &command)
+        .unwrap();
+    client.stream.write_all(&bytes).await.unwrap();
+    let answer = client.receive().await.unwrap();
+    assert_eq!(answer.response_to, 9);
+    assert!(answer.body.get_bool("ismaster").unwrap() && answer.body.get_bool("helloOk").unwrap());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streaming_hello_goes_on_answering_until_the_client_leaves() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let hello = client.run(doc! {"hello": 1, "$db": "admin"}).await;
+    let version = hello.get_document("topologyVersion").unwrap().clone();
+    let waiting = doc! {
+        "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 20,
+    };
+    client.send(waiting, MsgFlags::EXHAUST_ALLOWED, None).await;
+    let first = client.receive().await.unwrap();
+    assert!(first.more_to_come, "{}", first.body);
+    let second = client.receive().await.unwrap();
+    assert!(second.more_to_come);
+    assert_eq!(second.response_to, first.request_id, "each answers the one before");
+    drop(client);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unacknowledged_message_gets_no_reply() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let insert = doc! {
+        "insert": "c", "documents": [{"_id": 1}], "writeConcern": {"w": 0}, "$db": "db",
+    };
+    client.send(insert, MsgFlags::MORE_TO_COME, None).await;
+    let count = client.run(doc! {"count": "c", "$db": "db"}).await;
+    assert_eq!(count.get_i32("n").unwrap(), 1);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_requests_get_compressed_replies() {
+    let server = TestServer::start().await;
+    for (name, id) in [
+        ("zstd", CompressorId::Zstd),
+        ("snappy", CompressorId::Snappy),
+        ("zlib", CompressorId::Zlib),
+    ] {
+        let mut client = TestClient::connect(&server).await;
+        let hello = client.run(doc! {"hello": 1, "compression": [name], "$db": "admin"}).await;
+        assert_eq!(hello.get_array("compression").unwrap()[0].as_str(), Some(name));
+        let mut compressor = Compressor::new(id).unwrap();
+        let ping = doc! {"ping": 1, "$db": "admin"};
+        client.send(ping, MsgFlags::NONE, Some(&mut compressor)).await;
+        let answer = client.receive().await.unwrap();
+        assert!(answer.compressed, "{name}");
+        assert_eq!(answer.body.get_f64("ok").unwrap(), 1.0);
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn injected_faults_hit_the_commands_they_name() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let configure = |data: Document| {
+        doc! {
+            "configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data, "$db": "admin",
+        }
+    };
+    let ping = doc! {"ping": 1, "$db": "admin"};
+    client.run(configure(doc! {"failCommands": ["ping"], "errorCode": 91})).await;
+    assert_eq!(client.run(ping.clone()).await.get_i32("code").unwrap(), 91);
+    assert_eq!(client.run(ping.clone()).await.get_f64("ok").unwrap(), 1.0);
+
+    let concern = doc! {"code": 64, "errmsg": "waiting for replication timed out"};
+    let data = doc! {"failCommands": ["insert"], "writeConcernError": concern};
+    client.run(configure(data)).await;
+    let reply = client.run(doc! {"insert": "c", "documents": [{}], "$db": "db"}).await;
+    assert_eq!(reply.get_i32("n").unwrap(), 1);
+    assert_eq!(reply.get_document("writeConcernError").unwrap().get_i32("code").unwrap(), 64);
+
+    client.run(configure(doc! {"failCommands": ["ping"], "closeConnection": true})).await;
+    client.send(ping, MsgFlags::NONE, None).await;
+    assert!(client.receive().await.is_none(), "the connection is closed without a reply");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn garbage_closes_the_connection_and_nothing_else() {
+    let server = TestServer::start().await;
+    let mut bystander = TestClient::connect(&server).await;
+    let mut client = TestClient::connect(&server).await;
+    client.stream.write_all(&[0xFF; 64]).await.unwrap();
+    assert!(client.receive().await.is_none());
+    assert_eq!(bystander.run(doc! {"ping": 1, "$db": "admin"}).await.get_f64("ok").unwrap(), 1.0);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_over_the_limit_are_closed() {
+    let server =
+        TestServer::start_with(ServerOptions { max_connections: 1, ..ServerOptions::default() })
+            .await;
+    let mut first = TestClient::connect(&server).await;
+    first.run(doc! {"ping": 1, "$db": "admin"}).await;
+    let mut second = TestClient::connect(&server).await;
+    assert!(second.receive().await.is_none());
+    first.run(doc! {"ping": 1, "$db": "admin"}).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_stopped_when_its_time_is_over() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let batch: Vec<_> = (0..2000).map(|n| doc! {"n": n, "text": "x".repeat(200)}).collect();
+    for _ in 0..10 {
+        client.run(doc! {"insert": "c", "documents": batch.clone(), "$db": "db"}).await;
+    }
+    let pattern =
+        bson::Regex { pattern: "^(x+x+)+y$".try_into().unwrap(), options: "".try_into().unwrap() };
+    let slow = doc! {"count": "c", "query": {"text": pattern}, "maxTimeMS": 1, "$db": "db"};
+    assert_eq!(client.run(slow).await.get_i32("code").unwrap(), 50);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn durable_writes_of_many_clients_share_syncs() {
+    const CLIENTS: usize = 16;
+    const WRITES: usize = 20;
+    let options =
+        ServerOptions { journal_interval: Duration::from_secs(3600), ..ServerOptions::default() };
+    let server = TestServer::start_with(options).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..CLIENTS {
+        let mut client = TestClient::connect(&server).await;
+        tasks.spawn(async move {
+            for _ in 0..WRITES {
+                let insert = doc! {
+                    "insert": "c", "documents": [{}], "writeConcern": {"j": true}, "$db": "db",
+                };
+                assert_eq!(client.run(insert).await.get_i32("n").unwrap(), 1);
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let (committed, synced) = server.node.durability();
+    assert_eq!(committed, synced, "every acknowledged write is on disk");
+    let statistics = server.node.store_statistics();
+    assert!(statistics.commits >= (CLIENTS * WRITES) as u64);
+    assert!(
+        statistics.syncs < statistics.commits,
+        "{} syncs for {} commits",
+        statistics.syncs,
+        statistics.commits
+    );
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_can_ask_the_server_to_end() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    client.send(doc! {"shutdown": 1, "$db": "admin"}, MsgFlags::NONE, None).await;
+    assert!(client.receive().await.is_none());
+    server.stop().await;
+}

@@ -1,0 +1,197 @@
+//! The directory of a store: who may open it, and whether this program can read it.
+//!
+//! ```text
+//!   <data>/LOCK     locked while a process has the store open
+//!   <data>/FORMAT   "QUORATE" and one version byte
+//!   <data>/engine/  the files of the engine
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The newest layout of keys and values this program reads and writes.
+pub const FORMAT_VERSION: u8 = 1;
+
+const MAGIC: &[u8; 7] = b"QUORATE";
+const LOCK_FILE: &str = "LOCK";
+const FORMAT_FILE: &str = "FORMAT";
+const FORMAT_DRAFT: &str = "FORMAT.new";
+const ENGINE_DIRECTORY: &str = "engine";
+
+/// A store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Somebody else has it open.
+    #[error("{} is in use by another process; stop it or choose another directory", .directory.display())]
+    Locked {
+        /// The directory asked for.
+        directory: PathBuf,
+    },
+    /// A newer program wrote it.
+    #[error(
+        "{} has storage format {found}, and this program reads up to {FORMAT_VERSION}; \
+         use the newer program that wrote it", .directory.display()
+    )]
+    NewerFormat {
+        /// The directory asked for.
+        directory: PathBuf,
+        /// The version byte found.
+        found: u8,
+    },
+    /// There is something else in the directory.
+    #[error("{} is not a data directory of this program; choose an empty one", .directory.display())]
+    Foreign {
+        /// The directory asked for.
+        directory: PathBuf,
+    },
+    /// The file system refused.
+    #[error("cannot use {}; check that the directory is writable", .path.display())]
+    Io {
+        /// The file or directory at fault.
+        path: PathBuf,
+        /// What the file system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The engine could not recover its files.
+    #[error("the files in {} are damaged; restore them from a copy or resync the member", .directory.display())]
+    Engine {
+        /// The directory asked for.
+        directory: PathBuf,
+        /// What the engine said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// A data directory that no other process can open while this value lives.
+pub(crate) struct DataDirectory {
+    path: PathBuf,
+    /// Closing the file releases the lock, also when the process is killed.
+    _lock: File,
+}
+
+impl DataDirectory {
+    pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
+        fs::create_dir_all(path).map_err(|source| io_error(path, source))?;
+        let lock = lock(path)?;
+        let directory = Self { path: path.to_owned(), _lock: lock };
+        directory.check_or_write_format()?;
+        Ok(directory)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn engine_path(&self) -> PathBuf {
+        self.path.join(ENGINE_DIRECTORY)
+    }
+
+    fn check_or_write_format(&self) -> Result<(), OpenError> {
+        let path = self.path.join(FORMAT_FILE);
+        match fs::read(&path) {
+            Ok(bytes) => self.check_format(&bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.refuse_foreign_files()?;
+                self.write_format().map_err(|source| io_error(&path, source))
+            }
+            Err(source) => Err(io_error(&path, source)),
+        }
+    }
+
+    fn check_format(&self, bytes: &[u8]) -> Result<(), OpenError> {
+        match bytes.split_last() {
+            Some((&found, magic)) if magic == MAGIC => {
+                if (1..=FORMAT_VERSION).contains(&found) {
+                    Ok(())
+                } else {
+                    Err(OpenError::NewerFormat { directory: self.path.clone(), found })
+                }
+            }
+            _ => Err(OpenError::Foreign { directory: self.path.clone() }),
+        }
+    }
+
+    /// Without a format file only what a first start leaves behind when it is killed may be here.
+    fn refuse_foreign_files(&self) -> Result<(), OpenError> {
+        let entries = fs::read_dir(&self.path).map_err(|source| io_error(&self.path, source))?;
+        for entry in entries {
+            let name = entry.map_err(|source| io_error(&self.path, source))?.file_name();
+            // A file system of its own often comes with this directory.
+            let harmless = [LOCK_FILE, FORMAT_DRAFT, "lost+found"];
+            if !harmless.iter().any(|known| name == *known) {
+                return Err(OpenError::Foreign { directory: self.path.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Written aside and renamed, so that a crash leaves either no format file or a whole one.
+    fn write_format(&self) -> io::Result<()> {
+        let draft = self.path.join(FORMAT_DRAFT);
+        let mut file = File::create(&draft)?;
+        file.write_all(MAGIC)?;
+        file.write_all(&[FORMAT_VERSION])?;
+        file.sync_all()?;
+        fs::rename(&draft, self.path.join(FORMAT_FILE))?;
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+fn lock(directory: &Path) -> Result<File, OpenError> {
+    let path = directory.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|source| io_error(&path, source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { directory: directory.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(io_error(&path, source)),
+    }
+}
+
+fn io_error(path: &Path, source: io::Error) -> OpenError {
+    OpenError::Io { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_opened_once_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = DataDirectory::open(directory.path()).unwrap();
+        assert!(matches!(DataDirectory::open(directory.path()), Err(OpenError::Locked { .. })));
+        drop(first);
+        DataDirectory::open(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(FORMAT_FILE), b"QUORATE\x02").unwrap();
+        let error = DataDirectory::open(directory.path()).err().unwrap();
+        assert!(error.to_string().contains("storage format 2"), "{error}");
+    }
+
+    #[test]
+    fn files_of_another_program_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("WiredTiger.wt"), b"").unwrap();
+        assert!(matches!(DataDirectory::open(directory.path()), Err(OpenError::Foreign { .. })));
+        assert!(!directory.path().join(FORMAT_FILE).exists());
+    }
+
+    #[test]
+    fn the_format_file_is_eight_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        DataDirectory::open(directory.path()).unwrap();
+        assert_eq!(fs::read(directory.path().join(FORMAT_FILE)).unwrap(), b"QUORATE\x01");
+    }
+}

@@ -1,0 +1,431 @@
+//! The store in memory, with writes that can be lost on purpose.
+//!
+//! This file owns a small multi-version map. Every key keeps its versions from the oldest state
+//! that anyone may still ask for: a living snapshot, or a crash that loses everything after the
+//! last sync. The store draws no random numbers: whoever simulates the crash says what is lost.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::group_commit::GroupCommit;
+use crate::store::{
+    Batch, Bytes, CommitError, CommitSequence, Direction, KeyRange, KeyspaceError, KeyspaceId,
+    ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError, check_keyspace_name,
+};
+
+/// How many pairs a scan copies while it holds the lock, so that it does not block writers.
+const SCAN_CHUNK: usize = 64;
+
+/// A deterministic store in memory.
+pub struct ModelStore {
+    state: Arc<Mutex<State>>,
+    group: GroupCommit,
+    fail_next_sync: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct State {
+    keyspaces: BTreeMap<KeyspaceId, Keyspace>,
+    next_keyspace: u64,
+    last_committed: CommitSequence,
+    last_synced: CommitSequence,
+    /// How many living snapshots see the state after each sequence.
+    snapshots: BTreeMap<CommitSequence, usize>,
+}
+
+struct Keyspace {
+    name: String,
+    /// A dropped keyspace stays while a snapshot taken before may read it.
+    dropped_after: Option<CommitSequence>,
+    versions: BTreeMap<Bytes, Vec<Version>>,
+}
+
+#[derive(Clone)]
+struct Version {
+    since: CommitSequence,
+    value: Option<Bytes>,
+}
+
+impl Default for ModelStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ModelStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::from_state(State::default())
+    }
+
+    /// Makes the next sync fail, after which the store refuses to write.
+    pub fn fail_next_sync(&self) {
+        self.fail_next_sync.store(true, Ordering::SeqCst);
+    }
+
+    /// What a restart finds after a crash that kept the commits up to `survivor`.
+    ///
+    /// Anything between the last synced and the last commit may survive: the operating system
+    /// writes back when it likes, but always in the order of the log. A survivor outside of that
+    /// span is moved to its nearer end.
+    pub fn crash(&self, survivor: CommitSequence) -> Self {
+        let state = self.lock();
+        let survivor = survivor.clamp(state.last_synced, state.last_committed);
+        let mut restarted = State { next_keyspace: state.next_keyspace, ..State::default() };
+        let surviving = state.keyspaces.iter().filter(|(_, k)| k.dropped_after.is_none());
+        for (&id, keyspace) in surviving {
+            let at_survivor = |(key, versions): (&Bytes, &Vec<Version>)| {
+                let value = visible(versions, survivor)?.clone();
+                let version = Version { since: CommitSequence::ZERO, value: Some(value) };
+                Some((key.clone(), vec![version]))
+            };
+            let versions = keyspace.versions.iter().filter_map(at_survivor).collect();
+            let name = keyspace.name.clone();
+            restarted.keyspaces.insert(id, Keyspace { name, dropped_after: None, versions });
+        }
+        drop(state);
+        Self::from_state(restarted)
+    }
+
+    fn from_state(state: State) -> Self {
+        let fail_next_sync = Arc::new(AtomicBool::new(false));
+        let state = Arc::new(Mutex::new(state));
+        let sync_log = {
+            let (fail, state) = (Arc::clone(&fail_next_sync), Arc::clone(&state));
+            move || {
+                if fail.swap(false, Ordering::SeqCst) {
+                    return Err(io::Error::other("the simulated disk failed to sync"));
+                }
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.last_synced = state.last_committed;
+                Ok(())
+            }
+        };
+        Self { state, group: GroupCommit::new(Box::new(sync_log)), fail_next_sync }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The oldest sequence whose state may still be read.
+    fn horizon(&self) -> CommitSequence {
+        let oldest_snapshot = self.snapshots.keys().next().copied();
+        oldest_snapshot.unwrap_or(self.last_synced).min(self.last_synced)
+    }
+
+    fn forget_dropped_keyspaces(&mut self) {
+        let oldest = self.snapshots.keys().next().copied();
+        self.keyspaces.retain(|_, keyspace| match (keyspace.dropped_after, oldest) {
+            (None, _) => true,
+            (Some(dropped_after), Some(oldest)) => oldest <= dropped_after,
+            (Some(_), None) => false,
+        });
+    }
+}
+
+fn visible(versions: &[Version], at: CommitSequence) -> Option<&Bytes> {
+    versions.iter().rev().find(|version| version.since <= at)?.value.as_ref()
+}
+
+/// Drops what nobody can ask for: every version older than the one seen at the horizon.
+fn prune(versions: &mut Vec<Version>, horizon: CommitSequence) {
+    if let Some(seen) = versions.iter().rposition(|version| version.since <= horizon) {
+        let gone = if versions[seen].value.is_none() { seen + 1 } else { seen };
+        versions.drain(..gone);
+    }
+}
+
+impl Store for ModelStore {
+    fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        check_keyspace_name(name)?;
+        let mut state = self.lock();
+        let live = |keyspace: &Keyspace| keyspace.dropped_after.is_none() && keyspace.name == name;
+        if let Some((&id, _)) = state.keyspaces.iter().find(|(_, keyspace)| live(keyspace)) {
+            return Ok(id);
+        }
+        if self.group.has_failed() {
+            return Err(KeyspaceError::Poisoned);
+        }
+        let id = KeyspaceId(state.next_keyspace);
+        state.next_keyspace += 1;
+        let keyspace =
+            Keyspace { name: name.to_owned(), dropped_after: None, versions: BTreeMap::new() };
+        state.keyspaces.insert(id, keyspace);
+        Ok(id)
+    }
+
+    fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
+        let mut state = self.lock();
+        let now = state.last_committed;
+        match state.keyspaces.get_mut(&keyspace) {
+            Some(found) if found.dropped_after.is_none() => {
+                if self.group.has_failed() {
+                    return Err(KeyspaceError::Poisoned);
+                }
+                found.dropped_after = Some(now);
+            }
+            _ => return Err(KeyspaceError::Unknown),
+        }
+        state.forget_dropped_keyspaces();
+        Ok(())
+    }
+
+    fn keyspaces(&self) -> Vec<(String, KeyspaceId)> {
+        let state = self.lock();
+        let live = state.keyspaces.iter().filter(|(_, keyspace)| keyspace.dropped_after.is_none());
+        let mut listed: Vec<_> = live.map(|(&id, keyspace)| (keyspace.name.clone(), id)).collect();
+        listed.sort();
+        listed
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        let mut state = self.lock();
+        let at = state.last_committed;
+        *state.snapshots.entry(at).or_default() += 1;
+        let live = state.keyspaces.iter().filter(|(_, keyspace)| keyspace.dropped_after.is_none());
+        let keyspaces = live.map(|(&id, _)| id).collect();
+        drop(state);
+        let moment = Arc::new(Moment { at, state: Arc::clone(&self.state) });
+        Arc::new(ModelSnapshot { moment, keyspaces })
+    }
+
+    fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
+        batch.check_keys()?;
+        let mut state = self.lock();
+        if self.group.has_failed() {
+            return Err(CommitError::Poisoned);
+        }
+        let live = |id: &KeyspaceId| {
+            state.keyspaces.get(id).is_some_and(|keyspace| keyspace.dropped_after.is_none())
+        };
+        if !batch.operations.iter().all(|operation| live(&operation.keyspace)) {
+            return Err(CommitError::UnknownKeyspace);
+        }
+        let sequence = self.group.committed();
+        let horizon = state.horizon();
+        state.last_committed = sequence;
+        for operation in batch.operations {
+            let Some(keyspace) = state.keyspaces.get_mut(&operation.keyspace) else { continue };
+            let key = operation.key.clone();
+            let versions = keyspace.versions.entry(operation.key).or_default();
+            prune(versions, horizon);
+            if versions.last().is_some_and(|last| last.since == sequence) {
+                versions.pop();
+            }
+            versions.push(Version { since: sequence, value: operation.value });
+            if versions.iter().all(|version| version.value.is_none()) {
+                keyspace.versions.remove(&key);
+            }
+        }
+        Ok(sequence)
+    }
+
+    fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError> {
+        self.group.sync_through(sequence)
+    }
+
+    fn last_committed(&self) -> CommitSequence {
+        self.group.last_committed()
+    }
+
+    fn last_synced(&self) -> CommitSequence {
+        self.group.last_synced()
+    }
+
+    fn statistics(&self) -> StoreStatistics {
+        StoreStatistics { commits: self.group.last_committed().as_u64(), syncs: self.group.syncs() }
+    }
+}
+
+/// Keeps the versions that were visible at one sequence from being pruned.
+struct Moment {
+    at: CommitSequence,
+    state: Arc<Mutex<State>>,
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = state.snapshots.get_mut(&self.at) {
+            *count -= 1;
+            if *count == 0 {
+                state.snapshots.remove(&self.at);
+            }
+        }
+        state.forget_dropped_keyspaces();
+    }
+}
+
+struct ModelSnapshot {
+    moment: Arc<Moment>,
+    keyspaces: Vec<KeyspaceId>,
+}
+
+impl Snapshot for ModelSnapshot {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        if !self.keyspaces.contains(&keyspace) {
+            return Err(ReadError::UnknownKeyspace);
+        }
+        let state = self.moment.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let keyspace = state.keyspaces.get(&keyspace).ok_or(ReadError::UnknownKeyspace)?;
+        let versions = keyspace.versions.get(&Bytes::from(key));
+        Ok(versions.and_then(|versions| visible(versions, self.moment.at)).cloned())
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Scan, ReadError> {
+        if !self.keyspaces.contains(&keyspace) {
+            return Err(ReadError::UnknownKeyspace);
+        }
+        Ok(Box::new(ModelScan {
+            moment: Arc::clone(&self.moment),
+            keyspace,
+            rest: (!range.is_empty()).then_some(range),
+            direction,
+            chunk: Vec::new().into_iter(),
+        }))
+    }
+}
+
+struct ModelScan {
+    moment: Arc<Moment>,
+    keyspace: KeyspaceId,
+    /// What has not been copied yet.
+    rest: Option<KeyRange>,
+    direction: Direction,
+    chunk: std::vec::IntoIter<(Bytes, Bytes)>,
+}
+
+impl ModelScan {
+    fn refill(&mut self, rest: KeyRange) {
+        let state = self.moment.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(keyspace) = state.keyspaces.get(&self.keyspace) else { return };
+        let bytes = |bound: &Bound<Vec<u8>>| bound.as_ref().map(|key| Bytes::from(key.as_slice()));
+        let pairs = keyspace.versions.range((bytes(&rest.start), bytes(&rest.end)));
+        let at = self.moment.at;
+        let visible_pair = |(key, versions): (&Bytes, &Vec<Version>)| {
+            visible(versions, at).map(|value| (key.clone(), value.clone()))
+        };
+        let chunk: Vec<_> = match self.direction {
+            Direction::Forward => pairs.filter_map(visible_pair).take(SCAN_CHUNK).collect(),
+            Direction::Backward => pairs.rev().filter_map(visible_pair).take(SCAN_CHUNK).collect(),
+        };
+        if chunk.len() == SCAN_CHUNK
+            && let Some((last, _)) = chunk.last()
+        {
+            let after = Bound::Excluded(last.to_vec());
+            let rest = match self.direction {
+                Direction::Forward => KeyRange { start: after, end: rest.end },
+                Direction::Backward => KeyRange { start: rest.start, end: after },
+            };
+            self.rest = (!rest.is_empty()).then_some(rest);
+        }
+        self.chunk = chunk.into_iter();
+    }
+}
+
+impl Iterator for ModelScan {
+    type Item = Result<(Bytes, Bytes), ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.chunk.as_slice().is_empty()
+            && let Some(rest) = self.rest.take()
+        {
+            self.refill(rest);
+        }
+        self.chunk.next().map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(
+        store: &ModelStore,
+        keyspace: KeyspaceId,
+        key: &[u8; 1],
+        value: &[u8],
+    ) -> CommitSequence {
+        let mut batch = Batch::new();
+        batch.insert(keyspace, key, value);
+        store.commit(batch).unwrap()
+    }
+
+    fn read(store: &ModelStore, keyspace: KeyspaceId, key: &[u8]) -> Option<Bytes> {
+        store.snapshot().get(keyspace, key).unwrap()
+    }
+
+    #[test]
+    fn a_crash_keeps_what_was_synced_and_any_prefix_of_the_rest() {
+        let store = ModelStore::new();
+        let keyspace = store.create_keyspace("k").unwrap();
+        let first = put(&store, keyspace, b"a", b"1");
+        store.sync_through(first).unwrap();
+        let second = put(&store, keyspace, b"a", b"2");
+        let third = put(&store, keyspace, b"b", b"3");
+
+        let none_kept = store.crash(CommitSequence::ZERO);
+        assert_eq!(read(&none_kept, keyspace, b"a").as_deref(), Some(&b"1"[..]));
+        assert_eq!(read(&none_kept, keyspace, b"b"), None);
+        let one_kept = store.crash(second);
+        assert_eq!(read(&one_kept, keyspace, b"a").as_deref(), Some(&b"2"[..]));
+        assert_eq!(read(&one_kept, keyspace, b"b"), None);
+        let all_kept = store.crash(third);
+        assert_eq!(read(&all_kept, keyspace, b"b").as_deref(), Some(&b"3"[..]));
+    }
+
+    #[test]
+    fn a_synced_removal_stays_removed_after_a_crash() {
+        let store = ModelStore::new();
+        let keyspace = store.create_keyspace("k").unwrap();
+        put(&store, keyspace, b"a", b"1");
+        let mut batch = Batch::new();
+        batch.remove(keyspace, b"a");
+        let removal = store.commit(batch).unwrap();
+        let unsynced = store.crash(CommitSequence::ZERO);
+        assert_eq!(read(&unsynced, keyspace, b"a"), None);
+        store.sync_through(removal).unwrap();
+        put(&store, keyspace, b"a", b"2");
+        assert_eq!(read(&store.crash(removal), keyspace, b"a"), None);
+    }
+
+    #[test]
+    fn a_failed_sync_stops_writes_and_a_restart_recovers() {
+        let store = ModelStore::new();
+        let keyspace = store.create_keyspace("k").unwrap();
+        let sequence = put(&store, keyspace, b"a", b"1");
+        store.fail_next_sync();
+        assert!(matches!(store.sync_through(sequence), Err(SyncError::Failed(_))));
+        assert!(matches!(store.commit(Batch::new()), Err(CommitError::Poisoned)));
+        assert!(matches!(store.create_keyspace("other"), Err(KeyspaceError::Poisoned)));
+        assert_eq!(read(&store, keyspace, b"a").as_deref(), Some(&b"1"[..]));
+
+        let restarted = store.crash(CommitSequence::ZERO);
+        assert_eq!(read(&restarted, keyspace, b"a"), None);
+        let sequence = put(&restarted, keyspace, b"a", b"2");
+        restarted.sync_through(sequence).unwrap();
+    }
+
+    #[test]
+    fn old_versions_are_forgotten_when_nobody_can_ask_for_them() {
+        let store = ModelStore::new();
+        let keyspace = store.create_keyspace("k").unwrap();
+        for _ in 0..100 {
+            let sequence = put(&store, keyspace, b"a", b"1");
+            store.sync_through(sequence).unwrap();
+        }
+        let kept = store.lock().keyspaces[&keyspace].versions[&Bytes::from(b"a")].len();
+        assert!(kept <= 2, "{kept} versions kept");
+    }
+}

@@ -1,0 +1,413 @@
+//! The contract of [`Store`], checked on every implementation.
+//!
+//! Each case is a function of a factory; the two modules at the end run all of them on the model
+//! and on disk. A store that passes may stand in for the other anywhere.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is the report")]
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use quorate_storage::{
+    Batch, CommitError, Direction, KeyRange, KeyspaceError, KeyspaceId, MAX_KEY_LENGTH, ReadError,
+    Snapshot, Store, SyncError,
+};
+
+/// A store for the length of one case.
+trait Factory {
+    type Store: Store;
+    fn make(&self) -> Self::Store;
+}
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn scan(
+    snapshot: &dyn Snapshot,
+    keyspace: KeyspaceId,
+    range: KeyRange,
+    direction: Direction,
+) -> Pairs {
+    let pairs = snapshot.scan(keyspace, range, direction).unwrap();
+    pairs.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap()).collect()
+}
+
+fn put<S: Store>(store: &S, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
+    let mut batch = Batch::new();
+    batch.insert(keyspace, key, value);
+    store.commit(batch).unwrap();
+}
+
+fn a_batch_is_seen_whole_or_not_at_all(factory: &impl Factory) {
+    let store = factory.make();
+    let one = store.create_keyspace("one").unwrap();
+    let two = store.create_keyspace("two").unwrap();
+    let before = store.snapshot();
+    let mut batch = Batch::new();
+    batch.insert(one, b"k", b"first");
+    batch.insert(two, b"k", b"other");
+    batch.insert(one, b"k", b"last");
+    batch.remove(two, b"absent");
+    assert_eq!((batch.len(), batch.byte_size()), (4, 1 + 5 + 1 + 5 + 1 + 4 + 6));
+    store.commit(batch).unwrap();
+    let after = store.snapshot();
+    assert_eq!(before.get(one, b"k").unwrap(), None);
+    assert_eq!(before.get(two, b"k").unwrap(), None);
+    assert_eq!(after.get(one, b"k").unwrap().as_deref(), Some(&b"last"[..]));
+    assert_eq!(after.get(two, b"k").unwrap().as_deref(), Some(&b"other"[..]));
+}
+
+fn a_refused_batch_changes_nothing(factory: &impl Factory) {
+    let store = factory.make();
+    let kept = store.create_keyspace("kept").unwrap();
+    let gone = store.create_keyspace("gone").unwrap();
+    store.drop_keyspace(gone).unwrap();
+    let committed = store.last_committed();
+    let refused = |operation: &dyn Fn(&mut Batch)| {
+        let mut batch = Batch::new();
+        batch.insert(kept, b"k", b"v");
+        operation(&mut batch);
+        store.commit(batch).unwrap_err()
+    };
+    assert!(matches!(
+        refused(&|batch| batch.insert(gone, b"k", b"v")),
+        CommitError::UnknownKeyspace
+    ));
+    assert!(matches!(
+        refused(&|batch| batch.remove(kept, Vec::new())),
+        CommitError::KeyLength { length: 0 }
+    ));
+    assert!(matches!(
+        refused(&|batch| batch.insert(kept, vec![1; MAX_KEY_LENGTH + 1], b"v")),
+        CommitError::KeyLength { .. }
+    ));
+    assert_eq!(store.snapshot().get(kept, b"k").unwrap(), None);
+    assert_eq!(store.last_committed(), committed);
+
+    put(&store, kept, &vec![1; MAX_KEY_LENGTH], b"the longest key");
+    assert!(store.snapshot().get(kept, &vec![1; MAX_KEY_LENGTH]).unwrap().is_some());
+}
+
+fn a_snapshot_never_changes(factory: &impl Factory) {
+    let store = factory.make();
+    let keyspace = store.create_keyspace("k").unwrap();
+    for number in 0..100_u8 {
+        put(&store, keyspace, &[number], b"old");
+    }
+    let snapshot = store.snapshot();
+    let expected = scan(&*snapshot, keyspace, KeyRange::all(), Direction::Forward);
+    let mut running = snapshot.scan(keyspace, KeyRange::all(), Direction::Forward).unwrap();
+    running.next().unwrap().unwrap();
+    for number in 0..200_u8 {
+        let mut batch = Batch::new();
+        if number % 3 == 0 {
+            batch.remove(keyspace, &[number]);
+        } else {
+            batch.insert(keyspace, &[number], b"new");
+        }
+        let sequence = store.commit(batch).unwrap();
+        store.sync_through(sequence).unwrap();
+    }
+    assert_eq!(scan(&*snapshot, keyspace, KeyRange::all(), Direction::Forward), expected);
+    // A scan outlives the snapshot it came from.
+    drop(snapshot);
+    let rest: Vec<_> = running.map(|pair| pair.unwrap().1.to_vec()).collect();
+    assert_eq!(rest, vec![b"old".to_vec(); 99]);
+}
+
+fn ranges_run_both_ways_and_respect_their_bounds(factory: &impl Factory) {
+    let store = factory.make();
+    let keyspace = store.create_keyspace("k").unwrap();
+    let other = store.create_keyspace("other").unwrap();
+    for key in [&b"a"[..], b"b", b"ba", b"bb", b"c", b"\xFF\xFF"] {
+        put(&store, keyspace, key, key);
+        put(&store, other, key, b"elsewhere");
+    }
+    let snapshot = store.snapshot();
+    let keys = |range: KeyRange, direction| -> Vec<Vec<u8>> {
+        scan(&*snapshot, keyspace, range, direction).into_iter().map(|(key, _)| key).collect()
+    };
+    let range = |start, end| KeyRange { start, end };
+    let (b, c) = (|| b"b".to_vec(), || b"c".to_vec());
+    use Direction::{Backward, Forward};
+    assert_eq!(keys(KeyRange::prefix(b"b"), Forward), [&b"b"[..], b"ba", b"bb"]);
+    assert_eq!(keys(KeyRange::prefix(b"b"), Backward), [&b"bb"[..], b"ba", b"b"]);
+    assert_eq!(keys(KeyRange::prefix(b"\xFF"), Forward), [b"\xFF\xFF"]);
+    assert_eq!(
+        keys(range(Bound::Excluded(b()), Bound::Included(c())), Forward),
+        [&b"ba"[..], b"bb", b"c"]
+    );
+    assert_eq!(keys(range(Bound::Included(c()), Bound::Unbounded), Backward).len(), 2);
+    assert_eq!(keys(range(Bound::Unbounded, Bound::Excluded(b())), Forward), [b"a"]);
+    assert!(keys(range(Bound::Included(c()), Bound::Included(b())), Forward).is_empty());
+    assert!(keys(range(Bound::Excluded(b()), Bound::Excluded(b())), Backward).is_empty());
+}
+
+fn long_scans_are_complete(factory: &impl Factory) {
+    let store = factory.make();
+    let keyspace = store.create_keyspace("k").unwrap();
+    let mut batch = Batch::new();
+    for number in 0..1000_u32 {
+        batch.insert(keyspace, &number.to_be_bytes(), &number.to_le_bytes());
+    }
+    store.commit(batch).unwrap();
+    let snapshot = store.snapshot();
+    let forward = scan(&*snapshot, keyspace, KeyRange::all(), Direction::Forward);
+    let mut backward = scan(&*snapshot, keyspace, KeyRange::all(), Direction::Backward);
+    backward.reverse();
+    assert_eq!(forward.len(), 1000);
+    assert_eq!(forward, backward);
+    assert!(forward.is_sorted());
+}
+
+fn keyspaces_come_and_go_by_name(factory: &impl Factory) {
+    let store = factory.make();
+    assert_eq!(store.keyspaces(), []);
+    let b = store.create_keyspace("b").unwrap();
+    let a = store.create_keyspace("a").unwrap();
+    assert_eq!(store.create_keyspace("b").unwrap(), b);
+    assert_eq!(store.keyspaces(), [("a".to_owned(), a), ("b".to_owned(), b)]);
+
+    put(&store, b, b"k", b"v");
+    let before = store.snapshot();
+    store.drop_keyspace(b).unwrap();
+    assert!(matches!(store.drop_keyspace(b), Err(KeyspaceError::Unknown)));
+    assert_eq!(before.get(b, b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    assert!(matches!(store.snapshot().get(b, b"k"), Err(ReadError::UnknownKeyspace)));
+
+    let again = store.create_keyspace("b").unwrap();
+    assert_ne!(again, b, "an old handle must not reach a new keyspace");
+    assert_eq!(store.snapshot().get(again, b"k").unwrap(), None);
+    assert!(matches!(before.get(again, b"k"), Err(ReadError::UnknownKeyspace)));
+    for name in ["", "with space", "slash/", &"x".repeat(256)] {
+        assert!(matches!(store.create_keyspace(name), Err(KeyspaceError::InvalidName { .. })));
+    }
+}
+
+fn syncs_are_counted_and_cover_everything_before_them(factory: &impl Factory) {
+    let store = factory.make();
+    let keyspace = store.create_keyspace("k").unwrap();
+    for number in 0..10_u8 {
+        put(&store, keyspace, &[number], b"v");
+    }
+    let last = store.last_committed();
+    assert_eq!(store.last_synced().as_u64(), 0);
+    store.sync_through(last).unwrap();
+    assert_eq!(store.last_synced(), last);
+    store.sync_through(last).unwrap();
+    let statistics = store.statistics();
+    assert_eq!((statistics.commits, statistics.syncs), (10, 1));
+
+    let ahead = store.commit(Batch::new()).unwrap();
+    assert!(ahead > last, "an empty batch takes a sequence too");
+    let other = factory.make();
+    assert!(matches!(other.sync_through(ahead), Err(SyncError::UnknownSequence)));
+}
+
+fn concurrent_writers_share_syncs(factory: &impl Factory) {
+    const WRITERS: u8 = 8;
+    const COMMITS: u8 = 25;
+    let store = Arc::new(factory.make());
+    let keyspace = store.create_keyspace("k").unwrap();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let store = Arc::clone(&store);
+            std::thread::spawn(move || {
+                for number in 0..COMMITS {
+                    let mut batch = Batch::new();
+                    batch.insert(keyspace, &[writer, number], b"v");
+                    let sequence = store.commit(batch).unwrap();
+                    store.sync_through(sequence).unwrap();
+                    assert!(store.last_synced() >= sequence);
+                }
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let statistics = store.statistics();
+    assert_eq!(statistics.commits, u64::from(WRITERS) * u64::from(COMMITS));
+    assert!(statistics.syncs <= statistics.commits);
+    println!("{} commits took {} syncs", statistics.commits, statistics.syncs);
+    let found = scan(&*store.snapshot(), keyspace, KeyRange::all(), Direction::Forward);
+    assert_eq!(found.len() as u64, statistics.commits);
+}
+
+/// Random batches and scans, compared with a plain map.
+fn it_behaves_like_a_map(factory: &impl Factory) {
+    let key = proptest::collection::vec(0_u8..4, 1..4);
+    let operation = (0_usize..2, key.clone(), proptest::option::of(any::<u8>()));
+    let batches = proptest::collection::vec(proptest::collection::vec(operation, 0..8), 0..12);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    runner
+        .run(&(batches, key.clone(), key), |(batches, start, end)| {
+            let store = factory.make();
+            let ids = [store.create_keyspace("0").unwrap(), store.create_keyspace("1").unwrap()];
+            let mut maps = [BTreeMap::new(), BTreeMap::new()];
+            let mut history = Vec::new();
+            for operations in batches {
+                let mut batch = Batch::new();
+                for (which, key, value) in operations {
+                    match value {
+                        Some(value) => {
+                            batch.insert(ids[which], key.clone(), &[value]);
+                            maps[which].insert(key, vec![value]);
+                        }
+                        None => {
+                            batch.remove(ids[which], key.clone());
+                            maps[which].remove(&key);
+                        }
+                    }
+                }
+                store.commit(batch).unwrap();
+                history.push((store.snapshot(), maps.clone()));
+            }
+            for (snapshot, maps) in history {
+                for (id, map) in ids.iter().zip(maps) {
+                    let whole = scan(&*snapshot, *id, KeyRange::all(), Direction::Forward);
+                    let expected: Pairs = map.clone().into_iter().collect();
+                    prop_assert_eq!(whole, expected);
+                    if start < end {
+                        let range = KeyRange {
+                            start: Bound::Excluded(start.clone()),
+                            end: Bound::Included(end.clone()),
+                        };
+                        let bounds = (range.start.clone(), range.end.clone());
+                        let expected: Pairs = map
+                            .range(bounds)
+                            .rev()
+                            .map(|(key, value)| (key.clone(), value.clone()))
+                            .collect();
+                        prop_assert_eq!(
+                            scan(&*snapshot, *id, range, Direction::Backward),
+                            expected
+                        );
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+macro_rules! conformance {
+    ($factory:expr; $($case:ident),+ $(,)?) => {
+        $(
+            #[test]
+            fn $case() {
+                super::$case(&$factory);
+            }
+        )+
+    };
+}
+
+macro_rules! every_case {
+    ($factory:expr) => {
+        conformance!($factory;
+            a_batch_is_seen_whole_or_not_at_all,
+            a_refused_batch_changes_nothing,
+            a_snapshot_never_changes,
+            ranges_run_both_ways_and_respect_their_bounds,
+            long_scans_are_complete,
+            keyspaces_come_and_go_by_name,
+            syncs_are_counted_and_cover_everything_before_them,
+            concurrent_writers_share_syncs,
+            it_behaves_like_a_map,
+        );
+    };
+}
+
+mod model {
+    use quorate_storage::ModelStore;
+
+    struct InMemory;
+
+    impl super::Factory for InMemory {
+        type Store = ModelStore;
+
+        fn make(&self) -> ModelStore {
+            ModelStore::new()
+        }
+    }
+
+    every_case!(InMemory);
+}
+
+mod lsm {
+    use super::*;
+    use quorate_storage::{CommitSequence, KeyspaceError, LsmOptions, LsmStore, StoreStatistics};
+    use tempfile::TempDir;
+
+    struct OnDisk;
+
+    /// Removes the directory after the store has let go of it.
+    struct Temporary {
+        store: LsmStore,
+        _directory: TempDir,
+    }
+
+    impl super::Factory for OnDisk {
+        type Store = Temporary;
+
+        fn make(&self) -> Temporary {
+            let directory = tempfile::tempdir().unwrap();
+            let store = LsmStore::open(directory.path(), LsmOptions::default()).unwrap();
+            Temporary { store, _directory: directory }
+        }
+    }
+
+    impl Store for Temporary {
+        fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+            self.store.create_keyspace(name)
+        }
+        fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
+            self.store.drop_keyspace(keyspace)
+        }
+        fn keyspaces(&self) -> Vec<(String, KeyspaceId)> {
+            self.store.keyspaces()
+        }
+        fn snapshot(&self) -> Arc<dyn Snapshot> {
+            self.store.snapshot()
+        }
+        fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
+            self.store.commit(batch)
+        }
+        fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError> {
+            self.store.sync_through(sequence)
+        }
+        fn last_committed(&self) -> CommitSequence {
+            self.store.last_committed()
+        }
+        fn last_synced(&self) -> CommitSequence {
+            self.store.last_synced()
+        }
+        fn statistics(&self) -> StoreStatistics {
+            self.store.statistics()
+        }
+    }
+
+    every_case!(OnDisk);
+
+    #[test]
+    fn everything_is_there_after_reopening() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || LsmStore::open(directory.path(), LsmOptions::default()).unwrap();
+        let store = open();
+        let keyspace = store.create_keyspace("k").unwrap();
+        let dropped = store.create_keyspace("dropped").unwrap();
+        put(&store, keyspace, b"a", b"1");
+        put(&store, dropped, b"a", b"1");
+        store.drop_keyspace(dropped).unwrap();
+        drop(store);
+        let store = open();
+        let [(name, keyspace)] = &store.keyspaces()[..] else { panic!("one keyspace") };
+        assert_eq!(name, "k");
+        assert_eq!(store.snapshot().get(*keyspace, b"a").unwrap().as_deref(), Some(&b"1"[..]));
+        assert!(store.disk_bytes().unwrap() > 0);
+        assert_eq!(store.directory(), directory.path());
+    }
+}
