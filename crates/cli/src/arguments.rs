@@ -2,9 +2,11 @@
 //!
 //! Only commands that work are listed. What each does is the business of the module of its name.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use quorate_protocol::ReadPreferenceMode;
 
 /// Finds, watches, explains and runs MongoDB-compatible replica sets.
 #[derive(Debug, Parser)]
@@ -25,9 +27,18 @@ pub(crate) enum Command {
     /// Say what is wrong, why it matters, and what to type.
     #[command(after_help = DoctorArguments::EXAMPLES)]
     Doctor(DoctorArguments),
+    /// Watch the live topology of a deployment.
+    #[command(after_help = WatchArguments::EXAMPLES)]
+    Watch(WatchArguments),
     /// Replay a recording through the same core, step by step.
     #[command(after_help = ReplayArguments::EXAMPLES)]
     Replay(ReplayArguments),
+    /// Send one command to the server that suits it, and print the reply.
+    #[command(after_help = RunArguments::EXAMPLES)]
+    Run(RunArguments),
+    /// Run one member: a document database that every driver can talk to.
+    #[command(after_help = ServeArguments::EXAMPLES)]
+    Serve(ServeArguments),
     /// Print the completions of a shell.
     #[command(after_help = CompletionsArguments::EXAMPLES)]
     Completions(CompletionsArguments),
@@ -42,6 +53,9 @@ impl Arguments {
         match &self.command {
             Some(Command::Doctor(doctor)) => doctor.json,
             Some(Command::Replay(replay)) => replay.json,
+            Some(Command::Run(run)) => run.json,
+            Some(Command::Watch(watch)) => watch.json,
+            Some(Command::Serve(serve)) => serve.json,
             None | Some(Command::Completions(_) | Command::Man(_)) => false,
         }
     }
@@ -73,6 +87,26 @@ A deployment with a problem ends in code 1. A message that is recognised ends in
 in code 1. Each stage takes at most 5 s, or connectTimeoutMS of the connection string.";
 }
 
+/// `quorate watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl WatchArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
+
+Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
+}
+
 /// `quorate replay`.
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArguments {
@@ -91,6 +125,65 @@ Examples:
   quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
 
 The same file gives the same output, to the byte, on any machine at any time.";
+}
+
+/// `quorate run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// The command: JSON, but keys need no quotes; ObjectId("…") and the like are understood.
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: String,
+    /// Which members may answer: primary, primaryPreferred, secondary, secondaryPreferred, nearest.
+    #[arg(long, value_name = "MODE")]
+    pub(crate) read_preference: Option<ReadPreferenceMode>,
+    /// The database; otherwise that of the connection string, otherwise admin.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) database: Option<String>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl RunArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate run 'mongodb://localhost:27017' '{ping: 1}'
+  quorate run 'mongodb://localhost:27017/shop' '{find: \"orders\", filter: {paid: false}, limit: 5}'
+  quorate run 'mongodb://a,b,c/?replicaSet=rs0' '{hello: 1}' --read-preference secondary";
+}
+
+/// `quorate serve`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("store").required(true).args(["data", "memory"])))]
+pub(crate) struct ServeArguments {
+    /// The port; 0 takes any that is free, and says which.
+    #[arg(long, value_name = "PORT", default_value_t = quorate_protocol::DEFAULT_PORT)]
+    pub(crate) port: u16,
+    /// The directory of the data, made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Keep everything in memory and nothing on disk.
+    #[arg(long)]
+    pub(crate) memory: bool,
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) bind: IpAddr,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ServeArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate serve --data ./data
+  quorate serve --memory --port 0 --json
+
+The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
+finish, syncs and ends.";
 }
 
 /// `quorate completions`.

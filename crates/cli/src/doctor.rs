@@ -20,6 +20,7 @@ use quorate_connection_string::{ConnectionString, Limit, Seeds};
 use serde_json::json;
 
 use crate::arguments::DoctorArguments;
+use crate::connect;
 use crate::finding::{Finding, Severity};
 use crate::pasted::{self, Diagnosis};
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen};
@@ -79,10 +80,7 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
         }
     };
     if let Seeds::Srv(name) = uri.seeds() {
-        return Err(Failure::Problem(format!(
-            "this version does not ask DNS for SRV records; list the hosts of {name} yourself, from \
-             dig +short SRV _mongodb._tcp.{name}"
-        )));
+        return Err(connect::no_srv(name));
     }
     stages::tell_uri(&uri.to_string(), screen)?;
     let wants_tls = uri.tls_enabled();
@@ -91,12 +89,7 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     let prober = Prober::new(limit, wants_tls.then_some(&tls)).map_err(|error| {
         Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
     })?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| {
-        Failure::Problem(format!(
-            "cannot start: {error}; check the limits of this process (ulimit -a)"
-        ))
-    })?;
+    let runtime = connect::runtime()?;
     let mut findings: Vec<Finding> = uri
         .warnings()
         .iter()

@@ -8,6 +8,7 @@
 
 mod arguments;
 mod clock;
+mod connect;
 mod doctor;
 mod finding;
 mod manual;
@@ -15,8 +16,12 @@ mod overview;
 mod pasted;
 mod remedy;
 mod replay;
+mod run;
 mod screen;
+mod serve;
+mod signals;
 mod topology_view;
+mod watch;
 mod words;
 
 use std::process::ExitCode;
@@ -30,15 +35,18 @@ fn main() -> ExitCode {
     // A usage error ends here with code 2, `--help` and `--version` with code 0.
     let arguments = Arguments::parse();
     let mut screen = Screen::of_process(arguments.json());
-    let result = run(&arguments, &mut screen);
+    let result = dispatch(&arguments, &mut screen);
     screen.conclude(result)
 }
 
-fn run(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     match &arguments.command {
         None => overview::run(screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
+        Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),
+        Some(Command::Run(arguments)) => run::run(arguments, screen),
+        Some(Command::Serve(arguments)) => serve::run(arguments, screen),
         Some(Command::Completions(completions)) => manual::completions(completions, screen),
         Some(Command::Man(man)) => manual::page(man, screen),
     }

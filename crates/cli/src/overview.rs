@@ -9,6 +9,9 @@ use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
 const EXAMPLES: &[(&str, &str)] = &[
     ("quorate doctor 'mongodb://HOST'", "what is wrong with a deployment, and what to type"),
     ("quorate doctor --error 'TEXT'", "what a driver's error message means, and what to type"),
+    ("quorate watch URI", "its members and every change, as it happens"),
+    ("quorate run URI '{ping: 1}'", "one command, on the server that suits it"),
+    ("quorate serve --memory", "a document database to talk to"),
     ("quorate replay FILE", "what a client saw, again, step by step"),
 ];
 

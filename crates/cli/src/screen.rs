@@ -104,6 +104,18 @@ impl Screen {
         self.data.write_all(bytes)
     }
 
+    /// Lets whoever waits for the data have it now.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.data.flush()
+    }
+
+    /// A line of talk for people; programs that read JSON know from the events.
+    pub(crate) fn talk_unless_json(&mut self, text: impl std::fmt::Display) {
+        if !self.json {
+            self.talk(text);
+        }
+    }
+
     /// A line of talk. Nobody may be listening, so a failure to write it is no failure.
     pub(crate) fn talk(&mut self, text: impl std::fmt::Display) {
         let _ = writeln!(self.talk, "{text}");

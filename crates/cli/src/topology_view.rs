@@ -17,7 +17,8 @@ pub(crate) fn topology_to_json(topology: &TopologyDescription) -> Value {
     })
 }
 
-fn server_to_json(server: &ServerDescription) -> Value {
+/// The fields of an event about a server.
+pub(crate) fn server_to_json(server: &ServerDescription) -> Value {
     json!({
         "address": server.address().as_str(),
         "type": server.server_type().name(),

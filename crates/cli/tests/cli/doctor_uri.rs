@@ -56,7 +56,7 @@ impl Fakes {
     }
 }
 
-fn secondary_hello(
+pub(crate) fn secondary_hello(
     name: &str,
     me: &ServerAddress,
     members: &[ServerAddress],

@@ -5,5 +5,6 @@
 mod doctor_error;
 mod doctor_uri;
 mod frame;
+mod live;
 mod replay;
 mod support;
