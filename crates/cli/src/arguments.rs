@@ -93,6 +93,9 @@ pub(crate) struct WatchArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
     pub(crate) uri: String,
+    /// Write everything that is seen to this new file, for quorate replay.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -103,6 +106,7 @@ impl WatchArguments {
 Examples:
   quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
+  quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
 
 Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
 }

@@ -1,6 +1,9 @@
 //! What every command that talks to a deployment does alike: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
+use std::path::PathBuf;
+
+use quorate_client::tls::TlsOptions;
 use quorate_client::{ClientError, Error, ErrorKind};
 use quorate_connection_string::{ConnectionString, Seeds};
 
@@ -22,6 +25,19 @@ pub(crate) fn no_srv(name: &str) -> Failure {
         "this version does not ask DNS for SRV records; list the hosts of {name} yourself, from \
          dig +short SRV _mongodb._tcp.{name}"
     ))
+}
+
+/// The TLS options of a connection string that wants TLS.
+pub(crate) fn tls_options(uri: &ConnectionString) -> TlsOptions {
+    let options = uri.options();
+    let insecure = options.tls_insecure == Some(true);
+    TlsOptions {
+        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
+        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
+        allow_invalid_certificates: insecure
+            || options.tls_allow_invalid_certificates == Some(true),
+        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
+    }
 }
 
 /// A runtime for one command: one thread, since all it does is wait for sockets.

@@ -12,10 +12,8 @@ mod stages;
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead};
-use std::path::PathBuf;
 use std::time::Duration;
 
-use quorate_client::tls::TlsOptions;
 use quorate_connection_string::{ConnectionString, Limit, Seeds};
 use serde_json::json;
 
@@ -85,7 +83,7 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     stages::tell_uri(&uri.to_string(), screen)?;
     let wants_tls = uri.tls_enabled();
     let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
-    let tls = tls_options(&uri);
+    let tls = connect::tls_options(&uri);
     let prober = Prober::new(limit, wants_tls.then_some(&tls)).map_err(|error| {
         Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
     })?;
@@ -116,18 +114,6 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     findings.extend(deployment::findings(&seen, explained));
     screen.line("")?;
     conclude(findings, screen)
-}
-
-fn tls_options(uri: &ConnectionString) -> TlsOptions {
-    let options = uri.options();
-    let insecure = options.tls_insecure == Some(true);
-    TlsOptions {
-        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
-        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
-        allow_invalid_certificates: insecure
-            || options.tls_allow_invalid_certificates == Some(true),
-        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
-    }
 }
 
 /// Tells the findings of a deployment and the verdict.

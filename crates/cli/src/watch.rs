@@ -1,76 +1,114 @@
 //! `quorate watch URI`: the live topology of any deployment, line by line.
 //!
-//! The client watches; this module puts its events into words. Every change has its reason: what a
-//! server was, what it is, and why.
+//! The `observer` watches; this module puts its events into words. Every change has its reason: what
+//! a server was, what it is, and why.
+
+mod observer;
+mod recorder;
 
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use quorate_client::{Client, ClientEvent, ClientOptions};
+use quorate_client::ClientOptions;
+use quorate_client::handshake::Handshake;
+use quorate_client::metadata::{Environment, client_metadata};
+use quorate_client::net::{Connector, ConnectorOptions};
+use quorate_client::tls::Tls;
 use quorate_connection_string::ConnectionString;
 use quorate_protocol::MonotonicTime;
-use quorate_server_discovery::{DiscoveryEvent, ServerDescription, TopologyDescription};
+use quorate_server_discovery::{
+    DiscoveryEvent, RecordingStart, ServerDescription, TopologyDescription, TopologyId,
+};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use crate::arguments::WatchArguments;
+use crate::clock;
 use crate::connect;
 use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen, WARNING};
 use crate::signals;
 use crate::topology_view::{server_to_json, topology_to_json};
 use crate::words::{Counted, Foreign, Span};
-
-/// How many events may wait to be told. A reader that is slower than this misses some, and hears
-/// how many.
-const MAX_WAITING_EVENTS: usize = 4096;
+use observer::{Manner, Observer, Seen};
+use recorder::Recorder;
 
 /// Watches until told to stop.
 pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let uri = connect::parse(&arguments.uri)?;
-    connect::runtime()?.block_on(watch(&uri, screen))
+    let options = ClientOptions::from_connection_string(&uri);
+    let environment = Environment::of_this_process();
+    let mut discovery = options.discovery.clone();
+    discovery.function_platform = environment.function_platform();
+    let at = clock::now();
+    let id = TopologyId(1);
+    // Nothing here is secret: the seed only spreads choices, and the recording repeats it.
+    let seed = at.as_nanos() ^ u64::from(std::process::id());
+    let start = RecordingStart { options: discovery, id, seed, at };
+    let topology = start.topology().map_err(|error| Failure::Misuse(error.to_string()))?;
+    let manner = manner(&uri, &options, &environment)?;
+    let recorder = match &arguments.record {
+        None => None,
+        Some(path) => Some(Recorder::create(path).map_err(|error| {
+            let path = path.display();
+            Failure::Misuse(format!("cannot record to {path}: {error}; choose another file"))
+        })?),
+    };
+    connect::runtime()?.block_on(async {
+        let (observer, first) = Observer::start(topology, &start, manner, recorder)
+            .map_err(|error| not_recorded(&error))?;
+        screen.talk_unless_json(format_args!("watching {uri}; Ctrl-C stops"));
+        watch(observer, first, start.at, screen).await
+    })
 }
 
-async fn watch(uri: &ConnectionString, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn manner(
+    uri: &ConnectionString,
+    options: &ClientOptions,
+    environment: &Environment,
+) -> Result<Manner, Failure> {
+    let tls = uri.tls_enabled().then(|| Tls::new(&connect::tls_options(uri))).transpose();
+    let tls = tls.map_err(|error| {
+        Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
+    })?;
+    let connect_timeout = options.discovery.connect_timeout;
+    let connector =
+        Connector::new(ConnectorOptions { connect_timeout, tls, ..ConnectorOptions::default() });
+    let handshake = Handshake {
+        metadata: client_metadata(options.app_name.as_deref(), &options.wrappers, environment),
+        compressors: Vec::new(),
+        zlib_level: None,
+        load_balanced: options.discovery.load_balanced,
+        server_api: options.server_api.clone(),
+        authenticator: None,
+    };
+    Ok(Manner { connector, handshake })
+}
+
+async fn watch(
+    mut observer: Observer,
+    first: Vec<Seen>,
+    began: MonotonicTime,
+    screen: &mut Screen,
+) -> Result<Outcome, Failure> {
     let mut stop = pin!(signals::stop().map_err(|error| {
         let advice = "check the limits of this process (ulimit -a)";
         Failure::Problem(format!("cannot listen for signals: {error}; {advice}"))
     })?);
-    let (sender, mut events) = mpsc::channel(MAX_WAITING_EVENTS);
-    let missed = Arc::new(AtomicU64::new(0));
-    let mut options = ClientOptions::from_connection_string(uri);
-    options.listener = Some(Arc::new({
-        let missed = Arc::clone(&missed);
-        move |event| {
-            // Stamped here, where it happened, and not when its turn comes to be told.
-            if sender.try_send((crate::clock::now(), event)).is_err() {
-                missed.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }));
-    screen.talk_unless_json(format_args!("watching {uri}; Ctrl-C stops"));
-    let mut teller = Teller { began: crate::clock::now() };
-    let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
-    let told = loop {
-        tokio::select! {
-            () = &mut stop => break Ok(()),
-            event = events.recv() => {
-                let Some((at, ClientEvent::Discovery(event))) = event else { continue };
-                let told = teller.tell(at, &event, screen);
-                if told.is_err() {
-                    break told;
-                }
-            }
-        }
-        match missed.swap(0, Ordering::Relaxed) {
-            0 => {}
-            count => screen.talk(format_args!("{count} events were missed; read faster")),
-        }
-    };
-    client.close().await;
-    told?;
+    let teller = Teller { began };
+    teller.tell_all(&first, screen)?;
+    loop {
+        let seen = tokio::select! {
+            () = &mut stop => break,
+            seen = observer.next() => seen.map_err(|error| not_recorded(&error))?,
+        };
+        teller.tell_all(&seen, screen)?;
+    }
+    // What closing does is recorded, but no news to anybody.
+    observer.close().map_err(|error| not_recorded(&error))?;
     Ok(Outcome::Fine)
+}
+
+fn not_recorded(error: &io::Error) -> Failure {
+    Failure::Problem(format!("the recording cannot be written: {error}; check the disk"))
 }
 
 /// Puts events into words.
@@ -79,8 +117,12 @@ struct Teller {
 }
 
 impl Teller {
+    fn tell_all(&self, seen: &[Seen], screen: &mut Screen) -> io::Result<()> {
+        seen.iter().try_for_each(|(at, event)| self.tell(*at, event, screen))
+    }
+
     fn tell(
-        &mut self,
+        &self,
         at: MonotonicTime,
         event: &DiscoveryEvent,
         screen: &mut Screen,

@@ -139,7 +139,10 @@ async fn a_failover_is_watched() {
     a.set_hello(primary_hello("rs0", &first, &members, 1));
     b.set_hello(follower(&second, &first));
     let uri = format!("mongodb://{first}/?replicaSet=rs0&heartbeatFrequencyMS=500");
-    let mut watched = Living::start(&["watch", "--json", &uri]);
+    let directory = tempfile::tempdir().unwrap();
+    let recording = directory.path().join("seen.jsonl");
+    let recording = recording.to_str().unwrap();
+    let mut watched = Living::start(&["watch", "--json", "--record", recording, &uri]);
     let is_primary = |address: &ServerAddress| {
         let address = address.to_string();
         move |event: &Value| event["primary"] == address.as_str() && event["servers"] == 2
@@ -158,6 +161,22 @@ async fn a_failover_is_watched() {
     b.set_hello(primary_hello("rs0", &second, &members, 2));
     watched.wait_for("topology", is_primary(&second));
     assert_eq!(watched.terminate(), Some(0));
+
+    // Replaying it shows the same, twice, and ends well.
+    let replayed = quorate(&["replay", "--json", recording]);
+    assert_eq!(replayed.code(), 0, "{}", replayed.stderr());
+    let events = replayed.events();
+    let primaries: Vec<_> = events
+        .iter()
+        .filter(|event| event["event"] == "topology")
+        .filter_map(|event| event["primary"].as_str())
+        .collect();
+    assert_eq!(primaries.first(), Some(&first.as_str()));
+    assert_eq!(primaries.last(), Some(&second.as_str()));
+    assert_eq!(replayed.stdout(), quorate(&["replay", "--json", recording]).stdout());
+    let again = quorate(&["watch", "--record", recording, &uri]);
+    assert_eq!(again.code(), 2, "a recording is never overwritten");
+    assert!(again.stderr().contains("File exists"), "{}", again.stderr());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
