@@ -1,11 +1,13 @@
 //! `quorate doctor`: what is wrong, why it matters, what to type.
 //!
 //! This module owns the shape of the answer. Pasted messages are diagnosed by `pasted`. A deployment
-//! is asked by `probe`, one server after the other as the discovery core wants it (`examination`);
-//! `reachability` and `deployment` judge what was seen, and `stages` tells it.
+//! is asked by `probe`, one server after the other as the discovery core wants it (`examination`),
+//! and one of them for a `login`; `reachability` and `deployment` judge what was seen, and `stages`
+//! tells it.
 
 mod deployment;
 mod examination;
+mod login;
 mod probe;
 mod reachability;
 mod stages;
@@ -108,8 +110,13 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
             return conclude(vec![finding], screen);
         }
     };
+    let login = runtime.block_on(login::log_in(&seen, &prober));
+    if let Some(login) = &login {
+        stages::tell_login(login, screen)?;
+    }
     stages::tell_topology(&seen, &deployment::removals(&seen), screen)?;
     findings.extend(reachability::findings(&seen));
+    findings.extend(login.into_iter().flat_map(|login| login.findings));
     let explained = findings.iter().any(|finding| finding.severity == Severity::Problem);
     findings.extend(deployment::findings(&seen, explained));
     screen.line("")?;

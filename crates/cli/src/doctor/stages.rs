@@ -7,6 +7,7 @@ use quorate_server_discovery::ServerType;
 use serde_json::{Value, json};
 
 use super::examination::Examination;
+use super::login::Login;
 use super::probe::{Answer, HelloFault, PortFault, ServerProbe};
 use crate::screen::{FINE, PROBLEM, QUIET, STRONG, Screen};
 use crate::topology_view::topology_to_json;
@@ -98,6 +99,17 @@ fn about(reply: &HelloReply) -> String {
     let set =
         reply.set_name.as_ref().map_or_else(String::new, |name| format!(" of {}", Foreign(name)));
     format!("{kind}{set}, wire versions {} to {}", versions.min, versions.max)
+}
+
+/// Tells what came of the login, if there was one to make.
+pub(super) fn tell_login(login: &Login, screen: &mut Screen) -> io::Result<()> {
+    let Some(result) = &login.authenticated else { return Ok(()) };
+    screen.line(format_args!("{STRONG}login at {}{STRONG:#}", login.address))?;
+    let (ok, detail) = match result {
+        Ok(who) => (true, who.clone()),
+        Err(cause) => (false, Foreign(cause).to_string()),
+    };
+    Stage { server: Some(login.address.as_str()), name: "auth", ok, detail }.tell(screen)
 }
 
 /// Tells what a client believes after all this, and whom it dropped.

@@ -147,12 +147,44 @@ async fn tls_front(behind: ServerAddress) -> SocketAddr {
 async fn a_healthy_set_has_nothing_wrong() {
     let set = Fakes::start(3).await;
     set.form_set("rs0");
-    let uri = format!("mongodb://ada:s3cret@{}/?replicaSet=rs0", set.address(0));
+    let uri = format!("mongodb://{}/?replicaSet=rs0", set.address(0));
     let run = quorate(&["doctor", &uri]);
     assert_eq!((run.code(), run.stderr().as_str()), (0, ""), "{}", run.stdout());
-    assert!(!run.stdout().contains("s3cret"));
-    set.snapshot(&quorate(&["doctor", &uri.replace("ada:s3cret@", "")]), "doctor-healthy");
+    set.snapshot(&run, "doctor-healthy");
     assert_eq!(findings(&uri).0, Vec::<String>::new());
+}
+
+/// Pain 6: a refused login is no network problem, and its password is nobody's business.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn logins_that_are_refused() {
+    let set = Fakes::start(1).await;
+    let no = rawdoc! {
+        "ok": 0.0, "code": 18, "codeName": "AuthenticationFailed",
+        "errmsg": "Authentication failed.",
+    };
+    set.0[0].set_reply("saslStart", no);
+    let uri = format!("mongodb://ada:s3cret@{}/?authMechanism=SCRAM-SHA-256", set.address(0));
+    let (codes, said, code) = findings(&uri);
+    assert_eq!((codes, code), (vec!["authentication_failed".to_owned()], 1), "{said}");
+    assert!(said.contains("for user ada (SCRAM-SHA-256, database admin)"), "{said}");
+    let run = quorate(&["doctor", &uri]);
+    assert!(!run.stdout().contains("s3cret") && run.stdout().contains("ada:***@"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_a_server_says_behind_hello() {
+    let set = Fakes::start(1).await;
+    let uri = set.0[0].uri();
+    let no = rawdoc! { "ok": 0.0, "code": 13, "errmsg": "Command requires authentication" };
+    set.0[0].set_reply("serverStatus", no);
+    let (codes, said, code) = findings(&uri);
+    assert_eq!((codes, code), (vec!["login_needed".to_owned()], 1), "{said}");
+    let status =
+        rawdoc! { "connections": { "current": 950, "available": 50, "totalCreated": 9_i64 } };
+    set.0[0].set_reply("serverStatus", status);
+    let (codes, said, code) = findings(&format!("{uri}?maxPoolSize=20"));
+    assert_eq!((codes, code), (vec!["connections_scarce".to_owned()], 0), "{said}");
+    assert!(said.contains("may open 22 (2 monitors + 20 pooled): 2 more of them fit"), "{said}");
 }
 
 /// Pain 1.
