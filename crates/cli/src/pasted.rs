@@ -86,13 +86,13 @@ impl Context {
 
 /// Diagnoses a message.
 pub(crate) fn diagnose(text: &str) -> Diagnosis {
-    let text = bounded(text);
+    let text = &without_prefix(bounded(text));
     let context = Context::of(text);
     let tables = [reach::RULES, security::RULES, set::RULES, client::RULES];
     let matchers: Vec<Matcher> = tables.into_iter().flatten().map(Matcher::new).collect();
     let mut matched: Vec<Matched> = Vec::new();
     let mut causes: Vec<Option<&'static str>> = Vec::new();
-    let mut rest = text.to_owned();
+    let mut rest = text.clone();
     for server in &context.servers {
         let error = server.error.as_deref().unwrap_or_default();
         let found = collect(&matchers, error, Some(&server.address), &mut matched);
@@ -187,6 +187,29 @@ fn bounded(text: &str) -> &str {
         start += 1;
     }
     &text[start..]
+}
+
+/// Takes off what a container or a process manager put before every line (`app_1 | `, `[web] `).
+fn without_prefix(text: &str) -> String {
+    /// Names of containers are not longer.
+    const MAX_PREFIX: usize = 64;
+    let first = text.lines().next().unwrap_or_default();
+    let end = match first.starts_with('[') {
+        true => first.find(']'),
+        false => first.find('|'),
+    };
+    let prefix = end.filter(|end| *end < MAX_PREFIX).map_or("", |end| &first[..=end]);
+    let lines = || text.lines().filter(|line| !line.is_empty());
+    let common = !prefix.is_empty() && lines().count() > 1;
+    if !common || !lines().all(|line| line.starts_with(prefix)) {
+        return text.to_owned();
+    }
+    let mut stripped = String::with_capacity(text.len());
+    for line in text.lines() {
+        stripped.push_str(line.strip_prefix(prefix).unwrap_or(line));
+        stripped.push('\n');
+    }
+    stripped
 }
 
 /// The first connection string in the text that can be read.

@@ -54,7 +54,8 @@ pub(super) const RULES: &[Rule] = &[
             r"connect ETIMEDOUT (?P<host>[\w.-]+):(?P<port>\d+)",
             r"dial tcp (?P<host>\[[^\]]+\]|[\w.-]+):(?P<port>\d+): (?:connect: )?(?:i/o timeout|operation timed out|connection timed out)",
             r"(?P<host>[\w.-]+):(?P<port>\d+): (?:\[(?:Errno|WinError) \d+\] (?:Connection timed out|Operation timed out|A connection attempt failed)|timed out)",
-            r"connection timeout calling \w+ on '(?P<host>[^':]+):(?P<port>\d+)'",
+            r"(?:connection|socket) (?:timeout|error) calling \w+ on '(?P<host>[^':]+):(?P<port>\d+)'",
+            r"^timed out",
             r"connection (?:<monitor>|\d+) to (?P<host>[\w.-]+):(?P<port>\d+) timed out",
             r"SocketTimeoutException: (?:[Cc]onnect|Connection) timed out",
             r"(?i)connection timed out|operation timed out \(os error|no answer within \d+ ms \(connectTimeoutMS\)",
@@ -97,6 +98,13 @@ pub(super) const RULES: &[Rule] = &[
         explain: socket_path_missing,
     },
     Rule {
+        code: "http_on_driver_port",
+        rank: Rank::Cause,
+        patterns: &[r"trying to access MongoDB over HTTP on the native driver port"],
+        accepts: any,
+        explain: http_on_driver_port,
+    },
+    Rule {
         code: "access_list",
         rank: Rank::Cause,
         patterns: &[r"IP that isn't (?:whitelisted|on)", r"isn't whitelisted", r"IP access list"],
@@ -112,7 +120,8 @@ const REFUSED: &[&str] = &[
     r"dial tcp (?P<host>\[[^\]]+\]|[\w.-]+):(?P<port>\d+): (?:connect|connectex): (?:connection refused|No connection could be made)",
     r"connection refused calling \w+ on '(?P<host>[^':]+):(?P<port>\d+)'",
     r"cannot connect to (?P<host>[\w.-]+):(?P<port>\d+): [Cc]onnection refused",
-    r"(?i)connection refused|ECONNREFUSED",
+    r"actively refused it\.? \[?(?P<host>[\w.-]+|[0-9a-fA-F:]+)\]?:(?P<port>\d+)",
+    r"(?i)connection refused|ECONNREFUSED|actively refused",
 ];
 
 /// `x` or the given words where no server is known.
@@ -314,6 +323,12 @@ fn socket_path_missing(evidence: &[Evidence], _: &Context) -> Finding {
                   socket folder",
         )
         .fix("ls -l /tmp/mongodb-*.sock; systemctl status mongod")
+}
+
+fn http_on_driver_port(_: &[Evidence], _: &Context) -> Finding {
+    Finding::note("http_on_driver_port", "a browser or an HTTP client asked the driver's port")
+        .because("the server runs and can be reached; it speaks the wire protocol, not HTTP")
+        .fix("use a driver or mongosh with mongodb:// instead of http://")
 }
 
 fn access_list(_: &[Evidence], _: &Context) -> Finding {

@@ -72,6 +72,16 @@ pub(super) const RULES: &[Rule] = &[
         explain: certificate_untrusted,
     },
     Rule {
+        code: "tls_handshake",
+        rank: Rank::Symptom,
+        patterns: &[
+            r"(?:SSL|TLS) handshake failed: (?P<host>[\w.-]+):(?P<port>\d+)",
+            r"(?:SSL|TLS) handshake failed|SSLHandshakeException",
+        ],
+        accepts: any,
+        explain: tls_handshake,
+    },
+    Rule {
         code: "authentication_failed",
         rank: Rank::Cause,
         patterns: &[
@@ -121,6 +131,13 @@ fn tls_against_plain(evidence: &[Evidence], _: &Context) -> Finding {
         "start the server with TLS: net.tls.mode: requireTLS and certificateKeyFile in \
           mongod.conf",
     )
+}
+
+fn tls_handshake(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem("tls_handshake", format!("a TLS handshake failed{}", at(evidence)))
+        .because("the text does not say why: a certificate, a protocol version, or no TLS at all")
+        .fix("quorate doctor URI, which tries plain and TLS and tells which one is answered")
+        .fix("paste the whole message with its causes")
 }
 
 fn tls_required(evidence: &[Evidence], _: &Context) -> Finding {

@@ -35,7 +35,7 @@ pub(crate) struct DescribedServer {
 static BEGINNINGS: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r#"(?x)
-        <ServerDescription\ \('(?P<py_host>[^']+)',\ (?P<py_port>\d+|None)\)
+        <ServerDescription\ \(u?'(?P<py_host>[^']+)',\ (?P<py_port>\d+|None)\)
         | =>\s*(?:ServerDescription\s*)?\{\s*(?:_hostAddress:[^}]*\},?\s*)?address:\s*'(?P<node>[^']+)'
         | \{\s*address=(?P<java>[^,\s]+),\ type=
         | \{\s*Addr:\ (?P<go>[^,\s]+),\ Type:
@@ -50,7 +50,7 @@ static KIND: LazyLock<Regex> =
 
 static ERROR: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
-        r#"(?s)(?:error=|error: |exception=\{|Last error: |Error: |HeartbeatException: ")(?P<error>.+)"#,
+        r#"(?s)(?:error=|error: |exception=\{|Last ?[Ee]rror: |Error: |HeartbeatException: ")(?P<error>.+)"#,
     )
 });
 

@@ -20,6 +20,16 @@ pub(super) const RULES: &[Rule] = &[
         explain: wrong_set_name,
     },
     Rule {
+        code: "every_host_dropped",
+        rank: Rank::Cause,
+        patterns: &[
+            r"[Ss]ervers ?[:=] ?\[\s*\]|serverDescriptions=\[\]|servers: Map\(0\)",
+            r"every server was removed",
+        ],
+        accepts: any,
+        explain: every_host_dropped,
+    },
+    Rule {
         code: "never_initiated",
         rank: Rank::Cause,
         patterns: &[
@@ -191,6 +201,20 @@ fn wrong_set_name(evidence: &[Evidence], _: &Context) -> Finding {
     finding
         .fix(format!("write replicaSet={found} in the connection string"))
         .fix(format!("connect to members of {wanted} instead"))
+}
+
+fn every_host_dropped(_: &[Evidence], context: &Context) -> Finding {
+    let name = context.uri.as_ref().and_then(|uri| uri.options().replica_set.clone());
+    let wanted = name.map_or_else(String::new, |name| format!(" (replicaSet={})", Foreign(name)));
+    Finding::problem("every_host_dropped", "the client has dropped every host it was given")
+        .because(format!(
+            "the hosts answered, but belong to another set or to none: the name in the connection \
+             string{wanted} is not theirs"
+        ))
+        .fix("see the real name: mongosh --host HOST --eval 'db.hello().setName'")
+        .fix(
+            "write that name after replicaSet=, or remove replicaSet if the server is a standalone",
+        )
 }
 
 fn never_initiated(evidence: &[Evidence], context: &Context) -> Finding {

@@ -20,10 +20,13 @@ pub(super) fn topology_type(text: &str) -> Option<String> {
     let kind = TOPOLOGY.captures(text)?.name("kind")?.as_str();
     Some(
         match kind {
-            "REPLICA_SET" | "ReplicaSet" => match text.contains("REPLICA_SET_PRIMARY") {
-                true => "ReplicaSetWithPrimary",
-                false => "ReplicaSetNoPrimary",
-            },
+            "REPLICA_SET" | "ReplicaSet" => {
+                let primary = ["REPLICA_SET_PRIMARY", "ReplicaSetPrimary"];
+                match primary.iter().any(|name| text.contains(name)) {
+                    true => "ReplicaSetWithPrimary",
+                    false => "ReplicaSetNoPrimary",
+                }
+            }
             "STANDALONE" | "Standalone" => "Single",
             "SHARDED" => "Sharded",
             "UNKNOWN" => "Unknown",
@@ -47,6 +50,7 @@ pub(super) fn findings(context: &Context, cause_found: bool) -> Vec<Finding> {
     }
     findings.extend(direct_to_secondary(context));
     findings.extend(no_primary(context));
+    findings.extend(nobody_serves(context));
     findings.extend(primary_known(context, cause_found));
     findings
 }
@@ -131,6 +135,25 @@ fn no_primary(context: &Context) -> Option<Finding> {
                   the member with the newest data",
             )
     })
+}
+
+/// Members that answer, but are neither primary nor secondary.
+fn nobody_serves(context: &Context) -> Option<Finding> {
+    let answering: Vec<_> = context.servers.iter().filter(|server| !is_unknown(server)).collect();
+    let is_other = |server: &&DescribedServer| server.kind.as_deref() == Some("RSOther");
+    if answering.is_empty() || !answering.iter().all(is_other) {
+        return None;
+    }
+    let names = listed(answering.iter().map(|server| &server.address));
+    Some(
+        Finding::problem(
+            "nobody_serves",
+            format!("{names} answer, but none of them is primary or secondary"),
+        )
+        .because("such members are hidden, starting up, syncing, recovering or were removed")
+        .fix("ask one: mongosh --eval 'rs.status().members.map(m => [m.name, m.stateStr])'")
+        .fix("if it says that it is not a member: rs.conf() on another one, and rs.reconfig"),
+    )
 }
 
 /// A timeout although a primary is known: then the wish is at fault.

@@ -422,8 +422,8 @@ fn primaries() {
             &["retryWrites=true"],
         ),
         (
-            "{ Type: Single, Servers: [{ Addr: db1:27017, Type: RSSecondary, Average RTT: 900 }] } \
-             current topology: { Type: Single, Servers: [] }",
+            "server selection error: context deadline exceeded, current topology: { Type: Single, \
+             Servers: [{ Addr: db1:27017, Type: RSSecondary, Average RTT: 900 }] }",
             &["direct_to_secondary"],
             &["db1:27017 is a secondary"],
         ),
@@ -502,6 +502,83 @@ fn clients() {
     ]);
 }
 
+/// Older versions, and formats of which only one sample was ever seen.
+#[test]
+fn older_wordings() {
+    check(&[
+        (
+            "ServerSelectionTimeoutError: 10.0.0.10:27017: [Errno 110] Connection timed out, \
+             Topology Description: <TopologyDescription id: 6, topology_type: ReplicaSetNoPrimary, \
+             servers: [<ServerDescription (u'10.0.0.10', 27017) server_type: Unknown, rtt: None, \
+             error=AutoReconnect(u'10.0.0.10:27017: [Errno 110] Connection timed out',)>]>",
+            &["connect_timed_out"],
+            &["10.0.0.10:27017 did not answer"],
+        ),
+        (
+            "Server selection timeout: No available servers. Topology: { Type: \
+             ReplicaSetNoPrimary, Servers: [ { Address: db0:27017, Type: Unknown, Error: timed out \
+             }, { Address: db1:27017, Type: Unknown, Error: timed out }, ] }",
+            &["connect_timed_out"],
+            &["db0:27017 and db1:27017 did not answer"],
+        ),
+        (
+            "No servers suitable for criteria. Current topology: { Type: ReplicaSetNoPrimary, \
+             Servers: [ { Address: a:1, Type: RSArbiter, Average RTT: Some(1ms), LastError: None }, \
+             { Address: b:1, Type: RSSecondary, Average RTT: Some(1ms), LastError: None }, ] }",
+            &["no_primary"],
+            &["2 of 2 servers answer"],
+        ),
+        (
+            "A timeout occured after 30000ms selecting a server. Client view of cluster state is { \
+             ClusterId : \"1\", Type : \"Unknown\", Servers : [{ ServerId: \"{ ClusterId : 1, \
+             EndPoint : \"Unspecified/localhost:27017\" }\", EndPoint: \
+             \"Unspecified/localhost:27017\", State: \"Disconnected\", Type: \"Unknown\", \
+             HeartbeatException: \"System.Net.Sockets.SocketException: No connection could be made \
+             because the target machine actively refused it 127.0.0.1:27017\" }] }",
+            &["refused_on_loopback"],
+            &["localhost:27017"],
+        ),
+        (
+            "A timeout occured after 30000ms selecting a server. Client view of cluster state is { \
+             ClusterId : \"1\", ConnectionMode : \"ReplicaSet\", Type : \"ReplicaSet\", State : \
+             \"Disconnected\", Servers : [] }.",
+            &["every_host_dropped"],
+            &["db.hello().setName"],
+        ),
+        (
+            "No server chosen by WritableServerSelector from cluster description \
+             ClusterDescription{type=REPLICA_SET, connectionMode=SINGLE, serverDescriptions=[]}",
+            &["every_host_dropped"],
+            &[],
+        ),
+        (
+            "Timed out after 30000 ms while waiting for a server that matches \
+             ReadPreferenceServerSelector{readPreference=primary}. Client view of cluster state is \
+             {type=REPLICA_SET, servers=[{address=db0:27017, type=REPLICA_SET_OTHER, \
+             roundTripTime=0.5 ms, state=CONNECTED}, {address=db1:27017, type=REPLICA_SET_OTHER, \
+             roundTripTime=0.5 ms, state=CONNECTED}]",
+            &["nobody_serves"],
+            &["db0:27017 and db1:27017 answer", "stateStr"],
+        ),
+        (
+            "No suitable servers found: `serverSelectionTimeoutMS` expired: [socket timeout calling \
+             hello on 'db0.example.net:27017']",
+            &["connect_timed_out"],
+            &["db0.example.net:27017"],
+        ),
+        (
+            "ServerSelectionTimeoutError: SSL handshake failed: db0:27017: [Errno 0] Error",
+            &["tls_handshake"],
+            &["(db0:27017)"],
+        ),
+        (
+            "It looks like you are trying to access MongoDB over HTTP on the native driver port.",
+            &["http_on_driver_port"],
+            &["mongodb://"],
+        ),
+    ]);
+}
+
 /// Several servers, several causes: each is laid at its own door.
 #[test]
 fn mixed_descriptions_are_taken_apart() {
@@ -537,6 +614,28 @@ fn mixed_descriptions_are_taken_apart() {
         "no primary: 1 of 4 servers answer, an election needs 3 votes",
     ] {
         assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+/// Containers and process managers put their name before every line.
+#[test]
+fn names_before_each_line_are_no_part_of_the_message() {
+    for prefix in ["app_1  | ", "[web]", "[web-7d9f] "] {
+        let lines = [
+            "MongoServerSelectionError: connection timed out {",
+            "  reason: TopologyDescription {",
+            "    type: 'ReplicaSetNoPrimary',",
+            "    servers: Map(1) {",
+            "      'db0:27017' => ServerDescription {",
+            "        address: 'db0:27017',",
+            "        type: 'Unknown',",
+            "        error: MongoNetworkTimeoutError: connection timed out",
+        ];
+        let text: String = lines.iter().map(|line| format!("{prefix}{line}\n")).collect();
+        let diagnosis = diagnose(&text);
+        assert_eq!(diagnosis.topology.as_deref(), Some("ReplicaSetNoPrimary"), "{text}");
+        assert_eq!(diagnosis.servers.len(), 1, "{text}");
+        assert_eq!(answer(&text).0, ["connect_timed_out"], "{text}");
     }
 }
 
