@@ -31,6 +31,7 @@ pub(crate) struct DescribedServer {
 /// | Java | `{address=db0:27017, type=UNKNOWN, state=CONNECTING, exception={…}}` |
 /// | Go | `{ Addr: db0:27017, Type: Unknown, Last error: … }` |
 /// | Rust | `{ Address: db0:27017, Type: Unknown, Error: … }` |
+/// | ours | `  db0:27017 Unknown: connection refused; 2 s ago`, a line of its own |
 /// | .NET | `EndPoint: "Unspecified/db0:27017", … Type: "Unknown", HeartbeatException: "…` |
 static BEGINNINGS: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
@@ -40,6 +41,7 @@ static BEGINNINGS: LazyLock<Regex> = LazyLock::new(|| {
         | \{\s*address=(?P<java>[^,\s]+),\ type=
         | \{\s*Addr:\ (?P<go>[^,\s]+),\ Type:
         | \{\s*Address:\ (?P<rust>[^,\s]+),\ Type:
+        | (?m:^)\x20\x20(?P<own>\S+)\ (?P<own_kind>Unknown|PossiblePrimary|RS\w+|Standalone|Mongos):\ (?P<own_error>[^\n]*)
         | \{\s*ServerId:[^}]*\}",\ EndPoint:\ "(?:Unspecified/)?(?P<net>[^"]+)"
         "#,
     )
@@ -74,6 +76,10 @@ pub(super) fn described_servers(text: &str) -> Vec<DescribedServer> {
         if found.iter().any(|known| known.address == address) {
             continue;
         }
+        if let Some(kind) = captures.name("own_kind") {
+            found.push(own(address, kind.as_str(), &captures["own_error"]));
+            continue;
+        }
         let body = &text[start..end];
         let kind = KIND.captures(body).map(|kind| specification_name(&kind["kind"]).to_owned());
         let error = ERROR.captures(body).and_then(|captures| error_text(&captures["error"]));
@@ -91,10 +97,17 @@ fn address(captures: &regex_lite::Captures<'_>) -> Option<String> {
             port => format!("{}:{port}", host.as_str()),
         });
     }
-    ["node", "java", "go", "rust", "net"]
+    ["node", "java", "go", "rust", "net", "own"]
         .into_iter()
         .find_map(|group| captures.name(group))
         .map(|address| address.as_str().trim_end_matches(']').to_owned())
+}
+
+/// A line of our own selection error. Only of servers that are not known is the rest an error.
+fn own(address: String, kind: &str, rest: &str) -> DescribedServer {
+    let failed = matches!(kind, "Unknown" | "PossiblePrimary") && rest != "never checked";
+    let error = failed.then(|| rest.to_owned());
+    DescribedServer { address, kind: Some(kind.to_owned()), error }
 }
 
 /// An error, unless the driver says that there is none.
@@ -156,6 +169,9 @@ mod tests {
             "Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, Servers: [ { Address: \
              db0:27017, Type: Unknown, Error: Kind: I/O error: Connection refused (os error 111) \
              }, { Address: db1:27017, Type: RSSecondary, Average RTT: 1.1ms } ] }",
+            "no server for a write after 30 s (topology ReplicaSetNoPrimary rs0, 2 servers)\n  \
+             db0:27017 Unknown: cannot connect to db0:27017: Connection refused; 2 s ago\n  \
+             db1:27017 RSSecondary: not the primary; 1 s ago\nno primary: 1 of 2 members answer",
             "{ ClusterId : \"1\", Servers : [{ ServerId: \"{ ClusterId : 1, EndPoint : \
              \"Unspecified/db0:27017\" }\", EndPoint: \"Unspecified/db0:27017\", State: \
              \"Disconnected\", Type: \"Unknown\", HeartbeatException: \"MongoDB.Driver.\

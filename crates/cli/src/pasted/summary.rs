@@ -11,7 +11,7 @@ use crate::words::{Counted, listed};
 
 static TOPOLOGY: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
-        r#"(?:topology_type: |Topology type: |[Tt]opologyDescription \{\s*type: '|(?:topology|Topology): \{ Type: |cluster state is \{\s*(?:ClusterId : [^,]+, )?[Tt]ype ?[=:] ?\x22?)(?P<kind>[A-Za-z_]+)"#,
+        r#"(?:topology_type: |\(topology |Topology type: |[Tt]opologyDescription \{\s*type: '|(?:topology|Topology): \{ Type: |cluster state is \{\s*(?:ClusterId : [^,]+, )?[Tt]ype ?[=:] ?\x22?)(?P<kind>[A-Za-z_]+)"#,
     )
 });
 

@@ -502,6 +502,19 @@ fn clients() {
     ]);
 }
 
+/// What our own client says is understood too.
+#[test]
+fn our_own_wording() {
+    check(&[(
+        "error: no server for a write after 30 s (topology ReplicaSetNoPrimary rs0, 3 servers)\n  \
+         c:27017 RSSecondary: not the primary; 1 s ago\n  a:27017 Unknown: cannot connect to \
+         a:27017: Connection refused (os error 111); check that the server runs; 2 s ago\n  b:27017 \
+         Unknown: never checked\nno primary: 1 of 3 members answer, and an election needs 2 votes",
+        &["refused", "no_primary"],
+        &["a:27017 refuses connections", "1 of 3 servers answer, an election needs 2 votes"],
+    )]);
+}
+
 /// Older versions, and formats of which only one sample was ever seen.
 #[test]
 fn older_wordings() {
