@@ -52,10 +52,10 @@ fn run(uri: &str) -> Result<(), Box<dyn Error>> {
         this_one.append(bson::raw::cstr!("_id"), id);
     }
     for note in client.find(&notes, &this_one, &FindOptions::default())? {
-        println!("{:?}", note?);
+        println!("read back: {}", note?.get_str("text")?);
     }
     let deleted = client.delete(&notes, &this_one, Extent::One)?;
-    println!("{deleted} deleted");
+    println!("deleted: {deleted}");
     client.close();
     Ok(())
 }

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use bson::raw::RawDocument;
 use quorate_protocol::{HelloReply, ServerAddress};
-use quorate_server_discovery::{
-    CheckFailure, CheckFailureKind, CheckId, CheckKind, HelloCommand, Input,
-};
+use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckId, HelloCommand, Input};
 use quorate_wire::{Compressor, CompressorId, HandshakeReply, command_error, parse_hello};
 
 use crate::client::Client;
@@ -18,11 +16,12 @@ use crate::connection::{Connection, ConnectionError, Limits, Request};
 use crate::error::OVERLOADED;
 use crate::handshake::{first_hello, later_hello};
 
-/// A check that the core wants made.
+/// A check that the core wants made. Whether on a new connection is seen from whether there is one:
+/// the core does not know of those that a timeout of the application's ended, nor of those that
+/// outlived a failed check because the server was overloaded.
 pub(crate) struct CheckOrder {
     pub(crate) server: ServerAddress,
     pub(crate) check: CheckId,
-    pub(crate) kind: CheckKind,
     pub(crate) hello: HelloCommand,
     pub(crate) timeout: Option<Duration>,
 }
@@ -50,16 +49,10 @@ struct Failed {
 impl Client {
     /// Makes a check. The connection is among the client's afterwards if and only if it succeeded.
     pub(crate) fn make_check(&mut self, order: CheckOrder) -> CheckOutcome {
-        let CheckOrder { server, check, kind, hello, timeout } = order;
+        let CheckOrder { server, check, hello, timeout } = order;
         let existing = self.connections.remove(&server);
-        // The core does not know of connections that ended in a timeout of the application's, and
-        // has given up those that were kept in overload.
-        let reusable = existing.filter(|connection| {
-            connection.is_at_message_boundary()
-                && (kind != CheckKind::Connect || connection.kept_in_overload)
-        });
-        let on_used_connection = reusable.is_some();
-        let (connection, answer) = match reusable {
+        let on_used_connection = existing.is_some();
+        let (connection, answer) = match existing {
             Some(mut connection) => {
                 let answer = self.ask_again(&mut connection, hello, timeout);
                 (Some(connection), answer)
@@ -71,8 +64,7 @@ impl Client {
         };
         let (input, kept) = match answer {
             Ok(Answer { reply, round_trip }) => {
-                if let Some(mut connection) = connection {
-                    connection.kept_in_overload = false;
+                if let Some(connection) = connection {
                     self.connections.insert(server.clone(), connection);
                 }
                 let reply = reply.into();
@@ -115,12 +107,7 @@ impl Client {
         let mut connection = Connection::open(server, generation, clock, timeout)
             .map_err(|error| connection_failed(&error.into()))?;
         let options = &self.options;
-        // A new connection begins anew, whatever the server knew on an earlier one.
-        let command = match options.discovery.stable_api {
-            true => HelloCommand::Hello,
-            false => HelloCommand::Legacy,
-        };
-        let body = first_hello(command, options.app_name.as_deref(), &options.compressors);
+        let body = first_hello(options.app_name.as_deref(), &options.compressors);
         let started = self.now();
         let reply = connection
             .round_trip(Request::new(&body), clock, timeout)
@@ -174,10 +161,7 @@ fn refuse_failure(reply: &RawDocument) -> Result<(), Failed> {
     match command_error(reply).map_err(malformed)? {
         Some(error) if !error.ok => {
             let overloaded = error.has_label(OVERLOADED);
-            let failure = CheckFailure {
-                topology_version: error.topology_version,
-                ..CheckFailure::new(CheckFailureKind::Command, error.to_string())
-            };
+            let failure = CheckFailure::new(CheckFailureKind::Command, error.to_string());
             Err(Failed { failure, overloaded })
         }
         _ => Ok(()),

@@ -37,6 +37,8 @@ pub struct Client {
     pub(crate) clock: Box<dyn Clock>,
     pub(crate) random: Random,
     listener: EventListener,
+    /// The check that the core waits for.
+    ordered: Option<CheckOrder>,
     /// Known servers whose connection was found broken by the check under way.
     check_again: Vec<ServerAddress>,
 }
@@ -74,9 +76,12 @@ impl Client {
     ) -> Result<Self, StartError> {
         let discovery =
             DiscoveryOptions { threading: Threading::Single, ..options.discovery.clone() };
+        let next_step = "use the asynchronous client";
         if discovery.load_balanced {
-            let next_step = "use the asynchronous client";
             return Err(StartError::Missing { feature: "load balancer mode", next_step });
+        }
+        if discovery.stable_api {
+            return Err(StartError::Missing { feature: "stable API versions", next_step });
         }
         let mut random = Random::new(options.seed);
         let id = TopologyId(random.next_bits());
@@ -88,10 +93,11 @@ impl Client {
             clock,
             random,
             listener,
+            ordered: None,
             check_again: Vec::new(),
         };
-        let order = client.carry_out();
-        assert!(order.is_none(), "a single-threaded topology begins without a check");
+        client.carry_out();
+        assert!(client.ordered.is_none(), "a single-threaded topology begins without a check");
         Ok(client)
     }
 
@@ -105,8 +111,13 @@ impl Client {
         self.connections.len()
     }
 
-    /// Looks at every server now, whether that is due or not.
+    /// Looks at every server, whether that is due or not, but not sooner than
+    /// `minHeartbeatFrequencyMS` (500 ms) after the last time.
     pub fn scan(&mut self) {
+        let pause = self.topology.earliest_scan().since(self.now());
+        if !pause.is_zero() {
+            self.clock.sleep(pause);
+        }
         self.handle(Input::ScanWanted);
     }
 
@@ -129,11 +140,18 @@ impl Client {
         }
     }
 
-    /// Ends, because the core checks each server at most twice in a scan.
     fn handle_once(&mut self, input: Input) {
+        // A listener that panicked, and was caught, may have left something to do.
+        self.settle();
         self.topology.handle(self.clock.now(), input);
-        let mut order = self.carry_out();
-        while let Some(check) = order {
+        self.settle();
+    }
+
+    /// Does everything that the core wants done. Ends, because the core checks each server at most
+    /// twice in a scan.
+    fn settle(&mut self) {
+        self.carry_out();
+        while let Some(check) = self.ordered.take() {
             let server = check.server.clone();
             let known = self.is_known(&server);
             let outcome = self.make_check(check);
@@ -145,27 +163,21 @@ impl Client {
                 self.check_again.push(server.clone());
             }
             self.topology.handle(self.clock.now(), outcome.input);
-            order = self.carry_out();
+            self.carry_out();
             if let Some(connection) = outcome.kept {
                 self.keep(server, connection);
             }
         }
     }
 
-    /// Does what the core wants done, in its order, except for the check, which is returned.
-    fn carry_out(&mut self) -> Option<CheckOrder> {
-        let mut order = None;
+    /// Does what the core wants done, in its order, except for the check, which is noted.
+    fn carry_out(&mut self) {
         while let Some(output) = self.topology.poll_output() {
             match output {
                 // The core holds the latest description, and nobody selects in the meantime.
                 Output::Publish(_) => {}
                 Output::Event(event) => (self.listener)(&event),
-                Output::Monitor { server, command } => {
-                    if let Some(check) = self.follow_monitor_command(server, command) {
-                        assert!(order.is_none(), "a single-threaded topology checks one by one");
-                        order = Some(check);
-                    }
-                }
+                Output::Monitor { server, command } => self.follow_monitor_command(server, command),
                 Output::Pool { server, command } => match command {
                     PoolCommand::Open | PoolCommand::MarkReady => {}
                     PoolCommand::Clear { .. } | PoolCommand::Close => {
@@ -174,27 +186,22 @@ impl Client {
                 },
             }
         }
-        order
     }
 
-    fn follow_monitor_command(
-        &mut self,
-        server: ServerAddress,
-        command: MonitorCommand,
-    ) -> Option<CheckOrder> {
+    fn follow_monitor_command(&mut self, server: ServerAddress, command: MonitorCommand) {
         match command {
-            MonitorCommand::Check { check, kind, hello, timeout, .. } => {
-                Some(CheckOrder { server, check, kind, hello, timeout })
+            MonitorCommand::Check { check, hello, timeout, .. } => {
+                assert!(self.ordered.is_none(), "a single-threaded topology checks one by one");
+                self.ordered = Some(CheckOrder { server, check, hello, timeout });
             }
             MonitorCommand::Cancel | MonitorCommand::Stop => {
                 self.connections.remove(&server);
-                None
             }
             // A monitor is its connection, which the first check opens. Round trips are measured by
             // the checks themselves: nothing streams.
             MonitorCommand::Start
             | MonitorCommand::MeasureRoundTrip { .. }
-            | MonitorCommand::StopMeasuring => None,
+            | MonitorCommand::StopMeasuring => {}
         }
     }
 
@@ -203,7 +210,6 @@ impl Client {
     fn keep(&mut self, server: ServerAddress, mut connection: Connection) {
         if let Some(generation) = self.topology.pool_generation(&server, None) {
             connection.generation = generation;
-            connection.kept_in_overload = true;
             self.connections.insert(server, connection);
         }
     }
@@ -215,10 +221,15 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // A listener that panicked may have left outputs behind; the sockets close by themselves.
-        if !std::thread::panicking() {
-            self.handle(Input::Close);
+        // The sockets close by themselves. Telling a listener that may just have panicked would
+        // end the process.
+        if std::thread::panicking() {
+            return;
         }
+        // Whatever is left to do is not done any more: closing sends nothing.
+        while self.topology.poll_output().is_some() {}
+        self.topology.handle(self.clock.now(), Input::Close);
+        self.carry_out();
     }
 }
 

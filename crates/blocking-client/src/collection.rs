@@ -6,6 +6,7 @@
 
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
+use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::SelectionRequest;
 use quorate_wire::{WriteConcernError, command_error};
@@ -86,7 +87,7 @@ pub struct UpdateStatement {
 /// What an update did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdateOutcome {
-    /// How many documents matched (or were made).
+    /// How many documents matched.
     pub matched: u64,
     /// How many are different now.
     pub modified: u64,
@@ -141,7 +142,7 @@ impl Client {
                 ..Operation::write(namespace.database(), &command)
             };
             let answer = self.send(&server, operation)?;
-            match read_write_reply(&answer, "insert", sent)?.1 {
+            match self.read_write_reply(&answer, "insert", sent)?.1 {
                 Some(mut failure) if !failure.errors.is_empty() => {
                     failure.done += sent as u64;
                     let failure = Box::new(failure);
@@ -285,12 +286,14 @@ impl Client {
         one.append(cstr!("multi"), *multi);
         one.append(cstr!("upsert"), *upsert);
         let answer = self.write_one(namespace, "update", cstr!("updates"), one)?;
-        let matched = self.done(&answer, "update")?;
+        let touched = self.done(&answer, "update")?;
         let upserted = answer.reply.get_array("upserted").ok();
         let upserted = upserted.and_then(|upserted| upserted.get_document(0).ok());
         let upserted_id = upserted.and_then(|entry| entry.get("_id").ok().flatten());
+        // The server counts the document that was made as well.
+        let made = u64::from(upserted_id.is_some());
         Ok(UpdateOutcome {
-            matched,
+            matched: touched.saturating_sub(made),
             modified: number(&answer.reply, "nModified").unwrap_or(0),
             upserted_id: upserted_id.map(RawBson::from),
         })
@@ -333,9 +336,19 @@ impl Client {
         self.attempt(operation, &[])
     }
 
+    fn read_write_reply(
+        &self,
+        answer: &Answer,
+        command: &'static str,
+        offset: usize,
+    ) -> Result<(u64, Option<WriteFailure>), OperationError> {
+        let asked = self.options.write_concern.w != Some(WriteAcknowledgement::Members(0));
+        read_write_reply(answer, command, offset, asked)
+    }
+
     /// How many documents a write was about, if all of it was done.
     fn done(&self, answer: &Answer, command: &'static str) -> Result<u64, OperationError> {
-        match read_write_reply(answer, command, 0)? {
+        match self.read_write_reply(answer, command, 0)? {
             (done, None) => Ok(done),
             (_, Some(failure)) => {
                 let (server, failure) = (answer.server.clone(), Box::new(failure));
@@ -421,13 +434,19 @@ fn with_id(document: RawDocumentBuf) -> Result<(RawDocumentBuf, RawBson), Operat
 }
 
 /// `n`, and what was left undone. `offset` is the place of the first statement among the caller's.
+/// With `w: 0`, nobody `asked` for more than `ok`, and servers leave out the rest.
 fn read_write_reply(
     answer: &Answer,
     command: &'static str,
     offset: usize,
+    asked: bool,
 ) -> Result<(u64, Option<WriteFailure>), OperationError> {
     let Answer { server, reply } = answer;
-    let done = number(reply, "n").ok_or_else(|| bad_reply(server, command, "it has no n"))?;
+    let done = match number(reply, "n") {
+        Some(done) => done,
+        None if !asked => 0,
+        None => return Err(bad_reply(server, command, "it has no n")),
+    };
     let told = command_error(reply).map_err(|error| bad_reply(server, command, error))?;
     let write_concern_error: Option<WriteConcernError> =
         told.and_then(|error| error.write_concern_error);
@@ -498,12 +517,13 @@ mod tests {
             "writeConcernError": { "code": 64, "errmsg": "late" },
         };
         let answer = Answer { server: "a:1".parse().unwrap(), reply };
-        let (done, failure) = read_write_reply(&answer, "insert", 10).unwrap();
+        let (done, failure) = read_write_reply(&answer, "insert", 10, true).unwrap();
         let failure = failure.unwrap();
         assert_eq!((done, failure.errors[0].index, failure.errors[0].code), (1, 12, Some(11000)));
         assert_eq!(failure.write_concern_error.unwrap().message, "late");
 
         let answer = Answer { reply: rawdoc! { "ok": 1 }, ..answer };
-        assert!(read_write_reply(&answer, "insert", 0).is_err());
+        assert!(read_write_reply(&answer, "insert", 0, true).is_err());
+        assert_eq!(read_write_reply(&answer, "insert", 0, false).unwrap(), (0, None));
     }
 }

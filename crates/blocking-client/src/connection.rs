@@ -66,8 +66,8 @@ pub enum ConnectionError {
     /// The server answered with another kind of message.
     #[error("the server does not keep to the protocol: it answered with {0} instead of OP_MSG")]
     WrongOpCode(OpCode),
-    /// The server announced replies that nobody asked for.
-    #[error("the server does not keep to the protocol: it announced further replies unasked")]
+    /// The server announced replies that nobody asked for, or sent them.
+    #[error("the server does not keep to the protocol: it sends further replies unasked")]
     UnaskedReplies,
     /// The reply is no reply.
     #[error("the server's reply cannot be read: {0}")]
@@ -134,8 +134,6 @@ pub(crate) struct Connection {
     /// From the handshake; 0 before.
     pub(crate) max_wire_version: i32,
     pub(crate) last_used: MonotonicTime,
-    /// The server was too busy to answer a check: not closed, although the core has given it up.
-    pub(crate) kept_in_overload: bool,
 }
 
 /// What to send.
@@ -173,17 +171,11 @@ impl Connection {
             generation,
             max_wire_version: 0,
             last_used: clock.now(),
-            kept_in_overload: false,
         })
     }
 
     pub(crate) fn set_compressor(&mut self, compressor: Option<Compressor>) {
         self.compressor = compressor;
-    }
-
-    /// Whether the next message can be ours: the server has sent nothing unasked.
-    pub(crate) fn is_at_message_boundary(&self) -> bool {
-        !self.decoder.has_input()
     }
 
     /// Sends a request and waits for its reply, both within `timeout`.
@@ -202,6 +194,10 @@ impl Connection {
         self.socket.write_all(&self.output, clock, deadline).map_err(told)?;
         self.fill(clock, deadline, told)?;
         let reply = self.take_reply(sent)?;
+        if self.decoder.has_input() {
+            // It would be taken for the reply to the next request.
+            return Err(ConnectionError::UnaskedReplies);
+        }
         self.last_used = clock.now();
         Ok(reply)
     }

@@ -30,8 +30,8 @@ pub(crate) struct Paging {
 
 /// The results of a query. An iterator; the first error ends it.
 ///
-/// Dropped early, it tells the server to forget about it. To use the client for something else in
-/// between, [`park`](Self::park) it.
+/// Dropped early, it tells the server to forget about it, which takes a round trip (at most
+/// `connectTimeoutMS`). To use the client for something else in between, [`park`](Self::park) it.
 #[derive(Debug)]
 pub struct Cursor<'c> {
     client: &'c mut Client,

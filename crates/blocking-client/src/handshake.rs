@@ -1,9 +1,9 @@
 //! The commands that ask a server about itself, and who we say we are.
 //!
 //! Follows "Connection handshake" in the MongoDB Handshake specification: OP_MSG throughout, legacy
-//! hello with `helloOk: true` first unless a stable API version is requested, client metadata in the
-//! first command alone. Left out: `client.env`, and `backpressure`, which would promise retries with
-//! pauses that this client does not make.
+//! hello with `helloOk: true` first (a stable API version cannot be requested here), client metadata
+//! in the first command alone. Left out: `client.env`, and `backpressure`, which would promise
+//! retries with pauses that this client does not make.
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::rawdoc;
@@ -13,13 +13,9 @@ use quorate_wire::CompressorId;
 /// The name that servers write into their logs.
 const DRIVER_NAME: &str = "quorate-blocking";
 
-/// The first command on a connection.
-pub(crate) fn first_hello(
-    command: HelloCommand,
-    app_name: Option<&str>,
-    compressors: &[CompressorId],
-) -> RawDocumentBuf {
-    let mut hello = begin(command);
+/// The first command on a connection: legacy hello, whatever the server knew on an earlier one.
+pub(crate) fn first_hello(app_name: Option<&str>, compressors: &[CompressorId]) -> RawDocumentBuf {
+    let mut hello = begin(HelloCommand::Legacy);
     hello.append(cstr!("client"), client_metadata(app_name));
     if !compressors.is_empty() {
         let names = compressors.iter().map(|id| id.name()).collect::<bson::raw::RawArrayBuf>();
@@ -80,7 +76,7 @@ mod tests {
     #[test]
     fn only_the_first_command_says_who_we_are() {
         let compressors = [CompressorId::Zstd, CompressorId::Zlib];
-        let first = first_hello(HelloCommand::Legacy, Some("shop"), &compressors);
+        let first = first_hello(Some("shop"), &compressors);
         assert_eq!(first.get_i32("isMaster").unwrap(), 1);
         assert!(first.get_bool("helloOk").unwrap());
         let client = first.get_document("client").unwrap();
@@ -99,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_is_not_configured_is_not_sent() {
-        let first = first_hello(HelloCommand::Legacy, None, &[]);
+        let first = first_hello(None, &[]);
         assert!(first.get("compression").unwrap().is_none());
         assert!(first.get_document("client").unwrap().get("application").unwrap().is_none());
     }

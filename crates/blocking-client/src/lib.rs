@@ -27,7 +27,7 @@
 //! - **Scans happen inside calls**: before the first operation, when `heartbeatFrequencyMS` (60 s by
 //!   default) have passed since the last one, and when the topology is known to be out of date. With
 //!   servers that do not answer, a scan takes up to twice `connectTimeoutMS` for each of them;
-//!   one that failed is left alone for 5 s. Keep the seed list short.
+//!   one that failed is left alone for 5 s, unless it had answered before. Keep the seed list short.
 //! - **Selection tries once** (`serverSelectionTryOnce`, on by default): it takes as long as one
 //!   scan at most. Switched off, it goes on for `serverSelectionTimeoutMS` plus the time of one scan.
 //! - **A connection idle for 5 s is pinged** before it is used; if it is dead, another server is
@@ -38,18 +38,20 @@
 //!
 //! # What it is not
 //!
-//! No authentication, TLS, `mongodb+srv://`, load balancers, SOCKS5, `timeoutMS`, sessions,
-//! retryable writes or transactions. Connection strings that ask for what would be unsafe to ignore
-//! are refused. Names are resolved by the operating system without a time limit.
+//! No authentication, TLS, `mongodb+srv://`, load balancers, SOCKS5, `timeoutMS`, stable API
+//! versions, sessions, retryable writes or transactions. Connection strings that ask for what would
+//! be unsafe to ignore are refused. Names are resolved by the operating system without a time limit.
 
 mod check;
 mod client;
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 mod clock;
 mod collection;
 mod connection;
 mod cursor;
 mod error;
 mod handshake;
+#[expect(clippy::disallowed_types, reason = "the one place that opens sockets")]
 mod net;
 mod operation;
 mod options;

@@ -30,7 +30,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// No address of the name took the connection.
-    #[error("no connection to {server}: {}", Attempts(.attempts))]
+    #[error("no connection to {server}: {}", Attempts(.server, .attempts))]
     Refused {
         /// The server.
         server: ServerAddress,
@@ -38,7 +38,7 @@ pub enum DialError {
         attempts: Vec<(String, io::Error)>,
     },
     /// Time ran out before an address took the connection.
-    #[error("no connection to {server} within connectTimeoutMS: {}", Attempts(.attempts))]
+    #[error("no connection to {server} within connectTimeoutMS: {}", Attempts(.server, .attempts))]
     TimedOut {
         /// The server.
         server: ServerAddress,
@@ -57,15 +57,22 @@ impl DialError {
     }
 }
 
-struct Attempts<'a>(&'a [(String, io::Error)]);
+struct Attempts<'a>(&'a ServerAddress, &'a [(String, io::Error)]);
 
 impl std::fmt::Display for Attempts<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (position, (address, error)) in self.0.iter().enumerate() {
-            let separator = if position == 0 { "" } else { "; " };
-            write!(f, "{separator}{address}: {error}")?;
+        let Self(server, attempts) = self;
+        match attempts {
+            [] => f.write_str("the name has no addresses"),
+            [(address, error)] if address == server.as_str() => write!(f, "{error}"),
+            attempts => {
+                for (position, (address, error)) in attempts.iter().enumerate() {
+                    let separator = if position == 0 { "" } else { "; " };
+                    write!(f, "{separator}{address}: {error}")?;
+                }
+                Ok(())
+            }
         }
-        if self.0.is_empty() { f.write_str("the name has no addresses") } else { Ok(()) }
     }
 }
 
@@ -89,13 +96,21 @@ impl Socket {
             .to_socket_addrs()
             .map_err(|source| DialError::Resolve { host: server.host().to_owned(), source })?;
         let addresses: Vec<SocketAddr> = resolved.take(MAX_ADDRESSES).collect();
+        Self::dial_first(server, &addresses, clock, timeout)
+    }
+
+    fn dial_first(
+        server: &ServerAddress,
+        addresses: &[SocketAddr],
+        clock: &dyn Clock,
+        timeout: Option<Duration>,
+    ) -> Result<Self, DialError> {
         let deadline = Deadline::after(clock, timeout);
         let mut attempts = Vec::with_capacity(addresses.len());
         for (position, address) in addresses.iter().enumerate() {
             let Ok(remaining) = deadline.remaining(clock) else { break };
-            // A share for each, so that one address that swallows packets leaves time for the rest.
-            let left = u32::try_from(addresses.len() - position).unwrap_or(u32::MAX);
-            match connect(address, remaining.map(|remaining| remaining / left)) {
+            let left = addresses.len() - position;
+            match connect(address, remaining.map(|remaining| share(remaining, left))) {
                 Ok(stream) => return Ok(Self::Tcp(stream)),
                 Err(error) => attempts.push((address.to_string(), error)),
             }
@@ -190,7 +205,7 @@ pub(crate) fn is_timeout(error: &io::Error) -> bool {
 
 fn connect(address: &SocketAddr, timeout: Option<Duration>) -> io::Result<TcpStream> {
     let stream = match timeout {
-        Some(timeout) => TcpStream::connect_timeout(address, at_least_some(timeout))?,
+        Some(timeout) => TcpStream::connect_timeout(address, timeout)?,
         None => TcpStream::connect(address)?,
     };
     // Requests are written whole; waiting to fill a packet would only delay them.
@@ -198,9 +213,11 @@ fn connect(address: &SocketAddr, timeout: Option<Duration>) -> io::Result<TcpStr
     Ok(stream)
 }
 
-/// The operating system refuses a timeout of zero, which a small share may round to.
-fn at_least_some(timeout: Duration) -> Duration {
-    timeout.max(Duration::from_millis(1))
+/// The time for the next of so many addresses: one that swallows packets leaves time for the rest.
+/// Never zero, which the operating system refuses.
+fn share(remaining: Duration, addresses: usize) -> Duration {
+    let addresses = u32::try_from(addresses).unwrap_or(u32::MAX).max(1);
+    (remaining / addresses).max(Duration::from_millis(1))
 }
 
 fn remaining(clock: &dyn Clock, deadline: Deadline) -> io::Result<Option<Duration>> {
@@ -218,13 +235,28 @@ mod tests {
 
     const TIMEOUT: Option<Duration> = Some(Duration::from_secs(5));
 
-    /// `localhost` often has ::1 in front; nobody listens there.
     #[test]
-    fn every_address_of_a_name_is_tried() {
+    fn names_are_resolved() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server: ServerAddress = format!("localhost:{port}").parse().unwrap();
         assert!(Socket::dial(&server, &SystemClock::new(), TIMEOUT).is_ok());
+    }
+
+    #[test]
+    fn every_address_of_a_name_is_tried() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let alive = listener.local_addr().unwrap();
+        let server: ServerAddress = "name.example:1".parse().unwrap();
+        let dial = |addresses: &[SocketAddr]| {
+            Socket::dial_first(&server, addresses, &SystemClock::new(), TIMEOUT)
+        };
+        assert!(dial(&[gone, gone, alive]).is_ok());
+        let text = dial(&[gone, gone]).unwrap_err().to_string();
+        assert_eq!(text.matches(&gone.to_string()).count(), 2, "{text}");
+        let text = dial(&[]).unwrap_err().to_string();
+        assert_eq!(text, "no connection to name.example:1: the name has no addresses");
     }
 
     #[test]
@@ -236,8 +268,7 @@ mod tests {
         let error = Socket::dial(&server, &SystemClock::new(), TIMEOUT).unwrap_err();
         assert!(!error.is_timeout());
         let text = error.to_string();
-        assert!(text.starts_with(&format!("no connection to {address}: {address}: ")), "{text}");
-        assert!(text.contains("refused"), "{text}");
+        assert!(text.starts_with(&format!("no connection to {address}: Connection ref")), "{text}");
     }
 
     #[test]
@@ -248,7 +279,10 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_time_is_never_zero() {
-        assert_eq!(at_least_some(Duration::ZERO), Duration::from_millis(1));
+    fn every_address_has_its_share_of_the_time() {
+        let second = Duration::from_secs(1);
+        assert_eq!(share(second, 4), Duration::from_millis(250));
+        assert_eq!(share(second, 1), second);
+        assert_eq!(share(Duration::from_micros(1), 4), Duration::from_millis(1));
     }
 }

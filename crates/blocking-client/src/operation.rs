@@ -221,12 +221,9 @@ impl Client {
             let reason = self.why_unusable(server);
             return Err(OperationError::Unreachable { server: server.clone(), reason });
         };
-        let outcome = connection.round_trip(request, &*self.clock, timeout);
-        if !connection.is_at_message_boundary() && outcome.is_ok() {
-            // The reply is good, but nobody knows what the rest of it answers.
-            self.connections.remove(server);
-        }
-        outcome.map_err(|error| self.exchange_failed(server, error))
+        connection
+            .round_trip(request, &*self.clock, timeout)
+            .map_err(|error| self.exchange_failed(server, error))
     }
 
     fn exchange_failed(

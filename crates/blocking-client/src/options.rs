@@ -240,6 +240,20 @@ mod tests {
     }
 
     #[test]
+    fn options_made_by_hand_are_held_to_the_same() {
+        let with = |change: fn(&mut DiscoveryOptions)| {
+            let mut discovery = DiscoveryOptions::with_seeds(["a".parse().unwrap()]);
+            change(&mut discovery);
+            crate::Client::new(ClientOptions::new(discovery)).map(drop)
+        };
+        assert!(with(|_| ()).is_ok());
+        assert!(matches!(with(|o| o.load_balanced = true), Err(StartError::Missing { .. })));
+        assert!(matches!(with(|o| o.stable_api = true), Err(StartError::Missing { .. })));
+        let short = |o: &mut DiscoveryOptions| o.heartbeat_frequency = Some(Duration::ZERO);
+        assert!(matches!(with(short), Err(StartError::Options(_))));
+    }
+
+    #[test]
     fn what_cannot_be_honoured_is_refused_with_a_next_step() {
         for (uri, feature) in [
             ("mongodb://ada:secret@a", "authentication"),

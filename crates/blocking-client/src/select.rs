@@ -7,7 +7,8 @@
 use bson::rawdoc;
 use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
-    ApplicationError, HandshakeProgress, Input, PoolGeneration, SelectionFailure, SelectionRequest,
+    ApplicationError, HandshakeProgress, Input, PoolGeneration, SelectionError, SelectionFailure,
+    SelectionRequest,
 };
 
 use crate::client::Client;
@@ -23,13 +24,13 @@ impl Client {
         &mut self,
         request: &SelectionRequest<'_>,
     ) -> Result<ServerAddress, OperationError> {
-        let mut server = self.select(request)?;
         for _ in 1..MAX_SELECTIONS {
+            let server = self.select(request)?;
             if self.make_usable(&server) && self.is_suitable(request, &server) {
                 return Ok(server);
             }
-            server = self.select(request)?;
         }
+        let server = self.select(request)?;
         if self.make_usable(&server) && self.is_suitable(request, &server) {
             return Ok(server);
         }
@@ -101,13 +102,8 @@ impl Client {
         // takes `minHeartbeatFrequencyMS` of the time there is.
         loop {
             if self.topology.scan_is_due(self.now()) {
-                let ready = self.topology.earliest_scan();
-                if !try_once && ready > until {
+                if !try_once && self.topology.earliest_scan() > until {
                     return Err(self.no_server(request, started));
-                }
-                let pause = ready.since(self.now());
-                if !pause.is_zero() {
-                    self.clock.sleep(pause);
                 }
                 self.scan();
                 scanned = true;
@@ -118,7 +114,10 @@ impl Client {
                 Ok(Some(server)) => return Ok(server.address().clone()),
                 Ok(None) => self.handle(Input::CheckWanted),
                 Err(error) => {
-                    self.handle(Input::CheckWanted);
+                    // Servers may be replaced; a read preference stays as wrong as it is.
+                    if matches!(error, SelectionError::Incompatible(_)) {
+                        self.handle(Input::CheckWanted);
+                    }
                     return Err(error.into());
                 }
             }

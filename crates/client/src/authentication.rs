@@ -368,3 +368,6 @@ pub enum AuthenticationCause {
     #[error("the client is shutting down")]
     ShuttingDown,
 }
+
+#[cfg(test)]
+mod tests;

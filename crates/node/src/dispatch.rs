@@ -9,6 +9,7 @@ use crate::fields::{Fields, to_raw};
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
 use crate::sessions::SessionId;
+use crate::writer::RetryableWrite;
 
 /// What a command does to the data, which decides where it may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,8 @@ pub(crate) struct Request<'a> {
     pub(crate) name: String,
     pub(crate) database: String,
     pub(crate) session: Option<SessionId>,
+    /// Set if the client may repeat this write.
+    pub(crate) retryable: Option<RetryableWrite>,
 }
 
 impl Request<'_> {
@@ -139,18 +142,54 @@ fn prepare<'a>(
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
     let session = SessionId::from_command(&command.body)?;
-    if facts.effect != Effect::Inspects && fields.has("txnNumber") {
+    let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
+    if let Some(session) = &session {
+        node.sessions().refresh(session.clone(), context.now.monotonic)?;
+    }
+    let request = Request {
+        node,
+        context,
+        name: name.to_owned(),
+        database: database.to_owned(),
+        session,
+        retryable,
+    };
+    Ok((facts, request))
+}
+
+/// The transaction number of a write that may be repeated.
+fn retryable_write(
+    node: &Node,
+    facts: &CommandFacts,
+    fields: &Fields<'_>,
+    session: Option<&SessionId>,
+) -> Result<Option<RetryableWrite>, CommandError> {
+    let Some(number) = fields.integer("txnNumber")? else { return Ok(None) };
+    if node.oplog().is_none() {
         return Err(CommandError::new(
             ErrorCode::ILLEGAL_OPERATION,
             "Transaction numbers are only allowed on a replica set member or mongos",
         ));
     }
-    if let Some(session) = &session {
-        node.sessions().refresh(session.clone(), context.now.monotonic)?;
+    if fields.has("autocommit") || fields.has("startTransaction") {
+        return Err(CommandError::new(
+            ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            "multi-document transactions are not supported; use single statements",
+        ));
     }
-    let request =
-        Request { node, context, name: name.to_owned(), database: database.to_owned(), session };
-    Ok((facts, request))
+    let Some(session) = session else {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "Transaction number requires a session ID to also be specified",
+        ));
+    };
+    if !["insert", "update", "delete", "findAndModify"].contains(&facts.name) {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!("{} cannot be retried; leave txnNumber out", facts.name),
+        ));
+    }
+    Ok(Some(RetryableWrite { session: session.clone(), number }))
 }
 
 /// There is one version of the stable API, and everything here follows it.

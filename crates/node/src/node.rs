@@ -11,7 +11,7 @@ use bson::oid::ObjectId;
 use quorate_protocol::TopologyVersion;
 use quorate_storage::{Batch, CommitSequence, Store};
 
-use crate::catalog::{Catalog, Collection};
+use crate::catalog::{Catalog, Collection, Ident};
 use crate::context::{Command, Context, Now, Outcome};
 use crate::cursors::Cursors;
 use crate::dispatch;
@@ -21,7 +21,7 @@ use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::records::{Keyspaces, View};
 use crate::sessions::Sessions;
-use crate::writer::{Writer, WriterState};
+use crate::writer::{Writer, WriterState, oplog_namespace};
 
 /// What a member is told when it starts.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct NodeOptions {
     pub host: String,
     /// The compressors it offers, best first.
     pub compressors: Vec<String>,
+    /// How many bytes of history to keep; `None` for a member without a set, which keeps none.
+    pub oplog_bytes: Option<u64>,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
 }
@@ -51,6 +53,9 @@ pub struct Node {
     topology_counter: AtomicI64,
     /// Seeds for what commands draw, such as `$sample`. Apart from the write lock.
     seeds: Mutex<Generator>,
+    oplog: Option<Ident>,
+    /// The term that entries of the history carry; −1 before there was an election.
+    term: AtomicI64,
 }
 
 impl Node {
@@ -68,12 +73,13 @@ impl Node {
             catalog: store.create_keyspace("catalog")?,
             records: store.create_keyspace("records")?,
             indexes: store.create_keyspace("indexes")?,
+            sessions: store.create_keyspace("sessions")?,
         };
         let catalog = Catalog::load(&*store.snapshot(), keyspaces.catalog)?;
         let mut generator = Generator::new(options.seed);
         let process_id = generator.object_id(now.wall);
         let cursor_seed = generator.next_u64();
-        Ok(Self {
+        let mut node = Self {
             store,
             keyspaces,
             catalog: RwLock::new(Arc::new(catalog)),
@@ -86,7 +92,20 @@ impl Node {
             process_id,
             topology_counter: AtomicI64::new(0),
             seeds: Mutex::new(Generator::new(generator.next_u64())),
-        })
+            oplog: None,
+            term: AtomicI64::new(-1),
+        };
+        if let Some(bytes) = node.options.oplog_bytes {
+            let mut writer = node.write(now);
+            let oplog = match writer.collection(&oplog_namespace()) {
+                Some(oplog) => oplog,
+                None => writer.create_oplog(bytes)?,
+            };
+            writer.resume_timestamps(oplog.ident)?;
+            drop(writer);
+            node.oplog = Some(oplog.ident);
+        }
+        Ok(node)
     }
 
     /// Runs a command. Errors become replies with `ok: 0`.
@@ -127,7 +146,9 @@ impl Node {
     pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
         lock(&self.cursors).expire(now.monotonic);
         lock(&self.sessions).expire(now.monotonic);
-        self.write(now).purge_step()
+        let mut writer = self.write(now);
+        let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
+        Ok(writer.purge_step()? || trimmed)
     }
 
     /// Removes the documents that TTL indexes say are too old. Returns how many went.
@@ -150,6 +171,19 @@ impl Node {
     /// Makes waiting `hello` commands answer. The caller wakes them.
     pub fn raise_topology_version(&self) {
         self.topology_counter.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Sets the term that the next entries of the history carry.
+    pub fn set_term(&self, term: i64) {
+        self.term.store(term, Ordering::SeqCst);
+    }
+
+    pub(crate) fn term(&self) -> i64 {
+        self.term.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn oplog(&self) -> Option<Ident> {
+        self.oplog
     }
 
     /// What the member was told when it started.

@@ -25,6 +25,7 @@ pub(crate) struct Keyspaces {
     pub(crate) catalog: KeyspaceId,
     pub(crate) records: KeyspaceId,
     pub(crate) indexes: KeyspaceId,
+    pub(crate) sessions: KeyspaceId,
 }
 
 pub(crate) fn record_key(collection: Ident, record: RecordId) -> Vec<u8> {

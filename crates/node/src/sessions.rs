@@ -54,6 +54,10 @@ impl SessionId {
         }
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     pub(crate) fn to_lsid(&self) -> Document {
         let id = Binary { subtype: BinarySubtype::Uuid, bytes: self.0.clone() };
         bson::doc! { "id": id }

@@ -19,6 +19,7 @@ use crate::event::Event;
 use crate::input::{Reply, Request, RequestToken};
 use crate::member::{AfterPersist, Asked, Member, VetoRecord};
 use crate::output::Change;
+use crate::peer::Peer;
 use crate::quorum::{Counts, is_vote_majority};
 use crate::role::{LeaderMode, Role};
 use crate::timers::Timer;
@@ -29,6 +30,8 @@ const ELECTION_JITTER_PERCENT: u32 = 15;
 const CRASH_STAGGER: Duration = Duration::from_millis(60);
 /// And a random bit, so that two that both think themselves first part soon.
 const CRASH_JITTER: Duration = Duration::from_millis(20);
+/// Quick tries after a crash; then the election timeout counts again.
+const MAX_CRASH_TRIES: u32 = 10;
 /// How long a dry run waits for the last answers once it has a majority.
 const DRY_RUN_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -67,7 +70,7 @@ impl Member {
         }
         let timeout = self.election_timeout();
         let jitter = self.random.duration_up_to(timeout * ELECTION_JITTER_PERCENT / 100);
-        self.sync.crash_seen = false;
+        self.sync.crash_tries = None;
         self.timers.set(Timer::Election, self.now + timeout + jitter);
     }
 
@@ -110,7 +113,7 @@ impl Member {
         if self.is_campaigning() {
             return self.timers.set(Timer::Election, self.now + DRY_RUN_PATIENCE);
         }
-        let reason = if self.sync.crash_seen {
+        let reason = if self.sync.crash_tries.is_some() {
             ElectionReason::PrimaryCrashed
         } else {
             ElectionReason::ElectionTimeout
@@ -136,7 +139,7 @@ impl Member {
         if !matches!(self.role, Role::Follower(_)) {
             return;
         }
-        self.sync.crash_seen = true;
+        self.sync.crash_tries = Some(0);
         let delay = self.crash_delay();
         self.timers.set(Timer::Election, self.now + delay);
     }
@@ -167,6 +170,14 @@ impl Member {
             let alone = config.voters().count() == 1;
             let reason = if alone { ElectionReason::SingleNode } else { ElectionReason::Initiated };
             self.stand(reason, None);
+        }
+    }
+
+    /// The only voter has nobody to wait for.
+    pub(crate) fn stand_if_alone(&mut self) {
+        let alone = self.installed_config().is_some_and(|config| config.voters().count() == 1);
+        if alone && self.why_not_standing().is_none() {
+            self.timers.set(Timer::Election, self.now);
         }
     }
 
@@ -268,8 +279,10 @@ impl Member {
 
     fn stand(&mut self, reason: ElectionReason, asked_by: Option<RequestToken>) {
         let (Some(config), Some(me)) = (self.installed_config(), self.me()) else { return };
-        let alone = config.voters().count() == 1;
-        if reason == ElectionReason::Handoff || alone {
+        if config.voters().count() == 1 {
+            return self.stand_for_real(ElectionReason::SingleNode, asked_by);
+        }
+        if reason == ElectionReason::Handoff {
             return self.stand_for_real(reason, asked_by);
         }
         let term = self.term;
@@ -417,8 +430,12 @@ impl Member {
                 // A catch-up takeover is by the primary's leave.
                 let primary_refuses = campaign.reason == ElectionReason::CatchUpTakeover
                     && self.primary.is_some_and(|id| !tally.said_yes(id));
-                let everybody =
-                    self.peers.values().all(|peer| !peer.is_up() || tally.has_heard(peer.id));
+                // Those who were heard of lately will answer soon; the others are not waited for.
+                let recent = config.settings.heartbeat_interval() * 2;
+                let everybody = self.peers.values().all(|peer| {
+                    let lately = peer.last_heard.is_some_and(|at| self.now.since(at) < recent);
+                    !peer.is_up() || !lately || tally.has_heard(peer.id)
+                });
                 if let Some((by, veto)) = objection {
                     self.lose_dry_run_to_veto(by, veto);
                 } else if tally.has_majority(&config) && (everybody || out_of_time) {
@@ -472,12 +489,13 @@ impl Member {
         if let Some(me) = self.me() {
             self.vetoes.insert(me, VetoRecord { by, veto, at: self.now });
         }
-        // Only a set without a primary has to fear being blocked.
-        if self.primary.is_none() {
+        // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
+        // that there is one.
+        if self.primary.is_none() && veto != Veto::IAmPrimary {
             self.vetoed_dry_runs += 1;
         }
         self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });
-        let after_crash = self.sync.crash_seen;
+        let after_crash = self.may_try_quickly();
         let failure = CommandError::StepUpFailed(format!("vetoed by {by}: {veto}"));
         self.close_campaign(failure);
         let wait = if after_crash {
@@ -500,7 +518,7 @@ impl Member {
                 self.emit(Event::ElectionLost { term, why: why.clone() });
             }
         }
-        let after_crash = self.sync.crash_seen;
+        let after_crash = self.may_try_quickly();
         self.close_campaign(CommandError::StepUpFailed(why));
         if self.primary.is_some() {
             return;
@@ -510,6 +528,16 @@ impl Member {
             self.timers.set(Timer::Election, self.now + wait);
         } else {
             self.reset_election_timer();
+        }
+    }
+
+    fn may_try_quickly(&mut self) -> bool {
+        match &mut self.sync.crash_tries {
+            Some(tries) if *tries < MAX_CRASH_TRIES => {
+                *tries += 1;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -592,8 +620,9 @@ impl Member {
     pub(crate) fn voter(&self) -> Option<Voter<'_>> {
         let installed = self.config.as_ref()?;
         let me = installed.me?;
-        let primary =
-            self.primary.filter(|id| *id == me || self.peers.get(id).is_some_and(|p| p.is_up()));
+        let primary = self.primary.filter(|id| {
+            *id == me || self.peers.get(id).is_some_and(|peer| self.was_heard_lately(peer))
+        });
         let last_written =
             if self.is_arbiter() { self.commit_point } else { self.log.written }.op_time;
         Some(Voter {
@@ -619,7 +648,8 @@ impl Member {
             } else {
                 let Some(peer) = self.peers.get(&member.id) else { continue };
                 let leads = peer.state == MemberState::Primary;
-                (peer.shows_entries(), peer.applied, leads || peer.electable)
+                let shows = peer.shows_entries() && self.was_heard_lately(peer);
+                (shows, peer.applied, leads || peer.electable)
             };
             if shows {
                 visible.push(Visible {
@@ -631,6 +661,13 @@ impl Member {
             }
         }
         visible
+    }
+
+    // A member that is silent for the election timeout is no reason to wait, even if the heartbeat
+    // that will call it down is still under way.
+    fn was_heard_lately(&self, peer: &Peer) -> bool {
+        let timeout = self.election_timeout();
+        peer.is_up() && peer.last_heard.is_some_and(|at| self.now.since(at) < timeout)
     }
 
     /// Whether a leader has passed the stage in which configurations from others are ignored.

@@ -22,6 +22,8 @@ use crate::timers::Timer;
 
 /// How often a heartbeat is sent again within its budget before the member is called down.
 pub(crate) const MAX_HEARTBEAT_RETRIES: u32 = 2;
+/// A heartbeat without an answer for so long was probably lost, if its receiver calls on us since.
+const LOST_AFTER: Duration = Duration::from_millis(500);
 /// The codes by which a member refuses our credentials: Unauthorized and AuthenticationFailed.
 const AUTHENTICATION_CODES: [i32; 2] = [13, 18];
 
@@ -55,6 +57,10 @@ impl Member {
     }
 
     fn send_heartbeat(&mut self, id: MemberId) {
+        // A removed member only answers; whoever adds it again will call on it.
+        if matches!(self.role, Role::Removed) {
+            return;
+        }
         let budget = self.settings().heartbeat_timeout();
         let Some(peer) = self.peers.get(&id) else { return };
         let (address, now) = (peer.address.clone(), self.now);
@@ -154,6 +160,7 @@ impl Member {
                     self.stand_if_initiated();
                 }
                 self.consider_takeovers();
+                self.leave_source_if_down();
                 if self.sync.source().is_none() {
                     self.timers.set_no_later(Timer::SyncSource, self.now);
                 }
@@ -283,13 +290,20 @@ impl Member {
     // Without a (useful) configuration of its own, a member asks whoever contacts it.
     fn introduce_ourselves(&mut self, request: &HeartbeatRequest) {
         let (Some(from), Some(_)) = (&request.from, request.config) else { return };
-        let under_way = self.requests.values().any(|asked| matches!(asked, Asked::Introduction));
+        let now = self.now;
+        let answered_by = |asked: &Asked| match asked {
+            Asked::Introduction { until } => Some(*until),
+            _ => None,
+        };
+        // The answer to an earlier one may have been lost.
+        self.requests.retain(|_, asked| answered_by(asked).is_none_or(|until| until > now));
+        let under_way = self.requests.values().any(|asked| answered_by(asked).is_some());
         if self.installing || under_way {
             return;
         }
-        let timeout = self.settings().heartbeat_timeout();
+        let timeout = self.settings().heartbeat_interval();
         let message = Request::Heartbeat(self.heartbeat_request(false));
-        self.send(from.clone(), Asked::Introduction, message, timeout);
+        self.send(from.clone(), Asked::Introduction { until: now + timeout }, message, timeout);
     }
 
     pub(crate) fn on_introduction(&mut self, reply: &HeartbeatReply) {
@@ -312,7 +326,13 @@ impl Member {
             _ => false,
         };
         // Something about the sender is not as we last heard it: ask at once, not at the next beat.
-        let news = !peer.is_up() || peer.config_version != request.config || theirs_is_newer;
+        let back = !peer.is_up();
+        let lost = peer.round.take_if(|round| back && now.since(round.sent) >= LOST_AFTER);
+        let news = back || peer.config_version != request.config || theirs_is_newer;
+        // A heartbeat that it never got need not be waited for.
+        if let Some(round) = lost {
+            self.requests.remove(&round.request);
+        }
         if news {
             self.heartbeat_now(id);
         }

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use quorate_protocol::{MemberId, OpTimeAndWallTime, ServerAddress};
+use quorate_protocol::{MemberId, MonotonicTime, OpTimeAndWallTime, ServerAddress};
 
 use crate::event::{Event, StepDownReason};
 use crate::input::InitialSyncOutcome;
@@ -64,19 +64,25 @@ pub(crate) struct InitialSync {
     pub(crate) rollback_id: i32,
     pub(crate) stop: OpTimeAndWallTime,
     interruptions: u32,
+    /// After a failed attempt, the next one begins no earlier than this.
+    not_before: MonotonicTime,
+    /// The step was interrupted and is to be done again when the timer says so.
+    interrupted: bool,
     step: Option<InitialSyncStep>,
 }
 
 impl InitialSync {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(now: MonotonicTime) -> Self {
         Self {
             stage: InitialSyncStage::Flagging,
+            not_before: now,
             attempt: 1,
             failures: 0,
             source: None,
             rollback_id: 0,
             stop: OpTimeAndWallTime::default(),
             interruptions: 0,
+            interrupted: false,
             step: None,
         }
     }
@@ -108,6 +114,7 @@ impl Member {
         sync.stage = stage;
         sync.step = Some(step.clone());
         sync.interruptions = 0;
+        sync.interrupted = false;
         let attempt = sync.attempt;
         self.outputs.push_back(Output::InitialSync { attempt, step });
     }
@@ -115,18 +122,19 @@ impl Member {
     /// News of a member, or the retry timer: go on if something was waited for.
     pub(crate) fn continue_initial_sync(&mut self) {
         let now = self.now;
-        let Role::InitialSync(sync) = &self.role else { return };
+        let due = !self.timers.is_set(Timer::InitialSync);
+        let Role::InitialSync(sync) = &mut self.role else { return };
         if sync.stage == InitialSyncStage::ChoosingSource {
-            if self.timers.get(Timer::InitialSync).is_some_and(|at| at > now) {
-                return;
+            // A member that has just come up may be the source that was waited for.
+            if now >= sync.not_before {
+                self.choose_initial_sync_source();
             }
-            self.choose_initial_sync_source();
-        } else if let Some(step) = sync.step.clone() {
-            // An interrupted step waits on the timer; news of members does not hurry it.
-            if sync.interruptions > 0 && !self.timers.is_set(Timer::InitialSync) {
-                let attempt = sync.attempt;
-                self.outputs.push_back(Output::InitialSync { attempt, step });
-            }
+        } else if due
+            && std::mem::take(&mut sync.interrupted)
+            && let Some(step) = sync.step.clone()
+        {
+            let attempt = sync.attempt;
+            self.outputs.push_back(Output::InitialSync { attempt, step });
         }
     }
 
@@ -159,7 +167,7 @@ impl Member {
             (Stage::Wiping, InitialSyncOutcome::Wiped, _) => {
                 sync.stage = Stage::ChoosingSource;
                 sync.step = None;
-                self.choose_initial_sync_source();
+                self.continue_initial_sync();
             }
             (
                 Stage::ReadingSource,
@@ -200,6 +208,7 @@ impl Member {
     fn retry_step(&mut self) {
         let Role::InitialSync(sync) = &mut self.role else { return };
         sync.interruptions += 1;
+        sync.interrupted = true;
         if sync.interruptions > MAX_INTERRUPTIONS {
             self.fail_attempt();
         } else {
@@ -219,6 +228,7 @@ impl Member {
         } else {
             RETRY
         };
+        sync.not_before = self.now + pause;
         self.emit(Event::InitialSyncFailed { attempt });
         let cancel = InitialSyncStep::Cancel;
         self.outputs.push_back(Output::InitialSync { attempt, step: cancel });

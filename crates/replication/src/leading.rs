@@ -12,7 +12,7 @@ use crate::commit_point::{majority_position, primary_commit_point};
 use crate::event::{CatchUpEnd, Event, SourceLost};
 use crate::member::Member;
 use crate::output::{NoopReason, Output};
-use crate::peer::Contact;
+use crate::peer::{Contact, Peer};
 use crate::role::{LeaderMode, Role};
 use crate::timers::Timer;
 
@@ -68,17 +68,19 @@ impl Member {
             return;
         };
         // Everybody who might have more has spoken, or is known not to answer.
-        let everybody = self
-            .peers
-            .values()
-            .all(|peer| heard.contains(&peer.id) || matches!(peer.contact, Contact::Down { .. }));
+        let timeout = self.election_timeout();
+        let is_silent = |peer: &Peer| {
+            matches!(peer.contact, Contact::Down { .. })
+                || peer.last_heard.is_none_or(|at| self.now.since(at) >= timeout)
+        };
+        let everybody = self.peers.values().all(|peer| heard.contains(&peer.id) || is_silent(peer));
         if !everybody {
             return;
         }
         let newest = self
             .peers
             .values()
-            .filter(|peer| peer.shows_entries() && !hopeless.contains(&peer.id))
+            .filter(|peer| peer.shows_entries() && !is_silent(peer) && !hopeless.contains(&peer.id))
             .filter(|peer| peer.applied.op_time > self.sync.last_fetched)
             .max_by_key(|peer| (peer.applied.op_time, std::cmp::Reverse(peer.id)))
             .map(|peer| (peer.id, peer.applied.op_time));

@@ -40,8 +40,8 @@ const MAX_TIMERS_PER_TICK: usize = 1024;
 ///
 /// The host calls [`handle`](Self::handle) with whatever happened and the time, then drains
 /// [`poll_output`](Self::poll_output) until it is empty, before the next input. It calls `handle`
-/// with [`Input::Tick`] at [`next_deadline`](Self::next_deadline). Between two inputs,
-/// [`status`](Self::status) answers questions.
+/// with [`Input::Tick`] at [`next_deadline`](Self::next_deadline). A new member has outputs already.
+/// Between two inputs, [`status`](Self::status) answers questions.
 ///
 /// The host's duties:
 ///
@@ -49,7 +49,8 @@ const MAX_TIMERS_PER_TICK: usize = 1024;
 ///    the process.
 /// 2. A client's write is appended only while `status().is_writable()`, in the term the status shows,
 ///    with a timestamp above every earlier one; `EntriesAppended` follows before the next input.
-/// 3. `EntriesDurable` and `Applied` follow as far as they are true; they need not be prompt.
+/// 3. `EntriesDurable` and `Applied` follow as far as they are true; they need not be prompt, but
+///    speak of the log as it is: after `RolledBack`, nothing is said of entries that were undone.
 /// 4. Requests of others are answered only by `Respond`.
 /// 5. A fetch begins with the entry at `after`, and copies on until it is cancelled or has failed.
 #[derive(Clone, Debug)]
@@ -116,7 +117,9 @@ pub(crate) enum Asked {
         peer: MemberId,
     },
     /// A heartbeat to somebody who contacted us, to learn the configuration.
-    Introduction,
+    Introduction {
+        until: MonotonicTime,
+    },
     Vote {
         peer: MemberId,
         dry_run: bool,
@@ -341,14 +344,14 @@ impl Member {
             (Asked::Heartbeat { peer }, reply) => {
                 self.on_heartbeat_reply(peer, request, reply, round_trip);
             }
-            (Asked::Introduction, Reply::Heartbeat(reply)) => self.on_introduction(&reply),
+            (Asked::Introduction { .. }, Reply::Heartbeat(reply)) => self.on_introduction(&reply),
             (Asked::Vote { peer, dry_run, term }, Reply::Vote(reply)) => {
                 self.on_vote_reply(peer, dry_run, term, &reply);
             }
             (Asked::Vote { peer, dry_run, term }, _) => self.on_no_vote(peer, dry_run, term),
             (Asked::Poll { member }, reply) => self.on_poll_reply(member, &reply),
             (Asked::Position, _) => self.on_position_reported(),
-            (Asked::Introduction | Asked::StepUp, _) => {}
+            (Asked::Introduction { .. } | Asked::StepUp, _) => {}
         }
     }
 
@@ -359,7 +362,7 @@ impl Member {
             Asked::Vote { peer, dry_run, term } => self.on_no_vote(peer, dry_run, term),
             Asked::Poll { member } => self.on_poll_failed(member),
             Asked::Position => self.on_position_report_silence(),
-            Asked::Introduction | Asked::StepUp => {}
+            Asked::Introduction { .. } | Asked::StepUp => {}
         }
     }
 

@@ -153,16 +153,27 @@ pub fn check_documents(
     if changed > 1 {
         return Err(ReconfigError::TooManyVotersChanged(changed));
     }
+    // Judged by the votes that were asked for: a change that is refused is refused when it is made,
+    // not when the mark of a newly added member is cleared.
+    let (before, after) = (without_marks(old), without_marks(new));
     if !default_write_concern_set
-        && implicit_default_write_concern(old) != implicit_default_write_concern(new)
+        && implicit_default_write_concern(&before) != implicit_default_write_concern(&after)
     {
         return Err(ReconfigError::DefaultWriteConcernChanged);
     }
-    if makes_unsafe_psa(old, new) {
+    if makes_unsafe_psa(&before, &after) {
         return Err(ReconfigError::UnsafePsa);
     }
     require_self_electable(new, own_addresses)?;
     Ok(())
+}
+
+fn without_marks(config: &ReplicaSetConfig) -> ReplicaSetConfig {
+    let mut config = config.clone();
+    for member in &mut config.members {
+        member.newly_added = false;
+    }
+    config
 }
 
 /// How many voters, by id, come or go: by the votes that count, or by those that were asked for,

@@ -112,6 +112,15 @@ fn an_arbiter_that_flips_the_default_write_concern_is_refused_without_a_cluster_
 }
 
 #[test]
+fn clearing_a_newly_added_mark_is_not_judged_again() {
+    let mut old = set(&[0, 1, 3, 4], 1);
+    old.members.push(MemberConfig::arbiter(MemberId(2), member(2).host));
+    old.members[3].newly_added = true;
+    let cleared = safe(&old, |new| new.members[3].newly_added = false);
+    assert_eq!(cleared, Ok(()), "the vote was accepted when it was asked for");
+}
+
+#[test]
 fn one_writer_and_an_arbiter_never_get_an_electable_secondary_in_one_step() {
     let mut old = set(&[0], 1);
     old.members.push(MemberConfig::arbiter(MemberId(1), member(1).host));

@@ -539,6 +539,8 @@ impl Member {
             Some("it is of another set of the same name".to_owned())
         } else if not_yet_writable && version.term.is_some() {
             Some("a new primary is about to install its own".to_owned())
+        } else if self.config.is_none() && self.find_self(new).is_none() {
+            Some("this member is not in it".to_owned())
         } else if self.config.is_none() && !self.log.written.op_time.is_null() {
             Some("this member holds data but no configuration".to_owned())
         } else {
@@ -591,6 +593,7 @@ impl Member {
         let committed_before = self.commit_point;
         self.config = Some(Installed { config, me, committed_before });
         self.take_the_role_of_the_config();
+        self.stand_if_alone();
         self.heartbeat_everybody_now();
         self.after_install_for_sync();
         self.after_install_as_leader();

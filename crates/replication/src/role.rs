@@ -170,7 +170,7 @@ impl Member {
 
     pub(crate) fn become_initial_syncing(&mut self) {
         self.leave_role(StepDownReason::Reconfig);
-        self.role = Role::InitialSync(InitialSync::new());
+        self.role = Role::InitialSync(InitialSync::new(self.now));
         self.begin_initial_sync();
     }
 

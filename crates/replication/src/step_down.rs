@@ -74,6 +74,10 @@ impl Member {
         let due = self.now >= attempt.deadline;
         if self.successor_is_ready() || (due && attempt.force) {
             self.hand_off();
+            // The attempt is over before the office is left: its answer is given once, below.
+            if let Role::Leader(leader) = &mut self.role {
+                leader.mode = LeaderMode::Writable;
+            }
             self.become_follower(StepDownReason::Command);
             self.make_ineligible(attempt.period);
             self.respond(attempt.token, Ok(Reply::Done));
@@ -128,12 +132,9 @@ impl Member {
     pub(crate) fn fail_everything_that_needs_a_primary(&mut self) {
         if let Some(LeaderMode::AttemptingStepDown(attempt)) = self.leader_mode() {
             let attempt = *attempt;
-            // `check_step_down` answers by itself; here the office was lost otherwise, which is what
-            // the administrator wanted.
-            if self.now < attempt.deadline && !self.successor_is_ready() {
-                self.make_ineligible(attempt.period);
-                self.respond(attempt.token, Ok(Reply::Done));
-            }
+            // The office was lost otherwise, which is what the administrator wanted.
+            self.make_ineligible(attempt.period);
+            self.respond(attempt.token, Ok(Reply::Done));
         }
         self.fail_waiters();
         self.fail_reconfiguration();

@@ -66,6 +66,10 @@ pub struct Chooser {
     /// An initial sync by a voter goes to the primary first: a wiped voter may have acknowledged
     /// writes that only the primary still proves.
     pub prefer_primary: bool,
+    /// The set has no primary because this member, which could be it, is behind others. Then it may
+    /// copy from anybody who holds entries: chaining, hiding and indexes are preferences of a set
+    /// that works, and this one does not.
+    pub rescue: bool,
 }
 
 /// Whom to copy from.
@@ -88,10 +92,11 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
         }
     }
     let primary = members.iter().find(|m| m.primary && m.up);
-    if !me.chaining_allowed || me.prefer_primary {
+    let only_primary = !me.chaining_allowed && !me.rescue;
+    if only_primary || me.prefer_primary {
         match primary.filter(|m| is_possible(me, m)) {
             Some(primary) => return Choice::Source(primary.id),
-            None if !me.chaining_allowed => return Choice::Nobody,
+            None if only_primary => return Choice::Nobody,
             None => {}
         }
     }
@@ -106,12 +111,19 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
 }
 
 fn is_possible(me: Chooser, member: &Candidate) -> bool {
+    // Being strictly ahead keeps two members from copying from each other. A primary copies from
+    // nobody, so it may be level: its next write then finds us listening.
+    let ahead = if member.primary {
+        member.applied >= me.last_fetched
+    } else {
+        member.applied > me.last_fetched
+    };
     member.up
         && member.state.is_readable()
-        && member.applied > me.last_fetched
+        && ahead
         && !member.denied
-        && !member.hidden
-        && (member.build_indexes || !me.build_indexes)
+        && (!member.hidden || me.rescue)
+        && (member.build_indexes || !me.build_indexes || me.rescue)
 }
 
 fn is_preferred(me: Chooser, member: &Candidate, newest: Option<u32>) -> bool {
@@ -168,7 +180,7 @@ pub fn should_leave(stay: Stay, members: &[Candidate]) -> Option<Leave> {
     if !source.up || !source.state.is_readable() {
         return Some(Leave::NotUsable);
     }
-    if !stay.me.chaining_allowed && !source.primary {
+    if !stay.me.chaining_allowed && !stay.me.rescue && !source.primary {
         return Some(Leave::ChainingForbidden);
     }
     if !source.primary && !source.has_source && source.applied <= stay.me.last_fetched {

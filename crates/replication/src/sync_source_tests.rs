@@ -38,6 +38,7 @@ const ME: Chooser = Chooser {
     chaining_allowed: true,
     forced: None,
     prefer_primary: false,
+    rescue: false,
 };
 
 const fn at_50() -> OpTime {
@@ -109,12 +110,32 @@ fn never_down_denied_hidden_recovering_or_not_ahead() {
 }
 
 #[test]
+fn a_primary_may_be_level_and_nobody_else() {
+    let level = |member: Candidate| Candidate { applied: at_50(), ..member };
+    assert_eq!(choose(ME, &[level(primary(0, 90)), level(candidate(1, 1))]), source(0));
+    let behind = Candidate { applied: at(1, 49), ..primary(0, 90) };
+    assert_eq!(choose(ME, &[behind]), Choice::Nobody);
+}
+
+#[test]
 fn who_builds_indexes_never_syncs_from_who_does_not() {
     let without = Candidate { build_indexes: false, ..candidate(1, 1) };
     assert_eq!(choose(ME, std::slice::from_ref(&without)), Choice::Nobody);
     let me = Chooser { build_indexes: false, ..ME };
     assert_eq!(choose(me, &[without, candidate(2, 0)]), source(1), "prefers its equals");
     assert_eq!(choose(me, &[candidate(2, 0)]), source(2), "and falls back");
+}
+
+#[test]
+fn a_set_without_a_primary_is_rescued_from_whoever_has_the_entries() {
+    let hidden = Candidate { hidden: true, build_indexes: false, ..candidate(1, 1) };
+    let strict = Chooser { chaining_allowed: false, ..ME };
+    assert_eq!(choose(strict, std::slice::from_ref(&hidden)), Choice::Nobody);
+    let rescue = Chooser { rescue: true, ..strict };
+    assert_eq!(choose(rescue, std::slice::from_ref(&hidden)), source(1));
+    let stay =
+        Stay { me: rescue, source: MemberId(1), source_was_forced: false, changes_within_hour: 0 };
+    assert_eq!(should_leave(stay, &[hidden]), None);
 }
 
 #[test]

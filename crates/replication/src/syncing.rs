@@ -12,6 +12,7 @@ use quorate_protocol::{
 };
 
 use crate::commit_point::Teller;
+use crate::election::MAX_VETOED_DRY_RUNS;
 use crate::error::CommandError;
 use crate::event::{Event, SourceLost};
 use crate::input::{FetchFailure, FetchId, FetchedBatch, Reply, Request, RequestToken};
@@ -52,8 +53,10 @@ pub(crate) struct Sync {
     /// When we changed to closer sources. At most as many as count.
     changes: VecDeque<MonotonicTime>,
     report: Report,
-    /// The primary's process is known to be gone.
-    pub(crate) crash_seen: bool,
+    /// When the last report was sent, if it may have arrived.
+    reported_at: Option<MonotonicTime>,
+    /// The primary's process is known to be gone; how often we stood at once since.
+    pub(crate) crash_tries: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +86,8 @@ impl Sync {
             stale: BTreeMap::new(),
             changes: VecDeque::new(),
             report: Report::Idle,
-            crash_seen: false,
+            reported_at: None,
+            crash_tries: None,
         }
     }
 
@@ -127,7 +131,10 @@ impl Member {
             delay: own.secondary_delay(),
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
-            prefer_primary: matches!(self.role, Role::InitialSync(_)) && own.is_voter(),
+            prefer_primary: matches!(self.role, Role::InitialSync(_)) && own.votes > 0,
+            rescue: self.primary.is_none()
+                && own.is_electable()
+                && self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS,
         })
     }
 
@@ -150,6 +157,7 @@ impl Member {
         let after = self.sync.last_fetched;
         let id = self.next_fetch_id();
         let forced = self.sync.forced.take() == Some(source);
+        self.sync.reported_at = None;
         self.sync.fetch = Some(Fetch { id, source, asked: after, rollback_id: None, forced });
         self.emit(Event::SourceChosen { source, after });
         self.outputs.push_back(Output::FetchFrom { fetch: id, source: address, after });
@@ -337,6 +345,14 @@ impl Member {
         }
     }
 
+    /// A source that does not answer heartbeats is left before its connection falls silent.
+    pub(crate) fn leave_source_if_down(&mut self) {
+        let Some(source) = self.sync.source() else { return };
+        if self.peers.get(&source).is_none_or(|peer| !peer.is_up()) {
+            self.lose_source(SourceLost::Left(Leave::NotUsable), None);
+        }
+    }
+
     /// The configuration changed: a source that is gone from it, or may not be one, is left.
     pub(crate) fn after_install_for_sync(&mut self) {
         let peers = &self.peers;
@@ -409,6 +425,7 @@ impl Member {
         let address = peer.address.clone();
         let report = PositionReport { term: self.term, positions: self.known_positions() };
         self.sync.report = Report::UnderWay { more: false };
+        self.sync.reported_at = Some(self.now);
         let timeout = self.election_timeout() / 2;
         self.send(address, Asked::Position, Request::UpdatePosition(report), timeout);
         self.timers.set(Timer::PositionReportSilence, self.now + timeout);
@@ -422,7 +439,14 @@ impl Member {
             let (written, applied, durable) = self.reported_positions();
             MemberPosition { member, config_version, written, applied, durable }
         });
-        let others = self.peers.values().filter(|peer| !peer.written.op_time.is_null());
+        // Only those who were heard of since the last report: to repeat old news of a member would
+        // make the primary believe that it lives.
+        let others = self.peers.values().filter(|peer| {
+            !peer.written.op_time.is_null()
+                && peer
+                    .last_heard
+                    .is_some_and(|heard| self.sync.reported_at.is_none_or(|at| heard >= at))
+        });
         let others = others.map(|peer| MemberPosition {
             member: peer.id,
             config_version,
@@ -447,6 +471,7 @@ impl Member {
         self.timers.cancel(Timer::PositionReportSilence);
         self.requests.retain(|_, asked| !matches!(asked, Asked::Position));
         self.sync.report = Report::Idle;
+        self.sync.reported_at = None;
     }
 
     pub(crate) fn report_position_again(&mut self) {

@@ -64,10 +64,6 @@ impl TimerTable {
         self.0.remove(&timer);
     }
 
-    pub(crate) fn get(&self, timer: Timer) -> Option<MonotonicTime> {
-        self.0.get(&timer).copied()
-    }
-
     pub(crate) fn is_set(&self, timer: Timer) -> bool {
         self.0.contains_key(&timer)
     }
@@ -102,7 +98,7 @@ mod tests {
         assert_eq!(table.next(), Some(at(10)));
         assert_eq!(table.pop_due(at(9)), None);
         assert_eq!(table.pop_due(at(50)), Some(Timer::Liveness));
-        assert_eq!(table.get(Timer::Election), Some(at(20)));
+        assert_eq!(table.next(), Some(at(20)));
         assert_eq!(table.pop_due(at(50)), Some(Timer::Election));
         assert_eq!(table.pop_due(at(50)), None);
     }

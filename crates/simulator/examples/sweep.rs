@@ -11,9 +11,10 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut failures = 0;
+    let mut slowest = (std::time::Duration::ZERO, first);
     for seed in first..first.saturating_add(count) {
         match catch_unwind(|| quorate_simulator::run(seed)) {
-            Ok(Ok(_)) => {}
+            Ok(Ok(figures)) => slowest = slowest.max((figures.agreed_after, seed)),
             Ok(Err(failure)) => {
                 failures += 1;
                 println!("{failure}");
@@ -25,5 +26,6 @@ fn main() -> ExitCode {
         }
     }
     println!("{failures} of {count} worlds failed");
+    println!("the slowest to agree after all faults was seed {} ({:?})", slowest.1, slowest.0);
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -119,12 +119,13 @@ impl<H: Host + Default> World<H> {
     }
 
     fn refuse(&mut self, to: usize, message: Message) {
-        if let Message::Request { from, id, .. } = message {
-            if self.is_alive(from) && !self.network.is_cut(to, from.node) {
-                let input = Input::PeerUnreachable { request: id, cause: Unreachable::Refused };
-                let local = Happening::Local { life: from, input: Box::new(input) };
-                self.schedule(REFUSAL, local);
-            }
+        if let Message::Request { from, id, .. } = message
+            && self.is_alive(from)
+            && !self.network.is_cut(to, from.node)
+        {
+            let input = Input::PeerUnreachable { request: id, cause: Unreachable::Refused };
+            let local = Happening::Local { life: from, input: Box::new(input) };
+            self.schedule(REFUSAL, local);
         }
     }
 

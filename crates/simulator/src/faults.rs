@@ -63,7 +63,7 @@ impl<H: Host + Default> World<H> {
             }
             5 => {
                 member.priority = Priority::ZERO;
-                member.secondary_delay_secs = 1 + self.random.below(3) as i64;
+                member.secondary_delay_secs = 1 + self.random.below(2) as i64;
             }
             6 => member.priority = Priority(2.0),
             _ => {}

@@ -41,6 +41,7 @@ struct Seen {
     state: Option<MemberState>,
     commit_point: OpTime,
     verified: usize,
+    config: Option<ConfigVersion>,
 }
 
 /// All judges and what they remember.
@@ -81,10 +82,11 @@ impl Judges {
         if commit_point > before.commit_point && state != MemberState::Arbiter {
             verified = self.committed_entries_agree(life, log, commit_point, verified)?;
         }
-        if let Some(config) = status.config() {
-            self.one_config_per_version(config)?;
+        let config = status.config().map(|config| config.config_version());
+        if let Some(installed) = status.config().filter(|_| config != before.config) {
+            self.one_config_per_version(installed)?;
         }
-        self.lives.insert(life, Seen { state: Some(state), commit_point, verified });
+        self.lives.insert(life, Seen { state: Some(state), commit_point, verified, config });
         Ok(())
     }
 

@@ -197,6 +197,13 @@ proptest! {
         prop_assert_eq!(keys, compare(&left, &right), "{:?} against {:?}", left, right);
     }
 
+    /// The planner takes bounds from the one and looks keys up by the other.
+    #[test]
+    fn keys_agree_with_the_order_of_queries(left in value(), right in value()) {
+        let keys = value_key(&left).unwrap().cmp(&value_key(&right).unwrap());
+        prop_assert_eq!(keys, quorate_query::value::compare(&left, &right), "{} {}", left, right);
+    }
+
     #[test]
     fn numbers_compare_by_value_across_types(left in number(), right in number()) {
         let keys = value_key(&left).unwrap().cmp(&value_key(&right).unwrap());

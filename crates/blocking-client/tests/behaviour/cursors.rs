@@ -137,11 +137,13 @@ fn the_limit_holds_over_batches_and_ends_the_cursor() {
     set.members[0].next("getMore", batch(7, "nextBatch", &[4]));
     set.members[0].next("killCursors", Reaction::Reply(rawdoc! { "ok": 1 }));
     let options = FindOptions { batch_size: Some(3), limit: Some(4), ..FindOptions::default() };
-    let cursor = bench.client.find(&things(), &rawdoc! {}, &options).unwrap();
-    assert_eq!(numbers(cursor), [1, 2, 3, 4]);
+    let mut cursor = bench.client.find(&things(), &rawdoc! {}, &options).unwrap();
+    assert_eq!(cursor.by_ref().map(Result::unwrap).count(), 4);
     let seen = bodies(&set);
     assert_eq!(seen[1].get_i64("batchSize").unwrap(), 1);
     assert_eq!(seen.len(), 3, "and the cursor is killed");
+    drop(cursor);
+    assert!(bodies(&set).is_empty(), "once");
 }
 
 /// getMore is not retried: the batch that was lost would be missing.

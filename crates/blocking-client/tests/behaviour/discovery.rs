@@ -149,4 +149,10 @@ fn a_server_too_busy_to_be_checked_keeps_its_connection() {
     bench.clock.advance(seconds(6));
     bench.client.ping(None).unwrap();
     assert_eq!(set.members[0].accepted(), 1);
+
+    // The connection counts as one of the pool as it is now: its failures are news.
+    set.members[0].next("count", Reaction::HangUp);
+    bench.client.run_command("d", &rawdoc! { "count": "c" }, None).unwrap_err();
+    let server = bench.client.topology().server(address).unwrap();
+    assert_eq!(server.server_type(), ServerType::Unknown);
 }

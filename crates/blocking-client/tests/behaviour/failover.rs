@@ -230,6 +230,30 @@ fn the_first_error_is_told_when_there_is_nobody_to_try_again_on() {
     assert!(matches!(error, OperationError::Command { .. }), "{error}");
 }
 
+/// "For sharded clusters, the server address on which the operation failed MUST be provided to the
+/// server selection mechanism as a member of the deprioritized server address list."
+#[test]
+fn a_read_is_tried_again_on_another_router() {
+    let set = FakeSet::start(2);
+    let busy = Reaction::Reply(rawdoc! { "ok": 0, "code": 6, "errmsg": "a shard is away" });
+    for router in &set.members {
+        router.set_hello(rawdoc! {
+            "ok": 1, "msg": "isdbgrid", "minWireVersion": 0, "maxWireVersion": 21,
+        });
+        router.always("find", busy.clone());
+    }
+    let routers: Vec<_> = set.members.iter().map(|router| router.address().as_str()).collect();
+    for seed in 0..8 {
+        let uri = format!("mongodb://{}/", routers.join(","));
+        let mut bench = Bench::with(&uri, |options| options.seed = seed);
+        bench.client.find_one(&things(), &rawdoc! {}).unwrap_err();
+        let seen = set.journal.take();
+        let asked: Vec<_> = seen.iter().filter(|received| received.name == "find").collect();
+        assert_eq!(asked.len(), 2);
+        assert_ne!(asked[0].member, asked[1].member);
+    }
+}
+
 #[test]
 fn what_is_not_to_be_retried_is_sent_once() {
     let set = FakeSet::start(1);

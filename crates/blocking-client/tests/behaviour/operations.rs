@@ -153,8 +153,13 @@ fn updates_and_deletes_tell_what_they_did() {
         upsert: true,
     };
     let outcome = bench.client.update(&things(), &statement).unwrap();
-    assert_eq!((outcome.matched, outcome.modified), (1, 0));
+    assert_eq!((outcome.matched, outcome.modified), (0, 0));
     assert_eq!(outcome.upserted_id, Some(RawBson::Int32(9)));
+
+    let reply = rawdoc! { "ok": 1, "n": 3, "nModified": 2 };
+    set.members[0].next("update", Reaction::Reply(reply));
+    let outcome = bench.client.update(&things(), &statement).unwrap();
+    assert_eq!((outcome.matched, outcome.modified, outcome.upserted_id), (3, 2, None));
 
     set.members[0].next("delete", Reaction::Reply(rawdoc! { "ok": 1, "n": 4 }));
     let deleted = bench.client.delete(&things(), &rawdoc! { "x": 1 }, Extent::All).unwrap();
@@ -164,7 +169,7 @@ fn updates_and_deletes_tell_what_they_did() {
         "q": { "x": 1 }, "u": { "$set": { "y": 2 } }, "multi": false, "upsert": true,
     };
     assert_eq!(seen[0].sequence, [update]);
-    assert_eq!(seen[1].sequence, [rawdoc! { "q": { "x": 1 }, "limit": 0 }]);
+    assert_eq!(seen[2].sequence, [rawdoc! { "q": { "x": 1 }, "limit": 0 }]);
 
     let reply = rawdoc! {
         "ok": 1, "n": 1, "writeConcernError": { "code": 64, "errmsg": "timed out" },
@@ -172,6 +177,17 @@ fn updates_and_deletes_tell_what_they_did() {
     set.members[0].next("delete", Reaction::Reply(reply));
     let error = bench.client.delete(&things(), &rawdoc! {}, Extent::One).unwrap_err();
     assert!(error.to_string().contains("the write concern was not met: timed out"), "{error}");
+}
+
+/// Servers answer such writes with `ok` alone.
+#[test]
+fn a_write_that_nobody_acknowledges_is_no_error() {
+    let set = FakeSet::start(1);
+    let mut bench = ready(&set, "w=0");
+    set.members[0].always("insert", Reaction::Reply(rawdoc! { "ok": 1 }));
+    bench.client.insert(&things(), [rawdoc! { "_id": 1 }]).unwrap();
+    let concern = set.journal.take()[0].body.get_document("writeConcern").unwrap().to_owned();
+    assert_eq!(concern, rawdoc! { "w": 0_i64 });
 }
 
 #[test]

@@ -46,6 +46,11 @@ fn scans_are_at_least_half_a_second_apart() {
     bench.client.ping(None).unwrap_err();
     assert_eq!(bench.clock.take_slept(), Duration::from_millis(500));
     assert_eq!(bench.checks_begun(), 1);
+
+    // Also for an application that asks for one.
+    bench.client.scan();
+    assert_eq!(bench.clock.take_slept(), Duration::from_millis(500));
+    assert_eq!(bench.checks_begun(), 1);
 }
 
 /// "When serverSelectionTryOnce is false, then the server selection loops until a server is
@@ -85,6 +90,7 @@ fn a_request_that_can_never_be_met_is_refused() {
     };
     let error = bench.client.ping(Some(&tagged)).unwrap_err();
     assert!(matches!(error, OperationError::Impossible(SelectionError::TagsWithPrimary)));
+    assert!(!bench.client.topology().is_stale(), "a scan would not help");
 }
 
 #[test]
@@ -161,6 +167,35 @@ fn an_idle_connection_that_died_is_replaced_without_an_error() {
     assert_eq!(set.members[1].accepted(), 1);
     let events = bench.take_events();
     assert!(events.iter().any(|event| event.contains("a ping after")), "{events:?}");
+}
+
+/// A ping takes no time: one that is not answered says that the server is gone, where the timeout of
+/// an operation would say nothing.
+#[test]
+fn an_idle_connection_that_went_silent_is_replaced_as_well() {
+    let set = FakeSet::start(1);
+    let mut bench = Bench::new(&set.uri(&[0], "connectTimeoutMS=50"));
+    bench.client.ping(None).unwrap();
+    set.members[0].next("ping", Reaction::Stall);
+    bench.clock.advance(seconds(5));
+    bench.client.ping(None).unwrap();
+    assert_eq!(set.members[0].accepted(), 2);
+    set.members[0].wait_for_ended_connections(1);
+}
+
+/// The ping comes through, and its answer says that the server is about to go.
+#[test]
+fn a_ping_that_is_answered_with_a_state_change_leads_to_another_server() {
+    let set = FakeSet::start(2);
+    let mut bench = Bench::new(&set.uri(&[0], ""));
+    bench.client.ping(None).unwrap();
+    let going = rawdoc! { "ok": 0, "code": 91, "errmsg": "shutting down" };
+    set.members[0].next("ping", Reaction::Reply(going));
+    set.elect(1, 2);
+    bench.clock.advance(seconds(5));
+    set.journal.take();
+    bench.client.ping(None).unwrap();
+    assert_eq!(&set.journal.take().last().unwrap().member, set.members[1].address());
 }
 
 /// The ping fails, and the new selection finds that there is no primary any more.

@@ -136,7 +136,7 @@ impl ScramClient {
         Ok(Self::with_nonce(hash, user, BASE64.encode(bytes)))
     }
 
-    fn with_nonce(hash: ScramHash, user: &str, nonce: String) -> Self {
+    pub(super) fn with_nonce(hash: ScramHash, user: &str, nonce: String) -> Self {
         let user = user.replace('=', "=3D").replace(',', "=2C");
         let client_first_bare = format!("n={user},r={nonce}");
         Self { hash, nonce, client_first_bare }
@@ -238,7 +238,7 @@ impl ServerFirst {
 
 /// The signature by which the server shows that it knows the password, too.
 #[derive(Clone, Debug)]
-pub struct ServerSignature(Vec<u8>);
+pub struct ServerSignature(pub(super) Vec<u8>);
 
 impl ServerSignature {
     /// Reads `server-final-message`.

@@ -117,7 +117,11 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     if let Some(change) = fields.document("index")? {
         modify_index(&mut altered, change, &mut answer)?;
     }
-    writer.alter_collection(altered)?;
+    let mut change = command.body.clone();
+    for generic in ["lsid", "$db", "writeConcern", "$clusterTime", "txnNumber"] {
+        change.remove(generic);
+    }
+    writer.alter_collection(altered, Some(change))?;
     answer.insert("ok", 1.0);
     let concern = WriteConcern::parse(&fields)?;
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))

@@ -25,9 +25,16 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     let concern = WriteConcern::parse(&fields)?;
 
     let mut writer = request.node.write(request.context.now);
+    writer.begin_retryable(request.retryable.as_ref())?;
     let mut results = Vec::with_capacity(statements.len());
-    for statement in &statements {
-        let result = delete_statement(request, &mut writer, &namespace, &fields, statement);
+    for (place, statement) in statements.iter().enumerate() {
+        let result = match writer.earlier_result(place) {
+            Some(earlier) => Ok(earlier.get_i32("n").unwrap_or(1) as u64),
+            None => {
+                writer.enter_statement(place, doc! { "n": 1 });
+                delete_statement(request, &mut writer, &namespace, &fields, statement)
+            }
+        };
         let failed = result.is_err();
         results.push(result);
         if failed && ordered {
@@ -63,6 +70,12 @@ fn delete_statement(
         )
     })?;
     let limit = match fields.integer("limit")? {
+        Some(0) if request.retryable.is_some() => {
+            return Err(CommandError::new(
+                ErrorCode::INVALID_OPTIONS,
+                "Cannot use (or request) retryable writes with limit=0",
+            ));
+        }
         Some(0) => None,
         Some(1) => Some(1),
         _ => {

@@ -18,11 +18,19 @@ use crate::finder::{Found, InterruptSlot};
 use crate::select::Selection;
 use crate::writer::Writer;
 
-/// What a client gets to see.
-struct Modified {
+/// What is to be done, and what the client gets to see of it.
+struct Modification {
+    action: Action,
     last_error: Document,
     value: Option<Document>,
     array_index: Option<usize>,
+}
+
+enum Action {
+    Nothing,
+    Remove(Found),
+    Store(Found, Document),
+    Insert(Document),
 }
 
 pub(super) fn find_and_modify(
@@ -59,43 +67,66 @@ pub(super) fn find_and_modify(
             })
         }
     };
+    writer.begin_retryable(request.retryable.as_ref())?;
+    if let Some(earlier) = writer.earlier_result(0) {
+        let mut reply = earlier.clone();
+        reply.insert("retriedStmtId", 0);
+        reply.insert("ok", 1.0);
+        return Ok(concern.reply(to_raw(&reply)?, None));
+    }
     let collection = writer.collection(&namespace);
     let found = match &collection {
         Some(collection) => first(request, &writer, collection, matcher, &fields)?,
         None => None,
     };
-    let modified = match (collection, found, update) {
-        (Some(collection), Some(found), None) => removed(&mut writer, &collection, &found)?,
-        (Some(mut collection), Some(found), Some(update)) => {
-            updated(&mut writer, &mut collection, &found, &update, new)?
-        }
-        (_, None, Some(update)) if upsert => {
-            let document = update.upsert(&mut writer, &namespace)?;
+    let modification = match (found, &update) {
+        (Some(found), None) => removal(found)?,
+        (Some(found), Some(update)) => change(found, update, new)?,
+        (None, Some(update)) if upsert => {
+            let document = update.upserted(&mut writer)?;
             let id = document.get("_id").cloned().unwrap_or(Bson::Null);
-            Modified {
+            Modification {
                 last_error: doc! { "n": 1, "updatedExisting": false, "upserted": id },
-                value: new.then_some(document),
+                value: new.then(|| document.clone()),
                 array_index: None,
+                action: Action::Insert(document),
             }
         }
-        (_, _, update) => {
+        (None, update) => {
             let mut last_error = doc! { "n": 0 };
             if update.is_some() {
                 last_error.insert("updatedExisting", false);
             }
-            Modified { last_error, value: None, array_index: None }
+            Modification { action: Action::Nothing, last_error, value: None, array_index: None }
         }
     };
-    let commit = writer.last_commit();
-    drop(writer);
-    let value = match (modified.value, projection) {
+    let value = match (modification.value, projection) {
         (Some(document), Some(projection)) => {
-            Bson::from(projection.apply(&document, modified.array_index)?)
+            Bson::from(projection.apply(&document, modification.array_index)?)
         }
         (Some(document), None) => Bson::from(document),
         (None, _) => Bson::Null,
     };
-    let reply = doc! { "lastErrorObject": modified.last_error, "value": value, "ok": 1.0 };
+    let mut reply = doc! { "lastErrorObject": modification.last_error, "value": value };
+    match (modification.action, collection, update) {
+        (Action::Remove(found), Some(collection), _) => {
+            writer.enter_statement(0, reply.clone());
+            writer.remove(&collection, found.record, &found.document)?;
+        }
+        (Action::Store(found, after), Some(mut collection), Some(update)) => {
+            writer.enter_statement(0, reply.clone());
+            update.store(&mut writer, &mut collection, &found, &after)?;
+        }
+        (Action::Insert(document), _, Some(update)) => {
+            writer.collection_or_create(&namespace)?;
+            writer.enter_statement(0, reply.clone());
+            update.insert(&mut writer, &namespace, &document)?;
+        }
+        _ => {}
+    }
+    let commit = writer.last_commit();
+    drop(writer);
+    reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
 }
 
@@ -142,35 +173,29 @@ fn first(
     selection.run()?.next().transpose()
 }
 
-fn removed(
-    writer: &mut Writer<'_>,
-    collection: &Collection,
-    found: &Found,
-) -> Result<Modified, CommandError> {
-    writer.remove(collection, found.record, &found.document)?;
-    Ok(Modified {
+fn removal(found: Found) -> Result<Modification, CommandError> {
+    Ok(Modification {
         last_error: doc! { "n": 1 },
         value: Some(Document::try_from(&*found.document)?),
         array_index: found.details.array_index,
+        action: Action::Remove(found),
     })
 }
 
-fn updated(
-    writer: &mut Writer<'_>,
-    collection: &mut Arc<Collection>,
-    found: &Found,
-    update: &ParsedUpdate,
-    new: bool,
-) -> Result<Modified, CommandError> {
+fn change(found: Found, update: &ParsedUpdate, new: bool) -> Result<Modification, CommandError> {
     let before = Document::try_from(&*found.document)?;
-    let after = update.apply(found)?;
-    if let Some(after) = &after {
-        update.store(writer, collection, found, after)?;
-    }
-    let value = if new { after.unwrap_or(before) } else { before };
-    Ok(Modified {
+    let after = update.apply(&found)?;
+    let value = match &after {
+        Some(after) if new => after.clone(),
+        _ => before,
+    };
+    Ok(Modification {
         last_error: doc! { "n": 1, "updatedExisting": true },
         value: Some(value),
         array_index: found.details.array_index,
+        action: match after {
+            Some(after) => Action::Store(found, after),
+            None => Action::Nothing,
+        },
     })
 }

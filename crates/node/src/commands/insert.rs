@@ -25,6 +25,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     let concern = WriteConcern::parse(&fields)?;
 
     let mut writer = request.node.write(request.context.now);
+    writer.begin_retryable(request.retryable.as_ref())?;
     let mut collection = writer.collection_or_create(&namespace)?;
     let results = writer.insert(&mut collection, documents, ordered, bypass)?;
     let commit = writer.last_commit();

@@ -35,9 +35,16 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let concern = WriteConcern::parse(&fields)?;
 
     let mut writer = request.node.write(request.context.now);
+    writer.begin_retryable(request.retryable.as_ref())?;
     let mut results = Vec::with_capacity(statements.len());
-    for statement in &statements {
-        let result = update_statement(request, &mut writer, &namespace, &fields, statement);
+    for (place, statement) in statements.iter().enumerate() {
+        let result = match writer.earlier_result(place) {
+            Some(earlier) => Ok(Updated::from_result(earlier)),
+            None => {
+                let target = Target { namespace: &namespace, command: &fields, place };
+                update_statement(request, &mut writer, &target, statement)
+            }
+        };
         let failed = result.is_err();
         results.push(result);
         if failed && ordered {
@@ -47,6 +54,33 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let commit = writer.last_commit();
     drop(writer);
     Ok(concern.reply(to_raw(&summary(&results))?, commit))
+}
+
+impl Updated {
+    /// What is stored for a client that repeats the statement.
+    fn result(&self) -> Document {
+        let mut result = doc! { "n": self.matched as i32, "nModified": self.modified as i32 };
+        if let Some(id) = &self.upserted {
+            result.insert("upserted", id.clone());
+        }
+        result
+    }
+
+    fn from_result(result: &Document) -> Self {
+        let number = |name: &str| result.get_i32(name).map_or(0, i64::from) as u64;
+        Self {
+            matched: number("n"),
+            modified: number("nModified"),
+            upserted: result.get("upserted").cloned(),
+        }
+    }
+}
+
+/// Where a statement belongs.
+struct Target<'a> {
+    namespace: &'a Namespace,
+    command: &'a Fields<'a>,
+    place: usize,
 }
 
 fn summary(results: &[Result<Updated, CommandError>]) -> Document {
@@ -90,12 +124,8 @@ impl ParsedUpdate {
         Ok(self.update.apply(&before, &context)?)
     }
 
-    /// Inserts the document that the query and the update describe. Returns it.
-    pub(super) fn upsert(
-        &self,
-        writer: &mut Writer<'_>,
-        namespace: &Namespace,
-    ) -> Result<Document, CommandError> {
+    /// The document that the query and the update describe.
+    pub(super) fn upserted(&self, writer: &mut Writer<'_>) -> Result<Document, CommandError> {
         let mut document = self.update.upsert_document(&self.matcher, &self.context)?;
         if !document.contains_key("_id") {
             let wall = writer.now().wall;
@@ -103,11 +133,20 @@ impl ParsedUpdate {
             with_id.extend(document);
             document = with_id;
         }
-        let mut collection = writer.collection_or_create(namespace)?;
-        let raw = vec![to_raw(&document)?];
-        let results = writer.insert(&mut collection, raw, true, self.bypass_validation)?;
-        results.into_iter().collect::<Result<(), _>>()?;
         Ok(document)
+    }
+
+    /// Inserts the document of an upsert.
+    pub(super) fn insert(
+        &self,
+        writer: &mut Writer<'_>,
+        namespace: &Namespace,
+        document: &Document,
+    ) -> Result<(), CommandError> {
+        let mut collection = writer.collection_or_create(namespace)?;
+        let raw = vec![to_raw(document)?];
+        let results = writer.insert(&mut collection, raw, true, self.bypass_validation)?;
+        results.into_iter().collect()
     }
 
     /// Replaces a document by what the update made of it.
@@ -132,10 +171,10 @@ pub(super) fn update_context(writer: &mut Writer<'_>) -> UpdateContext {
 fn update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
-    namespace: &Namespace,
-    command: &Fields<'_>,
+    target: &Target<'_>,
     statement: &Document,
 ) -> Result<Updated, CommandError> {
+    let Target { namespace, command, place } = *target;
     let fields = Fields::new(statement, "update.updates");
     check_collation(&fields)?;
     let missing = |name: &str| {
@@ -155,6 +194,12 @@ fn update_statement(
         bypass_validation: command.flag("bypassDocumentValidation")?,
     };
     let multi = fields.flag("multi")?;
+    if multi && request.retryable.is_some() {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "Cannot use (or request) retryable writes with multi=true",
+        ));
+    }
     if multi && parsed.update.is_replacement() {
         return Err(CommandError::new(
             ErrorCode::FAILED_TO_PARSE,
@@ -184,14 +229,18 @@ fn update_statement(
             let found = found?;
             updated.matched += 1;
             if let Some(after) = parsed.apply(&found)? {
-                parsed.store(writer, &mut collection, &found, &after)?;
                 updated.modified += 1;
+                writer.enter_statement(place, updated.result());
+                parsed.store(writer, &mut collection, &found, &after)?;
             }
         }
     }
     if updated.matched == 0 && fields.flag("upsert")? {
-        let document = parsed.upsert(writer, namespace)?;
+        let document = parsed.upserted(writer)?;
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
+        writer.collection_or_create(namespace)?;
+        writer.enter_statement(place, updated.result());
+        parsed.insert(writer, namespace, &document)?;
     }
     Ok(updated)
 }

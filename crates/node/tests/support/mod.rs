@@ -33,12 +33,22 @@ impl Member {
     }
 
     pub(crate) fn over(store: ModelStore) -> Self {
+        Self::open(store, None)
+    }
+
+    /// A member that keeps a history, as those of a set do.
+    pub(crate) fn with_history(store: ModelStore, bytes: u64) -> Self {
+        Self::open(store, Some(bytes))
+    }
+
+    fn open(store: ModelStore, oplog_bytes: Option<u64>) -> Self {
         let store = Arc::new(store);
         let shared: Arc<dyn Store> = Arc::clone(&store) as _;
         let options = NodeOptions {
             seed: 7,
             host: "localhost:27017".to_owned(),
             compressors: vec!["zstd".to_owned()],
+            oplog_bytes,
             max_connections: 100,
         };
         Self { node: Node::open(shared, options, now()).unwrap(), store }

@@ -37,6 +37,7 @@ impl TestServer {
             seed: 1,
             host: address.to_string(),
             compressors: ["zstd", "snappy", "zlib"].map(str::to_owned).to_vec(),
+            oplog_bytes: None,
             max_connections: options.max_connections,
         };
         let node = Arc::new(Node::open(store, node_options, clock.now()).unwrap());

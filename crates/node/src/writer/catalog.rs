@@ -1,0 +1,255 @@
+//! Changing what exists: collections and indexes come, go and change under the write lock.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bson::{Document, doc};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, Direction, KeyRange};
+
+use super::check::{duplicate_key, index_keys_of};
+use super::oplog::oplog_namespace;
+use super::{MAX_BATCH_BYTES, Writer};
+use crate::catalog::{Catalog, Collection, ID_INDEX, Index};
+use crate::error::{CommandError, ErrorCode};
+use crate::namespace::Namespace;
+use crate::records::{index_entry, parse_record};
+
+/// Keys of dropped collections removed in one step of maintenance.
+const PURGE_STEP: usize = 1000;
+
+impl Writer<'_> {
+    /// The collection of this name, created without options if it does not exist.
+    pub(crate) fn collection_or_create(
+        &mut self,
+        namespace: &Namespace,
+    ) -> Result<Arc<Collection>, CommandError> {
+        match self.collection(namespace) {
+            Some(collection) if collection.view.is_some() => Err(CommandError::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                format!("Namespace {namespace} is a view, not a collection"),
+            )),
+            Some(collection) => Ok(collection),
+            None => self.create_collection(namespace, Document::new()),
+        }
+    }
+
+    pub(crate) fn create_collection(
+        &mut self,
+        namespace: &Namespace,
+        options: Document,
+    ) -> Result<Arc<Collection>, CommandError> {
+        let uuid = self.state.generator.uuid();
+        let namespace = namespace.clone();
+        let mut command = doc! { "create": &namespace.collection };
+        command.extend(options.clone());
+        let command = Some(command);
+        self.change_catalog(command, move |catalog, keyspace, batch| {
+            let ident = catalog.allocate_ident();
+            let mut collection = Collection::new(namespace, ident, uuid, options)?;
+            if collection.view.is_none() {
+                let spec = bson::doc! { "v": 2, "key": { "_id": 1 }, "name": ID_INDEX };
+                let index = Index::from_spec(catalog.allocate_ident(), spec)?;
+                collection.indexes.push(Arc::new(index));
+            }
+            let collection = catalog.put(collection, keyspace, batch)?;
+            Ok((Arc::clone(&collection), collection))
+        })
+    }
+
+    /// Creates the collection that holds the history of the member: its records have no `_id`.
+    pub(crate) fn create_oplog(&mut self, bytes: u64) -> Result<Arc<Collection>, CommandError> {
+        let uuid = self.state.generator.uuid();
+        let options = doc! { "capped": true, "size": bytes as i64 };
+        self.change_catalog(None, move |catalog, keyspace, batch| {
+            let ident = catalog.allocate_ident();
+            let collection = Collection::new(oplog_namespace(), ident, uuid, options)?;
+            let collection = catalog.put(collection, keyspace, batch)?;
+            Ok((Arc::clone(&collection), collection))
+        })
+    }
+
+    /// Removes a collection. Its keys are purged later, by [`purge_step`](Self::purge_step).
+    pub(crate) fn drop_collection(&mut self, collection: &Collection) -> Result<(), CommandError> {
+        self.state.collections.remove(&collection.ident);
+        let command = doc! { "drop": &collection.namespace.collection };
+        let logged = Arc::new(collection.clone());
+        self.change_catalog(Some(command), |catalog, keyspace, batch| {
+            catalog.take(&collection.namespace, keyspace, batch);
+            catalog.discard(collection.ident, keyspace, batch);
+            for index in &collection.indexes {
+                catalog.discard(index.ident, keyspace, batch);
+            }
+            Ok(((), logged))
+        })
+    }
+
+    /// Gives a collection another name, in place of any collection that has it.
+    pub(crate) fn rename_collection(
+        &mut self,
+        collection: &Collection,
+        target: &Namespace,
+    ) -> Result<(), CommandError> {
+        if let Some(existing) = self.collection(target) {
+            self.drop_collection(&existing)?;
+        }
+        let renamed = Collection { namespace: target.clone(), ..collection.clone() };
+        let command = doc! {
+            "renameCollection": collection.namespace.to_string(), "to": target.to_string(),
+        };
+        self.change_catalog(Some(command), |catalog, keyspace, batch| {
+            catalog.take(&collection.namespace, keyspace, batch);
+            catalog.put(renamed, keyspace, batch).map(|renamed| ((), renamed))
+        })
+    }
+
+    /// Replaces the description of a collection: its options or indexes.
+    pub(crate) fn alter_collection(
+        &mut self,
+        collection: Collection,
+        command: Option<Document>,
+    ) -> Result<Arc<Collection>, CommandError> {
+        self.change_catalog(command, |catalog, keyspace, batch| {
+            let collection = catalog.put(collection, keyspace, batch)?;
+            Ok((Arc::clone(&collection), collection))
+        })
+    }
+
+    /// Changes the catalog in the store and in memory, or neither. The command describes the
+    /// change in the history; the collection it concerns comes with the result.
+    fn change_catalog<T>(
+        &mut self,
+        command: Option<Document>,
+        change: impl FnOnce(
+            &mut Catalog,
+            quorate_storage::KeyspaceId,
+            &mut Batch,
+        ) -> Result<(T, Arc<Collection>), CommandError>,
+    ) -> Result<T, CommandError> {
+        let keyspace = self.node.keyspaces().catalog;
+        let mut batch = Batch::new();
+        let mut catalog = (*self.node.catalog()).clone();
+        let (result, collection) = change(&mut catalog, keyspace, &mut batch)?;
+        if let Some(command) = command {
+            self.log_command(&mut batch, &collection, &command)?;
+        }
+        self.last_commit = Some(self.node.commit_catalog(batch, catalog)?);
+        self.view = self.node.view();
+        Ok(result)
+    }
+
+    /// Adds an index over the documents that are there.
+    pub(crate) fn build_index(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        spec: Document,
+        check: impl Fn() -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let shared = Arc::clone(collection);
+        let ident = self.change_catalog(None, |catalog, keyspace, batch| {
+            // Until the build is done its keys are garbage: a crash leaves nothing behind.
+            let ident = catalog.allocate_ident();
+            catalog.discard(ident, keyspace, batch);
+            Ok((ident, shared))
+        })?;
+        let mut index = Index::from_spec(ident, spec)?;
+        let keyspaces = self.node.keyspaces();
+        let mut batch = Batch::new();
+        let mut pending = BTreeSet::new();
+        for pair in self.view.scan_records(collection.ident, Direction::Forward)? {
+            check()?;
+            let (key, value) = pair?;
+            let record = RecordId::from_suffix(&key).unwrap_or(RecordId(0));
+            let document = parse_record(&value)?;
+            let keys = index_keys_of(&index, &document)?;
+            index.multikey |= keys.multikey;
+            for key in &keys.keys {
+                let (entry, value) = index_entry(&index, key, record);
+                if index.unique {
+                    let taken =
+                        pending.contains(&entry) || self.view.unique_record(&index, key)?.is_some();
+                    if taken {
+                        return Err(duplicate_key(collection, &index, &document));
+                    }
+                    pending.insert(entry.clone());
+                }
+                batch.insert(keyspaces.indexes, entry, value);
+            }
+            if batch.byte_size() > MAX_BATCH_BYTES {
+                self.commit(std::mem::take(&mut batch))?;
+                pending.clear();
+            }
+        }
+        self.commit(batch)?;
+        let mut command = doc! { "createIndexes": &collection.namespace.collection };
+        command.extend(index.spec.clone());
+        let mut altered = (**collection).clone();
+        altered.indexes.push(Arc::new(index));
+        *collection = self.change_catalog(Some(command), |catalog, keyspace, batch| {
+            catalog.forget(ident, keyspace, batch);
+            let collection = catalog.put(altered, keyspace, batch)?;
+            Ok((Arc::clone(&collection), collection))
+        })?;
+        Ok(())
+    }
+
+    pub(crate) fn drop_index(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        name: &str,
+    ) -> Result<(), CommandError> {
+        let mut altered = (**collection).clone();
+        let Some(place) = altered.indexes.iter().position(|index| index.name == name) else {
+            return Ok(());
+        };
+        let index = altered.indexes.remove(place);
+        let command =
+            doc! { "dropIndexes": &collection.namespace.collection, "index": &index.name };
+        *collection = self.change_catalog(Some(command), |catalog, keyspace, batch| {
+            catalog.discard(index.ident, keyspace, batch);
+            let collection = catalog.put(altered, keyspace, batch)?;
+            Ok((Arc::clone(&collection), collection))
+        })?;
+        Ok(())
+    }
+
+    /// Removes some keys of what was dropped. Returns whether there is more to do.
+    pub(crate) fn purge_step(&mut self) -> Result<bool, CommandError> {
+        let Some(ident) = self.node.catalog().first_dropped() else { return Ok(false) };
+        let keyspaces = self.node.keyspaces();
+        let mut batch = Batch::new();
+        for keyspace in [keyspaces.records, keyspaces.indexes] {
+            let range = KeyRange::prefix(&ident.prefix());
+            let scan = self.view.snapshot.scan(keyspace, range, Direction::Forward)?;
+            for pair in scan.take(PURGE_STEP - batch.len()) {
+                batch.remove(keyspace, pair?.0);
+            }
+        }
+        if batch.is_empty() {
+            let mut batch = Batch::new();
+            let mut catalog = (*self.node.catalog()).clone();
+            catalog.forget(ident, keyspaces.catalog, &mut batch);
+            self.last_commit = Some(self.node.commit_catalog(batch, catalog)?);
+            self.view = self.node.view();
+        } else {
+            self.commit(batch)?;
+        }
+        Ok(true)
+    }
+
+    pub(super) fn note_multikey(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        places: &BTreeSet<usize>,
+    ) -> Result<(), CommandError> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let mut altered = (**collection).clone();
+        for &place in places {
+            Arc::make_mut(&mut altered.indexes[place]).multikey = true;
+        }
+        *collection = self.alter_collection(altered, None)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! What may be stored, and under which keys an index holds it.
+
+use bson::{Bson, Document, RawBsonRef, RawDocument};
+use quorate_query::value::{DocumentRef, MAX_NESTING};
+
+use crate::catalog::{Collection, Index};
+use crate::error::{CommandError, ErrorCode};
+use crate::index_keys::{DocumentKeys, document_keys};
+
+/// The largest document that may be stored.
+const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Levels that a command adds around the documents in it.
+const COMMAND_WRAPPING: usize = 20;
+
+/// The keys under which an index holds a document; none if the index leaves it out.
+pub(crate) fn index_keys_of(
+    index: &Index,
+    document: &RawDocument,
+) -> Result<DocumentKeys, CommandError> {
+    if let Some(partial) = &index.partial
+        && !partial.matches(document)?
+    {
+        return Ok(DocumentKeys::default());
+    }
+    if index.is_id() {
+        // An `_id` is one value, whatever it is: an array is refused before it gets here.
+        return document_keys(document, &index.fields);
+    }
+    let keys = document_keys(document, &index.fields)?;
+    if index.sparse && keys.all_missing {
+        return Ok(DocumentKeys::default());
+    }
+    Ok(keys)
+}
+
+/// Refuses what must not be stored: too large, too deep, malformed, or with an `_id` of a type
+/// that cannot identify.
+pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError> {
+    let size = document.as_bytes().len();
+    if size > MAX_DOCUMENT_BYTES {
+        return Err(CommandError::new(
+            ErrorCode::BSON_OBJECT_TOO_LARGE,
+            format!(
+                "object to insert too large. size in bytes: {size}, max size: {MAX_DOCUMENT_BYTES}"
+            ),
+        ));
+    }
+    check_depth(document, 1, MAX_NESTING)?;
+    match document.get("_id") {
+        Ok(Some(RawBsonRef::Array(_))) => Err(invalid_id("array")),
+        Ok(Some(RawBsonRef::RegularExpression(_))) => Err(invalid_id("regex")),
+        Ok(Some(RawBsonRef::Undefined)) => Err(invalid_id("undefined")),
+        _ => Ok(()),
+    }
+}
+
+fn invalid_id(kind: &str) -> CommandError {
+    CommandError::new(
+        ErrorCode::INVALID_ID_FIELD,
+        format!("The '_id' value cannot be of type {kind}"),
+    )
+}
+
+/// A command may nest deeper than a document: an insert wraps documents, an update wraps operators.
+pub(crate) fn check_command_nesting(command: &RawDocument) -> Result<(), CommandError> {
+    check_depth(command, 1, MAX_NESTING + COMMAND_WRAPPING)
+}
+
+/// Visits every value, so that whoever reads the document later need not fear malformed bytes.
+fn check_depth(document: &RawDocument, depth: usize, limit: usize) -> Result<(), CommandError> {
+    for element in document {
+        let (_, value) = element.map_err(|_| malformed())?;
+        check_value_depth(value, depth, limit)?;
+    }
+    Ok(())
+}
+
+fn check_value_depth(
+    value: RawBsonRef<'_>,
+    depth: usize,
+    limit: usize,
+) -> Result<(), CommandError> {
+    if depth > limit {
+        return Err(CommandError::new(
+            ErrorCode::OVERFLOW,
+            format!("documents may nest at most {MAX_NESTING} levels deep"),
+        ));
+    }
+    match value {
+        RawBsonRef::Document(inner) => check_depth(inner, depth + 1, limit),
+        RawBsonRef::Array(items) => {
+            for item in items {
+                check_value_depth(item.map_err(|_| malformed())?, depth + 1, limit)?;
+            }
+            Ok(())
+        }
+        RawBsonRef::JavaScriptCodeWithScope(code) => check_depth(code.scope, depth + 1, limit),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn check_validator(
+    collection: &Collection,
+    document: &RawDocument,
+) -> Result<(), CommandError> {
+    let Some(validator) = &collection.validator else { return Ok(()) };
+    let action = collection.options.get_str("validationAction").unwrap_or("error");
+    if action == "error" && !validator.matches(DocumentRef::Raw(document))? {
+        let mut error =
+            CommandError::new(ErrorCode::DOCUMENT_VALIDATION_FAILURE, "Document failed validation");
+        let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
+        error.details.insert("errInfo", bson::doc! { "failingDocumentId": id });
+        return Err(error);
+    }
+    Ok(())
+}
+
+pub(super) fn malformed() -> CommandError {
+    CommandError::new(ErrorCode(22), "a document is malformed BSON")
+}
+
+pub(super) fn duplicate_key(
+    collection: &Collection,
+    index: &Index,
+    document: &RawDocument,
+) -> CommandError {
+    let pattern = index.key();
+    let mut values = Document::new();
+    for (name, path) in pattern.keys().zip(&index.paths) {
+        let value = path.get(DocumentRef::Raw(document));
+        values.insert(name, value.map_or(Bson::Null, |value| value.to_bson()));
+    }
+    let shown: Vec<_> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let mut error = CommandError::new(
+        ErrorCode::DUPLICATE_KEY,
+        format!(
+            "E11000 duplicate key error collection: {} index: {} dup key: {{ {} }}",
+            collection.namespace,
+            index.name,
+            shown.join(", ")
+        ),
+    );
+    error.details.insert("keyPattern", pattern);
+    error.details.insert("keyValue", values);
+    error
+}

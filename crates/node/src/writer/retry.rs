@@ -1,0 +1,148 @@
+//! Retryable writes: the result of each statement is stored in the batch of its change.
+//!
+//! ```text
+//!   sessions   <16 bytes of session> 00                           →  the newest transaction number
+//!              <16 bytes of session> 01 <number, 8> <statement, 4>  →  the result, as BSON
+//! ```
+//!
+//! A client that repeats a command with the same number gets the stored results; what was not
+//! done yet is done now. A greater number forgets the results of the smaller one. Specification:
+//! `retryable-writes/retryable-writes.md`.
+
+use std::collections::BTreeMap;
+
+use bson::Document;
+use quorate_storage::{Batch, Direction, KeyRange};
+
+use super::Writer;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::to_raw;
+use crate::sessions::SessionId;
+
+const NUMBER_ROW: u8 = 0;
+const RESULT_ROW: u8 = 1;
+
+/// A write that may be repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RetryableWrite {
+    pub(crate) session: SessionId,
+    pub(crate) number: i64,
+}
+
+/// How far a retryable write has come.
+pub(super) struct Retry {
+    pub(super) session: SessionId,
+    pub(super) number: i64,
+    /// Whether the store knows of this number.
+    announced: bool,
+    done: BTreeMap<i32, Document>,
+    /// The statement whose change is being put together, and its result.
+    current: Option<(i32, Document)>,
+}
+
+impl Writer<'_> {
+    /// Says which retryable write the coming changes belong to.
+    pub(crate) fn begin_retryable(
+        &mut self,
+        write: Option<&RetryableWrite>,
+    ) -> Result<(), CommandError> {
+        let Some(RetryableWrite { session, number }) = write else { return Ok(()) };
+        let keyspace = self.node.keyspaces().sessions;
+        let row = self.view.snapshot.get(keyspace, &number_key(session))?;
+        let known = match row {
+            Some(bytes) => bytes.first_chunk().map(|bytes| i64::from_be_bytes(*bytes)),
+            None => None,
+        };
+        if let Some(known) = known.filter(|known| number < known) {
+            return Err(CommandError::new(
+                ErrorCode::TRANSACTION_TOO_OLD,
+                format!(
+                    "Retryable write with txnNumber {number} is prohibited on this session because \
+                     a newer retryable write with txnNumber {known} has already started"
+                ),
+            ));
+        }
+        let mut done = BTreeMap::new();
+        if known == Some(*number) {
+            let prefix = result_prefix(session, *number);
+            let range = KeyRange::prefix(&prefix);
+            for pair in self.view.snapshot.scan(keyspace, range, Direction::Forward)? {
+                let (key, value) = pair?;
+                if let Some(statement) = key.last_chunk() {
+                    let result = Document::from_reader(&value[..])?;
+                    done.insert(i32::from_be_bytes(*statement), result);
+                }
+            }
+        }
+        self.retry = Some(Retry {
+            session: session.clone(),
+            number: *number,
+            announced: known == Some(*number),
+            done,
+            current: None,
+        });
+        Ok(())
+    }
+
+    /// What came of a statement the first time, if it was done.
+    pub(crate) fn earlier_result(&self, statement: usize) -> Option<&Document> {
+        let statement = i32::try_from(statement).ok()?;
+        self.retry.as_ref()?.done.get(&statement)
+    }
+
+    /// Says what will have come of a statement once its change is committed.
+    pub(crate) fn enter_statement(&mut self, statement: usize, result: Document) {
+        if let (Some(retry), Ok(statement)) = (&mut self.retry, i32::try_from(statement)) {
+            retry.current = Some((statement, result));
+        }
+    }
+
+    pub(super) fn current_statement(&self) -> Option<i32> {
+        self.retry.as_ref()?.current.as_ref().map(|(statement, _)| *statement)
+    }
+
+    pub(super) fn is_retryable(&self) -> bool {
+        self.retry.is_some()
+    }
+
+    /// Puts the result of the current statement into the batch of its change.
+    pub(super) fn record_current(&mut self, batch: &mut Batch) -> Result<(), CommandError> {
+        let current = self.retry.as_mut().and_then(|retry| retry.current.take());
+        match current {
+            Some((statement, result)) => self.record(batch, statement, result),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the result of a statement into the batch of its change.
+    pub(super) fn record(
+        &mut self,
+        batch: &mut Batch,
+        statement: i32,
+        result: Document,
+    ) -> Result<(), CommandError> {
+        let keyspace = self.node.keyspaces().sessions;
+        let Some(retry) = &mut self.retry else { return Ok(()) };
+        if !retry.announced {
+            retry.announced = true;
+            let old = KeyRange::prefix(&[retry.session.bytes(), &[RESULT_ROW]].concat());
+            for pair in self.view.snapshot.scan(keyspace, old, Direction::Forward)? {
+                batch.remove(keyspace, pair?.0);
+            }
+            batch.insert(keyspace, number_key(&retry.session), retry.number.to_be_bytes().to_vec());
+        }
+        let mut key = result_prefix(&retry.session, retry.number);
+        key.extend(statement.to_be_bytes());
+        batch.insert(keyspace, key, to_raw(&result)?.into_bytes());
+        retry.done.insert(statement, result);
+        Ok(())
+    }
+}
+
+fn number_key(session: &SessionId) -> Vec<u8> {
+    [session.bytes(), &[NUMBER_ROW]].concat()
+}
+
+fn result_prefix(session: &SessionId, number: i64) -> Vec<u8> {
+    [session.bytes(), &[RESULT_ROW], &number.to_be_bytes()].concat()
+}
