@@ -52,10 +52,12 @@ pub(crate) struct Inner {
     pub(crate) cluster_time: ClusterTime,
     events: broadcast::Sender<ClientEvent>,
     random: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Client {
-    /// A client for a connection string. Returns at once: servers are contacted in the background.
+    /// A client for a `mongodb://` string. Returns at once: servers are contacted in the background.
+    /// [`connect`](Self::connect) takes `mongodb+srv://` as well.
     ///
     /// # Errors
     ///
@@ -99,9 +101,7 @@ impl Client {
                 let _ = events.send(event);
             })
         };
-        let mut seed = [0; 8];
-        getrandom::fill(&mut seed).map_err(|_| ClientError::NoRandomness)?;
-        let seed = u64::from_le_bytes(seed);
+        let seed = random_seed()?;
         let discovery = Discovery::start(&discovery_options, settings, seed, listener)?;
         let inner = Inner {
             options,
@@ -110,6 +110,7 @@ impl Client {
             cluster_time: ClusterTime::default(),
             events,
             random: AtomicU64::new(seed),
+            requests: AtomicU64::new(1),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -210,6 +211,13 @@ impl Client {
     }
 }
 
+/// A number from the operating system, from which the client's random choices follow.
+pub(crate) fn random_seed() -> Result<u64, ClientError> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|_| ClientError::NoRandomness)?;
+    Ok(u64::from_le_bytes(seed))
+}
+
 fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settings, ClientError> {
     let connect_timeout = options.discovery.connect_timeout;
     let connector = Connector::new(ConnectorOptions {
@@ -230,6 +238,25 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
 }
 
 impl Inner {
+    /// Whether anybody would hear of a command.
+    pub(crate) fn has_listener(&self) -> bool {
+        self.options.listener.is_some() || self.events.receiver_count() > 0
+    }
+
+    /// Tells whoever listens. Holds no lock.
+    pub(crate) fn tell_listeners(&self, event: ClientEvent) {
+        if let Some(listener) = &self.options.listener {
+            listener(event.clone());
+        }
+        // Nobody listening is no error.
+        let _ = self.events.send(event);
+    }
+
+    /// What the events of the next command have in common.
+    pub(crate) fn next_request_id(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Sixty-four bits that need not be secret, only evenly spread (SplitMix64).
     pub(crate) fn random_bits(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

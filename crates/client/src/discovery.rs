@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
 
 use crate::clock::Clock;
+use crate::command_event::CommandEvent;
 use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
@@ -41,6 +42,8 @@ pub enum ClientEvent {
     Discovery(DiscoveryEvent),
     /// In one of its pools.
     Pool(PoolEvent),
+    /// To one of its commands.
+    Command(CommandEvent),
 }
 
 /// Hears the events of a client, in order. It is called while the client's state is locked: it

@@ -233,11 +233,11 @@ pub enum ClientError {
     /// The mechanism is not spoken.
     #[error("{0}")]
     Mechanism(#[from] UnsupportedMechanism),
-    /// The seeds of a `mongodb+srv://` string must be resolved by the caller.
-    #[error(
-        "this client does not resolve mongodb+srv:// itself; pass the resolved hosts in a \
-         mongodb:// string"
-    )]
+    /// DNS has no seeds to believe.
+    #[error("{0}")]
+    Resolve(#[from] quorate_seed_list::ResolveError),
+    /// `with_uri` does no I/O, and the seeds of a `mongodb+srv://` string are in DNS.
+    #[error("mongodb+srv:// needs DNS; use Client::connect")]
     UnresolvedSrv,
     /// The operating system has no randomness.
     #[error("the operating system has no random numbers")]

@@ -17,6 +17,7 @@ pub mod authentication;
 mod client;
 mod clock;
 mod collection;
+mod command_event;
 pub mod connection;
 mod cursor;
 pub mod discovery;
@@ -30,11 +31,13 @@ mod operation;
 mod options;
 pub mod pool;
 mod session;
+mod srv;
 pub mod tls;
 
 pub use client::{Client, EVENT_BUFFER};
 pub use clock::Clock;
 pub use collection::{Collection, FindOptions, IntoRaw, UpdateResult};
+pub use command_event::{CommandEvent, CommandEventKind, is_sensitive};
 pub use cursor::Cursor;
 pub use discovery::{ClientEvent, EventListener};
 pub use error::{

@@ -20,8 +20,9 @@ use quorate_wire::{CommandError, command_error};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::Inner;
+use crate::command_event::{CommandEvent, CommandEventKind, is_sensitive, told_command};
 use crate::connection::{ConnectionError, Request};
-use crate::discovery::ServerHandle;
+use crate::discovery::{ClientEvent, ServerHandle};
 use crate::error::{Error, ErrorKind, SYSTEM_OVERLOADED_ERROR};
 use crate::establish::ServerEstablisher;
 use crate::pool::{CheckOutError, PooledConnection};
@@ -200,23 +201,38 @@ impl Inner {
             api.append_to(&mut body);
         }
         body.append(cstr!("$db"), operation.database);
+        let told = Told::begin(self, operation, &connection, &body);
         let outcome = self.exchange(operation, &mut connection, &body).await;
-        let reply = match outcome {
-            Ok(reply) => reply,
+        let reply = outcome.as_ref().ok().filter(|_| told.is_some()).cloned();
+        let result = match outcome {
+            Ok(reply) => self.judge(&connection, session, selected.server.address(), reply),
             Err(kind) => {
                 self.report(&connection, &kind);
-                return Err(Error::new(kind));
+                Err(Error::new(kind))
             }
         };
-        let server = selected.server.address().clone();
+        if let Some(told) = told {
+            told.end(self, reply, &result);
+        }
+        result
+    }
+
+    /// Reads what a reply says went wrong, and tells discovery.
+    fn judge(
+        &self,
+        connection: &PooledConnection<ServerEstablisher>,
+        session: &mut Session,
+        server: &ServerAddress,
+        reply: RawDocumentBuf,
+    ) -> Result<Reply, Error> {
         self.learn(session, &reply);
+        let server = server.clone();
         match command_error(&reply) {
             Ok(None) => Ok(Reply { body: reply, server }),
             Ok(Some(error)) => {
-                self.report_command(&connection, &error);
+                self.report_command(connection, &error);
                 // Failed writes are in the reply; who asked for them reads them there.
-                let only_writes = error.ok && error.write_concern_error.is_none();
-                if only_writes {
+                if error.ok && error.write_concern_error.is_none() {
                     return Ok(Reply { body: reply, server });
                 }
                 Err(Error::new(ErrorKind::Command { address: server, error: Box::new(error) }))
@@ -426,6 +442,60 @@ impl Inner {
                 return Err(Error::new(ErrorKind::Selection(failure)));
             }
         }
+    }
+}
+
+/// The events of one command, between the first and the last.
+struct Told {
+    event: CommandEvent,
+    sensitive: bool,
+    begun: Instant,
+}
+
+impl Told {
+    /// Tells that a command is sent; `None` if nobody listens.
+    fn begin(
+        client: &Inner,
+        operation: &Operation<'_>,
+        connection: &PooledConnection<ServerEstablisher>,
+        body: &RawDocument,
+    ) -> Option<Self> {
+        if !client.has_listener() {
+            return None;
+        }
+        let first = body.iter_elements().next().and_then(Result::ok);
+        let name = first.map(|element| element.key().as_str().to_owned()).unwrap_or_default();
+        let command = told_command(&name, body, operation.sequence);
+        let event = CommandEvent {
+            address: connection.address().clone(),
+            connection: connection.id(),
+            server_connection_id: connection.facts.server_connection_id,
+            service_id: connection.service_id(),
+            request_id: client.next_request_id(),
+            database: operation.database.to_owned(),
+            command_name: name,
+            kind: CommandEventKind::Started { command },
+        };
+        let sensitive = is_sensitive(&event.command_name, body);
+        client.tell_listeners(ClientEvent::Command(event.clone()));
+        Some(Self { event, sensitive, begun: Instant::now() })
+    }
+
+    /// Tells how the command ended. `ok: 1` is a success, whatever the write concern says.
+    fn end(mut self, client: &Inner, reply: Option<RawDocumentBuf>, result: &Result<Reply, Error>) {
+        let duration = self.begun.elapsed();
+        let failure = result.as_ref().err().filter(|error| match error.kind() {
+            ErrorKind::Command { error, .. } => !error.ok,
+            _ => true,
+        });
+        self.event.kind = match failure {
+            Some(failure) => CommandEventKind::Failed { duration, failure: failure.clone() },
+            None => {
+                let reply = reply.filter(|_| !self.sensitive).unwrap_or_default();
+                CommandEventKind::Succeeded { duration, reply }
+            }
+        };
+        client.tell_listeners(ClientEvent::Command(self.event));
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bson::raw::RawDocumentBuf;
 use bson::{doc, rawdoc};
 use quorate_client::discovery::ClientEvent;
-use quorate_client::{Client, ErrorKind, FindOptions, RETRYABLE_WRITE_ERROR};
+use quorate_client::{Client, CommandEventKind, ErrorKind, FindOptions, RETRYABLE_WRITE_ERROR};
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{DiscoveryEvent, ServerType, TopologyType};
 use quorate_test_support::{FailPoint, FakeServer, primary_hello};
@@ -339,5 +339,54 @@ async fn a_state_change_error_marks_the_server_before_the_operation_returns() {
     let topology = client.topology();
     let server = topology.server(first.address()).unwrap();
     assert_eq!(server.server_type(), ServerType::Unknown);
+    soon(client.close()).await;
+}
+
+/// Seeds that never answer must not delay those that do.
+#[tokio::test]
+async fn silent_seeds_do_not_keep_the_set_from_being_found() {
+    const SILENT: usize = 100;
+    // They accept connections into their backlog and say nothing, ever.
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let (first, _second, _) = set_of_two().await;
+    let mut seeds: Vec<_> =
+        silent.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    seeds.push(first.address().to_string());
+    let begun = std::time::Instant::now();
+    let uri = format!("mongodb://{}/?replicaSet=rs", seeds.join(","));
+    let client = Client::with_uri(&uri).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    // Far below connectTimeoutMS, which is what one silent seed costs if it is waited for.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    // The primary lists two members; the silent seeds are no part of the set.
+    assert_eq!(client.topology().servers().iter().count(), 2);
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn commands_are_told_when_they_start_and_when_they_end() {
+    let server = FakeServer::start().await.unwrap();
+    server.set_reply("insert", rawdoc! { "n": 1 });
+    let client = Client::with_uri(&server.uri()).unwrap();
+    let mut events = client.events();
+    soon(client.collection("d", "c").insert_one(doc! { "_id": 1 })).await.unwrap();
+    soon(client.run_command("admin", &rawdoc! { "nonsense": 1 })).await.unwrap_err();
+    let mut told = Vec::new();
+    while told.len() < 4 {
+        if let ClientEvent::Command(event) = soon(events.recv()).await.unwrap() {
+            told.push(event);
+        }
+    }
+    let CommandEventKind::Started { command } = &told[0].kind else { panic!("{told:?}") };
+    assert_eq!(command.get_array("documents").unwrap().into_iter().count(), 1);
+    assert!(matches!(&told[1].kind, CommandEventKind::Succeeded { .. }), "{told:?}");
+    assert_eq!((told[0].request_id, &*told[0].command_name), (told[1].request_id, "insert"));
+    assert!(matches!(&told[2].kind, CommandEventKind::Started { .. }), "{told:?}");
+    let CommandEventKind::Failed { failure, .. } = &told[3].kind else { panic!("{told:?}") };
+    assert_eq!(failure.code(), Some(59));
+    assert_ne!(told[2].request_id, told[0].request_id);
     soon(client.close()).await;
 }

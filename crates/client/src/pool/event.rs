@@ -87,6 +87,37 @@ pub enum PoolEventKind {
     },
 }
 
+impl PoolEventKind {
+    /// The sentence that the specification logs for this event.
+    pub const fn message(&self) -> &'static str {
+        match self {
+            Self::PoolCreated { .. } => "Connection pool created",
+            Self::PoolReady => "Connection pool ready",
+            Self::PoolCleared { .. } => "Connection pool cleared",
+            Self::PoolClosed => "Connection pool closed",
+            Self::ConnectionCreated { .. } => "Connection created",
+            Self::ConnectionReady { .. } => "Connection ready",
+            Self::ConnectionClosed { .. } => "Connection closed",
+            Self::CheckOutStarted => "Connection checkout started",
+            Self::CheckOutFailed { .. } => "Connection checkout failed",
+            Self::CheckedOut { .. } => "Connection checked out",
+            Self::CheckedIn { .. } => "Connection checked in",
+        }
+    }
+
+    /// The connection that the event is about.
+    pub const fn connection(&self) -> Option<ConnectionId> {
+        match *self {
+            Self::ConnectionCreated { connection }
+            | Self::ConnectionReady { connection, .. }
+            | Self::ConnectionClosed { connection, .. }
+            | Self::CheckedOut { connection, .. }
+            | Self::CheckedIn { connection } => Some(connection),
+            _ => None,
+        }
+    }
+}
+
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
