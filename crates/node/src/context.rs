@@ -11,6 +11,7 @@ use quorate_storage::CommitSequence;
 use crate::commands::LONG_COMMANDS;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
+use crate::users::Login;
 use crate::writer::check_command_nesting;
 
 /// Both clocks at one moment.
@@ -31,6 +32,8 @@ pub struct Client {
     pub address: String,
     /// The `client` document of its first hello.
     pub metadata: Document,
+    /// Who it has proved to be.
+    pub login: Login,
 }
 
 impl Client {

@@ -6,9 +6,11 @@ use crate::commands;
 use crate::context::{Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
+use crate::generic_arguments;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
 use crate::sessions::SessionId;
+use crate::users::check_access;
 use crate::writer::RetryableWrite;
 
 /// What a command does to the data, which decides where it may run.
@@ -35,6 +37,8 @@ pub(crate) enum Access {
     ReadWrite,
     /// Whoever administers the database.
     DatabaseAdmin,
+    /// Whoever administers the users of the database.
+    UserAdmin,
     /// Whoever watches the server.
     ClusterMonitor,
     /// Whoever administers the server.
@@ -49,6 +53,7 @@ impl Access {
             Self::Read => "read",
             Self::ReadWrite => "readWrite",
             Self::DatabaseAdmin => "dbAdmin",
+            Self::UserAdmin => "userAdmin",
             Self::ClusterMonitor => "clusterMonitor",
             Self::ClusterAdmin => "clusterAdmin",
         }
@@ -136,11 +141,9 @@ fn prepare<'a>(
             format!("{name} may only be run against the admin database."),
         ));
     }
+    check_access(node, &context.client, facts, command)?;
     let fields = Fields::new(&command.body, facts.name);
-    check_api_version(&fields)?;
-    if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
-        return Err(CommandError::bad_value("maxTimeMS must not be negative"));
-    }
+    generic_arguments::check(node, facts, command)?;
     let session = SessionId::from_command(&command.body)?;
     let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
     if let Some(session) = &session {
@@ -190,22 +193,4 @@ fn retryable_write(
         ));
     }
     Ok(Some(RetryableWrite { session: session.clone(), number }))
-}
-
-/// There is one version of the stable API, and everything here follows it.
-fn check_api_version(fields: &Fields<'_>) -> Result<(), CommandError> {
-    match fields.string("apiVersion")? {
-        Some("1") => Ok(()),
-        Some(other) => Err(CommandError::new(
-            ErrorCode::API_VERSION_ERROR,
-            format!("API version must be \"1\", not \"{other}\""),
-        )),
-        None if fields.has("apiStrict") || fields.has("apiDeprecationErrors") => {
-            Err(CommandError::new(
-                ErrorCode::API_VERSION_ERROR,
-                "apiVersion is needed wherever apiStrict or apiDeprecationErrors is given",
-            ))
-        }
-        None => Ok(()),
-    }
 }

@@ -21,6 +21,7 @@ mod fail_points;
 mod fields;
 mod finder;
 mod generator;
+mod generic_arguments;
 mod index_keys;
 mod namespace;
 mod node;
@@ -31,6 +32,7 @@ mod sessions;
 mod sort;
 mod tail;
 mod ttl;
+mod users;
 mod writer;
 
 pub use context::{
@@ -44,3 +46,4 @@ pub use namespace::{
 };
 pub use node::{Node, NodeOptions};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
+pub use users::Login;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use bson::oid::ObjectId;
 use quorate_protocol::TopologyVersion;
 use quorate_storage::{Batch, CommitSequence, Store};
+use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::context::{Command, Context, Now, Outcome};
@@ -32,6 +33,8 @@ pub struct NodeOptions {
     pub host: String,
     /// The compressors it offers, best first.
     pub compressors: Vec<String>,
+    /// Whether clients must log in, and may do only what their roles allow.
+    pub authentication: bool,
     /// How many bytes of history to keep; `None` for a member without a set, which keeps none.
     pub oplog_bytes: Option<u64>,
     /// The most connections it is meant to have, for `serverStatus`.
@@ -54,6 +57,8 @@ pub struct Node {
     /// Seeds for what commands draw, such as `$sample`. Apart from the write lock.
     seeds: Mutex<Generator>,
     oplog: Option<Ident>,
+    /// Keeps nonces and salts from being derived from the identifiers that clients see.
+    secret: [u8; 32],
     /// The term that entries of the history carry; −1 before there was an election.
     term: AtomicI64,
 }
@@ -79,6 +84,7 @@ impl Node {
         let mut generator = Generator::new(options.seed);
         let process_id = generator.object_id(now.wall);
         let cursor_seed = generator.next_u64();
+        let secret = Sha256::digest(options.seed.to_be_bytes()).into();
         let mut node = Self {
             store,
             keyspaces,
@@ -93,6 +99,7 @@ impl Node {
             topology_counter: AtomicI64::new(0),
             seeds: Mutex::new(Generator::new(generator.next_u64())),
             oplog: None,
+            secret,
             term: AtomicI64::new(-1),
         };
         if let Some(bytes) = node.options.oplog_bytes {
@@ -198,6 +205,18 @@ impl Node {
     /// A number that no other command gets.
     pub(crate) fn next_seed(&self) -> u64 {
         lock(&self.seeds).next_u64()
+    }
+
+    /// Bytes that cannot be guessed without the seed: a keyed hash of a counter.
+    pub(crate) fn random_bytes(&self, length: usize) -> Vec<u8> {
+        let key = self.secret;
+        let mut bytes = Vec::with_capacity(length + 32);
+        while bytes.len() < length {
+            let block = self.next_seed().to_be_bytes();
+            bytes.extend(Sha256::new().chain_update(key).chain_update(block).finalize());
+        }
+        bytes.truncate(length);
+        bytes
     }
 
     pub(crate) fn keyspaces(&self) -> Keyspaces {

@@ -54,10 +54,15 @@ pub(crate) struct Question<'a> {
     pub(crate) matcher: &'a Matcher,
     pub(crate) sort: Option<&'a Document>,
     pub(crate) hint: Option<&'a Bson>,
+    pub(crate) min: Option<&'a Document>,
+    pub(crate) max: Option<&'a Document>,
 }
 
 /// Chooses how to reach the documents.
 pub(crate) fn choose(question: &Question<'_>) -> Result<Plan, CommandError> {
+    if question.min.is_some() || question.max.is_some() {
+        return within(question);
+    }
     match question.hint {
         Some(Bson::Document(hint)) if hint.contains_key("$natural") => Ok(natural(hint)),
         Some(hint) => {
@@ -69,6 +74,43 @@ pub(crate) fn choose(question: &Question<'_>) -> Result<Plan, CommandError> {
             _ => best(question),
         },
     }
+}
+
+/// The keys of the hinted index from `min` up to, not including, `max`.
+fn within(question: &Question<'_>) -> Result<Plan, CommandError> {
+    let hint = question.hint.ok_or_else(|| {
+        CommandError::new(ErrorCode(51173), "a query with min or max must have a hint")
+    })?;
+    let index = hinted_index(question.collection, hint)?;
+    let bound = |values: &Document| {
+        if !values.keys().eq(index.paths.iter().map(|path| path.as_str())) {
+            return Err(CommandError::new(
+                ErrorCode(51174),
+                "min and max must have the fields of the hinted index, in its order",
+            ));
+        }
+        let mut key = index.ident.prefix().to_vec();
+        for (value, field) in values.values().zip(&index.fields) {
+            append_value(&mut key, value, field.order)?;
+        }
+        Ok(key)
+    };
+    let mut range = KeyRange::prefix(&index.ident.prefix());
+    if let Some(min) = question.min {
+        range.start = Bound::Included(bound(min)?);
+    }
+    if let Some(max) = question.max {
+        range.end = Bound::Excluded(bound(max)?);
+    }
+    let bounds = vec![None; index.fields.len()];
+    let direction = question.sort.and_then(|sort| sort_direction(index, &bounds, sort));
+    let access = IndexAccess {
+        index: Arc::clone(index),
+        ranges: vec![range],
+        direction: direction.unwrap_or(Direction::Forward),
+        bounds,
+    };
+    Ok(Plan { access: Access::Index(access), sorted: direction.is_some() })
 }
 
 fn best(question: &Question<'_>) -> Result<Plan, CommandError> {

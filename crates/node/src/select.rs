@@ -23,6 +23,10 @@ pub(crate) struct Selection {
     pub(crate) matcher: Arc<Matcher>,
     pub(crate) sort: Option<Document>,
     pub(crate) hint: Option<Bson>,
+    /// The smallest key of the hinted index that is wanted.
+    pub(crate) min: Option<Document>,
+    /// The smallest key of the hinted index that is no longer wanted.
+    pub(crate) max: Option<Document>,
     pub(crate) skip: u64,
     pub(crate) limit: Option<u64>,
     pub(crate) interrupt: InterruptSlot,
@@ -36,7 +40,18 @@ impl Selection {
         matcher: Arc<Matcher>,
         interrupt: InterruptSlot,
     ) -> Self {
-        Self { collection, view, matcher, sort: None, hint: None, skip: 0, limit: None, interrupt }
+        Self {
+            collection,
+            view,
+            matcher,
+            sort: None,
+            hint: None,
+            min: None,
+            max: None,
+            skip: 0,
+            limit: None,
+            interrupt,
+        }
     }
 
     pub(crate) fn plan(&self) -> Result<Plan, CommandError> {
@@ -45,6 +60,8 @@ impl Selection {
             matcher: &self.matcher,
             sort: self.sort.as_ref(),
             hint: self.hint.as_ref(),
+            min: self.min.as_ref(),
+            max: self.max.as_ref(),
         })
     }
 

@@ -50,7 +50,14 @@ fn remove_from(
         }
         let hint = Bson::String(index.name.clone());
         let hint = current.index(&index.name).map(|_| &hint);
-        let question = Question { collection: &current, matcher: &matcher, sort: None, hint };
+        let question = Question {
+            collection: &current,
+            matcher: &matcher,
+            sort: None,
+            hint,
+            min: None,
+            max: None,
+        };
         let plan = plan::choose(&question)?;
         let interrupt = InterruptSlot::new(Arc::new(Interrupt::default()));
         let view = writer.view().clone();

@@ -453,6 +453,47 @@ fn a_tailable_cursor_goes_on_where_it_ended() {
     assert_eq!(member.code(doc! {"find": "plain", "tailable": true}), 2);
 }
 
+#[test]
+fn find_can_be_bounded_by_keys_and_show_them() {
+    let member = Member::new();
+    member.insert("c", (0..10).map(|n| doc! {"_id": n, "a": n % 5, "b": n}).collect());
+    let index = doc! {"key": {"a": 1, "b": -1}, "name": "ab"};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let bounded =
+        doc! {"find": "c", "hint": "ab", "min": {"a": 3, "b": 5}, "max": {"a": 4, "b": 4}};
+    assert_eq!(member.ids(bounded.clone()), [3, 9]);
+    let mut keys = bounded.clone();
+    keys.extend(doc! {"returnKey": true, "showRecordId": true});
+    let first = member.find(keys).remove(0);
+    assert_eq!(first, doc! {"a": 3, "b": 3, "$recordId": 4_i64});
+    let mut unhinted = bounded;
+    unhinted.remove("hint");
+    assert_eq!(member.code(unhinted), 51173);
+    assert_eq!(member.code(doc! {"find": "c", "hint": "ab", "min": {"b": 1}}), 51174);
+    let dollars = member.ok(doc! {"insert": "c", "documents": [{"_id": {"$a": 1}}]});
+    let errors = dollars.get_array("writeErrors").unwrap();
+    assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 52);
+}
+
+#[test]
+fn generic_arguments_are_checked_before_anything_is_done() {
+    let member = Member::new();
+    let concern = |level: &str| doc! {"find": "c", "readConcern": {"level": level}};
+    member.ok(concern("majority"));
+    assert_eq!(member.code(concern("snapshot")), 123);
+    assert_eq!(member.code(concern("eventual")), 9);
+    let strict = |mut command: Document| {
+        command.extend(doc! {"apiVersion": "1", "apiStrict": true});
+        command
+    };
+    member.ok(strict(doc! {"find": "c"}));
+    assert_eq!(member.code(strict(doc! {"distinct": "c", "key": "a"})), 323);
+    let own = doc! {"aggregate": 1, "pipeline": [{"$currentOp": {}}], "cursor": {}};
+    assert_eq!(member.code(strict(own)), 323);
+    assert_eq!(member.code(doc! {"ping": 1, "apiStrict": true}), 322);
+    assert_eq!(member.code(doc! {"ping": 1, "maxTimeMS": -1}), 2);
+}
+
 fn small_value() -> impl Strategy<Value = Bson> {
     let leaf = prop_oneof![
         (-2_i32..4).prop_map(Bson::from),

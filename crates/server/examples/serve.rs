@@ -32,6 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         seed: u64::from(std::process::id()) ^ clock.now().wall.as_millis() as u64,
         host: address.to_string(),
         compressors: ["zstd", "snappy", "zlib"].map(str::to_owned).to_vec(),
+        authentication: arguments.iter().any(|argument| argument == "--auth"),
         oplog_bytes: None,
         max_connections: quorate_server::MAX_CONNECTIONS,
     };

@@ -95,8 +95,7 @@ impl Connection {
         connection_id: i64,
     ) -> Self {
         let (reader, writer) = stream.into_split();
-        let client =
-            Client { connection_id, address: address.to_string(), metadata: Document::new() };
+        let client = Client { connection_id, address: address.to_string(), ..Client::default() };
         Self {
             shared,
             reader,

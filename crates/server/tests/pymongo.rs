@@ -41,7 +41,10 @@ fn succeed(command: &mut Command) {
 }
 
 async fn run_script(name: &str) {
-    let server = TestServer::start().await;
+    run_script_on(TestServer::start().await, name).await;
+}
+
+async fn run_script_on(server: TestServer, name: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pymongo").join(name);
     let port = server.address.port().to_string();
     tokio::task::spawn_blocking(move || succeed(Command::new(python()).arg(script).arg(port)))
@@ -58,4 +61,9 @@ async fn documents_cursors_and_indexes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_sessions_and_compression() {
     run_script("connections.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_roles_and_logins() {
+    run_script_on(TestServer::start_guarded().await, "authentication.py").await;
 }

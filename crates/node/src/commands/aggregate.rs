@@ -27,6 +27,7 @@ use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::records::View;
 use crate::select::Selection;
+use crate::users::users_namespace;
 use crate::writer::Writer;
 
 /// How many views may stand upon each other.
@@ -51,6 +52,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
             "BSON field 'aggregate.pipeline' is missing but a required field",
         )
     })?;
+    refuse_change_stream(stages)?;
     let explain = fields.flag("explain")?;
     let mut options = CursorOptions::new(request);
     match fields.document("cursor")? {
@@ -92,6 +94,18 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         }
         None => open_cursor(request, namespace, raw_stream(run.documents), options),
     }
+}
+
+/// The code by which drivers know that a deployment has no change streams.
+fn refuse_change_stream(stages: &[Bson]) -> Result<(), CommandError> {
+    let first = stages.first().and_then(Bson::as_document);
+    if first.is_some_and(|stage| stage.contains_key("$changeStream")) {
+        return Err(CommandError::new(
+            ErrorCode(40573),
+            "The $changeStream stage is only supported on replica sets",
+        ));
+    }
+    Ok(())
 }
 
 /// A find on a view, as the pipeline that does the same.
@@ -138,6 +152,8 @@ struct Reading {
     database: String,
     interrupt: InterruptSlot,
     facts: Arc<SystemFacts>,
+    /// Whether credentials must be kept from pipelines.
+    guarded: bool,
 }
 
 /// What a stage about the server itself starts from. Gathered only for pipelines with one.
@@ -207,6 +223,7 @@ impl Reading {
             database: namespace.database.clone(),
             interrupt,
             facts: Arc::new(facts),
+            guarded: request.node.options().authentication,
         })
     }
 
@@ -275,6 +292,12 @@ impl Reading {
         filter: Option<&Document>,
     ) -> Result<Documents, CommandError> {
         let namespace = Namespace::new(&self.database, collection)?;
+        if self.guarded && namespace == users_namespace() {
+            return Err(CommandError::new(
+                ErrorCode::UNAUTHORIZED,
+                format!("not authorized to read {namespace} from a pipeline; use usersInfo"),
+            ));
+        }
         let stages: Vec<Bson> = filter
             .map(|filter| Bson::from(doc! { "$match": filter.clone() }))
             .into_iter()
@@ -449,10 +472,17 @@ impl Sink<'_, '_> {
         match selection.run()?.next().transpose()? {
             Some(found) => {
                 if matches!(merge.when_matched, WhenMatched::Fail) {
-                    return Err(CommandError::new(
+                    let mut error = CommandError::new(
                         ErrorCode::DUPLICATE_KEY,
                         "$merge failed due to a duplicate key: whenMatched is 'fail'",
-                    ));
+                    );
+                    let pattern = merge.on.iter().map(|field| (field.clone(), Bson::Int32(1)));
+                    error.details.insert("keyPattern", pattern.collect::<Document>());
+                    let values = merge.on.iter().map(|field| {
+                        (field.clone(), document.get(field).cloned().unwrap_or(Bson::Null))
+                    });
+                    error.details.insert("keyValue", values.collect::<Document>());
+                    return Err(error);
                 }
                 let environment: Arc<dyn Environment> = Arc::new(self.reading.clone());
                 let before = Document::try_from(&*found.document)?;

@@ -59,13 +59,6 @@ pub(super) fn whats_my_uri(request: &Request<'_>, _: Command) -> Result<Outcome,
     reply(&doc! { "you": &request.context.client.address, "ok": 1.0 })
 }
 
-pub(super) fn connection_status(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
-    reply(&doc! {
-        "authInfo": { "authenticatedUsers": [], "authenticatedUserRoles": [] },
-        "ok": 1.0,
-    })
-}
-
 pub(super) fn list_commands(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
     let mut commands = Document::new();
     for facts in super::TABLE {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_query::Projection;
 use quorate_query::matcher::Matcher;
+use quorate_query::value::{DocumentRef, Path};
 
 use super::aggregate;
 use super::common::{CursorOptions, check_collation, command_compiler, open_cursor};
@@ -14,6 +15,8 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
+use crate::namespace::Namespace;
+use crate::plan::Access;
 use crate::select::Selection;
 use crate::tail::Tail;
 
@@ -30,15 +33,14 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
         }
         _ => None,
     };
-    let mut options = CursorOptions::new(request);
-    options.batch_size = fields.count("batchSize")?;
-    options.single_batch = fields.flag("singleBatch")?;
-    options.no_timeout = fields.flag("noCursorTimeout")?;
-    options.limit = fields.count("limit")?.filter(|&limit| limit > 0);
-    check_options(&fields)?;
-    let sort = fields.document("sort")?.cloned();
-    let skip = fields.count("skip")?.unwrap_or(0);
-    let tailable = fields.flag("tailable")?;
+    let options = cursor_options(request, &fields)?;
+    let (sort, skip) = (fields.document("sort")?.cloned(), fields.count("skip")?.unwrap_or(0));
+    let (min, max) = (fields.document("min")?.cloned(), fields.document("max")?.cloned());
+    let shape = Shape {
+        projection,
+        keys_only: fields.flag("returnKey")?,
+        record_ids: fields.flag("showRecordId")?,
+    };
     let (collection, view) = request.node.read(&namespace);
     let Some(collection) = collection else {
         return open_cursor(request, namespace, Box::new(std::iter::empty()), options);
@@ -46,40 +48,101 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
     if collection.view.is_some() {
         return aggregate::find_in_view(request, namespace, &fields, options);
     }
-    if tailable {
-        if collection.capped.is_none() {
-            return Err(CommandError::bad_value(format!(
-                "error processing query: ns={namespace}: tailable cursor requested on non capped \
-                 collection"
-            )));
-        }
-        let (interrupt, awaits) = (options.interrupt.clone(), fields.flag("awaitData")?);
-        let tail = Tail::new(collection, matcher, projection, interrupt, awaits);
-        let stream = tail.stream(view)?;
-        options.tail = Some(tail);
-        return open_cursor(request, namespace, stream, options);
-    }
     let selection = Selection {
         sort,
         hint: fields.raw("hint").cloned(),
         skip,
         limit: options.limit,
+        min: min.filter(|bound| !bound.is_empty()),
+        max: max.filter(|bound| !bound.is_empty()),
         ..Selection::new(collection, view, matcher, options.interrupt.clone())
     };
-    let stream = projected(selection, projection)?;
+    if fields.flag("tailable")? {
+        let awaits = fields.flag("awaitData")?;
+        return tail(request, namespace, selection, shape.projection, options, awaits);
+    }
+    open_cursor(request, namespace, shape.stream(selection)?, options)
+}
+
+fn cursor_options(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+) -> Result<CursorOptions, CommandError> {
+    if fields.flag("awaitData")? && !fields.flag("tailable")? {
+        return Err(CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            "Cannot set 'awaitData' without also setting 'tailable'",
+        ));
+    }
+    let mut options = CursorOptions::new(request);
+    options.batch_size = fields.count("batchSize")?;
+    options.single_batch = fields.flag("singleBatch")?;
+    options.no_timeout = fields.flag("noCursorTimeout")?;
+    options.limit = fields.count("limit")?.filter(|&limit| limit > 0);
+    Ok(options)
+}
+
+fn tail(
+    request: &Request<'_>,
+    namespace: Namespace,
+    selection: Selection,
+    projection: Option<Projection>,
+    mut options: CursorOptions,
+    awaits: bool,
+) -> Result<Outcome, CommandError> {
+    let Selection { collection, view, matcher, interrupt, .. } = selection;
+    if collection.capped.is_none() {
+        return Err(CommandError::bad_value(format!(
+            "error processing query: ns={namespace}: tailable cursor requested on non capped \
+             collection"
+        )));
+    }
+    let tail = Tail::new(collection, matcher, projection, interrupt, awaits);
+    let stream = tail.stream(view)?;
+    options.tail = Some(tail);
     open_cursor(request, namespace, stream, options)
 }
 
-/// The documents of a selection with the fields asked for.
-fn projected(
-    selection: Selection,
+/// What is shown of the documents found.
+struct Shape {
     projection: Option<Projection>,
-) -> Result<DocumentStream, CommandError> {
-    let found = selection.run()?;
-    Ok(match projection {
-        Some(projection) => Box::new(found.map(move |found| project(&projection, &found?))),
-        None => Box::new(found.map(|found| found.map(|found| found.document))),
-    })
+    /// Only the fields of the index that was used.
+    keys_only: bool,
+    record_ids: bool,
+}
+
+impl Shape {
+    fn stream(self, selection: Selection) -> Result<DocumentStream, CommandError> {
+        let keys = match (self.keys_only, selection.plan()?.access) {
+            (true, Access::Index(access)) => access.index.paths.clone(),
+            _ => Vec::new(),
+        };
+        let found = selection.run()?;
+        if self.projection.is_none() && !self.keys_only && !self.record_ids {
+            return Ok(Box::new(found.map(|found| found.map(|found| found.document))));
+        }
+        Ok(Box::new(found.map(move |found| self.show(&found?, &keys))))
+    }
+
+    fn show(&self, found: &Found, keys: &[Path]) -> Result<RawDocumentBuf, CommandError> {
+        let mut shown = if self.keys_only {
+            let mut values = Document::new();
+            for path in keys {
+                let value = path.get(DocumentRef::Raw(&found.document));
+                values.insert(path.as_str(), value.map_or(Bson::Null, |value| value.to_bson()));
+            }
+            to_raw(&values)?
+        } else {
+            match &self.projection {
+                Some(projection) => project(projection, found)?,
+                None => found.document.clone(),
+            }
+        };
+        if self.record_ids {
+            shown.append(bson::raw::cstr!("$recordId"), found.record.0 as i64);
+        }
+        Ok(shown)
+    }
 }
 
 /// One document with the fields asked for.
@@ -89,34 +152,6 @@ pub(crate) fn project(
 ) -> Result<RawDocumentBuf, CommandError> {
     let document = Document::try_from(&*found.document)?;
     to_raw(&projection.apply(&document, found.details.array_index)?)
-}
-
-/// Options that would change the result and are not offered.
-fn check_options(fields: &Fields<'_>) -> Result<(), CommandError> {
-    for name in ["min", "max"] {
-        if fields.document(name)?.is_some_and(|bounds| !bounds.is_empty()) {
-            return Err(unsupported(name, "put the bounds into the filter"));
-        }
-    }
-    for name in ["returnKey", "showRecordId"] {
-        if fields.flag(name)? {
-            return Err(unsupported(name, "leave it out"));
-        }
-    }
-    if fields.flag("awaitData")? && !fields.flag("tailable")? {
-        return Err(CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            "Cannot set 'awaitData' without also setting 'tailable'",
-        ));
-    }
-    Ok(())
-}
-
-fn unsupported(name: &str, instead: &str) -> CommandError {
-    CommandError::new(
-        ErrorCode::COMMAND_NOT_SUPPORTED,
-        format!("find with {name} is not supported; {instead}"),
-    )
 }
 
 /// A find as the stages that do the same.

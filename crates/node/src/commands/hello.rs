@@ -11,6 +11,7 @@ use quorate_wire::{
     MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, object_id_from, to_bson_date_time, to_bson_object_id,
 };
 
+use super::authentication::append_to_hello;
 use super::common::reply;
 use crate::context::{Command, Outcome, WaitFor};
 use crate::dispatch::Request;
@@ -126,6 +127,7 @@ fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, Comm
             reply.insert("compression", both);
         }
     }
+    append_to_hello(request, fields, &mut reply)?;
     reply.insert("ok", 1.0);
     Ok(reply)
 }

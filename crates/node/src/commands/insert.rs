@@ -51,7 +51,7 @@ pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> 
 
 /// Refuses writes to what the server keeps for itself.
 pub(super) fn check_writable(namespace: &Namespace) -> Result<(), CommandError> {
-    let allowed = ["system.js", "system.views", "system.users"];
+    let allowed = ["system.js", "system.views"];
     if namespace.is_system() && !allowed.contains(&namespace.collection.as_str()) {
         return Err(CommandError::new(
             ErrorCode::INVALID_NAMESPACE,

@@ -1,6 +1,7 @@
 //! The commands, one file per command or family, and the table that lists them.
 
 mod aggregate;
+mod authentication;
 mod common;
 mod count;
 mod create;
@@ -20,6 +21,7 @@ mod parameters;
 mod session_commands;
 mod statistics;
 mod update;
+mod users;
 
 pub(crate) use find::project;
 
@@ -68,7 +70,18 @@ table! {
         "the version of the server"
     "hostInfo" => diagnostics::host_info, Inspects, ClusterMonitor, admin; "the machine it runs on"
     "whatsmyuri" => diagnostics::whats_my_uri, Inspects, Anybody; "the address of the client"
-    "connectionStatus" => diagnostics::connection_status, Inspects, Anybody; "who is logged in"
+    "connectionStatus" => authentication::connection_status, Inspects, Anybody; "who is logged in"
+    "saslStart" => authentication::sasl_start, Inspects, Anybody; "begins to log in"
+    "saslContinue" => authentication::sasl_continue, Inspects, Anybody; "goes on logging in"
+    "logout" => authentication::logout, Inspects, Anybody; "logs out"
+    "createUser" => users::create_user, Writes, UserAdmin; "adds a user"
+    "updateUser" => users::update_user, Writes, UserAdmin; "changes a user"
+    "dropUser" => users::drop_user, Writes, UserAdmin; "removes a user"
+    "dropAllUsersFromDatabase" => users::drop_all_users, Writes, UserAdmin;
+        "removes the users of a database"
+    "grantRolesToUser" => users::grant_roles, Writes, UserAdmin; "gives a user roles"
+    "revokeRolesFromUser" => users::revoke_roles, Writes, UserAdmin; "takes roles from a user"
+    "usersInfo" => users::users_info, Reads, UserAdmin; "the users there are"
     "listCommands" => diagnostics::list_commands, Inspects, Anybody; "this list"
     "getCmdLineOpts" => diagnostics::get_command_line, Inspects, ClusterMonitor, admin;
         "how the server was started"

@@ -176,7 +176,60 @@ fn update_statement(
 ) -> Result<Updated, CommandError> {
     let Target { namespace, command, place } = *target;
     let fields = Fields::new(statement, "update.updates");
-    check_collation(&fields)?;
+    let (parsed, multi) = parse_statement(request, writer, command, &fields)?;
+    let mut updated = Updated::default();
+    if let Some(mut collection) = writer.collection(namespace) {
+        if collection.view.is_some() {
+            // Gives the error for views.
+            writer.collection_or_create(namespace)?;
+        }
+        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        // The scan sees the state before the statement; every document is met once.
+        let selection = Selection {
+            hint: fields.raw("hint").cloned(),
+            limit: (!multi).then_some(1),
+            ..Selection::new(
+                Arc::clone(&collection),
+                writer.view().clone(),
+                Arc::clone(&parsed.matcher),
+                interrupt,
+            )
+        };
+        for found in selection.run()? {
+            let found = found?;
+            updated.matched += 1;
+            if let Some(after) = parsed.apply(&found)? {
+                updated.modified += 1;
+                writer.enter_statement(place, updated.result());
+                parsed.store(writer, &mut collection, &found, &after)?;
+            }
+        }
+    }
+    if updated.matched == 0 && fields.flag("upsert")? {
+        let document = parsed.upserted(writer)?;
+        updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
+        writer.collection_or_create(namespace)?;
+        writer.enter_statement(place, updated.result());
+        parsed.insert(writer, namespace, &document)?;
+    }
+    Ok(updated)
+}
+
+/// Reads a statement. Returns the update, and whether it is for all documents that match.
+fn parse_statement(
+    request: &Request<'_>,
+    writer: &mut Writer<'_>,
+    command: &Fields<'_>,
+    fields: &Fields<'_>,
+) -> Result<(ParsedUpdate, bool), CommandError> {
+    check_collation(fields)?;
+    if fields.has("sort") {
+        // Comes with wire version 25; clients decide by the error.
+        return Err(CommandError::new(
+            ErrorCode::UNKNOWN_FIELD,
+            "BSON field 'update.updates.sort' is an unknown field.",
+        ));
+    }
     let missing = |name: &str| {
         CommandError::new(
             ErrorCode::MISSING_FIELD,
@@ -206,41 +259,5 @@ fn update_statement(
             "multi update is not supported for replacement-style update",
         ));
     }
-    let mut updated = Updated::default();
-    if let Some(mut collection) = writer.collection(namespace) {
-        if collection.view.is_some() {
-            // Gives the error for views.
-            writer.collection_or_create(namespace)?;
-        }
-        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
-        // The scan sees the state before the statement; every document is met once.
-        let selection = Selection {
-            sort: fields.document("sort")?.cloned(),
-            hint: fields.raw("hint").cloned(),
-            limit: (!multi).then_some(1),
-            ..Selection::new(
-                Arc::clone(&collection),
-                writer.view().clone(),
-                Arc::clone(&parsed.matcher),
-                interrupt,
-            )
-        };
-        for found in selection.run()? {
-            let found = found?;
-            updated.matched += 1;
-            if let Some(after) = parsed.apply(&found)? {
-                updated.modified += 1;
-                writer.enter_statement(place, updated.result());
-                parsed.store(writer, &mut collection, &found, &after)?;
-            }
-        }
-    }
-    if updated.matched == 0 && fields.flag("upsert")? {
-        let document = parsed.upserted(writer)?;
-        updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
-        writer.collection_or_create(namespace)?;
-        writer.enter_statement(place, updated.result());
-        parsed.insert(writer, namespace, &document)?;
-    }
-    Ok(updated)
+    Ok((parsed, multi))
 }

@@ -51,8 +51,27 @@ pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError>
         Ok(Some(RawBsonRef::Array(_))) => Err(invalid_id("array")),
         Ok(Some(RawBsonRef::RegularExpression(_))) => Err(invalid_id("regex")),
         Ok(Some(RawBsonRef::Undefined)) => Err(invalid_id("undefined")),
+        Ok(Some(RawBsonRef::Document(id))) => check_id_names(id),
         _ => Ok(()),
     }
+}
+
+/// Operators are no names, except for those of a reference to another document.
+fn check_id_names(id: &RawDocument) -> Result<(), CommandError> {
+    for element in id {
+        let (name, _) = element.map_err(|_| malformed())?;
+        let name = name.as_str();
+        if name.starts_with('$') && !["$ref", "$id", "$db"].contains(&name) {
+            return Err(CommandError::new(
+                ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
+                format!(
+                    "_id fields may not contain '$'-prefixed fields: {name} is not valid for \
+                     storage."
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn invalid_id(kind: &str) -> CommandError {

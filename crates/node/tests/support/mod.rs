@@ -48,6 +48,7 @@ impl Member {
             seed: 7,
             host: "localhost:27017".to_owned(),
             compressors: vec!["zstd".to_owned()],
+            authentication: false,
             oplog_bytes,
             max_connections: 100,
         };

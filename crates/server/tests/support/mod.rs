@@ -26,7 +26,16 @@ impl TestServer {
         Self::start_with(ServerOptions::default()).await
     }
 
+    /// A server whose clients must log in.
+    pub(crate) async fn start_guarded() -> Self {
+        Self::launch(ServerOptions::default(), true).await
+    }
+
     pub(crate) async fn start_with(options: ServerOptions) -> Self {
+        Self::launch(options, false).await
+    }
+
+    async fn launch(options: ServerOptions, authentication: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> =
             Arc::new(LsmStore::open(directory.path(), LsmOptions::default()).unwrap());
@@ -37,6 +46,7 @@ impl TestServer {
             seed: 1,
             host: address.to_string(),
             compressors: ["zstd", "snappy", "zlib"].map(str::to_owned).to_vec(),
+            authentication,
             oplog_bytes: None,
             max_connections: options.max_connections,
         };

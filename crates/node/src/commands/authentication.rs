@@ -1,0 +1,142 @@
+//! Logging in and out: `saslStart`, `saslContinue`, `logout`, and what `hello` says about it.
+//!
+//! Specification: `auth/auth.md`. One conversation per connection at a time.
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
+
+use super::common::reply;
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::Fields;
+use crate::users::{ClientFirst, Conversation, LoggedIn, Mechanism, Pending, failed, find_user};
+
+/// Random bytes in a server's nonce.
+const NONCE_LENGTH: usize = 24;
+
+pub(super) fn sasl_start(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let mut answer = start(request, &command.body, &request.database)?;
+    answer.insert("ok", 1.0);
+    reply(&answer)
+}
+
+/// Begins a conversation and returns the server's first message.
+fn start(request: &Request<'_>, body: &Document, database: &str) -> Result<Document, CommandError> {
+    let fields = Fields::new(body, "saslStart");
+    let name = fields.required_string("mechanism")?;
+    let mechanism = Mechanism::from_name(name).ok_or_else(|| {
+        CommandError::new(
+            ErrorCode(334),
+            format!("Unsupported mechanism '{name}'; use SCRAM-SHA-256 or SCRAM-SHA-1"),
+        )
+    })?;
+    let options = fields.document("options")?;
+    let skip_empty_exchange =
+        options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
+    let first = ClientFirst::parse(payload(body)?)?;
+    let user = find_user(request.node, database, &first.user)?;
+    let Some(credentials) = user.and_then(|user| user.credentials(mechanism)) else {
+        return Err(failed());
+    };
+    let who = LoggedIn { name: first.user.clone(), database: database.to_owned() };
+    let random = request.node.random_bytes(NONCE_LENGTH);
+    let (conversation, answer) = Conversation::start(first, credentials, &random);
+    request.context.client.login.state().conversation =
+        Some(Pending { who, conversation: Some(conversation), skip_empty_exchange });
+    Ok(step(false, answer))
+}
+
+pub(super) fn sasl_continue(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let mut login = request.context.client.login.state();
+    let Some(mut pending) = login.conversation.take() else {
+        return Err(CommandError::new(
+            ErrorCode::PROTOCOL_ERROR,
+            "No SASL session state found; begin with saslStart",
+        ));
+    };
+    let message = payload(&command.body)?;
+    let mut answer = match pending.conversation.take() {
+        Some(conversation) => {
+            let own = conversation.finish(message)?;
+            let done = pending.skip_empty_exchange;
+            if done {
+                login.user = Some(pending.who);
+            } else {
+                login.conversation = Some(pending);
+            }
+            step(done, own)
+        }
+        None if message.is_empty() => {
+            login.user = Some(pending.who);
+            step(true, Vec::new())
+        }
+        None => return Err(failed()),
+    };
+    answer.insert("ok", 1.0);
+    reply(&answer)
+}
+
+fn step(done: bool, payload: Vec<u8>) -> Document {
+    let payload = Binary { subtype: BinarySubtype::Generic, bytes: payload };
+    doc! { "conversationId": 1, "done": done, "payload": payload }
+}
+
+fn payload(body: &Document) -> Result<&[u8], CommandError> {
+    match body.get("payload") {
+        Some(Bson::Binary(binary)) => Ok(&binary.bytes),
+        Some(Bson::String(text)) => Ok(text.as_bytes()),
+        _ => Err(CommandError::type_mismatch("payload must be binary")),
+    }
+}
+
+pub(super) fn logout(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+    *request.context.client.login.state() = Default::default();
+    reply(&doc! { "ok": 1.0 })
+}
+
+pub(super) fn connection_status(
+    request: &Request<'_>,
+    _: Command,
+) -> Result<Outcome, CommandError> {
+    let who = request.context.client.login.state().user.clone();
+    let (mut users, mut roles) = (Vec::new(), Vec::new());
+    if let Some(who) = who {
+        users.push(Bson::from(doc! { "user": &who.name, "db": &who.database }));
+        if let Some(user) = find_user(request.node, &who.database, &who.name)? {
+            roles.extend(user.roles().iter().map(|role| Bson::from(role.to_document())));
+        }
+    }
+    reply(&doc! {
+        "authInfo": { "authenticatedUsers": users, "authenticatedUserRoles": roles },
+        "ok": 1.0,
+    })
+}
+
+/// What a hello asks about logging in: the mechanisms of a user, and a first message sent along.
+pub(super) fn append_to_hello(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    answer: &mut Document,
+) -> Result<(), CommandError> {
+    if let Some(asked) = fields.string("saslSupportedMechs")?
+        && let Some((database, name)) = asked.split_once('.')
+        && let Some(user) = find_user(request.node, database, name)?
+    {
+        let names = user.mechanisms().into_iter().map(|mechanism| Bson::from(mechanism.name()));
+        answer.insert("saslSupportedMechs", names.collect::<Vec<_>>());
+    }
+    if let Some(first) = fields.document("speculativeAuthenticate")?
+        && first.contains_key("saslStart")
+    {
+        let database = first.get_str("db").unwrap_or("admin").to_owned();
+        // A guess that fails is not an error: the client logs in as usual afterwards.
+        if let Ok(step) = start(request, first, &database) {
+            answer.insert("speculativeAuthenticate", step);
+        }
+    }
+    Ok(())
+}

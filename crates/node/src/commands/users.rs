@@ -1,0 +1,255 @@
+//! `createUser`, `updateUser`, `dropUser`, `usersInfo` and their kin.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+use quorate_query::matcher::Matcher;
+
+use super::common::{WriteConcern, reply};
+use crate::context::{Command, Interrupt, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw, whole_number};
+use crate::finder::{Found, InterruptSlot};
+use crate::select::Selection;
+use crate::users::{Credentials, Mechanism, Role, find_users, users_namespace};
+use crate::writer::Writer;
+
+/// The database of users that other servers vouch for. None do here.
+const EXTERNAL: &str = "$external";
+
+pub(super) fn create_user(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "createUser");
+    let name = fields.required_string("createUser")?;
+    if name.is_empty() || request.database == EXTERNAL {
+        return Err(CommandError::bad_value("users need a name and a database of this server"));
+    }
+    let password = fields.string("pwd")?.ok_or_else(|| {
+        CommandError::bad_value("Must provide a 'pwd' field for all user documents")
+    })?;
+    let concern = WriteConcern::parse(&fields)?;
+    let roles = roles(&fields, &request.database)?.ok_or_else(|| {
+        CommandError::bad_value("\"createUser\" command requires a \"roles\" array")
+    })?;
+    let credentials = credentials(request, &fields, name, password)?;
+    let mut writer = request.node.write(request.context.now);
+    let mut document = doc! {
+        "_id": format!("{}.{name}", request.database),
+        "userId": writer.generator().uuid(),
+        "user": name,
+        "db": &request.database,
+        "credentials": credentials,
+        "roles": roles,
+    };
+    if let Some(custom) = fields.document("customData")? {
+        document.insert("customData", custom.clone());
+    }
+    let mut collection = writer.collection_or_create(&users_namespace())?;
+    let results = writer.insert(&mut collection, vec![to_raw(&document)?], true, true)?;
+    for result in results {
+        result.map_err(|error| match error.code {
+            ErrorCode::DUPLICATE_KEY => CommandError::new(
+                ErrorCode(51003),
+                format!("User \"{name}@{}\" already exists", request.database),
+            ),
+            _ => error,
+        })?;
+    }
+    Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
+}
+
+pub(super) fn update_user(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "updateUser");
+    let name = fields.required_string("updateUser")?;
+    let mut changes = Document::new();
+    if let Some(password) = fields.string("pwd")? {
+        changes.insert("credentials", credentials(request, &fields, name, password)?);
+    }
+    if let Some(roles) = roles(&fields, &request.database)? {
+        changes.insert("roles", roles);
+    }
+    if let Some(custom) = fields.document("customData")? {
+        changes.insert("customData", custom.clone());
+    }
+    if changes.is_empty() {
+        return Err(CommandError::bad_value(
+            "Must specify at least one field to update in updateUser",
+        ));
+    }
+    change_user(request, &fields, name, |user| user.extend(changes))
+}
+
+pub(super) fn grant_roles(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    change_roles(request, &command, |current, named| {
+        current.retain(|role| !named.contains(role));
+        current.extend(named);
+    })
+}
+
+pub(super) fn revoke_roles(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    change_roles(request, &command, |current, named| current.retain(|role| !named.contains(role)))
+}
+
+fn change_roles(
+    request: &Request<'_>,
+    command: &Command,
+    change: impl FnOnce(&mut Vec<Bson>, Vec<Bson>),
+) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, &request.name);
+    let name = fields.required_string(&request.name)?;
+    let named = roles(&fields, &request.database)?.unwrap_or_default();
+    change_user(request, &fields, name, |user| {
+        let mut current = user.get_array("roles").cloned().unwrap_or_default();
+        change(&mut current, named);
+        user.insert("roles", current);
+    })
+}
+
+fn change_user(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    change: impl FnOnce(&mut Document),
+) -> Result<Outcome, CommandError> {
+    let concern = WriteConcern::parse(fields)?;
+    let id = format!("{}.{name}", request.database);
+    let mut writer = request.node.write(request.context.now);
+    let found =
+        stored(&writer, &doc! { "_id": id })?.pop().ok_or_else(|| unknown(request, name))?;
+    let mut document = Document::try_from(&*found.document)?;
+    change(&mut document);
+    let mut collection = writer.collection_or_create(&users_namespace())?;
+    let raw = to_raw(&document)?;
+    writer.replace(&mut collection, found.record, &found.document, raw, true)?;
+    Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
+}
+
+pub(super) fn drop_user(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "dropUser");
+    let name = fields.required_string("dropUser")?;
+    let id = format!("{}.{name}", request.database);
+    match remove_users(request, &doc! { "_id": id })? {
+        0 => Err(unknown(request, name)),
+        _ => reply(&doc! { "ok": 1.0 }),
+    }
+}
+
+pub(super) fn drop_all_users(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+    let removed = remove_users(request, &doc! { "db": &request.database })?;
+    reply(&doc! { "n": removed as i32, "ok": 1.0 })
+}
+
+fn remove_users(request: &Request<'_>, query: &Document) -> Result<usize, CommandError> {
+    let mut writer = request.node.write(request.context.now);
+    let found = stored(&writer, query)?;
+    if let Some(collection) = writer.collection(&users_namespace()) {
+        for user in &found {
+            writer.remove(&collection, user.record, &user.document)?;
+        }
+    }
+    Ok(found.len())
+}
+
+pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "usersInfo");
+    let one = |value: &Bson| match value {
+        Bson::String(name) => Some(doc! { "_id": format!("{}.{name}", request.database) }),
+        Bson::Document(user) => Some(doc! {
+            "_id": format!("{}.{}", user.get_str("db").ok()?, user.get_str("user").ok()?),
+        }),
+        _ => None,
+    };
+    let query = match command.body.get("usersInfo") {
+        Some(Bson::Document(whom)) if whom.contains_key("forAllDBs") => Some(doc! {}),
+        Some(Bson::Array(several)) => {
+            let several: Option<Vec<_>> = several.iter().map(|u| one(u).map(Bson::from)).collect();
+            several.map(|any| {
+                if any.is_empty() {
+                    doc! { "_id": 0 }
+                } else {
+                    doc! { "$or": any }
+                }
+            })
+        }
+        Some(number) if whole_number(number) == Some(1) => Some(doc! { "db": &request.database }),
+        Some(single) => one(single),
+        None => None,
+    };
+    let query = query.ok_or_else(|| {
+        CommandError::bad_value("usersInfo takes a name, {user, db}, a list of them, or 1")
+    })?;
+    let with_credentials = fields.flag("showCredentials")?;
+    let users = find_users(request.node, &query)?;
+    let shown: Vec<_> =
+        users.iter().map(|user| Bson::from(user.public(with_credentials))).collect();
+    reply(&doc! { "users": shown, "ok": 1.0 })
+}
+
+fn credentials(
+    request: &Request<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    password: &str,
+) -> Result<Document, CommandError> {
+    let wanted = match fields.array("mechanisms")? {
+        None => Mechanism::ALL.to_vec(),
+        Some(names) => names
+            .iter()
+            .map(|name| name.as_str().and_then(Mechanism::from_name))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| {
+                CommandError::bad_value("mechanisms are SCRAM-SHA-1 and SCRAM-SHA-256")
+            })?,
+    };
+    let mut stored = Document::new();
+    for mechanism in wanted {
+        let salt = request.node.random_bytes(mechanism.salt_length());
+        let credentials = Credentials::new(mechanism, name, password, salt)?;
+        stored.insert(mechanism.name(), credentials.to_document());
+    }
+    Ok(stored)
+}
+
+/// The roles a command names, if it names any. All must exist.
+fn roles(fields: &Fields<'_>, database: &str) -> Result<Option<Vec<Bson>>, CommandError> {
+    let Some(named) = fields.array("roles")? else { return Ok(None) };
+    let mut roles = Vec::with_capacity(named.len());
+    for value in named {
+        let role = Role::parse(value, database)
+            .ok_or_else(|| CommandError::bad_value("a role is a name or {role, db}"))?;
+        if !role.exists() {
+            return Err(CommandError::new(
+                ErrorCode::ROLE_NOT_FOUND,
+                format!("Could not find role: {}@{}", role.name, role.database),
+            ));
+        }
+        roles.push(Bson::from(role.to_document()));
+    }
+    Ok(Some(roles))
+}
+
+fn stored(writer: &Writer<'_>, query: &Document) -> Result<Vec<Found>, CommandError> {
+    let Some(collection) = writer.collection(&users_namespace()) else { return Ok(Vec::new()) };
+    let matcher = Arc::new(Matcher::parse(query)?);
+    let interrupt = InterruptSlot::new(Arc::new(Interrupt::default()));
+    Selection::new(collection, writer.view().clone(), matcher, interrupt).run()?.collect()
+}
+
+fn unknown(request: &Request<'_>, name: &str) -> CommandError {
+    CommandError::new(
+        ErrorCode::USER_NOT_FOUND,
+        format!("User '{name}@{}' not found", request.database),
+    )
+}

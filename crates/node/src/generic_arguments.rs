@@ -1,0 +1,110 @@
+//! Fields that any command may have: the version of the API, time limits and read concerns.
+
+use crate::context::Command;
+use crate::dispatch::{CommandFacts, Effect};
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::Fields;
+use crate::node::Node;
+
+/// The commands of version 1 of the stable API.
+const STABLE_COMMANDS: [&str; 22] = [
+    "aggregate",
+    "collMod",
+    "count",
+    "create",
+    "createIndexes",
+    "delete",
+    "drop",
+    "dropDatabase",
+    "dropIndexes",
+    "endSessions",
+    "explain",
+    "find",
+    "findAndModify",
+    "getMore",
+    "hello",
+    "insert",
+    "killCursors",
+    "listCollections",
+    "listDatabases",
+    "listIndexes",
+    "ping",
+    "update",
+];
+
+/// Commands of the stable API that drivers send on their own.
+const STABLE_SESSION_COMMANDS: [&str; 3] = ["refreshSessions", "saslStart", "saslContinue"];
+
+/// Stages about the server itself, which the stable API leaves out.
+const UNSTABLE_STAGES: [&str; 4] =
+    ["$currentOp", "$indexStats", "$listLocalSessions", "$listSessions"];
+
+/// Refuses what a command may not ask for.
+pub(crate) fn check(
+    node: &Node,
+    facts: &CommandFacts,
+    command: &Command,
+) -> Result<(), CommandError> {
+    let fields = Fields::new(&command.body, facts.name);
+    check_api(&fields, facts)?;
+    if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
+        return Err(CommandError::bad_value("maxTimeMS must not be negative"));
+    }
+    if facts.effect == Effect::Reads { check_read_concern(node, &fields) } else { Ok(()) }
+}
+
+/// There is one version of the stable API, and everything here follows it.
+fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandError> {
+    match fields.string("apiVersion")? {
+        Some("1") => {}
+        Some(other) => {
+            return Err(CommandError::new(
+                ErrorCode::API_VERSION_ERROR,
+                format!("API version must be \"1\", not \"{other}\""),
+            ));
+        }
+        None if fields.has("apiStrict") || fields.has("apiDeprecationErrors") => {
+            return Err(CommandError::new(
+                ErrorCode::API_VERSION_ERROR,
+                "apiVersion is needed wherever apiStrict or apiDeprecationErrors is given",
+            ));
+        }
+        None => {}
+    }
+    if !fields.flag("apiStrict")? {
+        return Ok(());
+    }
+    let name = facts.name;
+    if !STABLE_COMMANDS.contains(&name) && !STABLE_SESSION_COMMANDS.contains(&name) {
+        return Err(CommandError::new(
+            ErrorCode::API_STRICT_ERROR,
+            format!("Provided apiStrict:true, but the command {name} is not in API Version 1"),
+        ));
+    }
+    let stages = fields.raw("pipeline").and_then(|pipeline| pipeline.as_array());
+    let first = stages.and_then(|stages| stages.first()?.as_document()?.keys().next());
+    match first {
+        Some(stage) if UNSTABLE_STAGES.contains(&stage.as_str()) => Err(CommandError::new(
+            ErrorCode::API_STRICT_ERROR,
+            format!("stage {stage} is not allowed with 'apiStrict: true' in API Version 1"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Without a set there is one copy of the data, and every level but two reads it.
+fn check_read_concern(node: &Node, fields: &Fields<'_>) -> Result<(), CommandError> {
+    let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
+    match Fields::new(concern, "readConcern").string("level")? {
+        None | Some("local" | "available" | "majority") => Ok(()),
+        Some("linearizable" | "snapshot") if node.oplog().is_some() => Ok(()),
+        Some(level @ ("linearizable" | "snapshot")) => Err(CommandError::new(
+            ErrorCode::NOT_A_REPLICA_SET,
+            format!("node needs to be a replica set member to use read concern '{level}'"),
+        )),
+        Some(other) => Err(CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            format!("'{other}' is not a read concern level; use local, majority or available"),
+        )),
+    }
+}

@@ -1,0 +1,188 @@
+//! Users: who may log in, how that is checked, and what they may do then.
+//!
+//! Owns the documents of `admin.system.users`, the state of a connection's login, and the decision
+//! whether a command may run. Without `authentication` in the options everybody may do everything,
+//! and users can still log in.
+
+mod roles;
+mod scram;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bson::{Bson, Document, doc};
+use quorate_query::matcher::Matcher;
+
+pub(crate) use self::roles::Role;
+pub(crate) use self::scram::{ClientFirst, Conversation, Credentials, Mechanism, failed};
+use crate::context::{Client, Command, Interrupt};
+use crate::dispatch::{Access, CommandFacts};
+use crate::error::{CommandError, ErrorCode};
+use crate::finder::InterruptSlot;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::select::Selection;
+
+/// A user as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) database: String,
+    pub(crate) document: Document,
+}
+
+impl User {
+    pub(crate) fn from_document(document: Document) -> Option<Self> {
+        Some(Self {
+            name: document.get_str("user").ok()?.to_owned(),
+            database: document.get_str("db").ok()?.to_owned(),
+            document,
+        })
+    }
+
+    pub(crate) fn roles(&self) -> Vec<Role> {
+        let Ok(roles) = self.document.get_array("roles") else { return Vec::new() };
+        roles.iter().filter_map(|role| Role::parse(role, &self.database)).collect()
+    }
+
+    pub(crate) fn mechanisms(&self) -> Vec<Mechanism> {
+        Mechanism::ALL.into_iter().filter(|m| self.credentials(*m).is_some()).collect()
+    }
+
+    pub(crate) fn credentials(&self, mechanism: Mechanism) -> Option<Credentials> {
+        let stored = self.document.get_document("credentials").ok()?;
+        Credentials::from_document(mechanism, stored.get_document(mechanism.name()).ok()?)
+    }
+
+    /// The user without secrets, as `usersInfo` shows it.
+    pub(crate) fn public(&self, with_credentials: bool) -> Document {
+        let mut shown = self.document.clone();
+        if !with_credentials {
+            shown.remove("credentials");
+        }
+        let mechanisms = self.mechanisms();
+        let names: Vec<_> =
+            mechanisms.iter().map(|mechanism| Bson::from(mechanism.name())).collect();
+        shown.insert("mechanisms", names);
+        shown
+    }
+}
+
+/// Where users are stored.
+pub(crate) fn users_namespace() -> Namespace {
+    Namespace { database: "admin".to_owned(), collection: "system.users".to_owned() }
+}
+
+/// The stored users that match a query.
+pub(crate) fn find_users(node: &Node, query: &Document) -> Result<Vec<User>, CommandError> {
+    let (collection, view) = node.read(&users_namespace());
+    let Some(collection) = collection else { return Ok(Vec::new()) };
+    let matcher = Arc::new(Matcher::parse(query)?);
+    let interrupt = InterruptSlot::new(Arc::new(Interrupt::default()));
+    let mut users = Vec::new();
+    for found in Selection::new(collection, view, matcher, interrupt).run()? {
+        users.extend(User::from_document(Document::try_from(&*found?.document)?));
+    }
+    Ok(users)
+}
+
+/// The user of this name, if there is one.
+pub(crate) fn find_user(
+    node: &Node,
+    database: &str,
+    name: &str,
+) -> Result<Option<User>, CommandError> {
+    Ok(find_users(node, &doc! { "_id": format!("{database}.{name}") })?.pop())
+}
+
+/// Who a connection has proved to be. Shared by everything that speaks for the connection.
+#[derive(Clone, Debug, Default)]
+pub struct Login(Arc<Mutex<LoginState>>);
+
+#[derive(Debug, Default)]
+pub(crate) struct LoginState {
+    pub(crate) user: Option<LoggedIn>,
+    pub(crate) conversation: Option<Pending>,
+}
+
+/// A user who has logged in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoggedIn {
+    pub(crate) name: String,
+    pub(crate) database: String,
+}
+
+/// A conversation in progress.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) who: LoggedIn,
+    /// `None` once the proof was accepted and only an empty message is missing.
+    pub(crate) conversation: Option<Conversation>,
+    /// Whether the client wants to be spared the empty message at the end.
+    pub(crate) skip_empty_exchange: bool,
+}
+
+impl Login {
+    pub(crate) fn state(&self) -> MutexGuard<'_, LoginState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PartialEq for Login {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Refuses a command that the connection's user may not run.
+pub(crate) fn check_access(
+    node: &Node,
+    client: &Client,
+    facts: &CommandFacts,
+    command: &Command,
+) -> Result<(), CommandError> {
+    if !node.options().authentication || facts.access == Access::Anybody {
+        return Ok(());
+    }
+    let database = command.database();
+    // Credentials are nobody's business but that of those who administer users.
+    let users = users_namespace();
+    let named = command.body.get_str(command.name()).unwrap_or("");
+    let access = match database == users.database && named == users.collection {
+        true => Access::UserAdmin,
+        false => facts.access,
+    };
+    let who = client.login.state().user.clone();
+    let Some(who) = who else {
+        if facts.name == "createUser" && database == "admin" && first_user_may_come(node, client)? {
+            return Ok(());
+        }
+        return Err(CommandError::new(
+            ErrorCode::UNAUTHORIZED,
+            format!("Command {} requires authentication", facts.name),
+        ));
+    };
+    if access == Access::LoggedIn {
+        return Ok(());
+    }
+    // Looked up each time: a role that was taken away is gone at once.
+    let user = find_user(node, &who.database, &who.name)?;
+    let allowed =
+        user.is_some_and(|user| user.roles().iter().any(|role| role.allows(access, database)));
+    if allowed {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::UNAUTHORIZED,
+        format!(
+            "not authorized on {database} to execute command {}; it takes the role {}",
+            facts.name,
+            access.role()
+        ),
+    ))
+}
+
+/// Somebody must create the first user: whoever sits at the machine.
+fn first_user_may_come(node: &Node, client: &Client) -> Result<bool, CommandError> {
+    let local = client.address.starts_with("127.") || client.address.starts_with("[::1]");
+    Ok(local && find_users(node, &Document::new())?.is_empty())
+}
