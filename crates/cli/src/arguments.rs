@@ -172,6 +172,9 @@ pub(crate) struct ServeArguments {
     /// Keep everything in memory and nothing on disk.
     #[arg(long)]
     pub(crate) memory: bool,
+    /// Ask clients for a login. The first user is created from this machine, with createUser.
+    #[arg(long)]
+    pub(crate) auth: bool,
     /// The address to listen on.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub(crate) bind: IpAddr,

@@ -6,25 +6,39 @@ use std::path::PathBuf;
 use quorate_client::tls::TlsOptions;
 use quorate_client::{ClientError, Error, ErrorKind};
 use quorate_connection_string::{ConnectionString, Seeds};
+use quorate_protocol::ServerAddress;
+use quorate_seed_list::{ResolveError, SeedListResolver};
 
 use crate::screen::Failure;
 use crate::words::OneLine;
 
 /// Reads a connection string.
 pub(crate) fn parse(text: &str) -> Result<ConnectionString, Failure> {
-    let uri = ConnectionString::parse(text).map_err(|error| Failure::Misuse(error.to_string()))?;
-    match uri.seeds() {
-        Seeds::Hosts(_) => Ok(uri),
-        Seeds::Srv(name) => Err(no_srv(name)),
-    }
+    ConnectionString::parse(text).map_err(|error| Failure::Misuse(error.to_string()))
 }
 
-/// DNS seed lists are not looked up by this version.
-pub(crate) fn no_srv(name: &str) -> Failure {
-    Failure::Problem(format!(
-        "this version does not ask DNS for SRV records; list the hosts of {name} yourself, from \
-         dig +short SRV _mongodb._tcp.{name}"
-    ))
+/// The connection string with what DNS adds to it, and the hosts to begin with. Only `mongodb+srv://`
+/// asks DNS.
+///
+/// # Errors
+///
+/// If DNS has no answer to believe.
+pub(crate) async fn find_seeds(
+    uri: ConnectionString,
+) -> Result<(ConnectionString, Vec<ServerAddress>), ResolveError> {
+    if let Seeds::Hosts(hosts) = uri.seeds() {
+        let hosts = hosts.clone();
+        return Ok((uri, hosts));
+    }
+    // The seed only decides which hosts srvMaxHosts leaves out.
+    let seed = crate::clock::now().as_nanos();
+    let list = SeedListResolver::from_system()?.resolve(&uri, seed).await?;
+    Ok((list.connection_string, list.seeds))
+}
+
+/// DNS had no answer to believe.
+pub(crate) fn not_found(error: &ResolveError) -> Failure {
+    Failure::Problem(error.to_string())
 }
 
 /// The TLS options of a connection string that wants TLS.

@@ -79,17 +79,32 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
             return conclude(vec![finding], screen);
         }
     };
-    if let Seeds::Srv(name) = uri.seeds() {
-        return Err(connect::no_srv(name));
-    }
     stages::tell_uri(&uri.to_string(), screen)?;
+    let runtime = connect::runtime()?;
+    let is_srv = matches!(uri.seeds(), Seeds::Srv(_));
+    let (uri, seeds) = match runtime.block_on(connect::find_seeds(uri)) {
+        Ok(found) => found,
+        Err(error) => {
+            let text = error.to_string();
+            let (seen, step) = text.rsplit_once("; ").unwrap_or((&text, "check the name"));
+            let finding = Finding::problem("srv_lookup_failed", seen)
+                .because(
+                    "mongodb+srv:// takes its hosts from DNS, so that nothing could be dialled",
+                )
+                .fix(step)
+                .fix("list the hosts: mongodb://host1,host2,host3/?replicaSet=NAME&tls=true");
+            return conclude(vec![finding], screen);
+        }
+    };
+    if is_srv {
+        stages::tell_seeds(&seeds, screen)?;
+    }
     let wants_tls = uri.tls_enabled();
     let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
     let tls = connect::tls_options(&uri);
     let prober = Prober::new(limit, wants_tls.then_some(&tls)).map_err(|error| {
         Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
     })?;
-    let runtime = connect::runtime()?;
     let mut findings: Vec<Finding> = uri
         .warnings()
         .iter()
@@ -100,7 +115,7 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
         })
         .collect();
     let mut witness = |probe: &_| stages::tell_probe(probe, wants_tls, screen);
-    let seen = match runtime.block_on(examine(uri, &prober, &mut witness)) {
+    let seen = match runtime.block_on(examine(uri, seeds, &prober, &mut witness)) {
         Ok(seen) => seen,
         Err(ExaminationError::Output(error)) => return Err(error.into()),
         Err(ExaminationError::Options(error)) => {

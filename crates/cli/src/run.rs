@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outco
     let command = command(&arguments.command)?;
     let runtime = connect::runtime()?;
     let began = Instant::now();
-    let reply = runtime.block_on(exchange(arguments, &uri, &command))?;
+    let reply = runtime.block_on(exchange(arguments, uri, &command))?;
     let took = began.elapsed();
     screen.event("reply", json!({"elapsed_ms": took.as_secs_f64() * 1e3, "reply": reply}))?;
     screen.line(format_args!("{reply:#}"))?;
@@ -52,10 +52,15 @@ fn command(text: &str) -> Result<RawDocumentBuf, Failure> {
 
 async fn exchange(
     arguments: &RunArguments,
-    uri: &ConnectionString,
+    uri: ConnectionString,
     command: &RawDocumentBuf,
 ) -> Result<Value, Failure> {
-    let options = ClientOptions::from_connection_string(uri);
+    let found = connect::find_seeds(uri).await;
+    let (uri, seeds) = found.map_err(|error| connect::not_found(&error))?;
+    let mut options = ClientOptions::from_connection_string(&uri);
+    options.discovery.seeds = seeds;
+    // The connection string may imply TLS without saying it.
+    options.tls = uri.tls_enabled().then(|| connect::tls_options(&uri));
     let preference = match arguments.read_preference {
         Some(mode) => ReadPreference::new(mode),
         None => options.read_preference.clone(),

@@ -39,13 +39,20 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     let listener = bind(arguments.bind, arguments.port).await?;
     let address = listener.local_addr()?;
     let store = open(arguments)?;
+    // Nonces and salts come from it, so that it must not be guessed.
+    let seed = getrandom::u64().map_err(|error| {
+        Failure::Problem(format!(
+            "this machine gives no random numbers: {error}; check /dev/urandom"
+        ))
+    })?;
     let clock = Clock::new();
     let now = clock.now();
     let options = NodeOptions {
-        // Two members that start in the same millisecond have different processes.
-        seed: u64::from(std::process::id()) ^ now.wall.as_millis().unsigned_abs().rotate_left(32),
+        seed,
         host: reached_as(address).to_string(),
         compressors: COMPRESSORS.map(str::to_owned).to_vec(),
+        authentication: arguments.auth,
+        oplog_bytes: None,
         max_connections: MAX_CONNECTIONS,
     };
     let node = Node::open(store, options, now).map_err(|error| {
@@ -127,9 +134,9 @@ fn tell_ready(
         Some(data) => screen.talk_unless_json(format_args!("serving {data}; Ctrl-C stops")),
         None => screen.talk_unless_json("serving from memory, nothing is kept; Ctrl-C stops"),
     }
-    if !address.ip().is_loopback() {
+    if !address.ip().is_loopback() && !arguments.auth {
         screen.talk_unless_json(
-            "warning: there are no passwords yet; whoever reaches this address reads and writes",
+            "warning: whoever reaches this address reads and writes; --auth asks for a login",
         );
     }
     Ok(())

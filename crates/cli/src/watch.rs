@@ -33,10 +33,14 @@ use recorder::Recorder;
 
 /// Watches until told to stop.
 pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let uri = connect::parse(&arguments.uri)?;
+    let given = connect::parse(&arguments.uri)?;
+    let runtime = connect::runtime()?;
+    let found = runtime.block_on(connect::find_seeds(given));
+    let (uri, seeds) = found.map_err(|error| connect::not_found(&error))?;
     let options = ClientOptions::from_connection_string(&uri);
     let environment = Environment::of_this_process();
     let mut discovery = options.discovery.clone();
+    discovery.seeds = seeds;
     discovery.function_platform = environment.function_platform();
     let at = clock::now();
     let id = TopologyId(1);
@@ -52,7 +56,7 @@ pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Out
             Failure::Misuse(format!("cannot record to {path}: {error}; choose another file"))
         })?),
     };
-    connect::runtime()?.block_on(async {
+    runtime.block_on(async {
         let (observer, first) = Observer::start(topology, &start, manner, recorder)
             .map_err(|error| not_recorded(&error))?;
         screen.talk_unless_json(format_args!("watching {uri}; Ctrl-C stops"));

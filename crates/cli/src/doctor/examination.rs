@@ -68,10 +68,11 @@ pub(crate) type Witness<'a> = &'a mut dyn FnMut(&ServerProbe) -> std::io::Result
 /// If the options contradict each other, or the witness cannot tell what it sees.
 pub(crate) async fn examine(
     uri: ConnectionString,
+    seeds: Vec<ServerAddress>,
     prober: &Prober,
     witness: Witness<'_>,
 ) -> Result<Examination, ExaminationError> {
-    let options = DiscoveryOptions::from_connection_string(&uri);
+    let options = DiscoveryOptions { seeds, ..DiscoveryOptions::from_connection_string(&uri) };
     let mut topology = Topology::new(&options, TopologyId(1), 0, clock::now())?;
     let mut probes = BTreeMap::new();
     let mut waiting = wanted_checks(&mut topology);

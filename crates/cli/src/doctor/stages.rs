@@ -2,7 +2,7 @@
 
 use std::io;
 
-use quorate_protocol::HelloReply;
+use quorate_protocol::{HelloReply, ServerAddress};
 use quorate_server_discovery::ServerType;
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::login::Login;
 use super::probe::{Answer, HelloFault, PortFault, ServerProbe};
 use crate::screen::{FINE, PROBLEM, QUIET, STRONG, Screen};
 use crate::topology_view::topology_to_json;
-use crate::words::{Foreign, OneLine, Span};
+use crate::words::{Foreign, OneLine, Span, listed};
 
 /// One stage of one server.
 struct Stage<'a> {
@@ -45,6 +45,11 @@ impl Stage<'_> {
 pub(super) fn tell_uri(shown: &str, screen: &mut Screen) -> io::Result<()> {
     screen.line(format_args!("{STRONG}connection string{STRONG:#}"))?;
     Stage { server: None, name: "uri", ok: true, detail: shown.to_owned() }.tell(screen)
+}
+
+/// Tells the hosts that DNS listed.
+pub(super) fn tell_seeds(seeds: &[ServerAddress], screen: &mut Screen) -> io::Result<()> {
+    Stage { server: None, name: "srv", ok: true, detail: listed(seeds) }.tell(screen)
 }
 
 /// Tells everything about one server.
@@ -115,7 +120,7 @@ pub(super) fn tell_login(login: &Login, screen: &mut Screen) -> io::Result<()> {
 /// Tells what a client believes after all this, and whom it dropped.
 pub(super) fn tell_topology(
     seen: &Examination,
-    removals: &[(quorate_protocol::ServerAddress, String)],
+    removals: &[(ServerAddress, String)],
     screen: &mut Screen,
 ) -> io::Result<()> {
     screen.line(format_args!("{STRONG}what a client believes{STRONG:#}"))?;

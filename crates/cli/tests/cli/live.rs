@@ -96,6 +96,36 @@ fn a_member_is_served_and_commands_run_on_it() {
     assert_eq!(found["reply"]["n"], 2);
 }
 
+/// Pain 6 against our own server: a login that is refused, and one that is not.
+#[test]
+fn logins_are_told_from_networks() {
+    let mut served = Living::start(&["serve", "--memory", "--port", "0", "--auth", "--json"]);
+    let uri = served.event()["uri"].as_str().unwrap().to_owned();
+    let codes = |uri: &str| -> Vec<String> {
+        let events = quorate(&["doctor", "--json", uri]).events();
+        let codes = events.iter().filter_map(|event| event["code"].as_str());
+        codes.map(str::to_owned).collect()
+    };
+    assert_eq!(codes(&uri), ["login_needed"]);
+    let create = "{createUser: 'ada', pwd: 'right', roles: ['root']}";
+    let created = quorate(&["run", &uri, create]);
+    assert_eq!(created.code(), 0, "{}", created.stderr());
+    let host = uri.trim_start_matches("mongodb://");
+    let (right, wrong) =
+        (format!("mongodb://ada:right@{host}"), format!("mongodb://ada:wrong@{host}"));
+    assert_eq!(codes(&wrong), ["authentication_failed"]);
+    assert_eq!(codes(&right), Vec::<String>::new());
+    assert_eq!(quorate(&["run", &right, "{listDatabases: 1}"]).code(), 0);
+    let refused = quorate(&["run", &wrong, "{listDatabases: 1}"]);
+    assert_eq!(refused.code(), 1);
+    assert!(
+        refused.stderr().contains("authentication failed for user \"ada\""),
+        "{}",
+        refused.stderr()
+    );
+    assert!(!refused.stderr().contains("wrong@"), "{}", refused.stderr());
+}
+
 #[test]
 fn commands_that_fail_say_whose_fault_it_is() {
     let mut served = Living::start(&["serve", "--memory", "--port", "0", "--json"]);
