@@ -16,7 +16,8 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead};
 use std::time::Duration;
 
-use quorate_connection_string::{ConnectionString, Limit, Seeds};
+use quorate_connection_string::{ConnectionString, Limit, ParseError, Seeds, Warning};
+use quorate_seed_list::ResolveError;
 use serde_json::json;
 
 use crate::arguments::DoctorArguments;
@@ -68,33 +69,14 @@ fn message(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
 fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     let uri = match ConnectionString::parse(given) {
         Ok(uri) => uri,
-        Err(error) => {
-            let text = error.to_string();
-            let (seen, step) = text.rsplit_once("; ").unwrap_or((&text, "correct it"));
-            let form = "mongodb://USER:PASSWORD@HOST:27017/?replicaSet=NAME";
-            let finding = Finding::problem("connection_string", seen)
-                .because("drivers refuse such a connection string, and nothing was dialled")
-                .fix(step)
-                .fix(format!("begin anew: {form}, in single quotes"));
-            return conclude(vec![finding], screen);
-        }
+        Err(error) => return conclude(vec![unreadable(&error)], screen),
     };
     stages::tell_uri(&uri.to_string(), screen)?;
     let runtime = connect::runtime()?;
     let is_srv = matches!(uri.seeds(), Seeds::Srv(_));
     let (uri, seeds) = match runtime.block_on(connect::find_seeds(uri)) {
         Ok(found) => found,
-        Err(error) => {
-            let text = error.to_string();
-            let (seen, step) = text.rsplit_once("; ").unwrap_or((&text, "check the name"));
-            let finding = Finding::problem("srv_lookup_failed", seen)
-                .because(
-                    "mongodb+srv:// takes its hosts from DNS, so that nothing could be dialled",
-                )
-                .fix(step)
-                .fix("list the hosts: mongodb://host1,host2,host3/?replicaSet=NAME&tls=true");
-            return conclude(vec![finding], screen);
-        }
+        Err(error) => return conclude(vec![no_seeds(&error)], screen),
     };
     if is_srv {
         stages::tell_seeds(&seeds, screen)?;
@@ -105,15 +87,7 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     let prober = Prober::new(limit, wants_tls.then_some(&tls)).map_err(|error| {
         Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
     })?;
-    let mut findings: Vec<Finding> = uri
-        .warnings()
-        .iter()
-        .map(|warning| {
-            Finding::warning("connection_string", warning.to_string())
-                .because("drivers ignore it or will do so, which is rarely what was meant")
-                .fix("correct or remove that part of the connection string")
-        })
-        .collect();
+    let mut findings: Vec<Finding> = uri.warnings().iter().map(old_fashioned).collect();
     let mut witness = |probe: &_| stages::tell_probe(probe, wants_tls, screen);
     let seen = match runtime.block_on(examine(uri, seeds, &prober, &mut witness)) {
         Ok(seen) => seen,
@@ -136,6 +110,31 @@ fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     findings.extend(deployment::findings(&seen, explained));
     screen.line("")?;
     conclude(findings, screen)
+}
+
+fn unreadable(error: &ParseError) -> Finding {
+    let text = error.to_string();
+    let (seen, step) = text.rsplit_once("; ").unwrap_or((&text, "correct it"));
+    let form = "mongodb://USER:PASSWORD@HOST:27017/?replicaSet=NAME";
+    Finding::problem("connection_string", seen)
+        .because("drivers refuse such a connection string, and nothing was dialled")
+        .fix(step)
+        .fix(format!("begin anew: {form}, in single quotes"))
+}
+
+fn old_fashioned(warning: &Warning) -> Finding {
+    Finding::warning("connection_string", warning.to_string())
+        .because("drivers ignore it or will do so, which is rarely what was meant")
+        .fix("correct or remove that part of the connection string")
+}
+
+fn no_seeds(error: &ResolveError) -> Finding {
+    let text = error.to_string();
+    let (seen, step) = text.rsplit_once("; ").unwrap_or((&text, "check the name"));
+    Finding::problem("srv_lookup_failed", seen)
+        .because("mongodb+srv:// takes its hosts from DNS, so that nothing could be dialled")
+        .fix(step)
+        .fix("list the hosts: mongodb://host1,host2,host3/?replicaSet=NAME&tls=true")
 }
 
 /// Tells the findings of a deployment and the verdict.

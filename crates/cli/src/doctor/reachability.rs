@@ -151,42 +151,38 @@ fn port(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
 
 fn hello(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
     let Some(Err(fault)) = &probe.hello else { return None };
-    let address = &probe.address;
-    let wants_tls = seen.uri.tls_enabled();
-    match (wants_tls, &probe.otherwise) {
-        (false, Some(Ok(_))) => {
-            return Some(
-                Finding::problem(
-                    "tls_required",
-                    format!("{address}: TCP ✓, plain hello ✗ ({fault}), TLS hello ✓"),
-                )
-                .because(
-                    "the server takes TLS only; without it drivers report a timeout or a \
-                     closed connection",
-                )
-                .fix(
-                    "add tls=true to the connection string, and tlsCAFile=FILE if its authority \
-                     is your own",
-                ),
-            );
-        }
-        (true, Some(Ok(_))) => {
-            return Some(
-                Finding::problem(
-                    "tls_against_plain",
-                    format!("{address}: TCP ✓, TLS hello ✗ ({fault}), plain hello ✓"),
-                )
-                .because("the server speaks no TLS on that port; drivers report a timeout")
-                .fix(
-                    "remove tls=true from the connection string (for mongodb+srv://, write \
-                     tls=false)",
-                )
-                .fix("start the server with TLS: net.tls.mode: requireTLS in mongod.conf"),
-            );
-        }
-        _ => {}
+    Some(match &probe.otherwise {
+        Some(Ok(_)) => other_way(&probe.address, fault, seen.uri.tls_enabled()),
+        _ => neither_way(&probe.address, fault),
+    })
+}
+
+/// The server answers, but not the way the connection string wants it.
+fn other_way(address: &ServerAddress, fault: &HelloFault, wants_tls: bool) -> Finding {
+    match wants_tls {
+        false => Finding::problem(
+            "tls_required",
+            format!("{address}: TCP ✓, plain hello ✗ ({fault}), TLS hello ✓"),
+        )
+        .because(
+            "the server takes TLS only; without it drivers report a timeout or a closed connection",
+        )
+        .fix(
+            "add tls=true to the connection string, and tlsCAFile=FILE if its authority is your own",
+        ),
+        true => Finding::problem(
+            "tls_against_plain",
+            format!("{address}: TCP ✓, TLS hello ✗ ({fault}), plain hello ✓"),
+        )
+        .because("the server speaks no TLS on that port; drivers report a timeout")
+        .fix("remove tls=true from the connection string (for mongodb+srv://, write tls=false)")
+        .fix("start the server with TLS: net.tls.mode: requireTLS in mongod.conf"),
     }
-    Some(match fault {
+}
+
+/// The port is open, and hello is not answered in either way.
+fn neither_way(address: &ServerAddress, fault: &HelloFault) -> Finding {
+    match fault {
         HelloFault::Tls(reason) => Finding::problem(
             "certificate",
             format!("{address}: the TLS handshake failed: {}", Foreign(reason)),
@@ -210,7 +206,14 @@ fn hello(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
         )
         .because("another program listens on that port, or a proxy is between")
         .fix("check the port in the connection string"),
-        HelloFault::Closed | HelloFault::Silent | HelloFault::Connect(_) => Finding::problem(
+        HelloFault::Connect(reason) => {
+            let (seen, step) = reason.split_once("; ").unwrap_or((reason, "check the address"));
+            Finding::problem("connect_failed", format!("{address}: {}", Foreign(seen)))
+                .because("nobody took the connection, so that nothing could be asked")
+                .fix(step)
+                .fix("see which sockets are open: ss -lx | grep mongodb; ss -ltn | grep 27017")
+        }
+        HelloFault::Closed | HelloFault::Silent => Finding::problem(
             "hello_unanswered",
             format!(
                 "{address}: the port is open, but neither plain nor TLS hello is answered \
@@ -223,7 +226,7 @@ fn hello(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
         )
         .fix("look at the server itself: its log, its CPU, its open files")
         .fix("if it wants a client certificate: tls=true&tlsCertificateKeyFile=FILE"),
-    })
+    }
 }
 
 /// Pain 2: the URI has real addresses, the set advertises this machine.

@@ -249,6 +249,13 @@ fn nothing_listens() {
     assert!(said.contains("127.0.0.1 (refused)"), "{said}");
 }
 
+#[test]
+fn a_socket_path_that_is_not_there() {
+    let (codes, said, code) = findings("mongodb://%2Fnowhere%2Fmongodb-27017.sock");
+    assert_eq!((codes, code), (vec!["connect_failed".to_owned()], 1), "{said}");
+    assert!(said.contains("/nowhere/mongodb-27017.sock: No such file"), "{said}");
+}
+
 /// Pain 6: plain is closed, TLS is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_takes_tls_only() {

@@ -70,3 +70,19 @@ fn a_pipe_that_nobody_reads_is_no_error() {
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     assert!(output.status.success());
 }
+
+/// A snapshot that no test compares would rot unseen.
+#[test]
+fn every_snapshot_belongs_to_a_test() {
+    use crate::support::folder;
+    let mut sources = String::new();
+    for file in std::fs::read_dir(folder("tests/cli")).unwrap() {
+        sources.push_str(&std::fs::read_to_string(file.unwrap().path()).unwrap());
+    }
+    for file in std::fs::read_dir(folder("tests/snapshots")).unwrap() {
+        let name = file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned();
+        // The names of the helps follow from the commands.
+        let known = name.starts_with("help-") || sources.contains(&format!("\"{name}\""));
+        assert!(known, "{name} is no test's; remove it");
+    }
+}
