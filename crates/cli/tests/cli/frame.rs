@@ -86,3 +86,20 @@ fn every_snapshot_belongs_to_a_test() {
         assert!(known, "{name} is no test's; remove it");
     }
 }
+
+/// Colour is for those who can see it: never in a pipe, never against `NO_COLOR`.
+#[test]
+fn colours_obey_the_environment() {
+    let coloured = |variables: &[(&str, &str)]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_quorate"))
+            .args(["doctor", "--error", "connect ECONNREFUSED 127.0.0.1:27017"])
+            .env_clear()
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        output.stdout.contains(&0x1b)
+    };
+    assert!(!coloured(&[]), "a pipe is no terminal");
+    assert!(coloured(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!coloured(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+}
