@@ -19,6 +19,9 @@ use crate::clock;
 /// How many servers are asked. A set has at most 50 members.
 pub(crate) const MAX_PROBED: usize = 64;
 
+/// The check of a server that the core did not ask for. The core numbers its own from 1.
+const UNASKED: CheckId = CheckId(0);
+
 /// What was seen and believed.
 #[derive(Debug)]
 pub(crate) struct Examination {
@@ -88,6 +91,14 @@ pub(crate) async fn examine(
             waiting.extend(wanted_checks(&mut topology));
         }
         waiting.retain(|(server, _)| !probes.contains_key(server));
+    }
+    if options.load_balanced {
+        // The core takes a load balancer on trust; whoever asks a doctor wants it asked.
+        let whom = options.seeds.iter().map(|seed| (seed.clone(), UNASKED)).collect();
+        for (_, probe) in ask(prober, whom).await {
+            witness(&probe)?;
+            probes.insert(probe.address.clone(), probe);
+        }
     }
     let description = Arc::clone(topology.description());
     Ok(Examination { uri, seeds: options.seeds, probes, topology: description })

@@ -249,6 +249,16 @@ fn nothing_listens() {
     assert!(said.contains("127.0.0.1 (refused)"), "{said}");
 }
 
+/// A client takes a load balancer on trust; a doctor does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn load_balancers_are_asked_too() {
+    let set = Fakes::start(1).await;
+    let (codes, said, code) = findings(&format!("{}?loadBalanced=true", set.0[0].uri()));
+    assert_eq!((codes, code), (vec![], 0), "{said}");
+    let (codes, said, code) = findings(&format!("mongodb://{}/?loadBalanced=true", closed_port()));
+    assert_eq!((codes, code), (vec!["refused".to_owned()], 1), "{said}");
+}
+
 #[test]
 fn a_socket_path_that_is_not_there() {
     let (codes, said, code) = findings("mongodb://%2Fnowhere%2Fmongodb-27017.sock");
