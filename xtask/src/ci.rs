@@ -74,8 +74,9 @@ fn cargo(arguments: &[&str]) -> Outcome {
 
 fn fmt() -> Outcome {
     cargo(&["fmt", "--all", "--check"])?;
-    // A workspace of its own.
-    cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])
+    // Workspaces of their own.
+    cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
+    cargo(&["fmt", "--manifest-path", "benchmarks/Cargo.toml", "--check"])
 }
 
 fn clippy() -> Outcome {

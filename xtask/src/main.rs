@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a command-line program")]
 
+mod bench;
 mod ci;
 mod conformance;
 mod fuzz;
@@ -21,6 +22,7 @@ pub(crate) struct Failure(pub(crate) String);
 const USAGE: &str = "usage: cargo xtask <chore>
 
   ci [--fuzz-seconds N]           everything below, and fmt, clippy and the tests (5 s per fuzz target)
+  bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching
   conformance                     the published scenarios against our crates
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
   purity                          the deterministic crates reach no runtime, socket or randomness
@@ -28,6 +30,7 @@ const USAGE: &str = "usage: cargo xtask <chore>
 Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
 
 enum Chore {
+    Bench { measure: Option<String> },
     Ci { fuzz_seconds: u64 },
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
@@ -38,6 +41,7 @@ enum Chore {
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let outcome = match read_arguments(&arguments) {
+        Some(Chore::Bench { measure }) => bench::run(measure.as_deref()),
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
@@ -63,6 +67,10 @@ fn main() -> ExitCode {
 fn read_arguments(arguments: &[String]) -> Option<Chore> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
+        ["bench"] => Some(Chore::Bench { measure: None }),
+        ["bench", measure] if bench::MEASURES.contains(measure) => {
+            Some(Chore::Bench { measure: Some((*measure).to_owned()) })
+        }
         ["ci"] => Some(Chore::Ci { fuzz_seconds: ci::DEFAULT_FUZZ_SECONDS }),
         ["ci", "--fuzz-seconds", seconds] => Some(Chore::Ci { fuzz_seconds: positive(seconds)? }),
         ["conformance"] => Some(Chore::Conformance),

@@ -9,6 +9,7 @@
 //! `cargo xtask conformance` pick it up from there.
 
 mod auth;
+mod connection_monitoring;
 mod connection_string;
 mod discovery_and_monitoring;
 mod fetch;
@@ -49,6 +50,12 @@ pub const SUITES: &[Suite] = &[
     Suite::new("sdam_monitoring", &["sdam_monitoring"], 8, sdam_monitoring::check),
     Suite::new("server_selection", &["server_selection"], 103, server_selection::check),
     Suite::new("max_staleness", &["max_staleness"], 32, max_staleness::check),
+    Suite::new(
+        "connection_monitoring",
+        &["connection_monitoring"],
+        32,
+        connection_monitoring::check,
+    ),
 ];
 
 /// The suite of a name.

@@ -40,4 +40,5 @@ published!(
     sdam_monitoring,
     server_selection,
     max_staleness,
+    connection_monitoring,
 );

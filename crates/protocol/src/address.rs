@@ -110,7 +110,12 @@ impl FromStr for ServerAddress {
 
     /// Reads `host`, `host:port`, `[ipv6]`, `[ipv6]:port` or a path ending in `.sock`.
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        check_length(text)?;
+        if text.is_empty() {
+            return Err(AddressError::Empty);
+        }
+        if text.len() > MAX_HOST_LENGTH + "[]:65535".len() {
+            return Err(AddressError::TooLong(text.len()));
+        }
         if text.ends_with(".sock") {
             return Self::unix(text);
         }
@@ -245,6 +250,13 @@ mod tests {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
         assert!(matches!(parse(&"a".repeat(2000)), Err(AddressError::TooLong(2000))));
+        assert!(matches!(parse(&"a".repeat(1025)), Err(AddressError::TooLong(1025))));
+    }
+
+    #[test]
+    fn the_longest_host_reads_back_with_its_port() {
+        let address = parse(&"a".repeat(MAX_HOST_LENGTH)).unwrap();
+        assert_eq!(parse(address.as_str()), Ok(address));
     }
 
     proptest::proptest! {

@@ -67,7 +67,7 @@ fn malformed(reason: &str) -> QueryError {
 /// Fields are matched in order. A field of the old document that is not next in the new one is
 /// deleted, and inserted again at the end if the new document has it later.
 fn document_diff(before: &Document, after: &Document) -> Document {
-    let mut deletes = Document::new();
+    let mut deleted = Vec::new();
     let mut updates = Document::new();
     let mut inserts = Document::new();
     let mut nested = Document::new();
@@ -76,7 +76,7 @@ fn document_diff(before: &Document, after: &Document) -> Document {
     while let (Some((old_name, old_value)), Some((new_name, new_value))) = (old.peek(), new.peek())
     {
         if old_name != new_name {
-            deletes.insert(*old_name, false);
+            deleted.push(*old_name);
             old.next();
             continue;
         }
@@ -89,13 +89,13 @@ fn document_diff(before: &Document, after: &Document) -> Document {
         old.next();
         new.next();
     }
-    for (name, _) in old {
-        deletes.insert(name, false);
-    }
-    for (name, value) in new {
-        deletes.remove(name);
-        inserts.insert(name, value.clone());
-    }
+    deleted.extend(old.map(|(name, _)| name));
+    inserts.extend(new.map(|(name, value)| (name.clone(), value.clone())));
+    let deletes: Document = deleted
+        .into_iter()
+        .filter(|name| !inserts.contains_key(name))
+        .map(|name| (name.clone(), Bson::Boolean(false)))
+        .collect();
     let mut diff = Document::new();
     for (section, fields) in [("d", deletes), ("u", updates), ("i", inserts)] {
         if !fields.is_empty() {

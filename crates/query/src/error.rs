@@ -5,6 +5,9 @@
 
 use std::fmt;
 
+/// The longest message, in bytes, before it is cut.
+const MAX_MESSAGE_LENGTH: usize = 4_096;
+
 /// A numeric error code as the server's clients know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ErrorCode(pub i32);
@@ -80,9 +83,17 @@ pub struct QueryError {
 }
 
 impl QueryError {
-    /// A refusal with any code.
+    /// A refusal with any code. A message that quotes a large value is cut short: it must fit a
+    /// reply many times over.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        let mut message = message.into();
+        if message.len() > MAX_MESSAGE_LENGTH {
+            let cut = (0..=MAX_MESSAGE_LENGTH).rev().find(|&end| message.is_char_boundary(end));
+            message.truncate(cut.unwrap_or(0));
+            message.push('…');
+            message.shrink_to_fit();
+        }
+        Self { code, message }
     }
 
     /// A refusal with one of the server's numbered locations, such as 31249.
@@ -119,6 +130,13 @@ impl QueryError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        let error = QueryError::bad_value("é".repeat(100_000));
+        assert!(error.message().len() < 5_000 && error.message().ends_with("é…"));
+        assert_eq!(QueryError::bad_value("short").message(), "short");
+    }
 
     #[test]
     fn codes_carry_the_names_that_replies_show() {

@@ -109,9 +109,9 @@ fn parse_direction(field: &str, order: &Bson) -> Result<Direction, QueryError> {
         };
         return Err(QueryError::bad_value(format!("{reason}: {field}: {order}")));
     }
-    match Number::from_value(order).and_then(Number::to_i64_exact) {
-        Some(1) => Ok(Direction::Ascending),
-        Some(-1) => Ok(Direction::Descending),
+    match Number::from_value(order).map(Number::to_i64_exact) {
+        Some(Some(1)) => Ok(Direction::Ascending),
+        Some(Some(-1)) => Ok(Direction::Descending),
         Some(_) => Err(QueryError::location(
             15975,
             "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
@@ -198,6 +198,7 @@ mod tests {
         let code = |pattern: Document| SortPattern::parse(&pattern).unwrap_err().code().0;
         assert_eq!(code(doc! { "a": 2 }), 15975);
         assert_eq!(code(doc! { "a": 0 }), 15975);
+        assert_eq!(code(doc! { "a": 1.5 }), 15975);
         assert_eq!(code(doc! { "a": "asc" }), 15974);
         assert_eq!(code(doc! { "a": { "$meta": "textScore" } }), 2);
         assert_eq!(code(doc! { "a..b": 1 }), 15998);

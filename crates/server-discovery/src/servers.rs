@@ -77,6 +77,12 @@ impl Servers {
         &self.addresses
     }
 
+    /// Whether both have the same addresses, as all descriptions have between two changes of
+    /// membership. Cheap when they do.
+    pub(crate) fn same_members(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.addresses, &other.addresses) || self.addresses == other.addresses
+    }
+
     /// Whether the address is one of them.
     pub fn contains(&self, address: &ServerAddress) -> bool {
         self.position(address).is_some()

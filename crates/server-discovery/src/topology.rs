@@ -15,7 +15,7 @@ use std::sync::Arc;
 use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 
 use crate::command::{CheckId, Input, MonitorCommand, Output, PoolCommand, PoolGeneration};
-use crate::event::{DiscoveryEvent, MonitorConnectionId, TopologyId, Warning};
+use crate::event::{DiscoveryEvent, TopologyId, Warning};
 use crate::monitor::{Monitor, MonitorSettings};
 use crate::options::{DiscoveryOptions, OptionsError, Threading};
 use crate::random::SplitMix64;
@@ -300,11 +300,6 @@ impl Topology {
     fn next_check(&mut self) -> CheckId {
         self.last_check += 1;
         CheckId(self.last_check)
-    }
-
-    fn next_connection(&mut self) -> MonitorConnectionId {
-        self.last_connection += 1;
-        MonitorConnectionId(self.last_connection)
     }
 
     fn push(&mut self, output: Output) {

@@ -181,7 +181,7 @@ impl TopologyDescription {
             && self.max_set_version == other.max_set_version
             && self.compatibility_error == other.compatibility_error
             && self.logical_session_timeout_minutes == other.logical_session_timeout_minutes
-            && self.servers.addresses() == other.servers.addresses()
+            && self.servers.same_members(&other.servers)
             && self.servers.iter().zip(other.servers.iter()).all(|(mine, theirs)| {
                 Arc::ptr_eq(mine, theirs)
                     || (mine.server_type() == theirs.server_type() && mine.is_equal(theirs))

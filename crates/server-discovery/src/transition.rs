@@ -291,13 +291,20 @@ impl<'a> Draft<'a> {
         }
         self.invalidate_other_primaries(server.address());
         let listed: BTreeSet<&ServerAddress> = server.members().collect();
+        if !listed.iter().copied().eq(self.topology.servers.addresses()) {
+            self.adopt_members(server, &listed);
+        }
+        self.check_if_has_primary();
+    }
+
+    /// The primary has the say in who is a member.
+    fn adopt_members(&mut self, server: &ServerDescription, listed: &BTreeSet<&ServerAddress>) {
         self.change_members(listed.iter().copied(), |address| {
             (!listed.contains(address)).then(|| RemovalReason::NotListedByPrimary {
                 primary: server.address().clone(),
                 me: server.me().cloned(),
             })
         });
-        self.check_if_has_primary();
     }
 
     /// Takes the first name it hears, and removes a server with another one.

@@ -15,6 +15,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::{Found, InterruptSlot};
+use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
 
@@ -82,23 +83,8 @@ pub(super) fn find_and_modify(
     let modification = match (found, &update) {
         (Some(found), None) => removal(found)?,
         (Some(found), Some(update)) => change(found, update, new)?,
-        (None, Some(update)) if upsert => {
-            let document = update.upserted(&mut writer)?;
-            let id = document.get("_id").cloned().unwrap_or(Bson::Null);
-            Modification {
-                last_error: doc! { "n": 1, "updatedExisting": false, "upserted": id },
-                value: new.then(|| document.clone()),
-                array_index: None,
-                action: Action::Insert(document),
-            }
-        }
-        (None, update) => {
-            let mut last_error = doc! { "n": 0 };
-            if update.is_some() {
-                last_error.insert("updatedExisting", false);
-            }
-            Modification { action: Action::Nothing, last_error, value: None, array_index: None }
-        }
+        (None, Some(update)) if upsert => insertion(update.upserted(&mut writer)?, new),
+        (None, update) => nothing(update.is_some()),
     };
     let value = match (modification.value, projection) {
         (Some(document), Some(projection)) => {
@@ -108,26 +94,37 @@ pub(super) fn find_and_modify(
         (None, _) => Bson::Null,
     };
     let mut reply = doc! { "lastErrorObject": modification.last_error, "value": value };
-    match (modification.action, collection, update) {
-        (Action::Remove(found), Some(collection), _) => {
-            writer.enter_statement(0, reply.clone());
-            writer.remove(&collection, found.record, &found.document)?;
-        }
-        (Action::Store(found, after), Some(mut collection), Some(update)) => {
-            writer.enter_statement(0, reply.clone());
-            update.store(&mut writer, &mut collection, &found, &after)?;
-        }
-        (Action::Insert(document), _, Some(update)) => {
-            writer.collection_or_create(&namespace)?;
-            writer.enter_statement(0, reply.clone());
-            update.insert(&mut writer, &namespace, &document)?;
-        }
-        _ => {}
-    }
+    let target = (&namespace, collection, update);
+    carry_out(&mut writer, modification.action, target, &reply)?;
     let commit = writer.last_commit();
     drop(writer);
     reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
+}
+
+/// Makes the change, with the reply as the result for a client that repeats it.
+fn carry_out(
+    writer: &mut Writer<'_>,
+    action: Action,
+    target: (&Namespace, Option<Arc<Collection>>, Option<ParsedUpdate>),
+    reply: &Document,
+) -> Result<(), CommandError> {
+    match (action, target) {
+        (Action::Remove(found), (_, Some(collection), _)) => {
+            writer.enter_statement(0, reply.clone());
+            writer.remove(&collection, found.record, &found.document)
+        }
+        (Action::Store(found, after), (_, Some(mut collection), Some(update))) => {
+            writer.enter_statement(0, reply.clone());
+            update.store(writer, &mut collection, &found, &after)
+        }
+        (Action::Insert(document), (namespace, _, Some(update))) => {
+            writer.collection_or_create(namespace)?;
+            writer.enter_statement(0, reply.clone());
+            update.insert(writer, namespace, &document)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_combination(
@@ -171,6 +168,24 @@ fn first(
         ..Selection::new(Arc::clone(collection), writer.view().clone(), matcher, interrupt)
     };
     selection.run()?.next().transpose()
+}
+
+fn nothing(is_update: bool) -> Modification {
+    let mut last_error = doc! { "n": 0 };
+    if is_update {
+        last_error.insert("updatedExisting", false);
+    }
+    Modification { action: Action::Nothing, last_error, value: None, array_index: None }
+}
+
+fn insertion(document: Document, new: bool) -> Modification {
+    let id = document.get("_id").cloned().unwrap_or(Bson::Null);
+    Modification {
+        last_error: doc! { "n": 1, "updatedExisting": false, "upserted": id },
+        value: new.then(|| document.clone()),
+        array_index: None,
+        action: Action::Insert(document),
+    }
 }
 
 fn removal(found: Found) -> Result<Modification, CommandError> {

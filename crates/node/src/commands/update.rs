@@ -176,43 +176,7 @@ fn update_statement(
 ) -> Result<Updated, CommandError> {
     let Target { namespace, command, place } = *target;
     let fields = Fields::new(statement, "update.updates");
-    check_collation(&fields)?;
-    if fields.has("sort") {
-        // Comes with wire version 25; clients decide by the error.
-        return Err(CommandError::new(
-            ErrorCode::UNKNOWN_FIELD,
-            "BSON field 'update.updates.sort' is an unknown field.",
-        ));
-    }
-    let missing = |name: &str| {
-        CommandError::new(
-            ErrorCode::MISSING_FIELD,
-            format!("BSON field 'update.updates.{name}' is missing but a required field"),
-        )
-    };
-    let query = fields.document("q")?.ok_or_else(|| missing("q"))?;
-    let change = fields.raw("u").ok_or_else(|| missing("u"))?;
-    let compiler = command_compiler(request, command)?;
-    let filters = fields.documents("arrayFilters")?.unwrap_or_default();
-    let parsed = ParsedUpdate {
-        matcher: Arc::new(Matcher::parse_with(query, &compiler)?),
-        update: Update::parse_with(change, &filters, &compiler)?,
-        context: update_context(writer),
-        bypass_validation: command.flag("bypassDocumentValidation")?,
-    };
-    let multi = fields.flag("multi")?;
-    if multi && request.retryable.is_some() {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "Cannot use (or request) retryable writes with multi=true",
-        ));
-    }
-    if multi && parsed.update.is_replacement() {
-        return Err(CommandError::new(
-            ErrorCode::FAILED_TO_PARSE,
-            "multi update is not supported for replacement-style update",
-        ));
-    }
+    let (parsed, multi) = parse_statement(request, writer, command, &fields)?;
     let mut updated = Updated::default();
     if let Some(mut collection) = writer.collection(namespace) {
         if collection.view.is_some() {
@@ -249,4 +213,51 @@ fn update_statement(
         parsed.insert(writer, namespace, &document)?;
     }
     Ok(updated)
+}
+
+/// Reads a statement. Returns the update, and whether it is for all documents that match.
+fn parse_statement(
+    request: &Request<'_>,
+    writer: &mut Writer<'_>,
+    command: &Fields<'_>,
+    fields: &Fields<'_>,
+) -> Result<(ParsedUpdate, bool), CommandError> {
+    check_collation(fields)?;
+    if fields.has("sort") {
+        // Comes with wire version 25; clients decide by the error.
+        return Err(CommandError::new(
+            ErrorCode::UNKNOWN_FIELD,
+            "BSON field 'update.updates.sort' is an unknown field.",
+        ));
+    }
+    let missing = |name: &str| {
+        CommandError::new(
+            ErrorCode::MISSING_FIELD,
+            format!("BSON field 'update.updates.{name}' is missing but a required field"),
+        )
+    };
+    let query = fields.document("q")?.ok_or_else(|| missing("q"))?;
+    let change = fields.raw("u").ok_or_else(|| missing("u"))?;
+    let compiler = command_compiler(request, command)?;
+    let filters = fields.documents("arrayFilters")?.unwrap_or_default();
+    let parsed = ParsedUpdate {
+        matcher: Arc::new(Matcher::parse_with(query, &compiler)?),
+        update: Update::parse_with(change, &filters, &compiler)?,
+        context: update_context(writer),
+        bypass_validation: command.flag("bypassDocumentValidation")?,
+    };
+    let multi = fields.flag("multi")?;
+    if multi && request.retryable.is_some() {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "Cannot use (or request) retryable writes with multi=true",
+        ));
+    }
+    if multi && parsed.update.is_replacement() {
+        return Err(CommandError::new(
+            ErrorCode::FAILED_TO_PARSE,
+            "multi update is not supported for replacement-style update",
+        ));
+    }
+    Ok((parsed, multi))
 }

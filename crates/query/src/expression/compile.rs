@@ -59,6 +59,8 @@ mod tests {
 
     use super::*;
     use crate::matcher::Matcher;
+    use crate::projection::Projection;
+    use crate::update::{Update, UpdateContext};
 
     #[test]
     fn queries_use_expressions_and_variables() {
@@ -71,5 +73,29 @@ mod tests {
         assert!(matcher.matches(&raw).unwrap());
         let unknown = doc! { "$expr": { "$gte": ["$a", "$$most"] } };
         assert_eq!(Matcher::parse_with(&unknown, &compiler).unwrap_err().code().0, 17276);
+    }
+
+    #[test]
+    fn projections_compute() {
+        let compiler = Compiler::new(Variables::new(0).with_variable("tax", bson!(2)));
+        let spec = doc! { "_id": 0, "total": { "$multiply": ["$price", "$$tax"] } };
+        let projection = Projection::parse_aggregate(&spec, &compiler).unwrap();
+        let found = projection.apply(&doc! { "_id": 1, "price": 5 }, None).unwrap();
+        assert_eq!(found, doc! { "total": 10 });
+    }
+
+    #[test]
+    fn updates_run_pipelines() {
+        let now = bson::DateTime::from_millis(77);
+        let compiler = Compiler::new(Variables::new(0).with_now(now));
+        let stages = bson!([
+            { "$set": { "n": { "$add": ["$n", 1] }, "at": "$$NOW", "gone": "$$REMOVE" } },
+            { "$unset": "old" },
+        ]);
+        let update = Update::parse_with(&stages, &[], &compiler).unwrap();
+        let context = UpdateContext::new(now, bson::Timestamp { time: 1, increment: 1 });
+        let before = doc! { "_id": 1, "n": 1, "gone": 1, "old": 1 };
+        let after = update.apply(&before, &context).unwrap();
+        assert_eq!(after, Some(doc! { "_id": 1, "n": 2, "at": now }));
     }
 }

@@ -199,6 +199,7 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
     let mut mapped = Vec::with_capacity(elements.len());
     let mut budget = Budget::default();
     for element in elements {
+        frame.variables.step()?;
         let scope = Scope {
             first_slot: slot,
             values: vec![Operand::borrowed(element)],
@@ -238,6 +239,7 @@ fn filter<'a>(
         if kept.len() >= limit {
             break;
         }
+        frame.variables.step()?;
         let scope = Scope {
             first_slot: slot,
             values: vec![Operand::borrowed(element)],
@@ -288,6 +290,7 @@ fn reduce<'a>(
     };
     let mut value = initial.evaluate(frame)?.into_static();
     for element in elements {
+        frame.variables.step()?;
         let values = vec![value, Operand::borrowed(element)];
         let scope = Scope { first_slot, values, parent: frame.scope };
         let next = body.evaluate(Frame { scope: Some(&scope), ..frame })?.into_static();

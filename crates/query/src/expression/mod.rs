@@ -17,11 +17,13 @@
 
 mod bounds;
 mod compile;
+mod depend;
 mod evaluate;
 mod node;
 mod operand;
 pub(crate) mod operators;
 mod parse;
+mod parse_special;
 mod path;
 mod variables;
 
@@ -32,10 +34,11 @@ use bson::{Bson, Document};
 
 pub use self::compile::Compiler;
 pub use self::parse::ParseContext;
-pub use self::variables::Variables;
+pub use self::variables::{Interrupt, Variables};
 pub use crate::error::QueryError as ExpressionError;
 
 pub(crate) use self::bounds::{approximate_size, approximate_value_size};
+pub(crate) use self::depend::Dependencies;
 use self::node::Node;
 pub(crate) use self::operand::{Operand, is_true};
 pub(crate) use self::parse::check_variable_name;

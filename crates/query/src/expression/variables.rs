@@ -20,6 +20,24 @@ pub struct Variables {
     /// `None` is a variable that is defined and missing.
     user: BTreeMap<String, Option<Bson>>,
     random: Arc<SplitMix>,
+    interrupt: Option<Arc<dyn Interrupt>>,
+    steps: Arc<AtomicU64>,
+}
+
+/// How many steps of loops pass between two questions to [`Interrupt`].
+const STEPS_BETWEEN_CHECKS: u64 = 1024;
+
+/// Tells whether the operation should end: its time is up, or someone killed it.
+///
+/// Asked inside loops over arrays, where one document can keep an expression busy for long; between
+/// documents it is for whoever supplies them to ask.
+pub trait Interrupt: std::fmt::Debug + Send + Sync {
+    /// Goes on, or says why not.
+    ///
+    /// # Errors
+    ///
+    /// The error that ends the operation.
+    fn check(&self) -> Result<(), ExpressionError>;
 }
 
 impl Variables {
@@ -40,6 +58,22 @@ impl Variables {
     pub fn with_cluster_time(mut self, cluster_time: Timestamp) -> Self {
         self.cluster_time = Some(cluster_time);
         self
+    }
+
+    /// The same with someone to ask whether to go on.
+    #[must_use]
+    pub fn with_interrupt(mut self, interrupt: Arc<dyn Interrupt>) -> Self {
+        self.interrupt = Some(interrupt);
+        self
+    }
+
+    /// Counts a step of a loop, and asks from time to time whether to go on.
+    pub(crate) fn step(&self) -> Result<(), ExpressionError> {
+        let Some(interrupt) = &self.interrupt else { return Ok(()) };
+        if self.steps.fetch_add(1, Ordering::Relaxed).is_multiple_of(STEPS_BETWEEN_CHECKS) {
+            interrupt.check()?;
+        }
+        Ok(())
     }
 
     /// The same with a variable of the caller's, from the `let` of a command or of a `$lookup`.

@@ -6,7 +6,7 @@
 use bson::Bson;
 
 use crate::error::QueryError;
-use crate::value::{Number, ValueRef, type_name_of};
+use crate::value::{Number, ValueRef};
 
 /// The highest position that a list may name.
 const MAX_POSITION: i64 = i32::MAX as i64;
@@ -14,34 +14,39 @@ const MAX_POSITION: i64 = i32::MAX as i64;
 /// A bit test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BitTest {
-    positions: Vec<u32>,
+    mask: Mask,
     want_set: bool,
     all: bool,
 }
 
+/// Which bits are tested. A binary argument can name millions of them, so it stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Mask {
+    Positions(Vec<u32>),
+    Bytes(Vec<u8>),
+}
+
 impl BitTest {
     /// Parses the argument of one of the four operators.
-    pub(crate) fn parse(operator: &str, argument: &Bson) -> Result<Self, QueryError> {
+    pub(crate) fn parse(field: &str, operator: &str, argument: &Bson) -> Result<Self, QueryError> {
         let (want_set, all) = match operator {
             "$bitsAllSet" => (true, true),
             "$bitsAnySet" => (true, false),
             "$bitsAllClear" => (false, true),
             _ => (false, false),
         };
-        let positions = match argument {
-            Bson::Array(items) => {
-                items.iter().map(|item| position(operator, item)).collect::<Result<_, _>>()?
-            }
-            Bson::Binary(binary) => (0..binary.bytes.len() * 8)
-                .filter(|bit| binary.bytes[bit / 8] >> (bit % 8) & 1 == 1)
-                .map(|bit| bit as u32)
-                .collect(),
-            number => {
-                let mask = mask(operator, number)?;
-                (0..64).filter(|bit| mask >> bit & 1 == 1).collect()
-            }
+        let mask = match argument {
+            Bson::Array(items) => Mask::Positions(
+                items
+                    .iter()
+                    .enumerate()
+                    .map(|(index, item)| position(index, item))
+                    .collect::<Result<_, _>>()?,
+            ),
+            Bson::Binary(binary) => Mask::Bytes(binary.bytes.clone()),
+            number => Mask::Bytes(mask(field, operator, number)?.to_le_bytes().to_vec()),
         };
-        Ok(Self { positions, want_set, all })
+        Ok(Self { mask, want_set, all })
     }
 
     /// Whether the bits of a value pass the test.
@@ -58,30 +63,42 @@ impl BitTest {
     }
 
     fn passes(&self, is_set: impl Fn(u32) -> bool) -> bool {
-        let mut wanted = self.positions.iter().map(|&bit| is_set(bit) == self.want_set);
-        if self.all { wanted.all(|good| good) } else { wanted.any(|good| good) }
+        let good = |bit: u32| is_set(bit) == self.want_set;
+        match &self.mask {
+            Mask::Positions(positions) => self.judge(positions.iter().map(|&bit| good(bit))),
+            Mask::Bytes(bytes) => {
+                let bits = bytes.iter().enumerate().flat_map(|(place, byte)| {
+                    (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| place * 8 + bit)
+                });
+                self.judge(bits.map(|bit| good(bit as u32)))
+            }
+        }
+    }
+
+    fn judge(&self, mut results: impl Iterator<Item = bool>) -> bool {
+        if self.all { results.all(|good| good) } else { results.any(|good| good) }
     }
 }
 
-fn position(operator: &str, item: &Bson) -> Result<u32, QueryError> {
-    let number = Number::from_value(item).and_then(Number::to_i64_exact).ok_or_else(|| {
-        QueryError::failed_to_parse(format!(
-            "bit positions in {operator} must be an integer but got: {item}"
-        ))
-    })?;
-    if !(0..=MAX_POSITION).contains(&number) {
-        return Err(QueryError::failed_to_parse(format!(
-            "bit positions in {operator} must be >= 0 and fit 32 bits but got: {number}"
-        )));
+fn position(index: usize, item: &Bson) -> Result<u32, QueryError> {
+    let refused = |reason: &str| {
+        QueryError::bad_value(format!("Failed to parse bit position. {reason} {index}: {item}"))
+    };
+    let number = Number::from_value(item).ok_or_else(|| refused("Expected a number in:"))?;
+    let number = number.to_i64_exact().ok_or_else(|| refused("Expected an integer:"))?;
+    if number < 0 {
+        return Err(refused("Expected a non-negative number in:"));
     }
-    Ok(number as u32)
+    u32::try_from(number)
+        .ok()
+        .filter(|number| i64::from(*number) <= MAX_POSITION)
+        .ok_or_else(|| refused("Cannot be represented as a 32-bit signed integer:"))
 }
 
-fn mask(operator: &str, argument: &Bson) -> Result<i64, QueryError> {
+fn mask(field: &str, operator: &str, argument: &Bson) -> Result<i64, QueryError> {
     let Some(number) = Number::from_value(argument) else {
         return Err(QueryError::bad_value(format!(
-            "{operator} takes an Array, a number, or a BinData but received: {}",
-            type_name_of(argument)
+            "{field} takes an Array, a number, or a BinData but received: {operator}: {argument}"
         )));
     };
     let mask = number.to_i64_exact().ok_or_else(|| {

@@ -12,6 +12,7 @@ use bson::spec::BinarySubtype;
 use bson::{Bson, Document, Timestamp, oid::ObjectId};
 
 use super::{Comparison, Condition, Matcher, Node, Predicate, RegexMatcher};
+use crate::value::path::parse_index;
 use crate::value::{Number, TypeBracket, ValueRef, compare};
 
 /// A range in the total order of BSON values.
@@ -138,25 +139,29 @@ impl Bounds {
     }
 
     fn intersect(&self, other: &Self) -> Self {
+        // Both sides are sorted, so whichever interval ends first meets nothing further.
         let mut intervals = Vec::new();
-        for left in &self.intervals {
-            for right in &other.intervals {
-                intervals.push(left.intersect(right));
+        let (mut left, mut right) = (self.intervals.iter(), other.intervals.iter());
+        let (mut next_left, mut next_right) = (left.next(), right.next());
+        while let (Some(a), Some(b)) = (next_left, next_right) {
+            intervals.push(a.intersect(b));
+            if compare_upper(&a.upper, &b.upper).is_le() {
+                next_left = left.next();
+            } else {
+                next_right = right.next();
             }
         }
         Self::new(intervals)
     }
 
-    fn union(self, other: Self) -> Self {
-        let mut intervals = self.intervals;
-        intervals.extend(other.intervals);
-        Self::new(intervals)
-    }
-
     fn is_within(&self, other: &Self) -> bool {
-        self.intervals
-            .iter()
-            .all(|interval| other.intervals.iter().any(|outer| interval.is_within(outer)))
+        self.intervals.iter().all(|interval| {
+            // Only the last interval that starts no later can hold this one.
+            let after = other
+                .intervals
+                .partition_point(|outer| compare_lower(&outer.lower, &interval.lower).is_le());
+            after.checked_sub(1).is_some_and(|found| interval.is_within(&other.intervals[found]))
+        })
     }
 
     /// A rough order of how much is left to scan: points before ranges, few before many.
@@ -180,7 +185,9 @@ impl Matcher {
     /// The bounds that the query puts on a path, or `None` if it puts none. Pass `multikey` as true
     /// when any document of the index has an array on that path.
     pub fn bounds(&self, path: &str, multikey: bool) -> Option<Bounds> {
-        node_bounds(self.root(), path, multikey)
+        // A number may be a position and a field name at once, so a query sees several values
+        // through it even where the index has one key.
+        node_bounds(self.root(), path, multikey || is_numbered(path))
     }
 
     /// The bounds for the fields of a compound index, in its order. In a multikey index two fields
@@ -192,7 +199,7 @@ impl Matcher {
         paths
             .iter()
             .map(|path| {
-                if multikey && bounded_heads.contains(&head(path)) {
+                if (multikey || is_numbered(path)) && bounded_heads.contains(&head(path)) {
                     return None;
                 }
                 let bounds = self.bounds(path, multikey)?;
@@ -246,6 +253,11 @@ impl Matcher {
     }
 }
 
+/// Whether a part of the path is a number.
+fn is_numbered(path: &str) -> bool {
+    path.split('.').any(|part| parse_index(part).is_some())
+}
+
 /// Values whose bounds are wider than what they match.
 fn is_special(value: &Bson) -> bool {
     matches!(value, Bson::Null | Bson::Undefined | Bson::Array(_) | Bson::MinKey | Bson::MaxKey)
@@ -283,13 +295,18 @@ fn node_bounds(node: &Node, path: &str, multikey: bool) -> Option<Bounds> {
         Node::And(children) => {
             combine(children.iter().map(|child| node_bounds(child, path, multikey)), multikey)
         }
-        Node::Or(children) => children
-            .iter()
-            .map(|child| node_bounds(child, path, multikey))
-            .reduce(|all, next| Some(all?.union(next?)))
-            .flatten(),
+        Node::Or(children) => {
+            let mut intervals = Vec::new();
+            for child in children {
+                intervals.extend(node_bounds(child, path, multikey)?.intervals);
+            }
+            Some(Bounds::new(intervals))
+        }
+        // Through `a.0` a query also looks for a field 0 in every element and finds it missing,
+        // while the index holds the first element: null is then no bound.
         Node::Field { path: own, condition } if own.as_str() == path => {
             condition_bounds(condition, multikey)
+                .filter(|bounds| !(is_numbered(path) && bounds.may_match_missing()))
         }
         Node::Field { path: own, condition } => {
             let inner = path.strip_prefix(own.as_str())?.strip_prefix('.')?;

@@ -8,6 +8,7 @@
 mod bits;
 mod bounds;
 mod parse;
+mod pcre;
 mod predicate;
 mod regex;
 mod schema;
@@ -93,6 +94,12 @@ impl Matcher {
         Ok(matched.then_some(details))
     }
 
+    /// Every path that the query looks at, or `None` if an expression or a schema may look at any.
+    pub fn referenced_paths(&self) -> Option<Vec<&Path>> {
+        let mut paths = Vec::new();
+        self.root.collect_paths(&mut paths).then_some(paths)
+    }
+
     pub(crate) fn root(&self) -> &Node {
         &self.root
     }
@@ -122,6 +129,20 @@ impl ValueMatcher {
 }
 
 impl Node {
+    fn collect_paths<'a>(&'a self, paths: &mut Vec<&'a Path>) -> bool {
+        match self {
+            Self::And(children) | Self::Or(children) | Self::Nor(children) => {
+                children.iter().all(|child| child.collect_paths(paths))
+            }
+            Self::Field { path, .. } => {
+                paths.push(path);
+                true
+            }
+            Self::Expr(_) | Self::Schema(_) => false,
+            Self::Constant(_) => true,
+        }
+    }
+
     pub(crate) fn matches(
         &self,
         document: DocumentRef<'_>,

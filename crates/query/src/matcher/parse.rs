@@ -3,6 +3,8 @@
 //! Owns the grammar and its refusals; codes and wording follow the server where clients look at
 //! them. Recursion is bounded by `MAX_QUERY_DEPTH`.
 
+use std::cell::Cell;
+
 use bson::{Bson, Document};
 
 use super::bits::BitTest;
@@ -13,6 +15,9 @@ use crate::evaluate::ExpressionCompiler;
 use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
 
 type Parsed<T> = Result<T, QueryError>;
+
+/// The most regular expressions in one query: each takes memory of its own.
+const MAX_REGEXES: usize = 1_000;
 
 const GEO_OPERATORS: [&str; 10] = [
     "$geoWithin",
@@ -29,7 +34,7 @@ const GEO_OPERATORS: [&str; 10] = [
 
 /// Parses a whole query.
 pub(super) fn parse_query(query: &Document, compiler: &dyn ExpressionCompiler) -> Parsed<Node> {
-    Parser { compiler, inside_elem_match: false }.query(query, 0)
+    Parser { compiler, inside_elem_match: false, field: "", regexes: &Cell::new(0) }.query(query, 0)
 }
 
 /// Parses what may stand to the right of a field name.
@@ -37,7 +42,8 @@ pub(super) fn parse_condition(
     value: &Bson,
     compiler: &dyn ExpressionCompiler,
 ) -> Parsed<Condition> {
-    Parser { compiler, inside_elem_match: true }.field_value(value, 0)
+    Parser { compiler, inside_elem_match: true, field: "", regexes: &Cell::new(0) }
+        .field_value(value, 0)
 }
 
 /// Whether a document holds operators instead of being a value: its first key starts with `$` and
@@ -53,6 +59,10 @@ pub(crate) fn is_operator_document(document: &Document) -> bool {
 struct Parser<'a> {
     compiler: &'a dyn ExpressionCompiler,
     inside_elem_match: bool,
+    /// The path that operators belong to, for messages.
+    field: &'a str,
+    /// How many patterns were compiled so far.
+    regexes: &'a Cell<usize>,
 }
 
 impl Parser<'_> {
@@ -74,7 +84,7 @@ impl Parser<'_> {
     }
 
     fn field(self, key: &str, value: &Bson, depth: usize) -> Parsed<Node> {
-        let condition = self.field_value(value, depth)?;
+        let condition = Parser { field: key, ..self }.field_value(value, depth)?;
         Ok(Node::Field { path: Path::parse(key)?, condition })
     }
 
@@ -143,13 +153,15 @@ impl Parser<'_> {
         if branches.is_empty() {
             return Err(QueryError::bad_value("$and/$or/$nor must be a nonempty array"));
         }
-        branches
-            .iter()
-            .map(|branch| match branch {
-                Bson::Document(query) => self.query(query, depth + 1),
-                _ => Err(QueryError::bad_value("$or/$and/$nor entries need to be full objects")),
-            })
-            .collect()
+        // Loops instead of iterator chains: each adaptor would be a frame per level.
+        let mut nodes = Vec::with_capacity(branches.len());
+        for branch in branches {
+            let Bson::Document(query) = branch else {
+                return Err(QueryError::bad_value("$or/$and/$nor entries need to be full objects"));
+            };
+            nodes.push(self.query(query, depth + 1)?);
+        }
+        Ok(nodes)
     }
 
     /// The right side of a field: a document of operators, a regular expression, or a value.
@@ -159,11 +171,21 @@ impl Parser<'_> {
                 self.operators(operators, depth + 1)
             }
             Bson::RegularExpression(regex) => {
-                let matcher = RegexMatcher::new(regex.pattern.as_str(), regex.options.as_str())?;
+                let matcher = self.compile(regex.pattern.as_str(), regex.options.as_str())?;
                 Ok(Condition::Leaf(Predicate::Regex(matcher)))
             }
             value => equality(value),
         }
+    }
+
+    fn compile(self, pattern: &str, options: &str) -> Parsed<RegexMatcher> {
+        self.regexes.set(self.regexes.get() + 1);
+        if self.regexes.get() > MAX_REGEXES {
+            return Err(QueryError::bad_value(format!(
+                "a query may have at most {MAX_REGEXES} regular expressions; combine them with '|'"
+            )));
+        }
+        RegexMatcher::new(pattern, options)
     }
 
     fn operators(self, operators: &Document, depth: usize) -> Parsed<Condition> {
@@ -191,7 +213,7 @@ impl Parser<'_> {
             "$not" => self.not(argument, depth).map(Some),
             "$all" => self.all(argument, depth).map(Some),
             "$elemMatch" => self.elem_match(argument, depth).map(Some),
-            _ => leaf_operator(siblings, operator, argument),
+            _ => leaf_operator(self, siblings, operator, argument),
         }
     }
 
@@ -261,6 +283,7 @@ impl Parser<'_> {
 }
 
 fn leaf_operator(
+    parser: Parser<'_>,
     siblings: &Document,
     operator: &str,
     argument: &Bson,
@@ -274,29 +297,24 @@ fn leaf_operator(
             }
             other => negated(equality(other)?),
         },
-        "$gt" => inequality(Greater, argument)?,
-        "$gte" => inequality(GreaterOrEqual, argument)?,
-        "$lt" => inequality(Less, argument)?,
-        "$lte" => inequality(LessOrEqual, argument)?,
-        "$in" => in_list(operator, argument)?,
-        "$nin" => negated(in_list(operator, argument)?),
+        "$gt" => inequality(parser, Greater, argument)?,
+        "$gte" => inequality(parser, GreaterOrEqual, argument)?,
+        "$lt" => inequality(parser, Less, argument)?,
+        "$lte" => inequality(parser, LessOrEqual, argument)?,
+        "$in" => in_list(parser, operator, argument)?,
+        "$nin" => negated(in_list(parser, operator, argument)?),
         "$exists" if is_truthy(argument) => Condition::Leaf(Predicate::Exists),
         "$exists" => negated(Condition::Leaf(Predicate::Exists)),
         "$type" => Condition::Leaf(Predicate::Type(TypeSet::parse(argument)?)),
-        "$regex" => regex(argument, siblings.get("$options"))?,
+        "$regex" => regex(parser, argument, siblings.get("$options"))?,
         "$options" if siblings.contains_key("$regex") => return Ok(None),
         "$options" => return Err(QueryError::bad_value("$options needs a $regex")),
         "$mod" => modulo(argument)?,
         "$size" => size(argument)?,
         "$bitsAllSet" | "$bitsAnySet" | "$bitsAllClear" | "$bitsAnyClear" => {
-            Condition::Leaf(Predicate::Bits(BitTest::parse(operator, argument)?))
+            Condition::Leaf(Predicate::Bits(BitTest::parse(parser.field, operator, argument)?))
         }
         "$comment" => return Ok(None),
-        "$jsonSchema" | "$expr" | "$where" | "$text" => {
-            return Err(QueryError::bad_value(format!(
-                "{operator} must stand at the top level of the query"
-            )));
-        }
         operator if GEO_OPERATORS.contains(&operator) => return Err(geo_refused(operator)),
         unknown => {
             return Err(QueryError::bad_value(format!("unknown operator: {unknown}")));
@@ -330,17 +348,18 @@ fn equality(value: &Bson) -> Parsed<Condition> {
     }
 }
 
-fn inequality(comparison: Comparison, value: &Bson) -> Parsed<Condition> {
+fn inequality(parser: Parser<'_>, comparison: Comparison, value: &Bson) -> Parsed<Condition> {
     match value {
         Bson::Undefined => Err(QueryError::bad_value("cannot compare to undefined")),
-        Bson::RegularExpression(_) => {
-            Err(QueryError::bad_value("Can't have RegEx as arg to predicate over field"))
-        }
+        Bson::RegularExpression(_) => Err(QueryError::bad_value(format!(
+            "Can't have RegEx as arg to predicate over field '{}'.",
+            parser.field
+        ))),
         value => Ok(Condition::Leaf(Predicate::Compare(comparison, value.clone()))),
     }
 }
 
-fn in_list(operator: &str, argument: &Bson) -> Parsed<Condition> {
+fn in_list(parser: Parser<'_>, operator: &str, argument: &Bson) -> Parsed<Condition> {
     let Bson::Array(items) = argument else {
         return Err(QueryError::bad_value(format!("{operator} needs an array")));
     };
@@ -357,7 +376,7 @@ fn in_list(operator: &str, argument: &Bson) -> Parsed<Condition> {
                 ));
             }
             Bson::RegularExpression(regex) => {
-                regexes.push(RegexMatcher::new(regex.pattern.as_str(), regex.options.as_str())?)
+                regexes.push(parser.compile(regex.pattern.as_str(), regex.options.as_str())?)
             }
             value => values.push(value.clone()),
         }
@@ -365,20 +384,20 @@ fn in_list(operator: &str, argument: &Bson) -> Parsed<Condition> {
     Ok(Condition::Leaf(Predicate::In(InList::new(values, regexes))))
 }
 
-fn regex(pattern: &Bson, options: Option<&Bson>) -> Parsed<Condition> {
+fn regex(parser: Parser<'_>, pattern: &Bson, options: Option<&Bson>) -> Parsed<Condition> {
     let options = match options {
         None => None,
         Some(Bson::String(options)) => Some(options.as_str()),
         Some(_) => return Err(QueryError::bad_value("$options has to be a string")),
     };
     let matcher = match pattern {
-        Bson::String(pattern) => RegexMatcher::new(pattern, options.unwrap_or(""))?,
+        Bson::String(pattern) => parser.compile(pattern, options.unwrap_or(""))?,
         Bson::RegularExpression(regex) => {
             let own = regex.options.as_str();
             if !own.is_empty() && options.is_some() {
                 return Err(QueryError::location(51075, "options set in both $regex and $options"));
             }
-            RegexMatcher::new(regex.pattern.as_str(), options.unwrap_or(own))?
+            parser.compile(regex.pattern.as_str(), options.unwrap_or(own))?
         }
         _ => return Err(QueryError::bad_value("$regex has to be a string")),
     };

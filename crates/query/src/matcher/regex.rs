@@ -1,6 +1,6 @@
 //! Regular expressions in queries.
 //!
-//! The server speaks PCRE; `fancy-regex` gives look-around and back-references with a bound on
+//! The server speaks PCRE, and `pcre` rewrites its dialect; `fancy-regex` gives look-around and back-references with a bound on
 //! backtracking, and hands everything else to an engine that runs in linear time. A pattern that
 //! exhausts the bound counts as no match.
 
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fancy_regex::{Regex, RegexBuilder};
 
+use super::pcre::translate;
 use crate::error::QueryError;
 use crate::value::ValueRef;
 
@@ -16,7 +17,7 @@ const MAX_PATTERN_LENGTH: usize = 32_764;
 /// How many backtracking steps one match may take.
 const MAX_BACKTRACKS: usize = 1_000_000;
 /// The memory, in bytes, that one compiled pattern may take.
-const MAX_COMPILED_SIZE: usize = 4 * 1024 * 1024;
+const MAX_COMPILED_SIZE: usize = 2 * 1024 * 1024;
 /// Hints to PCRE about the encoding, which is always UTF-8 here.
 const ENCODING_VERBS: [&str; 4] = ["(*UTF8)", "(*UTF)", "(*UCP)", "(*UTF-8)"];
 
@@ -25,6 +26,7 @@ const ENCODING_VERBS: [&str; 4] = ["(*UTF8)", "(*UTF)", "(*UCP)", "(*UTF-8)"];
 pub struct RegexMatcher {
     pattern: String,
     options: String,
+    dollar_before_newline: bool,
     compiled: Arc<Regex>,
 }
 
@@ -57,15 +59,19 @@ impl RegexMatcher {
         while let Some(rest) = ENCODING_VERBS.iter().find_map(|verb| body.strip_prefix(verb)) {
             body = rest;
         }
-        let source = if flags.is_empty() { body.to_owned() } else { format!("(?{flags}){body}") };
+        let body = translate(body, flags.contains('x'));
+        let source = if flags.is_empty() { body } else { format!("(?{flags}){body}") };
         let compiled = RegexBuilder::new(&source)
             .backtrack_limit(MAX_BACKTRACKS)
             .delegate_size_limit(MAX_COMPILED_SIZE)
             .build()
             .map_err(|error| invalid(&error.to_string()))?;
+        let mut sorted: Vec<char> = options.chars().collect();
+        sorted.sort_unstable();
         Ok(Self {
+            dollar_before_newline: pattern.contains('$') && !flags.contains('m'),
             pattern: pattern.to_owned(),
-            options: options.to_owned(),
+            options: sorted.into_iter().collect(),
             compiled: Arc::new(compiled),
         })
     }
@@ -84,7 +90,14 @@ impl RegexMatcher {
 
     /// Whether the pattern finds something in the text.
     pub fn is_match(&self, text: &str) -> bool {
-        self.compiled.is_match(text).unwrap_or(false)
+        if self.compiled.is_match(text).unwrap_or(false) {
+            return true;
+        }
+        // In PCRE `$` also matches before a newline that ends the text.
+        self.dollar_before_newline
+            && text
+                .strip_suffix('\n')
+                .is_some_and(|text| self.compiled.is_match(text).unwrap_or(false))
     }
 
     /// The literal text that every match starts with, when the pattern is `^literal…` without
@@ -149,6 +162,22 @@ mod tests {
         assert_eq!(code("a\0", ""), 51109);
         assert_eq!(code(&"a".repeat(40_000), ""), 51091);
         assert_eq!(code("((a{1000}){1000}){1000}", ""), 51091);
+    }
+
+    #[test]
+    fn hostile_patterns_are_refused_or_read_but_never_overflow() {
+        let parentheses = format!("{}a{}", "(".repeat(10_000), ")".repeat(10_000));
+        let groups = format!("{}a{}", "(?:".repeat(8_000), ")".repeat(8_000));
+        let looks = format!("{}a{}", "(?=".repeat(8_000), ")".repeat(8_000));
+        let stars = format!("a{}", "*".repeat(10_000));
+        let brackets = "[".repeat(30_000);
+        let branches = "a|".repeat(16_000);
+        let escapes = r"\Q".repeat(10_000);
+        for pattern in [parentheses, groups, looks, stars, brackets, branches, escapes] {
+            if let Ok(regex) = RegexMatcher::new(&pattern, "") {
+                let _ = regex.is_match("aaaa");
+            }
+        }
     }
 
     #[test]

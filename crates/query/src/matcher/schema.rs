@@ -3,7 +3,7 @@
 //! A keyword about one kind of value says nothing about other kinds: `minLength` accepts every
 //! number. Keywords that the server knows and refuses are refused here too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document};
 
@@ -50,7 +50,7 @@ enum Rule {
 
 #[derive(Debug, Clone, Default)]
 struct Properties {
-    named: Vec<(String, Schema)>,
+    named: BTreeMap<String, Schema>,
     patterns: Vec<(RegexMatcher, Schema)>,
     additional: Option<Box<Schema>>,
 }
@@ -68,16 +68,7 @@ impl Schema {
     }
 
     fn parse_at(schema: &Document, depth: usize) -> Parsed<Self> {
-        if depth > MAX_QUERY_DEPTH {
-            return Err(QueryError::bad_value(format!(
-                "$jsonSchema is nested beyond {MAX_QUERY_DEPTH} levels; flatten it"
-            )));
-        }
-        if schema.contains_key("type") && schema.contains_key("bsonType") {
-            return Err(QueryError::failed_to_parse(
-                "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'",
-            ));
-        }
+        check_schema(schema, depth)?;
         let mut rules = Vec::new();
         for (keyword, argument) in schema {
             if let Some(rule) = parse_keyword(schema, keyword, argument, depth)? {
@@ -138,7 +129,10 @@ impl Rule {
 
     fn holds_for_document(&self, document: DocumentRef<'_>) -> bool {
         match self {
-            Self::Required(fields) => fields.iter().all(|field| document.get(field).is_some()),
+            Self::Required(fields) => {
+                let present: BTreeSet<&str> = document.iter().map(|(name, _)| name).collect();
+                fields.iter().all(|field| present.contains(field.as_str()))
+            }
             Self::Properties(properties) => properties.hold(document),
             Self::MinProperties(least) => document.iter().count() >= *least,
             Self::MaxProperties(most) => document.iter().count() <= *most,
@@ -206,15 +200,11 @@ impl Rule {
 impl Properties {
     fn hold(&self, document: DocumentRef<'_>) -> bool {
         document.iter().all(|(name, value)| {
-            let mut known = false;
-            for (field, schema) in &self.named {
-                if field == name {
-                    known = true;
-                    if !schema.validates(value) {
-                        return false;
-                    }
-                }
+            let named = self.named.get(name);
+            if named.is_some_and(|schema| !schema.validates(value)) {
+                return false;
             }
+            let mut known = named.is_some();
             for (pattern, schema) in &self.patterns {
                 if pattern.is_match(name) {
                     known = true;
@@ -228,20 +218,45 @@ impl Properties {
     }
 }
 
+fn check_schema(schema: &Document, depth: usize) -> Parsed<()> {
+    if depth > MAX_QUERY_DEPTH {
+        return Err(QueryError::bad_value(format!(
+            "$jsonSchema is nested beyond {MAX_QUERY_DEPTH} levels; flatten it"
+        )));
+    }
+    if schema.contains_key("type") && schema.contains_key("bsonType") {
+        return Err(QueryError::failed_to_parse(
+            "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'",
+        ));
+    }
+    Ok(())
+}
+
+// As in `parse`, the functions on the recursive path stay small.
 fn parse_keyword(
     schema: &Document,
     keyword: &str,
     argument: &Bson,
     depth: usize,
 ) -> Parsed<Option<Rule>> {
+    match keyword {
+        "not" => Ok(Some(Rule::Not(Box::new(subschema(keyword, argument, depth)?)))),
+        "allOf" => Ok(Some(Rule::AllOf(schemas(keyword, argument, depth)?))),
+        "anyOf" => Ok(Some(Rule::AnyOf(schemas(keyword, argument, depth)?))),
+        "oneOf" => Ok(Some(Rule::OneOf(schemas(keyword, argument, depth)?))),
+        "items" => items(schema, argument, depth).map(Some),
+        "dependencies" => dependencies(argument, depth).map(Some),
+        _ => parse_leaf_keyword(schema, keyword, argument),
+    }
+}
+
+fn parse_leaf_keyword(schema: &Document, keyword: &str, argument: &Bson) -> Parsed<Option<Rule>> {
     Ok(Some(match keyword {
         "bsonType" => Rule::Type(parse_types(keyword, argument, TypeSet::from_alias)?),
         "type" => Rule::Type(parse_types(keyword, argument, json_type)?),
         "required" => Rule::Required(field_names(keyword, argument)?),
         "minProperties" => Rule::MinProperties(count(keyword, argument)?),
         "maxProperties" => Rule::MaxProperties(count(keyword, argument)?),
-        "dependencies" => Rule::Dependencies(dependencies(argument, depth)?),
-        "items" => items(schema, argument, depth)?,
         "minItems" => Rule::MinItems(count(keyword, argument)?),
         "maxItems" => Rule::MaxItems(count(keyword, argument)?),
         "uniqueItems" if boolean(keyword, argument)? => Rule::UniqueItems,
@@ -266,10 +281,6 @@ fn parse_keyword(
         "minLength" => Rule::MinLength(count(keyword, argument)?),
         "maxLength" => Rule::MaxLength(count(keyword, argument)?),
         "pattern" => Rule::Pattern(RegexMatcher::new(text(keyword, argument)?, "")?),
-        "allOf" => Rule::AllOf(schemas(keyword, argument, depth)?),
-        "anyOf" => Rule::AnyOf(schemas(keyword, argument, depth)?),
-        "oneOf" => Rule::OneOf(schemas(keyword, argument, depth)?),
-        "not" => Rule::Not(Box::new(subschema(keyword, argument, depth)?)),
         "title" | "description" => {
             text(keyword, argument)?;
             return Ok(None);
@@ -322,7 +333,7 @@ fn parse_properties(schema: &Document, depth: usize) -> Parsed<Properties> {
     let mut properties = Properties::default();
     if let Some(argument) = schema.get("properties") {
         for (field, inner) in document("properties", argument)? {
-            properties.named.push((field.clone(), subschema("properties", inner, depth)?));
+            properties.named.insert(field.clone(), subschema("properties", inner, depth)?);
         }
     }
     if let Some(argument) = schema.get("patternProperties") {
@@ -350,10 +361,10 @@ fn additional(keyword: &str, argument: &Bson, depth: usize) -> Parsed<Option<Box
 fn items(schema: &Document, argument: &Bson, depth: usize) -> Parsed<Rule> {
     match argument {
         Bson::Array(list) => {
-            let schemas = list
-                .iter()
-                .map(|inner| subschema("items", inner, depth))
-                .collect::<Parsed<Vec<_>>>()?;
+            let mut schemas = Vec::with_capacity(list.len());
+            for inner in list {
+                schemas.push(subschema("items", inner, depth)?);
+            }
             let rest = match schema.get("additionalItems") {
                 Some(argument) => additional("additionalItems", argument, depth)?,
                 None => None,
@@ -364,17 +375,16 @@ fn items(schema: &Document, argument: &Bson, depth: usize) -> Parsed<Rule> {
     }
 }
 
-fn dependencies(argument: &Bson, depth: usize) -> Parsed<Vec<(String, Dependency)>> {
-    document("dependencies", argument)?
-        .iter()
-        .map(|(field, inner)| {
-            let dependency = match inner {
-                Bson::Array(_) => Dependency::Fields(field_names("dependencies", inner)?),
-                inner => Dependency::Schema(subschema("dependencies", inner, depth)?),
-            };
-            Ok((field.clone(), dependency))
-        })
-        .collect()
+fn dependencies(argument: &Bson, depth: usize) -> Parsed<Rule> {
+    let mut dependencies = Vec::new();
+    for (field, inner) in document("dependencies", argument)? {
+        let dependency = match inner {
+            Bson::Array(_) => Dependency::Fields(field_names("dependencies", inner)?),
+            inner => Dependency::Schema(subschema("dependencies", inner, depth)?),
+        };
+        dependencies.push((field.clone(), dependency));
+    }
+    Ok(Rule::Dependencies(dependencies))
 }
 
 fn multiple_of(argument: &Bson) -> Parsed<Rule> {
@@ -400,10 +410,12 @@ fn exclusive(schema: &Document, keyword: &str, needs: &str) -> Parsed<bool> {
 }
 
 fn schemas(keyword: &str, argument: &Bson, depth: usize) -> Parsed<Vec<Schema>> {
-    nonempty_array(keyword, argument)?
-        .iter()
-        .map(|inner| subschema(keyword, inner, depth))
-        .collect()
+    let list = nonempty_array(keyword, argument)?;
+    let mut schemas = Vec::with_capacity(list.len());
+    for inner in list {
+        schemas.push(subschema(keyword, inner, depth)?);
+    }
+    Ok(schemas)
 }
 
 fn subschema(keyword: &str, argument: &Bson, depth: usize) -> Parsed<Schema> {

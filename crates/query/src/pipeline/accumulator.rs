@@ -9,7 +9,9 @@ use super::memory::Memory;
 use super::sort::parse_pattern;
 use crate::error::QueryError;
 use crate::expression::operators::accumulate::{Deviation, Sum, count};
-use crate::expression::{Expression, Frame, Operand, ParseContext, approximate_value_size, fail};
+use crate::expression::{
+    Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, fail,
+};
 use crate::sort::{SortKey, SortPattern};
 use crate::value::types::type_name_of;
 use crate::value::{GroupKey, compare};
@@ -203,6 +205,14 @@ impl Accumulator {
         Ok(Self { field, kind, input, n, sort })
     }
 
+    /// Counts what the accumulator reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        needed.expression(&self.input);
+        if let Some(sort) = &self.sort {
+            sort.fields().for_each(|(path, _)| needed.path(path.head()));
+        }
+    }
+
     /// The state before any document. `n` may depend on the group's `_id`, and on nothing else.
     pub(super) fn start(&self, id: &Bson, frame: Frame<'_>) -> Result<State, QueryError> {
         let mut root = Document::new();
@@ -298,6 +308,16 @@ impl Accumulator {
             (Kind::MinN | Kind::MaxN, value) if value.is_nullish() => return Ok(()),
             (_, value) => value.into_bson().unwrap_or(Bson::Null),
         };
+        let worse = |last: &Bson| {
+            let order = compare(&value, last);
+            if self.kind == Kind::MinN { order.is_ge() } else { order.is_le() }
+        };
+        if matches!(self.kind, Kind::MinN | Kind::MaxN)
+            && values.len() >= n
+            && values.last().is_some_and(worse)
+        {
+            return Ok(());
+        }
         memory.hold_value(&value)?;
         match self.kind {
             Kind::MinN | Kind::MaxN => {
@@ -312,10 +332,14 @@ impl Accumulator {
                     memory.release(approximate_value_size(&last));
                 }
             }
-            Kind::LastN if values.len() >= n => {
-                let first = values.remove(0);
-                memory.release(approximate_value_size(&first));
+            Kind::LastN => {
                 values.push(value);
+                // Twice as many as wanted are kept, so that making room is rare.
+                if values.len() >= n.saturating_mul(2) {
+                    for dropped in values.drain(..values.len() - n) {
+                        memory.release(approximate_value_size(&dropped));
+                    }
+                }
             }
             _ => values.push(value),
         }
@@ -357,6 +381,10 @@ impl Accumulator {
                 i32::try_from(counted).map_or(Bson::Int64(counted), Bson::Int32)
             }
             (State::One(kept), _) => kept.unwrap_or(Bson::Null),
+            (State::Many(values, n), Kind::LastN) => {
+                let surplus = values.len().saturating_sub(n);
+                Bson::Array(values.into_iter().skip(surplus).collect())
+            }
             (State::Set(_, values), _) | (State::Many(values, _), _) => Bson::Array(values),
             (State::Merged(merged), _) => Bson::Document(merged),
             (State::Sorted(mut entries, _), Kind::Top | Kind::Bottom) => {

@@ -11,7 +11,7 @@ use super::stage::{Stage, deferred};
 use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
-use crate::expression::{Expression, Frame, ParseContext, fail};
+use crate::expression::{Dependencies, Expression, Frame, ParseContext, fail};
 use crate::value::types::TypeBracket;
 use crate::value::types::type_name_of;
 use crate::value::{ValueRef, compare};
@@ -226,6 +226,12 @@ impl BucketAuto {
         };
         let accumulators = output("$bucketAuto", 40244, spec.get("output"), context)?;
         Ok(Self { by, buckets, accumulators })
+    }
+
+    /// Counts what the stage reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        needed.expression(&self.by);
+        self.accumulators.iter().for_each(|accumulator| accumulator.depend(needed));
     }
 
     fn run(&self, input: Documents, run: &Run) -> Result<Vec<Document>, QueryError> {

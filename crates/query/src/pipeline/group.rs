@@ -10,7 +10,7 @@ use super::memory::Memory;
 use super::stage::{Stage, deferred};
 use super::{Documents, Run};
 use crate::error::QueryError;
-use crate::expression::{Expression, Frame, ParseContext, fail};
+use crate::expression::{Dependencies, Expression, Frame, ParseContext, fail};
 use crate::value::{GroupKey, compare};
 
 /// What a group costs besides its key and values.
@@ -46,6 +46,16 @@ impl Group {
             .map(|(field, accumulator)| Accumulator::parse(field, accumulator, context))
             .collect::<Result<_, _>>()?;
         Ok(Self { by: By::Value(Expression::parse(id, context)?), accumulators })
+    }
+}
+
+impl Group {
+    /// Counts what the stage reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        match &self.by {
+            By::Value(value) | By::Bucket { value, .. } => needed.expression(value),
+        }
+        self.accumulators.iter().for_each(|accumulator| accumulator.depend(needed));
     }
 }
 

@@ -1,5 +1,10 @@
 //! `$lookup`: an array of documents of another collection in each document.
+//!
+//! Equality can be found in three ways: through an index, if the environment has one; through a
+//! table of the other collection, made once, if that fits into memory; by reading the other
+//! collection again for each document, if it does not.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
@@ -11,6 +16,7 @@ use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
 use crate::expression::{Expression, FieldPath, Variables};
 use crate::matcher::Matcher;
+use crate::value::{DocumentRef, GroupKey, LeafArrays, Path, ValueRef};
 
 /// A `$lookup` stage.
 #[derive(Clone, Debug)]
@@ -19,18 +25,96 @@ pub(super) struct Lookup {
     pub(super) from: Option<String>,
     pub(super) into: FieldPath,
     /// The field here and the field there that must be equal.
-    pub(super) equality: Option<(FieldPath, String)>,
+    pub(super) equality: Option<(FieldPath, Path)>,
     /// What the inner pipeline sees of the document.
     pub(super) variables: Vec<(String, Expression)>,
     pub(super) pipeline: Option<Pipeline>,
 }
 
+pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+    let (run, mut joiner) = (run.clone(), Joiner::Undecided);
+    Box::new(input.map(move |document| match &*stage {
+        Stage::Lookup(lookup) => lookup.apply(document?, &run, &mut joiner),
+        _ => document,
+    }))
+}
+
+/// How the documents of the other collection are found.
+enum Joiner {
+    Undecided,
+    /// By asking for them, each time.
+    Read,
+    Table(Table),
+}
+
+/// The other collection in memory, by the values of the field that must be equal.
+struct Table {
+    documents: Vec<Document>,
+    places: HashMap<GroupKey, Vec<usize>>,
+}
+
+impl Table {
+    /// Reads the collection; `None` if it does not fit.
+    fn read(from: &str, foreign: &Path, run: &Run) -> Result<Option<Self>, QueryError> {
+        let mut memory = Memory::new("$lookup", run.memory_limit);
+        let mut table = Self { documents: Vec::new(), places: HashMap::new() };
+        for document in run.environment.read(from, None)? {
+            let document = document?;
+            let keys = keys_of(&document, foreign);
+            let size: usize = keys.iter().map(GroupKey::size).sum();
+            if memory.hold_document(&document).is_err() || memory.hold(size).is_err() {
+                return Ok(None);
+            }
+            for key in keys {
+                table.places.entry(key).or_default().push(table.documents.len());
+            }
+            table.documents.push(document);
+        }
+        Ok(Some(table))
+    }
+
+    /// The documents that may match, in the order of the collection.
+    fn candidates(&self, value: &Bson) -> Vec<Document> {
+        let values = match value {
+            Bson::Array(elements) => elements.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        let found = values.iter().filter_map(|value| self.places.get(&key_of(value.into())));
+        let mut places: Vec<usize> = found.flatten().copied().collect();
+        places.sort_unstable();
+        places.dedup();
+        places.iter().filter_map(|place| self.documents.get(*place)).cloned().collect()
+    }
+}
+
+/// Null, undefined and missing are one to an equality.
+fn key_of(value: ValueRef<'_>) -> GroupKey {
+    if value.is_nullish() { GroupKey::of(&Bson::Null) } else { GroupKey::of(value) }
+}
+
+fn keys_of(document: &Document, path: &Path) -> Vec<GroupKey> {
+    let mut keys = Vec::new();
+    path.any(DocumentRef::from(document), LeafArrays::Elements, &mut |value, _| {
+        keys.push(key_of(value.unwrap_or(ValueRef::Null)));
+        false
+    });
+    // A path that sees nothing at all is as good as missing.
+    keys.push(key_of(ValueRef::Null));
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
 impl Lookup {
-    fn apply(&self, mut document: Document, run: &Run) -> Result<Document, QueryError> {
-        let found = self.find(&document, run)?;
+    fn apply(
+        &self,
+        mut document: Document,
+        run: &Run,
+        joiner: &mut Joiner,
+    ) -> Result<Document, QueryError> {
         let mut memory = Memory::new("$lookup", run.memory_limit);
         let mut elements = Vec::new();
-        for other in found {
+        for other in self.find(&document, run, joiner)? {
             let other = other?;
             memory.hold_document(&other)?;
             elements.push(Bson::Document(other));
@@ -39,24 +123,23 @@ impl Lookup {
         Ok(document)
     }
 
-    fn find(&self, document: &Document, run: &Run) -> Result<Documents, QueryError> {
-        let filter = self
-            .equality
-            .as_ref()
-            .map(|(local, foreign)| equal_to(local.follow_document(document).or_null(), foreign));
-        let mut others: Documents = match &self.from {
-            Some(from) => run.environment.read(from, filter.as_ref())?,
-            None => Box::new(std::iter::empty()),
+    fn find(
+        &self,
+        document: &Document,
+        run: &Run,
+        joiner: &mut Joiner,
+    ) -> Result<Documents, QueryError> {
+        let others = match (&self.equality, &self.from) {
+            (Some((local, foreign)), Some(from)) => {
+                let value = local.follow_document(document);
+                equal_documents(from, foreign, value.or_null(), run, joiner)?
+            }
+            (None, Some(from)) => {
+                let filter = self.pipeline.as_ref().and_then(Pipeline::constant_filter);
+                run.environment.read(from, filter.as_ref())?
+            }
+            (_, None) => Box::new(std::iter::empty()),
         };
-        if let Some(filter) = &filter {
-            let matcher = Matcher::parse(filter)?;
-            others = Box::new(others.filter_map(move |other| match other {
-                Ok(other) => {
-                    matcher.matches(&other).map(|found| found.then_some(other)).transpose()
-                }
-                Err(error) => Some(Err(error)),
-            }));
-        }
         let Some(pipeline) = &self.pipeline else { return Ok(others) };
         let mut variables: Variables = (*run.variables).clone();
         for (name, expression) in &self.variables {
@@ -70,42 +153,62 @@ impl Lookup {
     }
 }
 
+fn equal_documents(
+    from: &str,
+    foreign: &Path,
+    value: &Bson,
+    run: &Run,
+    joiner: &mut Joiner,
+) -> Result<Documents, QueryError> {
+    if matches!(joiner, Joiner::Undecided) {
+        let table = match run.environment.has_index(from, foreign.as_str()) {
+            true => None,
+            false => Table::read(from, foreign, run)?,
+        };
+        *joiner = table.map_or(Joiner::Read, Joiner::Table);
+    }
+    let Some(filter) = equal_to(value, foreign.as_str()) else {
+        return Ok(Box::new(std::iter::empty()));
+    };
+    let candidates: Documents = match joiner {
+        Joiner::Table(table) => Box::new(table.candidates(value).into_iter().map(Ok)),
+        Joiner::Undecided | Joiner::Read => run.environment.read(from, Some(&filter))?,
+    };
+    let matcher = Matcher::parse(&filter)?;
+    Ok(Box::new(candidates.filter_map(move |other| match other {
+        Ok(other) => matcher.matches(&other).map(|found| found.then_some(other)).transpose(),
+        Err(error) => Some(Err(error)),
+    })))
+}
+
 /// The query for documents whose field equals the value, or one of its elements if it is an array;
-/// null also for those without the field.
-fn equal_to(value: &Bson, foreign: &str) -> Document {
+/// null also for those without the field. `None` if nothing can be equal.
+fn equal_to(value: &Bson, foreign: &str) -> Option<Document> {
+    // A query refuses to compare with undefined, which equals null here.
+    let comparable = |value: &Bson| match value {
+        Bson::Undefined => Bson::Null,
+        other => other.clone(),
+    };
     let equal = |value: &Bson| {
         let mut condition = Document::new();
-        condition.insert("$eq", value.clone());
+        condition.insert("$eq", comparable(value));
         let mut query = Document::new();
         query.insert(foreign, condition);
         query
     };
-    let Bson::Array(elements) = value else { return equal(value) };
+    let Bson::Array(elements) = value else { return Some(equal(value)) };
+    if elements.is_empty() {
+        return None;
+    }
     let mut query = Document::new();
-    if elements.is_empty()
-        || elements.iter().any(|value| matches!(value, Bson::RegularExpression(_)))
-    {
-        // In `$in` a regular expression would be a pattern; here it is a value. An empty `$or` is
-        // not allowed, and an array without elements matches nothing.
-        if elements.is_empty() {
-            query.insert("$alwaysFalse", 1);
-        } else {
-            let any: Vec<Bson> =
-                elements.iter().map(|value| Bson::Document(equal(value))).collect();
-            query.insert("$or", any);
-        }
-        return query;
+    if elements.iter().any(|value| matches!(value, Bson::RegularExpression(_))) {
+        // In `$in` a regular expression would be a pattern; here it is a value.
+        let any: Vec<Bson> = elements.iter().map(|value| Bson::Document(equal(value))).collect();
+        query.insert("$or", any);
+        return Some(query);
     }
     let mut condition = Document::new();
-    condition.insert("$in", elements.clone());
+    condition.insert("$in", elements.iter().map(comparable).collect::<Vec<_>>());
     query.insert(foreign, condition);
-    query
-}
-
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
-    let run = run.clone();
-    Box::new(input.map(move |document| match &*stage {
-        Stage::Lookup(lookup) => lookup.apply(document?, &run),
-        _ => document,
-    }))
+    Some(query)
 }

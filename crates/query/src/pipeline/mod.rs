@@ -15,7 +15,9 @@
 mod accumulator;
 mod bucket;
 mod count;
+mod depend;
 mod facet;
+mod graph_lookup;
 mod group;
 mod lookup;
 mod memory;
@@ -29,14 +31,18 @@ mod sort;
 mod stage;
 mod system;
 mod unwind;
+mod window;
+mod window_frame;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
 
+pub use self::depend::Decoder;
 pub use self::output::{Merge, Output, WhenMatched, WhenNotMatched};
 pub use self::pushdown::Pushdown;
 use self::stage::Stage;
@@ -66,6 +72,12 @@ pub trait Environment: Send + Sync {
     ///
     /// If the collection cannot be read.
     fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError>;
+
+    /// Whether [`read`](Self::read) finds documents by this field without looking at all of them.
+    /// If not, `$lookup` reads the collection once and keeps it.
+    fn has_index(&self, _collection: &str, _field: &str) -> bool {
+        false
+    }
 
     /// The documents that a stage about the server itself starts from.
     ///
@@ -161,6 +173,25 @@ impl Pipeline {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// The top-level fields that the pipeline reads, so that no others need to be decoded; `None` if
+    /// it needs the whole documents.
+    pub fn needed_fields(&self) -> Option<BTreeSet<String>> {
+        depend::needed_fields(self)
+    }
+
+    /// What turns stored bytes into this pipeline's input, decoding no more than it reads.
+    pub fn decoder(&self) -> Decoder {
+        Decoder::of(self)
+    }
+
+    /// The leading `$match` stages as a query, as far as they hold no expressions.
+    fn constant_filter(&self) -> Option<Document> {
+        let constant =
+            |stage: &&Arc<Stage>| matches!(&***stage, Stage::Match { computes: false, .. });
+        let stages = self.stages.iter().take_while(constant).cloned().collect();
+        pushdown::split(&Self { stages }).filter
     }
 
     /// Separates what an index can do: leading `$match`, `$sort`, `$skip` and `$limit`.

@@ -9,6 +9,11 @@ use crate::error::QueryError;
 use crate::expression::{Expression, ParseContext, Variables, fail};
 use crate::value::types::type_name_of;
 
+const FAILED_TO_PARSE: i32 = 9;
+
+/// The most fields that tell which document a new one meets: those of one index.
+const MAX_ON_FIELDS: usize = 32;
+
 /// Where a pipeline's result goes.
 #[derive(Clone, Debug)]
 pub enum Output {
@@ -204,6 +209,12 @@ fn fields(on: Option<&Bson>) -> Result<Vec<String>, QueryError> {
         Some(Bson::Array(names)) => names.as_slice(),
         Some(single) => std::slice::from_ref(single),
     };
+    if names.len() > MAX_ON_FIELDS {
+        return Err(fail(
+            FAILED_TO_PARSE,
+            format!("$merge 'on' has more than {MAX_ON_FIELDS} fields, which no index covers"),
+        ));
+    }
     let mut fields: Vec<String> = Vec::with_capacity(names.len());
     for name in names {
         let Bson::String(name) = name else {

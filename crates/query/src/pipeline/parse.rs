@@ -3,7 +3,9 @@
 use bson::{Bson, Document};
 
 use super::bucket::{self, BucketAuto};
+use super::depend::of_query;
 use super::facet::UnionWith;
+use super::graph_lookup::GraphLookup;
 use super::group::Group;
 use super::lookup::Lookup;
 use super::output::{Merge, Output};
@@ -13,6 +15,7 @@ use super::sort::SortStage;
 use super::stage::Stage;
 use super::system::SystemStage;
 use super::unwind::Unwind;
+use super::window::WindowStage;
 use super::{MAX_PIPELINE_DEPTH, MAX_STAGES, Pipeline};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
@@ -20,6 +23,7 @@ use crate::expression::{
     Compiler, Expression, FieldPath, ParseContext, Variables, check_variable_name, fail,
 };
 use crate::matcher::Matcher;
+use crate::value::Path;
 use crate::value::types::type_name_of;
 
 /// Reads a pipeline of a command.
@@ -28,7 +32,8 @@ pub(super) fn parse(
     variables: &Variables,
     context: &ParseContext,
 ) -> Result<Pipeline, QueryError> {
-    Reader { variables, context: context.clone(), place: Place::Command, depth: 0 }.pipeline(stages)
+    Reader { variables, context: context.clone(), place: Place::Command, depth: 0, above: 0 }
+        .pipeline(stages)
 }
 
 /// Reads a pipeline that changes one document.
@@ -37,7 +42,8 @@ pub(super) fn update_pipeline(
     variables: &Variables,
     context: &ParseContext,
 ) -> Result<Pipeline, QueryError> {
-    Reader { variables, context: context.clone(), place: Place::Update, depth: 0 }.pipeline(stages)
+    Reader { variables, context: context.clone(), place: Place::Update, depth: 0, above: 0 }
+        .pipeline(stages)
 }
 
 /// Where a pipeline stands, which decides what may be in it.
@@ -55,11 +61,15 @@ struct Reader<'a> {
     context: ParseContext,
     place: Place,
     depth: usize,
+    /// The stages of this pipeline and of those it is in. Each takes a part of the stack when the
+    /// innermost runs, so it is their sum that is bounded.
+    above: usize,
 }
 
 impl Reader<'_> {
     fn pipeline(&self, stages: &[Bson]) -> Result<Pipeline, QueryError> {
-        if stages.len() > MAX_STAGES {
+        let above = self.above + stages.len();
+        if above > MAX_STAGES {
             return Err(fail(
                 7749501,
                 format!("Pipeline length must be no longer than {MAX_STAGES} stages"),
@@ -73,6 +83,7 @@ impl Reader<'_> {
                 ),
             ));
         }
+        let here = Reader { context: self.context.clone(), above, ..*self };
         let mut read = Vec::with_capacity(stages.len());
         for (position, stage) in stages.iter().enumerate() {
             let Bson::Document(stage) = stage else {
@@ -85,8 +96,8 @@ impl Reader<'_> {
                     "A pipeline stage specification object must contain exactly one field.",
                 ));
             };
-            self.check_place(name, position, stages.len())?;
-            self.stage(name, spec, &mut read)?;
+            here.check_place(name, position, stages.len())?;
+            here.stage(name, spec, &mut read)?;
         }
         Ok(Pipeline { stages: optimise(read) })
     }
@@ -146,6 +157,7 @@ impl Reader<'_> {
             "$count" => Stage::Count(count_field(spec)?),
             "$unwind" => Stage::Unwind(Unwind::parse(spec)?),
             "$lookup" => Stage::Lookup(self.lookup(spec)?),
+            "$graphLookup" => Stage::GraphLookup(GraphLookup::parse(spec, context)?),
             "$facet" => Stage::Facet(self.facet(spec)?),
             "$bucket" => Stage::Group(bucket::parse(spec, context)?),
             "$bucketAuto" => Stage::BucketAuto(BucketAuto::parse(spec, context)?),
@@ -155,6 +167,7 @@ impl Reader<'_> {
                 expression: Expression::parse(spec, context)?,
                 stage: "$replaceWith",
             },
+            "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?),
             "$sample" => Stage::Sample(sample_size(spec)?),
             "$unionWith" => Stage::UnionWith(self.union_with(spec)?),
             "$redact" => Stage::Redact(Expression::parse(spec, &context.clone().for_redact())?),
@@ -184,14 +197,19 @@ impl Reader<'_> {
         };
         let compiler = Compiler::within(self.variables.clone(), self.context.clone());
         let matcher = Matcher::parse_with(query, &compiler)?;
-        Ok(Stage::Match { computes: mentions_expression(query), query: query.clone(), matcher })
+        Ok(Stage::Match {
+            computes: mentions_expression(query),
+            reads: of_query(query, &self.context),
+            query: query.clone(),
+            matcher,
+        })
     }
 
     /// A reader for a pipeline inside this one.
     fn inner(&self, place: Place, context: ParseContext) -> Self {
         // Whatever is in a facet stays under the rules of facets.
         let place = if self.place == Place::Facet { Place::Facet } else { place };
-        Self { variables: self.variables, context, place, depth: self.depth + 1 }
+        Self { context, place, depth: self.depth + 1, ..*self }
     }
 
     fn inner_pipeline(
@@ -244,7 +262,7 @@ impl Reader<'_> {
         let equality = match (text("localField")?, text("foreignField")?) {
             (Some(local), Some(foreign)) => {
                 FieldPath::parse(foreign)?;
-                Some((FieldPath::parse(local)?, foreign.to_owned()))
+                Some((FieldPath::parse(local)?, Path::parse(foreign)?))
             }
             (None, None) => None,
             _ => {

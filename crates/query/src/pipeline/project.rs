@@ -3,11 +3,14 @@
 //! A specification becomes a tree of field names. Unlike a `find` projection, a sub-document is
 //! always a sub-projection, and there are no positional operators.
 
+use std::collections::HashMap;
+
 use bson::{Bson, Document};
 
 use crate::error::QueryError;
 use crate::expression::{
-    Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables, caused_by, fail,
+    Dependencies, Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables,
+    caused_by, fail,
 };
 
 /// What happens to one field.
@@ -25,23 +28,30 @@ enum Branch {
 #[derive(Clone, Debug, Default)]
 struct Tree {
     branches: Vec<(String, Branch)>,
+    /// Where each name stands, so that wide specifications stay linear.
+    places: HashMap<String, usize>,
 }
 
 impl Tree {
     fn get(&self, name: &str) -> Option<&Branch> {
-        self.branches.iter().find(|(known, _)| known == name).map(|(_, branch)| branch)
+        self.branches.get(*self.places.get(name)?).map(|(_, branch)| branch)
+    }
+
+    fn push(&mut self, name: &str, branch: Branch) {
+        self.places.insert(name.to_owned(), self.branches.len());
+        self.branches.push((name.to_owned(), branch));
     }
 
     fn insert(&mut self, path: &[String], branch: Branch, whole: &str) -> Result<(), QueryError> {
         let collision = || fail(31250, format!("Path collision at {whole}"));
         let Some((first, rest)) = path.split_first() else { return Ok(()) };
-        let position = self.branches.iter().position(|(known, _)| known == first);
+        let position = self.places.get(first).copied();
         match (rest, position.and_then(|position| self.branches.get_mut(position))) {
-            ([], None) => self.branches.push((first.clone(), branch)),
+            ([], None) => self.push(first, branch),
             (rest, None) => {
                 let mut inner = Self::default();
                 inner.insert(rest, branch, whole)?;
-                self.branches.push((first.clone(), Branch::Inside(inner)));
+                self.push(first, Branch::Inside(inner));
             }
             (rest @ [_, ..], Some((_, Branch::Inside(inner)))) => {
                 inner.insert(rest, branch, whole)?;
@@ -49,6 +59,30 @@ impl Tree {
             _ => return Err(collision()),
         }
         Ok(())
+    }
+
+    /// Counts what is read at the top level and inside it.
+    fn depend(&self, needed: &mut Dependencies) {
+        for (name, branch) in &self.branches {
+            match branch {
+                Branch::Named => needed.path(name),
+                Branch::Computed(expression) => needed.expression(expression),
+                Branch::Inside(inner) => {
+                    needed.path(name);
+                    inner.depend_on_computed(needed);
+                }
+            }
+        }
+    }
+
+    fn depend_on_computed(&self, needed: &mut Dependencies) {
+        for (_, branch) in &self.branches {
+            match branch {
+                Branch::Named => {}
+                Branch::Computed(expression) => needed.expression(expression),
+                Branch::Inside(inner) => inner.depend_on_computed(needed),
+            }
+        }
     }
 
     fn computes(&self) -> bool {
@@ -179,7 +213,7 @@ impl Projection {
         let including = mode.unwrap_or_else(|| id.unwrap_or(true));
         match (including, id) {
             (true, None) if tree.get("_id").is_none() => {
-                tree.branches.insert(0, ("_id".to_owned(), Branch::Named));
+                tree.push("_id", Branch::Named);
             }
             (true, Some(true)) | (false, Some(false)) => {
                 tree.insert(&["_id".to_owned()], Branch::Named, "_id")?;
@@ -215,6 +249,14 @@ impl Projection {
                 .map_err(|error| caused_by(&error, "Invalid $unset"))?;
         }
         Ok(Self { tree, including: false })
+    }
+
+    /// Counts what the stage reads; true if it keeps nothing else.
+    pub(super) fn depend(&self, needed: &mut Dependencies) -> bool {
+        if self.including {
+            self.tree.depend(needed);
+        }
+        self.including
     }
 
     pub(super) fn apply(
@@ -375,13 +417,35 @@ impl AddFields {
         tree.insert(components.components(), Branch::Computed(expression), path)
     }
 
+    /// Counts what the stage reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        self.tree.depend(needed);
+    }
+
     pub(super) fn apply(
         &self,
         document: Document,
         variables: &Variables,
     ) -> Result<Document, QueryError> {
-        let mut changed = document.clone();
-        self.tree.compute(&mut changed, Frame::new(&document, variables))?;
+        if self.tree.branches.iter().any(|(_, branch)| matches!(branch, Branch::Inside(_))) {
+            let mut changed = document.clone();
+            self.tree.compute(&mut changed, Frame::new(&document, variables))?;
+            return Ok(changed);
+        }
+        // Every value is computed from the document as it was; only then is it changed, in place.
+        let mut values = Vec::with_capacity(self.tree.branches.len());
+        for (name, branch) in &self.tree.branches {
+            if let Branch::Computed(expression) = branch {
+                values.push((name, expression.evaluate(&document, variables)?));
+            }
+        }
+        let mut changed = document;
+        for (name, value) in values {
+            match value {
+                Some(value) => changed.insert(name.as_str(), value),
+                None => changed.remove(name),
+            };
+        }
         Ok(changed)
     }
 }

@@ -6,6 +6,7 @@ use bson::{Bson, Document};
 
 use super::bucket::BucketAuto;
 use super::facet::{self, UnionWith};
+use super::graph_lookup::{self, GraphLookup};
 use super::group::{self, Group};
 use super::lookup::{self, Lookup};
 use super::output::Output;
@@ -15,9 +16,10 @@ use super::sample;
 use super::sort::{self, SortStage};
 use super::system::SystemStage;
 use super::unwind::{self, Unwind};
+use super::window::{self, WindowStage};
 use super::{Documents, Pipeline, Run, bucket, count};
 use crate::error::QueryError;
-use crate::expression::{Compiler, Expression, Frame, Operand, fail};
+use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, fail};
 use crate::matcher::Matcher;
 
 /// A stage, ready to run.
@@ -28,6 +30,8 @@ pub(super) enum Stage {
         matcher: Matcher,
         /// Whether expressions are in it, which see the variables of the run.
         computes: bool,
+        /// The fields it reads.
+        reads: Dependencies,
     },
     Project(Projection),
     AddFields(AddFields),
@@ -43,8 +47,10 @@ pub(super) enum Stage {
     Sort(SortStage),
     Group(Group),
     BucketAuto(BucketAuto),
+    Window(WindowStage),
     Sample(u64),
     Lookup(Lookup),
+    GraphLookup(GraphLookup),
     UnionWith(UnionWith),
     Facet(Vec<(String, Pipeline)>),
     Documents(Expression),
@@ -83,8 +89,10 @@ impl Stage {
             Self::Sort(_) => sort::run(shared, input, run),
             Self::Group(_) => group::run(shared, input, run),
             Self::BucketAuto(_) => bucket::run(shared, input, run),
+            Self::Window(_) => window::run(shared, input, run),
             Self::Sample(size) => sample::run(*size, input, run),
             Self::Lookup(_) => lookup::run(shared, input, run),
+            Self::GraphLookup(_) => graph_lookup::run(shared, input, run),
             Self::UnionWith(_) => facet::run_union(shared, input, run),
             Self::Facet(_) => facet::run_facet(shared, input, run),
             Self::Documents(expression) => literal_documents(expression, run),
@@ -120,6 +128,7 @@ impl Stage {
                 }
                 names.extend(lookup.from.as_deref());
             }
+            Self::GraphLookup(lookup) => names.push(&lookup.from),
             Self::UnionWith(union) => {
                 inner(&union.pipeline);
                 names.extend(union.collection.as_deref());

@@ -17,56 +17,11 @@ pub(super) struct Unwind {
 
 impl Unwind {
     pub(super) fn parse(spec: &Bson) -> Result<Self, QueryError> {
-        let (mut path, mut preserve_empty, mut index) = (None, false, None);
+        let mut options = Options::default();
         match spec {
-            Bson::String(text) => path = Some(text.as_str()),
-            Bson::Document(options) => {
-                for (name, value) in options {
-                    match (name.as_str(), value) {
-                        ("path", Bson::String(text)) => path = Some(text),
-                        ("path", other) => {
-                            return Err(fail(
-                                28808,
-                                format!(
-                                    "expected a string as the path for $unwind stage, got {}",
-                                    type_name_of(other)
-                                ),
-                            ));
-                        }
-                        ("preserveNullAndEmptyArrays", Bson::Boolean(value)) => {
-                            preserve_empty = *value;
-                        }
-                        ("preserveNullAndEmptyArrays", other) => {
-                            return Err(fail(
-                                28809,
-                                format!(
-                                    "expected a boolean for the preserveNullAndEmptyArrays option \
-                                     to $unwind stage, got {}",
-                                    type_name_of(other)
-                                ),
-                            ));
-                        }
-                        ("includeArrayIndex", Bson::String(text)) if !text.is_empty() => {
-                            index = Some(text);
-                        }
-                        ("includeArrayIndex", other) => {
-                            return Err(fail(
-                                28810,
-                                format!(
-                                    "expected a non-empty string for the includeArrayIndex option \
-                                     to $unwind stage, got {}",
-                                    type_name_of(other)
-                                ),
-                            ));
-                        }
-                        (other, _) => {
-                            return Err(fail(
-                                28811,
-                                format!("unrecognized option to $unwind stage: {other}"),
-                            ));
-                        }
-                    }
-                }
+            Bson::String(path) => options.path = Some(path),
+            Bson::Document(fields) => {
+                fields.iter().try_for_each(|(name, value)| options.read(name, value))?;
             }
             other => {
                 return Err(fail(
@@ -79,14 +34,14 @@ impl Unwind {
                 ));
             }
         }
-        let path = path.ok_or_else(|| fail(28812, "no path specified to $unwind stage"))?;
+        let path = options.path.ok_or_else(|| fail(28812, "no path specified to $unwind stage"))?;
         let Some(path) = path.strip_prefix('$') else {
             return Err(fail(
                 28818,
                 format!("path option to $unwind stage should be prefixed with a '$': {path}"),
             ));
         };
-        if let Some(name) = index.filter(|name| name.starts_with('$')) {
+        if let Some(name) = options.index.filter(|name| name.starts_with('$')) {
             return Err(fail(
                 28822,
                 format!(
@@ -95,8 +50,8 @@ impl Unwind {
                 ),
             ));
         }
-        let index = index.map(|name| FieldPath::parse(name)).transpose()?;
-        Ok(Self { path: FieldPath::parse(path)?, preserve_empty, index })
+        let index = options.index.map(FieldPath::parse).transpose()?;
+        Ok(Self { path: FieldPath::parse(path)?, preserve_empty: options.preserve_empty, index })
     }
 
     /// The document with one element in the place of the array.
@@ -131,6 +86,57 @@ impl Unwind {
                 Some(self.with(&document, Some(value), None))
             }
         }
+    }
+}
+
+/// The options as they were written.
+#[derive(Default)]
+struct Options<'a> {
+    path: Option<&'a str>,
+    preserve_empty: bool,
+    index: Option<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    fn read(&mut self, name: &str, value: &'a Bson) -> Result<(), QueryError> {
+        let kind = type_name_of(value);
+        match (name, value) {
+            ("path", Bson::String(path)) => self.path = Some(path),
+            ("path", _) => {
+                return Err(fail(
+                    28808,
+                    format!("expected a string as the path for $unwind stage, got {kind}"),
+                ));
+            }
+            ("preserveNullAndEmptyArrays", Bson::Boolean(preserve)) => {
+                self.preserve_empty = *preserve;
+            }
+            ("preserveNullAndEmptyArrays", _) => {
+                return Err(fail(
+                    28809,
+                    format!(
+                        "expected a boolean for the preserveNullAndEmptyArrays option to $unwind \
+                         stage, got {kind}"
+                    ),
+                ));
+            }
+            ("includeArrayIndex", Bson::String(index)) if !index.is_empty() => {
+                self.index = Some(index);
+            }
+            ("includeArrayIndex", _) => {
+                return Err(fail(
+                    28810,
+                    format!(
+                        "expected a non-empty string for the includeArrayIndex option to $unwind \
+                         stage, got {kind}"
+                    ),
+                ));
+            }
+            (other, _) => {
+                return Err(fail(28811, format!("unrecognized option to $unwind stage: {other}")));
+            }
+        }
+        Ok(())
     }
 }
 

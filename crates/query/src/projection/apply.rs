@@ -106,11 +106,15 @@ impl Application<'_> {
 
     fn positional(&self, value: &Bson) -> Result<Bson, QueryError> {
         let Bson::Array(items) = value else { return Ok(value.clone()) };
-        let element = self.array_index.and_then(|index| items.get(index)).ok_or_else(|| {
+        let index = self.array_index.ok_or_else(|| {
             QueryError::location(
                 51246,
                 "positional operator '.$' couldn't find a matching element in the array",
             )
+        })?;
+        // The position belongs to another array than the one that is shown.
+        let element = items.get(index).ok_or_else(|| {
+            QueryError::location(51247, "positional operator '.$' element mismatch")
         })?;
         Ok(Bson::Array(vec![element.clone()]))
     }

@@ -8,6 +8,7 @@ mod add_fields;
 mod apply;
 mod parse;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
@@ -37,6 +38,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
     children: Vec<(String, Child)>,
+    positions: BTreeMap<String, usize>,
 }
 
 /// What happens to one field.
@@ -60,7 +62,17 @@ pub(crate) struct Slice {
 
 impl Tree {
     fn get(&self, name: &str) -> Option<&Child> {
-        self.children.iter().find(|(field, _)| field == name).map(|(_, child)| child)
+        self.positions.get(name).map(|&position| &self.children[position].1)
+    }
+
+    fn get_mut(&mut self, name: &str) -> Option<&mut Child> {
+        self.positions.get(name).map(|&position| &mut self.children[position].1)
+    }
+
+    /// Adds a field that is not there yet.
+    fn push(&mut self, name: &str, child: Child) {
+        self.positions.insert(name.to_owned(), self.children.len());
+        self.children.push((name.to_owned(), child));
     }
 
     /// Whether anything below is computed, so that it appears even where nothing was stored.
@@ -74,18 +86,20 @@ impl Tree {
 }
 
 impl Projection {
-    /// Parses the projection of a `find` without expressions. The query is needed for `$`.
+    /// Parses the projection of a `find` without expressions.
     pub fn parse_find(projection: &Document, query: &Matcher) -> Result<Self, QueryError> {
         Self::parse_find_with(projection, query, &NoExpressions)
     }
 
-    /// Parses the projection of a `find`.
+    /// Parses the projection of a `find`. A projection may refer to its query through `$`, but
+    /// whether the query found a position shows only with each document, so the server does not
+    /// check the two against each other here and neither do we.
     pub fn parse_find_with(
         projection: &Document,
-        query: &Matcher,
+        _query: &Matcher,
         compiler: &dyn ExpressionCompiler,
     ) -> Result<Self, QueryError> {
-        parse::Parser::for_find(query, compiler).parse(projection)
+        parse::Parser::for_find(compiler).parse(projection)
     }
 
     /// Parses the argument of `$project`.

@@ -8,14 +8,14 @@ use bson::{Bson, Document};
 use super::{Child, Kind, Projection, Slice, Tree};
 use crate::error::{ErrorCode, QueryError};
 use crate::evaluate::ExpressionCompiler;
-use crate::matcher::{Matcher, Node};
+use crate::matcher::Matcher;
 use crate::value::{MAX_NESTING, Number, is_truthy, type_name_of};
 
 /// The state of parsing one projection.
 pub(super) struct Parser<'a> {
     compiler: &'a dyn ExpressionCompiler,
-    /// Present for `find`, whose own forms are then allowed.
-    query: Option<&'a Matcher>,
+    /// Whether the forms that only `find` knows are allowed.
+    is_find: bool,
     kind: Option<Kind>,
     has_slice: bool,
     has_elem_match: bool,
@@ -25,14 +25,14 @@ pub(super) struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    pub(super) fn for_find(query: &'a Matcher, compiler: &'a dyn ExpressionCompiler) -> Self {
-        Self { query: Some(query), ..Self::for_aggregate(compiler) }
+    pub(super) fn for_find(compiler: &'a dyn ExpressionCompiler) -> Self {
+        Self { is_find: true, ..Self::for_aggregate(compiler) }
     }
 
     pub(super) fn for_aggregate(compiler: &'a dyn ExpressionCompiler) -> Self {
         Self {
             compiler,
-            query: None,
+            is_find: false,
             kind: None,
             has_slice: false,
             has_elem_match: false,
@@ -51,10 +51,13 @@ impl<'a> Parser<'a> {
         let kind = self.kind.unwrap_or_else(|| self.kind_of_ambiguous());
         match kind {
             Kind::Inclusion if !self.id_specified => {
-                root.children.insert(0, ("_id".to_owned(), Child::Include));
+                root.push("_id", Child::Include);
             }
             Kind::Exclusion if self.id_included => {
-                root.children.retain(|(field, _)| field != "_id");
+                // It stays anyway, and an exclusion has no place for what is included.
+                if let Some(child) = root.get_mut("_id") {
+                    *child = Child::Include;
+                }
             }
             _ => {}
         }
@@ -79,7 +82,7 @@ impl<'a> Parser<'a> {
         depth: usize,
     ) -> Result<(), QueryError> {
         let positional = positional_at(field);
-        if positional.is_some() && self.query.is_none() {
+        if positional.is_some() && !self.is_find {
             return Err(QueryError::location(
                 31324,
                 "Cannot use positional projection in aggregation projection",
@@ -96,10 +99,15 @@ impl<'a> Parser<'a> {
             | Bson::Int64(_)
             | Bson::Double(_)
             | Bson::Decimal128(_) => {
-                if !is_truthy(value) {
+                if !is_truthy(value) && positional.is_some() {
+                    Err(QueryError::location(
+                        31395,
+                        "positional projection cannot be used with exclusion",
+                    ))
+                } else if !is_truthy(value) {
                     self.exclusion(field, parent, depth)
                 } else if let Some((path, rest)) = positional {
-                    self.positional(field, path, rest, parent, depth)
+                    self.positional(field, path, rest, parent)
                 } else {
                     self.inclusion(field, parent, depth)
                 }
@@ -108,7 +116,7 @@ impl<'a> Parser<'a> {
                 31308,
                 "positional projection cannot be used with a literal",
             )),
-            literal => self.expression(field, literal, parent, 31310, depth),
+            literal => self.expression(field, literal, parent, 31310),
         }
     }
 
@@ -163,8 +171,18 @@ impl<'a> Parser<'a> {
         path: &str,
         rest: &str,
         parent: &mut Tree,
-        depth: usize,
     ) -> Result<(), QueryError> {
+        if !rest.is_empty() {
+            return Err(QueryError::location(
+                31394,
+                format!(
+                    "As of 4.4, it's illegal to specify positional operator in the middle of a \
+                     path. Positional projection may only be used at the end, for example: \
+                     a.b.$. Remove the parts following the '$' in {field} and the results will \
+                     be equivalent."
+                ),
+            ));
+        }
         if self.has_positional {
             return Err(QueryError::location(
                 31276,
@@ -175,20 +193,6 @@ impl<'a> Parser<'a> {
             return Err(QueryError::location(
                 31256,
                 "Cannot specify positional operator and $elemMatch.",
-            ));
-        }
-        if positional_at(rest).is_some() || rest == "$" {
-            return Err(QueryError::location(
-                31287,
-                format!("Cannot use positional operator twice: {field}"),
-            ));
-        }
-        let head = path.split('.').next().unwrap_or("");
-        let in_query = self.query.is_some_and(|query| depth > 0 || names_field(query.root(), head));
-        if !in_query {
-            return Err(QueryError::location(
-                31277,
-                format!("Positional projection '{field}' does not match the query document."),
             ));
         }
         self.has_positional = true;
@@ -240,7 +244,7 @@ impl<'a> Parser<'a> {
         parent: &mut Tree,
         depth: usize,
     ) -> Result<(), QueryError> {
-        match (operator, self.query.is_some()) {
+        match (operator, self.is_find) {
             ("$slice", true) => match parse_slice(argument) {
                 Ok(slice) => {
                     self.has_slice = true;
@@ -249,7 +253,7 @@ impl<'a> Parser<'a> {
                 // With three arguments, or a path, it is the expression of that name.
                 Err(error) => {
                     let value = Bson::Document(whole.clone());
-                    self.expression(field, &value, parent, 31252, depth).map_err(|_| error)
+                    self.expression(field, &value, parent, 31252).map_err(|_| error)
                 }
             },
             ("$elemMatch", true) => self.elem_match(field, argument, parent, depth),
@@ -261,7 +265,7 @@ impl<'a> Parser<'a> {
             )),
             _ => {
                 let value = Bson::Document(whole.clone());
-                self.expression(field, &value, parent, 31252, depth)
+                self.expression(field, &value, parent, 31252)
             }
         }
     }
@@ -308,7 +312,6 @@ impl<'a> Parser<'a> {
         value: &Bson,
         parent: &mut Tree,
         code: i32,
-        _depth: usize,
     ) -> Result<(), QueryError> {
         if self.kind == Some(Kind::Exclusion) {
             return Err(QueryError::location(
@@ -328,16 +331,6 @@ fn positional_at(path: &str) -> Option<(&str, &str)> {
         return Some((&path[..found], &path[found + 3..]));
     }
     path.strip_suffix(".$").map(|before| (before, ""))
-}
-
-fn names_field(node: &Node, head: &str) -> bool {
-    match node {
-        Node::And(children) | Node::Or(children) | Node::Nor(children) => {
-            children.iter().any(|child| names_field(child, head))
-        }
-        Node::Field { path, .. } => path.head() == head,
-        _ => false,
-    }
 }
 
 fn parse_slice(argument: &Bson) -> Result<Slice, QueryError> {
@@ -379,15 +372,11 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
     let Some((last, parents)) = parts.split_last() else { return Ok(()) };
     let mut tree = root;
     for (level, part) in parents.iter().enumerate() {
-        let position = match tree.children.iter().position(|(name, _)| name == part) {
-            Some(position) => position,
-            None => {
-                tree.children.push(((*part).to_owned(), Child::Nested(Tree::default())));
-                tree.children.len() - 1
-            }
-        };
-        match &mut tree.children[position].1 {
-            Child::Nested(inner) => tree = inner,
+        if tree.get(part).is_none() {
+            tree.push(part, Child::Nested(Tree::default()));
+        }
+        match tree.get_mut(part) {
+            Some(Child::Nested(inner)) => tree = inner,
             _ => {
                 return Err(QueryError::location(
                     31249,
@@ -402,7 +391,7 @@ pub(super) fn add_at_path(root: &mut Tree, path: &str, child: Child) -> Result<(
     if tree.get(last).is_some() {
         return Err(QueryError::location(31250, format!("Path collision at {path}")));
     }
-    tree.children.push(((*last).to_owned(), child));
+    tree.push(last, child);
     Ok(())
 }
 

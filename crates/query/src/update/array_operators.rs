@@ -4,6 +4,7 @@
 //! which its modifiers are written.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use bson::{Bson, Document};
 
@@ -13,7 +14,7 @@ use crate::evaluate::ExpressionCompiler;
 use crate::matcher::Matcher;
 use crate::matcher::is_operator_document;
 use crate::value::size::{Growth, value_size};
-use crate::value::{Number, Path, compare, equal, type_name_of};
+use crate::value::{GroupKey, Number, Path, ValueRef, compare, equal, type_name_of};
 
 /// The argument of `$push`.
 #[derive(Debug, Clone, Default)]
@@ -103,7 +104,7 @@ impl ElementSort {
             Self::Fields(fields) => {
                 for (path, descending) in fields {
                     let (left, right) = (field_of(left, path), field_of(right, path));
-                    let order = compare(&left, &right);
+                    let order = compare(left, right);
                     if order.is_ne() {
                         return if *descending { order.reverse() } else { order };
                     }
@@ -114,11 +115,8 @@ impl ElementSort {
     }
 }
 
-fn field_of(element: &Bson, path: &Path) -> Bson {
-    element
-        .as_document()
-        .and_then(|document| path.get(document.into()))
-        .map_or(Bson::Null, |value| value.to_bson())
+fn field_of<'a>(element: &'a Bson, path: &Path) -> ValueRef<'a> {
+    element.as_document().and_then(|document| path.get(document.into())).unwrap_or(ValueRef::Null)
 }
 
 /// Reads the argument of `$push`: a value, or `$each` with modifiers.
@@ -228,10 +226,9 @@ pub(super) fn add_to_set(
             type_name_of(value)
         )));
     };
-    let mut present: std::collections::BTreeSet<_> =
-        items.iter().map(crate::value::GroupKey::of).collect();
+    let mut present: BTreeSet<_> = items.iter().map(GroupKey::of).collect();
     for value in values {
-        if present.insert(crate::value::GroupKey::of(value)) {
+        if present.insert(GroupKey::of(value)) {
             growth.charge(value_size(value) + 2)?;
             items.push(value.clone());
         }
@@ -351,8 +348,7 @@ pub(super) fn pull_all(value: &mut Bson, values: &[Bson]) -> Result<(), QueryErr
     let Bson::Array(items) = value else {
         return Err(QueryError::bad_value("Cannot apply $pull to a non-array value"));
     };
-    let unwanted: std::collections::BTreeSet<_> =
-        values.iter().map(crate::value::GroupKey::of).collect();
-    items.retain(|item| !unwanted.contains(&crate::value::GroupKey::of(item)));
+    let unwanted: BTreeSet<_> = values.iter().map(GroupKey::of).collect();
+    items.retain(|item| !unwanted.contains(&GroupKey::of(item)));
     Ok(())
 }

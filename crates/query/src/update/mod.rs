@@ -212,8 +212,7 @@ fn with_id_of(before: &Document, mut after: Document) -> Document {
 fn check_id_unchanged(before: &Document, after: &Document) -> Result<(), QueryError> {
     let unchanged = match (before.get("_id"), after.get("_id")) {
         (Some(before), Some(after)) => equal(before, after),
-        (None, None) => true,
-        (None, Some(_)) => true,
+        (None, _) => true,
         (Some(_), None) => false,
     };
     if unchanged {

@@ -61,10 +61,12 @@ pub(super) fn apply(
     before: &Document,
     context: &UpdateContext,
 ) -> Result<Document, QueryError> {
-    let dynamic = modifications.iter().any(|modification| modification.path.is_dynamic());
+    // Plain paths were compared when they were parsed, and one path cannot meet another.
+    let dynamic = modifications.len() > 1
+        && modifications.iter().any(|modification| modification.path.is_dynamic());
     let mut touched = dynamic.then(Touched::default);
     let mut growth = Growth::default();
-    let mut root = Bson::Document(before.clone());
+    let mut root = Bson::Document(without_fields(before, modifications));
     for modification in modifications {
         if matches!(modification.operator, Operator::SetOnInsert(_)) && !context.inserting {
             continue;
@@ -99,6 +101,26 @@ pub(super) fn apply(
         }
         _ => Ok(before.clone()),
     }
+}
+
+/// A copy of the document, without the fields that `$unset` names if they are many: removed one by
+/// one, each would move all that follow it.
+fn without_fields(before: &Document, modifications: &[Modification]) -> Document {
+    const FEW: usize = 16;
+    let unset: BTreeSet<&str> = modifications
+        .iter()
+        .filter(|modification| matches!(modification.operator, Operator::Unset))
+        .filter(|modification| modification.path.components.len() == 1)
+        .map(|modification| modification.path.as_str())
+        .collect();
+    if unset.len() <= FEW {
+        return before.clone();
+    }
+    before
+        .iter()
+        .filter(|(name, _)| !unset.contains(name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 fn check_id(before: &Document, after: &Document) -> Result<(), QueryError> {
@@ -142,21 +164,76 @@ fn take_source(
     source: &UpdatePath,
     target: &[Component],
 ) -> Result<Option<Bson>, QueryError> {
-    refuse_arrays(root, &source.components, "source", source.as_str())?;
-    let present = lookup(root, &source.components).is_some();
-    if !present {
-        return Ok(None);
+    match locate(root, &source.components, source.as_str())? {
+        Located::Missing => return Ok(None),
+        Located::InArray => return Err(array_element("source", source.as_str())),
+        Located::InDocuments => {}
     }
-    let target_text: Vec<_> = target.iter().map(Component::text).collect();
-    refuse_arrays(root, target, "destination", &target_text.join("."))?;
+    let target_path: Vec<_> = target.iter().map(Component::text).collect();
+    // What is in the way of the target is the walk's to refuse.
+    if leads_through_array(root, target) {
+        return Err(array_element("destination", &target_path.join(".")));
+    }
     Ok(remove(root, &source.components))
 }
 
-fn lookup<'a>(root: &'a Bson, components: &[Component]) -> Option<&'a Bson> {
-    components.iter().try_fold(root, |value, component| match value {
-        Bson::Document(document) => document.get(component.text()),
-        _ => None,
-    })
+/// Where a path without array operators leads.
+enum Located {
+    Missing,
+    InArray,
+    InDocuments,
+}
+
+fn locate(root: &Bson, components: &[Component], path: &str) -> Result<Located, QueryError> {
+    let mut value = root;
+    let mut located = Located::InDocuments;
+    let mut reached = String::new();
+    for component in components {
+        let name = component.text();
+        let next = match (value, component) {
+            (Bson::Document(document), _) => document.get(&name),
+            (Bson::Array(items), Component::Field(PathComponent { index: Some(index), .. })) => {
+                located = Located::InArray;
+                items.get(*index)
+            }
+            (blocking, _) => {
+                return Err(QueryError::new(
+                    ErrorCode::PATH_NOT_VIABLE,
+                    format!(
+                        "cannot use the part ({reached} of {path}) to traverse the element \
+                         ({{{reached}: {blocking}}})"
+                    ),
+                ));
+            }
+        };
+        match next {
+            Some(next) => value = next,
+            None => return Ok(Located::Missing),
+        }
+        reached = name;
+    }
+    Ok(located)
+}
+
+fn leads_through_array(root: &Bson, components: &[Component]) -> bool {
+    let mut value = root;
+    for component in components {
+        match value {
+            Bson::Array(_) => return true,
+            Bson::Document(document) => match document.get(component.text()) {
+                Some(inner) => value = inner,
+                None => return false,
+            },
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn array_element(role: &str, path: &str) -> QueryError {
+    QueryError::bad_value(format!(
+        "The {role} field cannot be an array element, '{path}' in the document has an array field"
+    ))
 }
 
 fn remove(root: &mut Bson, components: &[Component]) -> Option<Bson> {
@@ -166,29 +243,4 @@ fn remove(root: &mut Bson, components: &[Component]) -> Option<Bson> {
         value = value.as_document_mut()?.get_mut(component.text())?;
     }
     value.as_document_mut()?.remove(last.text())
-}
-
-fn refuse_arrays(
-    root: &Bson,
-    components: &[Component],
-    role: &str,
-    path: &str,
-) -> Result<(), QueryError> {
-    let mut value = root;
-    for component in components {
-        match value {
-            Bson::Array(_) => {
-                return Err(QueryError::bad_value(format!(
-                    "The {role} field cannot be an array element, '{path}' in doc has an array \
-                     field"
-                )));
-            }
-            Bson::Document(document) => match document.get(component.text()) {
-                Some(inner) => value = inner,
-                None => return Ok(()),
-            },
-            _ => return Ok(()),
-        }
-    }
-    Ok(())
 }

@@ -4,7 +4,7 @@
 //! to.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document};
 
@@ -200,8 +200,10 @@ impl ArrayFilters {
 
     /// Checks that every name used has a filter and every filter is used.
     pub(super) fn check_use(&self, modifications: &[Modification]) -> Result<(), QueryError> {
+        let mut used = BTreeSet::new();
         for modification in modifications {
             for name in modification.path.filter_names() {
+                used.insert(name);
                 if !self.filters.contains_key(name) {
                     return Err(QueryError::bad_value(format!(
                         "No array filter found for identifier '{name}' in path '{}'",
@@ -210,12 +212,7 @@ impl ArrayFilters {
                 }
             }
         }
-        let used = |name: &str| {
-            modifications
-                .iter()
-                .any(|modification| modification.path.filter_names().any(|used| used == name))
-        };
-        match self.filters.keys().find(|name| !used(name)) {
+        match self.filters.keys().find(|name| !used.contains(name.as_str())) {
             None => Ok(()),
             Some(name) => Err(QueryError::failed_to_parse(format!(
                 "The array filter for identifier '{name}' was not used in the update"

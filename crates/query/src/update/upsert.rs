@@ -104,19 +104,24 @@ fn collect_condition<'a>(
 }
 
 fn document_from(equalities: &[(&Path, &Bson)]) -> Result<Document, QueryError> {
-    for (position, (path, _)) in equalities.iter().enumerate() {
-        for (other, _) in &equalities[..position] {
-            if path == other {
-                return Err(not_single(format!(
-                    "cannot infer query fields to set, path '{path}' is matched twice"
-                )));
-            }
-            if path.starts_with(other) || other.starts_with(path) {
-                return Err(not_single(format!(
-                    "cannot infer query fields to set, both paths '{other}' and '{path}' are \
-                     matched"
-                )));
-            }
+    // In this order a path is followed at once by those that lead through it.
+    let mut paths: Vec<Vec<&str>> = equalities
+        .iter()
+        .map(|(path, _)| path.components().iter().map(|part| part.name.as_str()).collect())
+        .collect();
+    paths.sort_unstable();
+    for pair in paths.windows(2) {
+        let (shorter, longer) = (pair[0].join("."), pair[1].join("."));
+        if pair[0] == pair[1] {
+            return Err(not_single(format!(
+                "cannot infer query fields to set, path '{shorter}' is matched twice"
+            )));
+        }
+        if pair[1].starts_with(&pair[0]) {
+            return Err(not_single(format!(
+                "cannot infer query fields to set, both paths '{shorter}' and '{longer}' are \
+                 matched"
+            )));
         }
     }
     let mut document = Document::new();

@@ -26,7 +26,8 @@ pub struct FieldKeys {
 }
 
 impl FieldKeys {
-    /// Finds the keys of a document. Refuses parallel arrays with code 171.
+    /// Finds the keys of a document. Refuses parallel arrays with code 171, and with 16746 a
+    /// number that could be a position or a field name.
     pub fn of(paths: &[Path], document: DocumentRef<'_>) -> Result<Self, QueryError> {
         let fields =
             paths.iter().map(|path| Field::Open { base: document, rest: path.components() });
@@ -45,6 +46,7 @@ impl FieldKeys {
                     self.all_missing &= value.is_none();
                     *field = Field::Done(value.map_or(Bson::Null, ValueRef::to_bson));
                 }
+                Followed::Ambiguous(name) => return Err(ambiguous(name)),
                 Followed::Array(found, rest) => {
                     self.all_missing = false;
                     if array.is_some_and(|array| !same_array(array, found)) {
@@ -102,6 +104,21 @@ fn parallel_arrays() -> QueryError {
     QueryError::new(ErrorCode(171), "cannot index parallel arrays")
 }
 
+/// The error for a number that is both a position and a field name.
+fn ambiguous(name: &str) -> QueryError {
+    QueryError::location(
+        16746,
+        format!(
+            "Ambiguous field name found in array (do not use numeric field names in embedded elements in an array), field: '{name}'"
+        ),
+    )
+}
+
+/// Whether an element of the array is a document with such a field.
+fn has_field(array: ArrayRef<'_>, name: &str) -> bool {
+    array.iter().any(|element| element.as_document().is_some_and(|inner| inner.get(name).is_some()))
+}
+
 /// One path on its way through the document.
 #[derive(Debug, Clone)]
 enum Field<'a, 'p> {
@@ -111,6 +128,7 @@ enum Field<'a, 'p> {
 
 enum Followed<'a, 'p> {
     Value(Option<ValueRef<'a>>),
+    Ambiguous(&'p str),
     Array(ArrayRef<'a>, &'p [PathComponent]),
 }
 
@@ -124,6 +142,11 @@ fn follow<'a, 'p>(base: DocumentRef<'a>, mut rest: &'p [PathComponent]) -> Follo
                 let Some(next) = document.get(&first.name) else { return Followed::Value(None) };
                 value = next;
                 rest = tail;
+            }
+            (ValueRef::Array(array), Some((first, _)))
+                if first.index.is_some() && has_field(array, &first.name) =>
+            {
+                return Followed::Ambiguous(&first.name);
             }
             (ValueRef::Array(array), Some((first, tail))) => {
                 let Some(element) = first.index.and_then(|index| array.get(index)) else {
@@ -210,5 +233,7 @@ mod tests {
         let document = doc! { "a": [5, { "b": 6 }] };
         assert_eq!(keys(&["a.0"], &document).unwrap().keys, [[bson!(5)]]);
         assert_eq!(keys(&["a.1.b"], &document).unwrap().keys, [[bson!(6)]]);
+        let error = keys(&["a.0"], &doc! { "a": [{ "0": 5 }] }).unwrap_err();
+        assert_eq!(error.code(), ErrorCode(16746));
     }
 }

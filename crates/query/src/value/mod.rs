@@ -10,6 +10,7 @@ pub mod field_keys;
 pub mod key;
 pub mod number;
 pub mod path;
+pub mod raw_scan;
 pub mod size;
 pub mod types;
 pub mod view;

@@ -6,7 +6,9 @@
 //! iteration of its document instead of raising an error.
 
 use bson::spec::BinarySubtype;
-use bson::{Bson, DbPointer, Decimal128, Document, RawArray, RawBsonRef, RawDocument, Timestamp};
+use bson::{Bson, DbPointer, Decimal128, Document, RawBsonRef, RawDocument, Timestamp};
+
+use super::raw_scan::RawScan;
 
 /// A borrowed BSON value, parsed or raw.
 #[derive(Debug, Clone, Copy)]
@@ -49,8 +51,8 @@ pub enum DocumentRef<'a> {
 pub enum ArrayRef<'a> {
     /// An array held as a vector.
     Parsed(&'a [Bson]),
-    /// An array held as bytes.
-    Raw(&'a RawArray),
+    /// An array held as bytes, which are those of a document keyed by position.
+    Raw(&'a RawDocument),
 }
 
 /// A borrowed database pointer, a deprecated type whose parts the BSON library hides.
@@ -184,7 +186,11 @@ impl<'a> From<RawBsonRef<'a>> for ValueRef<'a> {
         match value {
             RawBsonRef::Double(value) => Self::Double(value),
             RawBsonRef::String(value) => Self::String(value),
-            RawBsonRef::Array(value) => Self::Array(ArrayRef::Raw(value)),
+            RawBsonRef::Array(value) => match RawDocument::from_bytes(value.as_bytes()) {
+                Ok(value) => Self::Array(ArrayRef::Raw(value)),
+                // Cannot be: the bytes of an array have the frame of a document.
+                Err(_) => Self::Array(ArrayRef::Parsed(&[])),
+            },
             RawBsonRef::Document(value) => Self::Document(DocumentRef::Raw(value)),
             RawBsonRef::Boolean(value) => Self::Boolean(value),
             RawBsonRef::Null => Self::Null,
@@ -238,7 +244,7 @@ impl<'a> DocumentRef<'a> {
     pub fn get(self, key: &str) -> Option<ValueRef<'a>> {
         match self {
             Self::Parsed(document) => document.get(key).map(ValueRef::from),
-            Self::Raw(document) => document.get(key).ok().flatten().map(ValueRef::from),
+            Self::Raw(document) => RawScan::find(document, key),
         }
     }
 
@@ -246,7 +252,7 @@ impl<'a> DocumentRef<'a> {
     pub fn iter(self) -> FieldIter<'a> {
         match self {
             Self::Parsed(document) => FieldIter::Parsed(document.iter()),
-            Self::Raw(document) => FieldIter::Raw(document.iter_elements()),
+            Self::Raw(document) => FieldIter::Raw(RawScan::new(document)),
         }
     }
 
@@ -274,7 +280,7 @@ impl<'a> ArrayRef<'a> {
     pub fn get(self, index: usize) -> Option<ValueRef<'a>> {
         match self {
             Self::Parsed(array) => array.get(index).map(ValueRef::from),
-            Self::Raw(array) => array.get(index).ok().flatten().map(ValueRef::from),
+            Self::Raw(array) => RawScan::new(array).nth(index)?.value(),
         }
     }
 
@@ -282,7 +288,7 @@ impl<'a> ArrayRef<'a> {
     pub fn iter(self) -> ElementIter<'a> {
         match self {
             Self::Parsed(array) => ElementIter::Parsed(array.iter()),
-            Self::Raw(array) => ElementIter::Raw(array.iter_elements()),
+            Self::Raw(array) => ElementIter::Raw(RawScan::new(array)),
         }
     }
 
@@ -290,13 +296,16 @@ impl<'a> ArrayRef<'a> {
     pub fn len(self) -> usize {
         match self {
             Self::Parsed(array) => array.len(),
-            Self::Raw(_) => self.iter().count(),
+            Self::Raw(array) => RawScan::new(array).count(),
         }
     }
 
     /// Whether there is no element.
     pub fn is_empty(self) -> bool {
-        self.iter().next().is_none()
+        match self {
+            Self::Parsed(array) => array.is_empty(),
+            Self::Raw(array) => array.is_empty(),
+        }
     }
 
     /// An owned copy.
@@ -310,7 +319,7 @@ pub enum FieldIter<'a> {
     /// Over a map.
     Parsed(bson::document::Iter<'a>),
     /// Over bytes.
-    Raw(bson::raw::RawIter<'a>),
+    Raw(RawScan<'a>),
 }
 
 impl<'a> Iterator for FieldIter<'a> {
@@ -320,8 +329,8 @@ impl<'a> Iterator for FieldIter<'a> {
         match self {
             Self::Parsed(iter) => iter.next().map(|(key, value)| (key.as_str(), value.into())),
             Self::Raw(iter) => {
-                let element = iter.next()?.ok()?;
-                Some((element.key().as_str(), element.value().ok()?.into()))
+                let field = iter.next()?;
+                Some((field.name()?, field.value()?))
             }
         }
     }
@@ -332,7 +341,7 @@ pub enum ElementIter<'a> {
     /// Over a vector.
     Parsed(std::slice::Iter<'a, Bson>),
     /// Over bytes.
-    Raw(bson::raw::RawIter<'a>),
+    Raw(RawScan<'a>),
 }
 
 impl<'a> Iterator for ElementIter<'a> {
@@ -341,7 +350,7 @@ impl<'a> Iterator for ElementIter<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         match self {
             Self::Parsed(iter) => iter.next().map(ValueRef::from),
-            Self::Raw(iter) => Some(iter.next()?.ok()?.value().ok()?.into()),
+            Self::Raw(iter) => iter.next()?.value(),
         }
     }
 }

@@ -101,6 +101,12 @@ fn null_and_missing_rule_out_sparse_indexes() {
 }
 
 #[test]
+fn null_is_no_bound_through_a_position() {
+    assert_eq!(bounds(doc! { "a.0": Bson::Null }, "a.0"), None);
+    assert_eq!(points(doc! { "a.0": 5 }, "a.0"), Some(vec![bson!(5)]));
+}
+
+#[test]
 fn arrays_are_found_by_their_first_element() {
     let found = bounds(doc! { "a": [1, 2] }, "a").unwrap();
     assert_eq!(found.points(), Some(vec![&bson!(1), &bson!([1, 2])]));

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bounds;
+mod depth;
 mod diff;
 mod matcher;
 mod matcher_errors;

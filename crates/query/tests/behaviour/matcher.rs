@@ -595,3 +595,67 @@ fn the_matched_array_position_is_known() {
     assert_eq!(position(doc! { "a": 1, "b": 2 }, doc! { "a": [1], "b": [0, 0, 2] }), Some(2));
     assert_eq!(position(doc! { "a.0": 1 }, doc! { "a": [1] }), None);
 }
+
+/// Documents by name, so that a case can say which of them a query finds.
+fn null_samples() -> Vec<(&'static str, bson::Document)> {
+    vec![
+        ("missing", doc! {}),
+        ("null", doc! { "a": NULL }),
+        ("number", doc! { "a": 4 }),
+        ("object", doc! { "a": {} }),
+        ("object with text", doc! { "a": { "b": "x" } }),
+        ("object with null", doc! { "a": { "b": NULL } }),
+        ("empty", doc! { "a": [] }),
+        ("array in array", doc! { "a": [[]] }),
+        ("numbers", doc! { "a": [1, 4] }),
+        ("numbers and null", doc! { "a": [1, NULL] }),
+        ("objects", doc! { "a": [{ "b": 1 }, { "b": 3 }] }),
+        ("objects, one null", doc! { "a": [{ "b": NULL }, { "b": 3 }] }),
+        ("objects, one without", doc! { "a": [{ "b": 3 }, {}] }),
+    ]
+}
+
+fn found(query: &bson::Document) -> Vec<&'static str> {
+    null_samples()
+        .into_iter()
+        .filter(|(_, document)| crate::support::matches(query, document))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+#[test]
+fn null_means_the_same_in_every_operator() {
+    let null = ["missing", "null", "numbers and null"];
+    let dotted = [
+        "missing",
+        "null",
+        "number",
+        "object",
+        "object with null",
+        "objects, one null",
+        "objects, one without",
+    ];
+    let in_element = ["array in array", "objects, one null", "objects, one without"];
+    for condition in [doc! { "$eq": NULL }, doc! { "$in": [NULL, 75] }, doc! { "$gte": NULL }] {
+        assert_eq!(found(&doc! { "a": condition.clone() }), null, "{condition}");
+        assert_eq!(found(&doc! { "a.b": condition.clone() }), dotted, "{condition}");
+        assert_eq!(found(&doc! { "a": { "$elemMatch": condition.clone() } }), ["numbers and null"]);
+        assert_eq!(found(&doc! { "a": { "$elemMatch": { "b": condition } } }), in_element);
+    }
+    let everything = null_samples().len();
+    for condition in [doc! { "$ne": NULL }, doc! { "$nin": [NULL, 75] }] {
+        assert_eq!(found(&doc! { "a": condition.clone() }).len(), everything - null.len());
+        assert_eq!(found(&doc! { "a.b": condition }).len(), everything - dotted.len());
+    }
+    assert_eq!(found(&doc! { "a": { "$exists": false } }), ["missing"]);
+    assert_eq!(
+        found(&doc! { "a.b": { "$exists": true } }),
+        [
+            "object with text",
+            "object with null",
+            "objects",
+            "objects, one null",
+            "objects, one without"
+        ]
+    );
+}

@@ -6,7 +6,7 @@ use quorate_query::{Matcher, Projection};
 
 fn find(projection: Document, query: Document, document: &Document) -> Result<Document, i32> {
     let query = Matcher::parse(&query).unwrap();
-    let projection = Projection::parse_find_with(&projection, &query, &TinyLanguage)
+    let projection = Projection::parse_find_with(&projection, &Matcher::match_all(), &TinyLanguage)
         .map_err(|error| error.code().0)?;
     let details = query.matches_with_details(document).unwrap().expect("the query matches");
     projection.apply(document, details.array_index).map_err(|error| error.code().0)
@@ -117,9 +117,12 @@ fn the_positional_operator_shows_the_matched_element() {
     assert_same(&found, &doc! { "_id": 1, "l": [{ "x": 2 }] });
     let found = find(doc! { "m.$": 1, "_id": 0 }, doc! { "m": { "$gt": 1 } }, &document).unwrap();
     assert_same(&found, &doc! { "m": [2] });
-    assert_eq!(find(doc! { "l.$": 1 }, doc! { "m": 1 }, &document), Err(31277));
+    assert_eq!(find(doc! { "l.$": 1 }, doc! {}, &document), Err(51246));
+    assert_eq!(find(doc! { "l.$": 1 }, doc! { "m": 3 }, &document), Err(51247));
+    assert_eq!(find(doc! { "l.$": 0 }, doc! { "l.x": 1 }, &document), Err(31395));
     assert_eq!(find(doc! { "l.$": 1, "m.$": 1 }, doc! { "l.x": 1, "m": 1 }, &document), Err(31276));
-    assert_eq!(find(doc! { "l.$.x.$": 1 }, doc! { "l.x": 1 }, &document), Err(31287));
+    assert_eq!(find(doc! { "l.$.x.$": 1 }, doc! { "l.x": 1 }, &document), Err(31394));
+    assert_eq!(find(doc! { "l.$.x": 1 }, doc! { "l.x": 1 }, &document), Err(31394));
     assert_eq!(find(doc! { "l.$": { "x": 1 } }, doc! { "l.x": 1 }, &document), Err(31271));
     assert_eq!(find(doc! { "l.$": "x" }, doc! { "l.x": 1 }, &document), Err(31308));
     assert_eq!(
@@ -218,7 +221,7 @@ fn an_index_can_cover_plain_inclusions() {
         projection.covered_fields().map(|fields| fields.join(","))
     };
     assert_eq!(covered(doc! { "a": 1, "_id": 0 }).as_deref(), Some("a"));
-    assert_eq!(covered(doc! { "a": 1 }).as_deref(), Some("_id,a"));
+    assert_eq!(covered(doc! { "a": 1 }).as_deref(), Some("a,_id"));
     assert_eq!(covered(doc! { "a": 0 }), None);
     assert_eq!(covered(doc! { "a": "$b" }), None);
 }

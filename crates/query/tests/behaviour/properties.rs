@@ -23,7 +23,7 @@ fn scalar() -> impl Strategy<Value = Bson> {
 }
 
 fn field() -> impl Strategy<Value = String> {
-    prop_oneof!["[abc]", "[012]"]
+    prop_oneof![3 => "[ab]", 1 => "[c012]"]
 }
 
 fn value() -> impl Strategy<Value = Bson> {
@@ -40,8 +40,13 @@ fn document() -> impl Strategy<Value = Document> {
     prop::collection::vec((field(), value()), 0..4).prop_map(|fields| fields.into_iter().collect())
 }
 
+/// Mostly few paths, so that queries, documents and indexes meet.
 fn path() -> impl Strategy<Value = String> {
-    prop::collection::vec(field(), 1..4).prop_map(|parts| parts.join("."))
+    let usual = vec!["a", "b", "a.a", "a.b", "a.0", "a.b.c", "b.0.a"];
+    prop_oneof![
+        4 => prop::sample::select(usual).prop_map(str::to_owned),
+        1 => prop::collection::vec(field(), 1..4).prop_map(|parts| parts.join(".")),
+    ]
 }
 
 fn update_path() -> impl Strategy<Value = String> {
@@ -71,8 +76,15 @@ fn query() -> impl Strategy<Value = Document> {
         "$bitsAllSet",
         "$bitsAnyClear",
     ]);
+    let comparison = prop::sample::select(vec!["$eq", "$gt", "$gte", "$lt", "$lte"]);
     let condition = prop_oneof![
         value(),
+        (comparison.clone(), scalar())
+            .prop_map(|(name, value)| Bson::Document(doc! { name: value })),
+        (comparison, scalar(), scalar())
+            .prop_map(|(name, low, high)| Bson::Document(doc! { name: low, "$lt": high })),
+        prop::collection::vec(scalar(), 0..3)
+            .prop_map(|values| Bson::Document(doc! { "$in": values })),
         (operator.clone(), value()).prop_map(|(name, value)| Bson::Document(doc! { name: value })),
         (operator, prop::collection::vec(value(), 0..3))
             .prop_map(|(name, values)| Bson::Document(doc! { name: values })),
@@ -80,6 +92,60 @@ fn query() -> impl Strategy<Value = Document> {
     let leaf = (path(), condition).prop_map(|(path, value)| doc! { path: value });
     leaf.prop_recursive(2, 8, 3, |inner| {
         (prop::sample::select(vec!["$and", "$or", "$nor"]), prop::collection::vec(inner, 1..3))
+            .prop_map(|(name, branches)| doc! { name: branches })
+    })
+}
+
+/// Few values and few paths, so that queries, documents and indexes meet often.
+fn small_number() -> impl Strategy<Value = Bson> {
+    prop_oneof![6 => (0i32..5).prop_map(Bson::Int32), 1 => Just(Bson::Null), 1 => Just(Bson::from("x"))]
+}
+
+fn small_path() -> impl Strategy<Value = String> {
+    prop::sample::select(vec!["a", "b", "a.a", "a.b", "a.0", "a.0.b"]).prop_map(str::to_owned)
+}
+
+fn small_document() -> impl Strategy<Value = Document> {
+    let numbers = prop::collection::vec(small_number(), 0..3).prop_map(Bson::Array);
+    let leaf = prop_oneof![2 => small_number(), 1 => numbers].boxed();
+    let inner =
+        prop::collection::vec((prop::sample::select(vec!["a", "b", "0"]), leaf.clone()), 0..3)
+            .prop_map(|fields| {
+                Bson::Document(
+                    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                )
+            })
+            .boxed();
+    let value =
+        prop_oneof![leaf, inner.clone(), prop::collection::vec(inner, 0..3).prop_map(Bson::Array)];
+    prop::collection::vec((prop::sample::select(vec!["a", "b"]), value), 0..3).prop_map(|fields| {
+        fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    })
+}
+
+fn small_condition() -> impl Strategy<Value = Bson> {
+    let comparison = prop::sample::select(vec!["$eq", "$gt", "$gte", "$lt", "$lte"]);
+    let one = (comparison.clone(), small_number()).prop_map(|(name, value)| doc! { name: value });
+    let two =
+        (small_number(), small_number()).prop_map(|(low, high)| doc! { "$gte": low, "$lte": high });
+    let list = prop::collection::vec(small_number(), 1..3).prop_map(|list| doc! { "$in": list });
+    let exists = any::<bool>().prop_map(|wanted| doc! { "$exists": wanted });
+    let operators = prop_oneof![4 => one, 4 => two, 1 => list, 1 => exists].boxed();
+    prop_oneof![
+        2 => small_number(),
+        6 => operators.clone().prop_map(Bson::Document),
+        1 => operators.clone().prop_map(|inner| Bson::Document(doc! { "$elemMatch": inner })),
+        1 => operators.clone().prop_map(|inner| {
+            Bson::Document(doc! { "$elemMatch": { "a": inner } })
+        }),
+        1 => operators.prop_map(|inner| Bson::Document(doc! { "$not": inner })),
+    ]
+}
+
+fn small_query() -> impl Strategy<Value = Document> {
+    let leaf = (small_path(), small_condition()).prop_map(|(path, value)| doc! { path: value });
+    leaf.prop_recursive(2, 6, 2, |inner| {
+        (prop::sample::select(vec!["$and", "$or"]), prop::collection::vec(inner, 1..3))
             .prop_map(|(name, branches)| doc! { name: branches })
     })
 }
@@ -143,7 +209,9 @@ proptest! {
     }
 
     #[test]
-    fn a_match_has_a_key_within_the_bounds(query in query(), document in document(), path in path()) {
+    fn a_match_has_a_key_within_the_bounds(
+        query in small_query(), document in small_document(), path in small_path(),
+    ) {
         if let Ok(matcher) = Matcher::parse(&query)
             && matcher.matches(&document).unwrap()
         {
@@ -157,6 +225,41 @@ proptest! {
                 });
                 prop_assert!(inside, "{:?} not in {:?}", found.keys, bounds);
             }
+        }
+    }
+
+    #[test]
+    fn a_match_has_a_compound_key_within_all_bounds(
+        query in small_query(), other in small_query(), document in small_document(),
+        a in small_path(), b in small_path(),
+    ) {
+        if let Ok(matcher) = Matcher::parse(&doc! { "$and": [query, other] })
+            && matcher.matches(&document).unwrap()
+        {
+            let paths = [&a, &b].map(|path| quorate_query::value::Path::parse(path).unwrap());
+            let Ok(found) = quorate_query::value::FieldKeys::of(&paths, (&document).into()) else {
+                return Ok(());
+            };
+            let bounds = matcher.compound_bounds(&[&a, &b], found.multikey);
+            let inside = found.keys.iter().any(|key| {
+                key.iter().zip(&bounds).all(|(value, bounds)| match bounds {
+                    Some(bounds) => bounds.intervals().iter().any(|i| i.contains(value)),
+                    None => true,
+                })
+            });
+            prop_assert!(inside, "{:?} not in {:?}", found.keys, bounds);
+        }
+    }
+
+    #[test]
+    fn what_a_query_implies_holds_for_its_matches(
+        query in small_query(), filter in small_query(), document in small_document(),
+    ) {
+        if let (Ok(query), Ok(filter)) = (Matcher::parse(&query), Matcher::parse(&filter))
+            && query.implies(&filter)
+            && query.matches(&document).unwrap()
+        {
+            prop_assert!(filter.matches(&document).unwrap());
         }
     }
 

@@ -1,8 +1,9 @@
 //! Which updates are refused, and with which code.
 
-use crate::support::{leaves, update_refusal};
+use crate::support::{apply, context, leaves, update_refusal};
 use bson::{Bson, Document, bson, doc};
-use quorate_query::Update;
+use quorate_query::diff::{OplogUpdate, apply_oplog_update, oplog_update};
+use quorate_query::{Matcher, Projection, Update};
 
 #[test]
 fn unknown_operators_and_mixed_forms() {
@@ -133,7 +134,10 @@ fn array_operators_want_arrays() {
 fn renames_stay_out_of_arrays() {
     let before = doc! { "a": [{ "x": 1 }], "b": 1 };
     assert_eq!(update_refusal(doc! { "$rename": { "a.0": "c" } }, before.clone()), 2);
-    assert_eq!(update_refusal(doc! { "$rename": { "b": "a.0.y" } }, before), 2);
+    assert_eq!(update_refusal(doc! { "$rename": { "b": "a.0.y" } }, before.clone()), 2);
+    assert_eq!(update_refusal(doc! { "$rename": { "a.-1": "c" } }, before.clone()), 28);
+    assert_eq!(update_refusal(doc! { "$rename": { "b.c": "c" } }, before.clone()), 28);
+    leaves(doc! { "$rename": { "a.9": "c" } }, before);
 }
 
 #[test]
@@ -150,4 +154,29 @@ fn growth_is_bounded() {
     assert_eq!(update_refusal(doc! { "$set": { "a.$[]": piece } }, before), 17419);
     let deep = (0..250).fold(bson!(1), |inner, _| bson!({ "a": inner }));
     assert_eq!(update_refusal(doc! { "$set": { "a": deep } }, doc! {}), 15);
+}
+
+#[test]
+fn wide_input_takes_no_quadratic_time() {
+    let names: Vec<String> = (0..30_000).map(|n| format!("f{n}")).collect();
+    let wide: Document = names.iter().map(|name| (name.clone(), Bson::Int32(1))).collect();
+    let narrow = apply(doc! { "$unset": wide.clone() }, &wide).unwrap();
+    assert_eq!(narrow, Some(doc! {}));
+    let reversed: Document =
+        names.iter().rev().map(|name| (name.clone(), Bson::Int32(1))).collect();
+    let OplogUpdate::Entry(entry) = oplog_update(&wide, &reversed) else { panic!("a change") };
+    assert_eq!(apply_oplog_update(&wide, &entry).unwrap(), reversed);
+    let projection = Projection::parse_find(&wide, &Matcher::match_all()).unwrap();
+    assert_eq!(projection.apply(&wide, None).unwrap().len(), names.len());
+    let points: Vec<Bson> = (0..30_000).map(Bson::Int32).collect();
+    let both = Matcher::parse(
+        &doc! { "a": { "$in": points.clone(), "$all": [1] }, "$and": [{ "a": { "$in": points.clone() } }] },
+    );
+    assert_eq!(both.unwrap().bounds("a", false).unwrap().intervals().len(), 1);
+    let branches: Vec<Bson> = points.iter().map(|n| Bson::from(doc! { "a": n })).collect();
+    let or = Matcher::parse(&doc! { "$or": branches }).unwrap();
+    assert_eq!(or.bounds("a", true).unwrap().intervals().len(), points.len());
+    let upsert = Update::parse(&doc! { "$set": { "x": 1 } }.into()).unwrap();
+    let inserted = upsert.upsert_document(&Matcher::parse(&wide).unwrap(), &context()).unwrap();
+    assert_eq!(inserted.len(), names.len() + 1);
 }

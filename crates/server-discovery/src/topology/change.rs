@@ -123,13 +123,7 @@ impl Topology {
             let (previous, new) = (Arc::clone(old), Arc::clone(new));
             self.event(DiscoveryEvent::ServerDescriptionChanged { previous, new });
         }
-        let added: Vec<ServerAddress> = next
-            .servers
-            .addresses()
-            .iter()
-            .filter(|address| !previous.servers.contains(address))
-            .cloned()
-            .collect();
+        let added = added_servers(&previous, &next);
         for address in &added {
             self.event(DiscoveryEvent::ServerOpening { address: address.clone() });
         }
@@ -163,7 +157,7 @@ impl Topology {
         next: &TopologyDescription,
         now: MonotonicTime,
     ) -> Vec<(ServerAddress, ServerState)> {
-        if previous.servers.addresses() == next.servers.addresses() {
+        if previous.servers.same_members(&next.servers) {
             return Vec::new();
         }
         let mut leaving = Vec::new();
@@ -245,21 +239,34 @@ impl Topology {
     }
 }
 
+fn added_servers(previous: &TopologyDescription, next: &TopologyDescription) -> Vec<ServerAddress> {
+    if previous.servers.same_members(&next.servers) {
+        return Vec::new();
+    }
+    let addresses = next.servers.addresses().iter();
+    addresses.filter(|address| !previous.servers.contains(address)).cloned().collect()
+}
+
 /// The servers whose descriptions differ in something that counts, the reporting one first.
 fn changed_servers(
     previous: &TopologyDescription,
     next: &TopologyDescription,
     reporter: Option<&ServerAddress>,
 ) -> Vec<(Arc<ServerDescription>, Arc<ServerDescription>)> {
-    let mut changed: Vec<_> = next
-        .servers
-        .iter()
-        .filter_map(|new| {
-            let old = previous.servers.get(new.address())?;
-            let same = Arc::ptr_eq(old, new) || old.is_equal(new);
-            (!same).then(|| (Arc::clone(old), Arc::clone(new)))
-        })
-        .collect();
+    let differ = |(old, new): &(&Arc<ServerDescription>, &Arc<ServerDescription>)| {
+        !Arc::ptr_eq(old, new) && !old.is_equal(new)
+    };
+    let share = |(old, new): (&Arc<_>, &Arc<_>)| (Arc::clone(old), Arc::clone(new));
+    let mut changed: Vec<_> = if previous.servers.same_members(&next.servers) {
+        let pairs = previous.servers.iter().zip(next.servers.iter());
+        pairs.filter(differ).map(share).collect()
+    } else {
+        let pairs = next
+            .servers
+            .iter()
+            .filter_map(|new| previous.servers.get(new.address()).map(|old| (old, new)));
+        pairs.filter(differ).map(share).collect()
+    };
     changed.sort_by_key(|(_, new)| Some(new.address()) != reporter);
     changed
 }

@@ -7,7 +7,7 @@ use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress};
 
 use super::{ServerState, Topology};
 use crate::command::{CheckId, MonitorCommand};
-use crate::event::{DiscoveryEvent, Heartbeat};
+use crate::event::{DiscoveryEvent, Heartbeat, MonitorConnectionId};
 use crate::fault::{CheckFailure, CheckFailureKind, ServerError, ServerFault};
 use crate::monitor::{Next, Underway};
 use crate::options::Threading;
@@ -166,15 +166,13 @@ impl Topology {
         now: MonotonicTime,
     ) {
         let check = self.next_check();
-        let connects = !self.states[position].monitor.has_connection();
-        let fresh = if connects { Some(self.next_connection()) } else { None };
+        let last_connection = &mut self.last_connection;
+        let new_connection = || {
+            *last_connection += 1;
+            MonitorConnectionId(*last_connection)
+        };
         let monitor = &mut self.states[position].monitor;
-        let planned = monitor.start_check(
-            &self.settings,
-            check,
-            || fresh.unwrap_or(crate::event::MonitorConnectionId(0)),
-            now,
-        );
+        let planned = monitor.start_check(&self.settings, check, new_connection, now);
         let Some(underway) = monitor.underway() else { return };
         self.event(DiscoveryEvent::ServerHeartbeatStarted {
             heartbeat: heartbeat(address, underway),

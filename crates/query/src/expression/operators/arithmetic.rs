@@ -150,7 +150,7 @@ fn subtract(args: &[Operand<'_>]) -> Evaluated {
             date_plus(*date, delta).map(Some)
         }
         _ => Err(fail(
-            16556,
+            14,
             format!("can't $subtract {} from {}", type_name_of(right), type_name_of(left)),
         )),
     }
@@ -188,7 +188,7 @@ fn pair(
 fn divide(args: &[Operand<'_>]) -> Evaluated {
     let numbers = pair(args, |left, right| {
         fail(
-            16609,
+            14,
             format!(
                 "$divide only supports numeric types, not {} and {}",
                 left.type_name(),

@@ -174,6 +174,17 @@ fn shift(start: i64, unit: Unit, amount: i64, zone: TimeZone) -> Option<i64> {
     Some(zone.to_utc(moved))
 }
 
+/// Moves a date by a number of units, in UTC.
+pub(crate) fn shift_by(start: i64, unit_name: &str, amount: i64) -> Result<i64, ExpressionError> {
+    let name = Bson::String(unit_name.to_owned());
+    match unit("$setWindowFields", &Operand::borrowed(&name))? {
+        Some(unit) => {
+            shift(start, unit, amount, TimeZone::UTC).ok_or_else(|| overflow("$setWindowFields"))
+        }
+        None => Ok(start),
+    }
+}
+
 /// How many units have begun up to a moment, counted from an origin that does not matter as long
 /// as only differences are taken.
 fn units_before(moment: i64, unit: Unit, week_start: i64, zone: TimeZone) -> i64 {

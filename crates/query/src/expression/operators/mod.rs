@@ -10,7 +10,7 @@ mod convert;
 mod convert_text;
 mod date;
 mod date_format;
-mod date_math;
+pub(crate) mod date_math;
 mod date_parse;
 mod object;
 mod regex;

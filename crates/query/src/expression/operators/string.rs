@@ -3,6 +3,8 @@
 //! Positions count bytes of UTF-8 (`…Bytes`) or code points (`…CP`), never grapheme clusters.
 //! Searching and splitting are in `string_search`, patterns in `regex`.
 
+use std::collections::BTreeSet;
+
 use bson::Bson;
 
 use super::{
@@ -218,7 +220,7 @@ fn trim(name: &str, args: &[Option<Operand<'_>>], left: bool, right: bool) -> Ev
             ),
         ));
     };
-    let chars: Option<Vec<char>> = match &args[1] {
+    let chars: Option<BTreeSet<char>> = match &args[1] {
         None => None,
         Some(chars) if chars.is_nullish() => return Ok(Some(Bson::Null)),
         Some(chars) => match chars.get() {

@@ -52,12 +52,14 @@ fn index_of_bytes(args: &[Operand<'_>]) -> Evaluated {
     if start > end {
         return Ok(Some(NOT_FOUND));
     }
-    let (window, needle) = (&haystack.as_bytes()[start..end], needle.as_bytes());
     if needle.is_empty() {
         return Ok(Some(whole(start)));
     }
-    let found = window.windows(needle.len()).position(|part| part == needle);
-    Ok(Some(found.map_or(NOT_FOUND, |position| whole(start + position))))
+    // Text is only ever found between two characters, so the window may shrink to whole ones.
+    let from = (start..=end).find(|byte| haystack.is_char_boundary(*byte)).unwrap_or(end);
+    let to = (from..=end).rev().find(|byte| haystack.is_char_boundary(*byte)).unwrap_or(from);
+    let found = haystack.get(from..to).and_then(|window| window.find(needle));
+    Ok(Some(found.map_or(NOT_FOUND, |position| whole(from + position))))
 }
 
 fn index_of_cp(args: &[Operand<'_>]) -> Evaluated {

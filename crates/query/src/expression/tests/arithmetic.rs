@@ -26,7 +26,7 @@ fn sums_and_products_widen_instead_of_overflowing() {
     refuse(vec![
         (bson!({ "$add": [1, "x"] }), 16554),
         (bson!({ "$multiply": ["x"] }), 16555),
-        (bson!({ "$subtract": [1, "x"] }), 16556),
+        (bson!({ "$subtract": [1, "x"] }), 14),
         (bson!({ "$subtract": [1] }), 16020),
     ]);
 }
@@ -41,7 +41,7 @@ fn dates_take_part_in_sums_and_differences() {
     ]);
     refuse(vec![
         (bson!({ "$add": [date(1), date(2)] }), 16612),
-        (bson!({ "$subtract": [4, date(9)] }), 16556),
+        (bson!({ "$subtract": [4, date(9)] }), 14),
         (bson!({ "$add": [date(i64::MAX), 1] }), 15),
         (bson!({ "$subtract": [date(1), i64::MIN] }), 15),
     ]);
@@ -61,7 +61,7 @@ fn division_is_never_by_zero() {
     refuse(vec![
         (bson!({ "$divide": [1, 0] }), 2),
         (bson!({ "$divide": [1, decimal("0")] }), 2),
-        (bson!({ "$divide": ["a", 1] }), 16609),
+        (bson!({ "$divide": ["a", 1] }), 14),
         (bson!({ "$mod": [1, 0] }), 16610),
         (bson!({ "$mod": [1.5, 0.0] }), 16610),
         (bson!({ "$mod": ["a", 1] }), 16611),

@@ -2,6 +2,9 @@
 
 use bson::{Bson, bson, doc};
 
+use std::sync::Arc;
+
+use super::super::{Expression, ExpressionError, Interrupt, ParseContext, Variables};
 use super::{check, missing, refuse};
 
 #[test]
@@ -131,6 +134,33 @@ fn growth_inside_reduce_is_bounded() {
         ),
         (bson!({ "$reduce": { "input": many, "initialValue": 1, "in": ["$$value"] } }), 15),
     ]);
+}
+
+/// Ends the operation at the nth question.
+#[derive(Debug)]
+struct Patience(std::sync::atomic::AtomicU64);
+
+impl Interrupt for Patience {
+    fn check(&self) -> Result<(), ExpressionError> {
+        match self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => Err(ExpressionError::location(50, "operation exceeded time limit")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn loops_within_loops_can_be_interrupted() {
+    let thousand = bson!({ "$range": [0, "$thousand"] });
+    let mut nested = bson!(true);
+    for _ in 0..5 {
+        nested = bson!({ "$size": [{ "$filter": { "input": thousand.clone(), "cond": nested } }] });
+    }
+    let endless = Expression::parse(&nested, &ParseContext::new()).unwrap();
+    let patience = Arc::new(Patience(3.into()));
+    let variables = Variables::new(0).with_interrupt(patience);
+    let error = endless.evaluate(&doc! { "thousand": 1000 }, &variables).unwrap_err();
+    assert_eq!(error.code().0, 50);
 }
 
 #[test]

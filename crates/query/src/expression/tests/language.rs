@@ -147,6 +147,34 @@ fn nesting_is_bounded_and_the_deepest_allowed_works() {
 }
 
 #[test]
+fn every_kind_of_nesting_fits_the_stack() {
+    type Wrap = fn(Bson) -> Bson;
+    let wraps: [Wrap; 14] = [
+        |inner| bson!([inner]),
+        |inner| bson!({ "x": inner }),
+        |inner| bson!({ "$cond": ["$a", inner, 1] }),
+        |inner| bson!({ "$ifNull": [inner, 1] }),
+        |inner| bson!({ "$and": [inner] }),
+        |inner| bson!({ "$let": { "vars": { "v": inner }, "in": "$$v" } }),
+        |inner| bson!({ "$let": { "vars": { "v": 1 }, "in": inner } }),
+        |inner| bson!({ "$map": { "input": [1], "in": inner } }),
+        |inner| bson!({ "$filter": { "input": [1], "cond": inner } }),
+        |inner| bson!({ "$reduce": { "input": [1], "initialValue": 1, "in": inner } }),
+        |inner| bson!({ "$switch": { "branches": [{ "case": "$a", "then": inner }] } }),
+        |inner| bson!({ "$convert": { "input": inner, "to": "string" } }),
+        |inner| bson!({ "$regexFind": { "input": inner, "regex": "$text", "options": "i" } }),
+        |inner| bson!({ "$dateToString": { "date": "$nothing", "onNull": inner } }),
+    ];
+    for wrap in wraps {
+        let nested = (0..MAX_EXPRESSION_DEPTH - 1).fold(bson!("$text"), |inner, _| wrap(inner));
+        // Some refuse the value of the inner one; none may exhaust the stack.
+        let _ = try_evaluate(nested.clone());
+        let deeper = (0..MAX_EXPRESSION_DEPTH).fold(nested, |inner, _| wrap(inner));
+        assert_eq!(try_evaluate(deeper).unwrap_err().code().0, 15);
+    }
+}
+
+#[test]
 fn constants_are_computed_once() {
     let context = ParseContext::new();
     let folded = Expression::parse(&bson!({ "$add": [1, { "$multiply": [2, 3] }] }), &context);

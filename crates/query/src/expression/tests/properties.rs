@@ -106,7 +106,7 @@ fn expression() -> impl Strategy<Value = Bson> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 8, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, ..ProptestConfig::default() })]
 
     #[test]
     fn no_expression_panics(expression in expression()) {

@@ -55,6 +55,9 @@ fn searching_and_splitting() {
         (bson!({ "$indexOfCP": ["abc", "", 1] }), bson!(1)),
         (bson!({ "$indexOfBytes": ["abc", "c", 5] }), bson!(-1)),
         (bson!({ "$indexOfBytes": ["$nothing", "c"] }), Bson::Null),
+        (bson!({ "$indexOfBytes": ["$text", "l", 2] }), bson!(3)),
+        (bson!({ "$indexOfBytes": ["$text", "é", 0, 2] }), bson!(-1)),
+        (bson!({ "$indexOfBytes": ["$text", "é", 2] }), bson!(-1)),
         (bson!({ "$split": ["a-b-", "-"] }), bson!(["a", "b", ""])),
         (bson!({ "$split": ["$nothing", "-"] }), Bson::Null),
     ]);

@@ -83,6 +83,22 @@ fn groups_are_by_value_and_missing_is_null() {
 }
 
 #[test]
+fn accumulators_that_keep_several_keep_the_right_ones() {
+    let input: Vec<_> = [5, 3, 9, 1, 7, 3, 8, 2].map(|n| doc! { "n": n }).to_vec();
+    let stages = bson!([{ "$group": {
+        "_id": 1,
+        "last": { "$lastN": { "n": 3, "input": "$n" } }, "first": { "$firstN": { "n": 3, "input": "$n" } },
+        "min": { "$minN": { "n": 3, "input": "$n" } }, "max": { "$maxN": { "n": 3, "input": "$n" } },
+    } }]);
+    assert_eq!(
+        run(stages, input),
+        vec![
+            doc! { "_id": 1, "last": [3, 8, 2], "first": [5, 3, 9], "min": [1, 2, 3], "max": [9, 8, 7] }
+        ]
+    );
+}
+
+#[test]
 fn sort_orders_types_arrays_and_missing_fields_and_is_stable() {
     let input = vec![
         doc! { "_id": 1, "k": [5, 1] },

@@ -1,8 +1,11 @@
 //! Stages that reach beyond their input: joins, unions, facets, literal documents, the server.
 
+use std::sync::Arc;
+
 use bson::{Bson, bson, doc};
 
-use super::{refuse, run, try_run};
+use super::super::MAX_BLOCKING_BYTES;
+use super::{Indexed, environment, refuse, run, run_in, try_run};
 
 #[test]
 fn lookup_by_equality() {
@@ -31,6 +34,39 @@ fn lookup_by_equality() {
     let tags = bson!([{ "$lookup": { "from": "stock", "localField": "t", "foreignField": "tags", "as": "deep.found" } }]);
     let found = run(tags, vec![doc! { "t": "y" }]);
     assert_eq!(found[0].get_document("deep").unwrap().get_array("found").unwrap().len(), 1);
+}
+
+#[test]
+fn every_way_to_join_finds_the_same() {
+    let input: Vec<_> = [
+        bson!("a"),
+        bson!("x"),
+        Bson::Null,
+        Bson::Undefined,
+        bson!([]),
+        bson!(["a", Bson::Null]),
+        bson!(10),
+        bson!(10.0),
+        bson!([["x", "y"]]),
+        bson!({ "a": 1 }),
+        Bson::RegularExpression(bson::Regex {
+            pattern: "a".try_into().unwrap(),
+            options: "".try_into().unwrap(),
+        }),
+    ]
+    .into_iter()
+    .map(|value| doc! { "v": value })
+    .collect();
+    for field in ["sku", "tags", "count", "absent", "tags.x"] {
+        let stages = bson!([{ "$lookup": { "from": "stock", "localField": "v", "foreignField": field, "as": "found" } }]);
+        let table = run(stages.clone(), input.clone());
+        let indexed = Arc::new(Indexed(environment()));
+        let read = run_in(stages.clone(), input.clone(), indexed, MAX_BLOCKING_BYTES).unwrap();
+        assert_eq!(table, read, "{field}");
+        // Too little memory for a table, and enough for what is found.
+        let again = run_in(stages, input.clone(), environment(), 1200).unwrap();
+        assert_eq!(table, again, "{field}");
+    }
 }
 
 #[test]
@@ -75,6 +111,36 @@ fn lookup_by_pipeline_sees_its_variables() {
             17276,
         ),
         (bson!({ "$lookup": { "from": "broken", "as": "y", "pipeline": [] } }), 2),
+    ]);
+}
+
+#[test]
+fn graph_lookup_follows_and_stops() {
+    let chain = |extra: Bson| {
+        let mut spec = doc! {
+            "from": "staff", "startWith": "$boss", "connectFromField": "boss",
+            "connectToField": "name", "as": "above",
+        };
+        spec.extend(extra.as_document().unwrap().clone());
+        bson!([{ "$graphLookup": spec }, { "$project": { "names": "$above.name", "depths": "$above.d" } }])
+    };
+    let dot = || vec![doc! { "_id": 4, "boss": ["Cid", "Dot"] }];
+    let names = |extra: Bson| run(chain(extra), dot())[0].get("names").unwrap().clone();
+    // Dot is her own boss: a loop that must not turn for ever.
+    assert_eq!(names(bson!({})), bson!(["Cid", "Dot", "Ben", "Ada"]));
+    assert_eq!(names(bson!({ "maxDepth": 0 })), bson!(["Cid", "Dot"]));
+    assert_eq!(
+        names(bson!({ "restrictSearchWithMatch": { "name": { "$ne": "Ben" } } })),
+        bson!(["Cid", "Dot"])
+    );
+    let found = run(chain(bson!({ "depthField": "d" })), dot());
+    assert_eq!(found[0].get("depths").unwrap(), &bson!([0_i64, 0_i64, 1_i64, 2_i64]));
+    refuse(vec![
+        (bson!({ "$graphLookup": 1 }), 9),
+        (bson!({ "$graphLookup": { "from": "x" } }), 40105),
+        (bson!({ "$graphLookup": { "x": 1 } }), 40104),
+        (bson!({ "$graphLookup": { "connectToField": 1 } }), 40103),
+        (bson!({ "$graphLookup": { "from": "x", "maxDepth": -1 } }), 40101),
     ]);
 }
 

@@ -5,6 +5,7 @@ mod joining;
 mod planning;
 mod properties;
 mod shaping;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +37,24 @@ impl Environment for Collections {
     }
 }
 
+/// The same collections, with every field indexed.
+struct Indexed(Arc<dyn Environment>);
+
+impl Environment for Indexed {
+    fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError> {
+        assert!(filter.is_some(), "an index is of no use without a filter");
+        self.0.read(collection, filter)
+    }
+
+    fn has_index(&self, _collection: &str, _field: &str) -> bool {
+        true
+    }
+
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+        self.0.system(stage)
+    }
+}
+
 fn environment() -> Arc<dyn Environment> {
     let mut collections = BTreeMap::new();
     collections.insert(
@@ -44,6 +63,16 @@ fn environment() -> Arc<dyn Environment> {
             doc! { "_id": 1, "sku": "a", "count": 10, "tags": ["x", "y"] },
             doc! { "_id": 2, "sku": "b", "count": 20 },
             doc! { "_id": 3, "count": 30 },
+        ],
+    );
+    let boss = |id: i32, name: &str, boss: Bson| doc! { "_id": id, "name": name, "boss": boss };
+    collections.insert(
+        "staff".to_owned(),
+        vec![
+            boss(1, "Ada", Bson::Null),
+            boss(2, "Ben", "Ada".into()),
+            boss(3, "Cid", "Ben".into()),
+            boss(4, "Dot", vec!["Cid", "Dot"].into()),
         ],
     );
     Arc::new(Collections(collections))
@@ -56,15 +85,24 @@ fn array(stages: Bson) -> Vec<Bson> {
     }
 }
 
-fn run_within(
+fn run_in(
     stages: Bson,
     input: Vec<Document>,
+    environment: Arc<dyn Environment>,
     memory_limit: usize,
 ) -> Result<Vec<Document>, QueryError> {
     let variables = Variables::new(11).with_variable("given", Bson::Int32(5));
     let pipeline = Pipeline::parse(&array(stages), &variables)?;
     let input = Box::new(input.into_iter().map(Ok));
-    pipeline.run_within(input, environment(), &variables, memory_limit).collect()
+    pipeline.run_within(input, environment, &variables, memory_limit).collect()
+}
+
+fn run_within(
+    stages: Bson,
+    input: Vec<Document>,
+    memory_limit: usize,
+) -> Result<Vec<Document>, QueryError> {
+    run_in(stages, input, environment(), memory_limit)
 }
 
 fn try_run(stages: Bson, input: Vec<Document>) -> Result<Vec<Document>, QueryError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, bson, doc};
 
-use super::super::{Output, Pipeline, WhenMatched, WhenNotMatched};
+use super::super::{MAX_STAGES, Output, Pipeline, WhenMatched, WhenNotMatched};
 use super::{array, environment, refuse, run};
 use crate::expression::Variables;
 
@@ -34,6 +34,62 @@ fn leading_stages_become_a_query() {
     let down = parse(bson!([{ "$match": { "a": 1 } }])).push_down();
     assert_eq!(down.filter, Some(doc! { "a": 1 }));
     assert!(down.rest.is_empty());
+}
+
+#[test]
+fn a_pipeline_knows_which_fields_it_reads() {
+    let needed = |stages: Bson| {
+        parse(stages).needed_fields().map(|fields| fields.into_iter().collect::<Vec<_>>().join(" "))
+    };
+    let cases = vec![
+        (bson!([]), None),
+        (bson!([{ "$match": { "a": 1 } }, { "$limit": 1 }]), None),
+        (
+            bson!([{ "$match": { "a.b": 1, "$or": [{ "c": 1 }, { "$expr": "$d.e" }] } }, { "$count": "n" }]),
+            Some("a c d"),
+        ),
+        (
+            bson!([{ "$group": { "_id": "$k", "s": { "$sum": { "$add": ["$a.b", "$c"] } } } }]),
+            Some("a c k"),
+        ),
+        (bson!([{ "$group": { "_id": "$k", "all": { "$push": "$$ROOT" } } }]), None),
+        (
+            bson!([{ "$group": { "_id": 1, "t": { "$top": { "sortBy": { "s.x": 1 }, "output": "$o" } } } }]),
+            Some("o s"),
+        ),
+        (bson!([{ "$project": { "a.b": 1, "n": "$c.d" } }]), Some("_id a c")),
+        (bson!([{ "$project": { "x": 0 } }]), None),
+        (
+            bson!([{ "$set": { "n": "$q" } }, { "$unwind": "$l" }, { "$sort": { "z": 1 } }, { "$replaceWith": { "v": "$l" } }]),
+            Some("l q z"),
+        ),
+        (
+            bson!([{ "$lookup": { "from": "x", "localField": "f", "foreignField": "g", "as": "h" } }, { "$count": "n" }]),
+            Some("f h"),
+        ),
+        (
+            bson!([{ "$facet": { "a": [{ "$sortByCount": "$t" }], "b": [{ "$count": "n" }] } }]),
+            Some("t"),
+        ),
+        (bson!([{ "$facet": { "a": [] } }]), None),
+        (bson!([{ "$bucketAuto": { "groupBy": "$p", "buckets": 2 } }]), Some("p")),
+        (bson!([{ "$match": { "$jsonSchema": {} } }, { "$count": "n" }]), None),
+    ];
+    for (stages, expected) in cases {
+        assert_eq!(needed(stages.clone()).as_deref(), expected, "{stages}");
+    }
+}
+
+#[test]
+fn only_what_is_read_is_decoded() {
+    let raw =
+        bson::RawDocumentBuf::try_from(&doc! { "_id": 1, "a": { "b": 2 }, "c": [1] }).unwrap();
+    let counted = parse(bson!([{ "$group": { "_id": "$a.b" } }])).decoder();
+    assert_eq!(counted.decode(&raw).unwrap(), doc! { "a": { "b": 2 } });
+    let nothing = parse(bson!([{ "$count": "n" }])).decoder();
+    assert_eq!(nothing.decode(&raw).unwrap(), doc! {});
+    let whole = parse(bson!([{ "$limit": 1 }])).decoder();
+    assert_eq!(whole.decode(&raw).unwrap(), doc! { "_id": 1, "a": { "b": 2 }, "c": [1] });
 }
 
 #[test]
@@ -132,6 +188,23 @@ fn what_parsing_refuses() {
     assert_eq!(Pipeline::parse(&array(nested), &Variables::new(0)).unwrap_err().code().0, 43);
     let many: Vec<Bson> = (0..1001).map(|_| bson!({ "$skip": 1 })).collect();
     assert_eq!(Pipeline::parse(&many, &Variables::new(0)).unwrap_err().code().0, 7749501);
+    // Stages count through all levels.
+    let half = &many[..600];
+    let inner = [half, &[bson!({ "$unionWith": { "coll": "x", "pipeline": half } })]].concat();
+    assert_eq!(Pipeline::parse(&inner, &Variables::new(0)).unwrap_err().code().0, 7749501);
+}
+
+#[test]
+fn the_longest_pipeline_fits_the_stack() {
+    let stages: Vec<Bson> = (0..MAX_STAGES)
+        .map(|n| match n % 4 {
+            0 => bson!({ "$set": { "n": { "$add": ["$n", 1] } } }),
+            1 => bson!({ "$unwind": "$n" }),
+            2 => bson!({ "$match": { "n": { "$gt": 0 } } }),
+            _ => bson!({ "$sort": { "n": 1 } }),
+        })
+        .collect();
+    assert_eq!(run(Bson::Array(stages), vec![doc! { "n": 0 }]), vec![doc! { "n": 250 }]);
 }
 
 #[test]

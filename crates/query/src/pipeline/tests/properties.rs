@@ -116,6 +116,26 @@ proptest! {
     }
 
     #[test]
+    fn fields_that_are_not_needed_do_not_matter(stages in prop::collection::vec(any_stage(), 0..4)) {
+        let variables = Variables::new(11);
+        let Ok(pipeline) = Pipeline::parse(&stages, &variables) else { return Ok(()) };
+        let Some(fields) = pipeline.needed_fields() else { return Ok(()) };
+        let only = |document: Document| -> Document {
+            document.into_iter().filter(|(name, _)| fields.contains(name)).collect()
+        };
+        let narrow: Vec<_> = input().into_iter().map(only).collect();
+        let whole = try_run(Bson::Array(stages.clone()), input());
+        let narrow = try_run(Bson::Array(stages), narrow);
+        match (whole, narrow) {
+            (Ok(whole), Ok(narrow)) => prop_assert_eq!(whole, narrow),
+            // The texts may quote the document.
+            (whole, narrow) => prop_assert_eq!(
+                whole.map_err(|error| error.code()), narrow.map_err(|error| error.code())
+            ),
+        }
+    }
+
+    #[test]
     fn shortcuts_change_nothing(stages in prop::collection::vec(cutting_stage(), 0..6)) {
         let expected = one_by_one(&stages);
         prop_assert_eq!(try_run(Bson::Array(stages.clone()), input()).unwrap(), expected.clone());

@@ -1,0 +1,197 @@
+//! A replica set that only says hello: the same for everybody who is measured.
+//!
+//! It runs in a process of its own and is told what to do on its standard input: `primary N` moves
+//! the primary, and the answer is the monotonic time at which it did. It does as little as a server
+//! can, so that what is measured is the client.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
+use quorate_protocol::{ElectionId, ObjectId, TopologyVersion};
+use quorate_wire::{
+    Decoder, MsgFlags, MsgWriter, OpReply, Payload, ReplyFlags, RequestId, to_bson_object_id,
+    topology_version_document,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::now_ns;
+
+struct Set {
+    hosts: Vec<String>,
+    primary: AtomicUsize,
+    version: watch::Sender<i64>,
+}
+
+/// Serves until the standard input ends. Prints the ports first.
+pub fn serve(members: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut listeners = Vec::new();
+        for _ in 0..members {
+            listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        }
+        let hosts: Vec<String> =
+            listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+        println!("{}", hosts.join(","));
+        let set =
+            Arc::new(Set { hosts, primary: AtomicUsize::new(0), version: watch::Sender::new(1) });
+        for (member, listener) in listeners.into_iter().enumerate() {
+            let set = Arc::clone(&set);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let _ = stream.set_nodelay(true);
+                    tokio::spawn(converse(Arc::clone(&set), member, stream));
+                }
+            });
+        }
+        let (commands, mut received) = tokio::sync::mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                if commands.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        while let Some(line) = received.recv().await {
+            if let Some(primary) = line.strip_prefix("primary ").and_then(|n| n.parse().ok()) {
+                set.primary.store(primary, Ordering::SeqCst);
+                let at = now_ns();
+                set.version.send_modify(|version| *version += 1);
+                println!("{at}");
+                std::io::stdout().flush().unwrap();
+            }
+        }
+    });
+}
+
+async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option<()> {
+    let mut decoder = Decoder::new();
+    let mut out = Vec::new();
+    let mut versions = set.version.subscribe();
+    loop {
+        out.clear();
+        let mut streaming = None;
+        while let Some(message) = decoder.next_message().ok()? {
+            let id = message.header.request_id;
+            match message.payload {
+                Payload::Query(_) => {
+                    let version = *versions.borrow_and_update();
+                    let reply = hello(&set, member, version);
+                    OpReply::append_one(&mut out, RequestId(1), id, ReplyFlags::default(), &reply)
+                        .ok()?;
+                }
+                Payload::Msg(msg) => {
+                    let name = msg.command_name()?;
+                    let body = msg.body();
+                    if matches!(name, "hello" | "isMaster" | "ismaster") {
+                        if let Ok(wait) = body.get_i64("maxAwaitTimeMS") {
+                            let known = body.get_document("topologyVersion").ok()?;
+                            let exhaust = msg.flags().contains(MsgFlags::EXHAUST_ALLOWED);
+                            streaming = Some((
+                                id,
+                                known.get_i64("counter").ok()?,
+                                Duration::from_millis(wait.unsigned_abs()),
+                                exhaust,
+                            ));
+                            break;
+                        }
+                        let version = *versions.borrow_and_update();
+                        write(&mut out, id, MsgFlags::NONE, &hello(&set, member, version));
+                    } else {
+                        let reply = answer(&set, member, name, *versions.borrow());
+                        write(&mut out, id, MsgFlags::NONE, &reply);
+                    }
+                }
+                Payload::Reply(_) => return None,
+            }
+        }
+        if !out.is_empty() {
+            stream.write_all(&out).await.ok()?;
+        }
+        if let Some((mut id, mut known, wait, exhaust)) = streaming {
+            loop {
+                if *versions.borrow_and_update() <= known {
+                    tokio::select! {
+                        _ = tokio::time::timeout(wait, versions.changed()) => {}
+                        // The client hangs up; it never talks while it listens.
+                        _ = stream.readable() => if exhaust { return None },
+                    }
+                }
+                known = *versions.borrow_and_update();
+                out.clear();
+                let flags = if exhaust { MsgFlags::MORE_TO_COME } else { MsgFlags::NONE };
+                write(&mut out, id, flags, &hello(&set, member, known));
+                stream.write_all(&out).await.ok()?;
+                if !exhaust {
+                    break;
+                }
+                id = RequestId(1);
+            }
+        }
+        if stream.read_buf(decoder.input()).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn write(out: &mut Vec<u8>, to: RequestId, flags: MsgFlags, reply: &RawDocument) {
+    MsgWriter::new(out, RequestId(1), to, flags, reply).finish(None).unwrap();
+}
+
+fn version_document(counter: i64) -> RawDocumentBuf {
+    let process_id = ObjectId::from_bytes([7; 12]);
+    topology_version_document(TopologyVersion { process_id, counter })
+}
+
+fn answer(set: &Set, member: usize, name: &str, version: i64) -> RawDocumentBuf {
+    let mut reply = RawDocumentBuf::new();
+    let writes = matches!(name, "insert" | "update" | "delete");
+    if writes && set.primary.load(Ordering::SeqCst) != member {
+        reply.append(cstr!("ok"), 0.0);
+        reply.append(cstr!("code"), 10107);
+        reply.append(cstr!("codeName"), "NotWritablePrimary");
+        reply.append(cstr!("errmsg"), "not primary");
+        let labels: RawArrayBuf = ["RetryableWriteError"].into_iter().collect();
+        reply.append(cstr!("errorLabels"), labels);
+        reply.append(cstr!("topologyVersion"), version_document(version));
+    } else {
+        if writes {
+            reply.append(cstr!("n"), 1);
+        }
+        reply.append(cstr!("ok"), 1.0);
+    }
+    reply
+}
+
+fn hello(set: &Set, member: usize, version: i64) -> RawDocumentBuf {
+    let primary = set.primary.load(Ordering::SeqCst);
+    let mut reply = RawDocumentBuf::new();
+    reply.append(cstr!("isWritablePrimary"), member == primary);
+    reply.append(cstr!("ismaster"), member == primary);
+    reply.append(cstr!("secondary"), member != primary);
+    reply.append(cstr!("helloOk"), true);
+    reply.append(cstr!("setName"), "rs0");
+    reply.append(cstr!("setVersion"), 1);
+    if member == primary {
+        let id = ElectionId::from_term(version).0;
+        reply.append(cstr!("electionId"), to_bson_object_id(id));
+    }
+    let hosts: RawArrayBuf = set.hosts.iter().map(String::as_str).collect();
+    reply.append(cstr!("hosts"), hosts);
+    reply.append(cstr!("primary"), set.hosts[primary].as_str());
+    reply.append(cstr!("me"), set.hosts[member].as_str());
+    reply.append(cstr!("minWireVersion"), 0);
+    reply.append(cstr!("maxWireVersion"), 21);
+    reply.append(cstr!("maxBsonObjectSize"), 16_777_216);
+    reply.append(cstr!("maxMessageSizeBytes"), 48_000_000);
+    reply.append(cstr!("maxWriteBatchSize"), 100_000);
+    reply.append(cstr!("logicalSessionTimeoutMinutes"), 30);
+    reply.append(cstr!("topologyVersion"), version_document(version));
+    reply.append(cstr!("ok"), 1.0);
+    reply
+}

@@ -1,0 +1,272 @@
+//! The measures, each printed as a line with the figures and the ratios.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate_wire::MsgFlags;
+
+use crate::floor::{self, Raw};
+use crate::{FakeSet, cpu_ns, now_ns, official, ours};
+
+const ROUNDS: usize = 21;
+const OPERATION_TIME: Duration = Duration::from_secs(2);
+const WATCH_TIME: Duration = Duration::from_secs(10);
+
+pub async fn run(wanted: Option<&str>) {
+    println!(
+        "{:<44} {:>12} {:>12} {:>12}   ours/floor  official/ours",
+        "", "floor", "ours", "official"
+    );
+    let is = |name: &str| wanted.is_none_or(|wanted| wanted == name);
+    if is("discovery") {
+        for members in [3, 7, 50] {
+            discovery(members).await;
+        }
+    }
+    if is("moved") {
+        for members in [3, 50] {
+            moved(members).await;
+        }
+    }
+    if is("operations") {
+        for callers in [1, 64] {
+            operations(callers).await;
+        }
+    }
+    if is("gap") {
+        gap().await;
+    }
+    if is("watching") {
+        watching(50).await;
+    }
+}
+
+fn median(mut figures: Vec<u64>) -> f64 {
+    figures.sort_unstable();
+    figures[figures.len() / 2] as f64
+}
+
+fn line(what: &str, unit: f64, floor: Vec<u64>, ours: Vec<u64>, official: Vec<u64>) {
+    let (floor, ours, official) =
+        (median(floor) / unit, median(ours) / unit, median(official) / unit);
+    println!(
+        "{what:<44} {floor:>12.3} {ours:>12.3} {official:>12.3} {:>12.2} {:>12.2}",
+        ours / floor,
+        official / ours
+    );
+}
+
+/// From making a client with one seed to knowing every member.
+async fn discovery(members: usize) {
+    let set = FakeSet::start(members);
+    let (mut floors, mut own, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let started = now_ns();
+        assert_eq!(floor::discover(&set.hosts[0]).await, members);
+        floors.push(now_ns() - started);
+
+        let started = now_ns();
+        let client = ours::connected(&set.uri(""), members).await;
+        own.push(now_ns() - started);
+        client.close().await;
+
+        let started = now_ns();
+        let watched = official::connected(&set.uri(""), members).await;
+        peers.push(now_ns() - started);
+        watched.client.shutdown().await;
+    }
+    line(&format!("discovery of {members} from one seed, ms"), 1e6, floors, own, peers);
+}
+
+/// From the change of the primary to the event in the client.
+async fn moved(members: usize) {
+    let mut set = FakeSet::start(members);
+    let (mut floors, mut own, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+
+    let mut raw = Raw::connect(&set.hosts[0]).await;
+    for _ in 0..ROUNDS {
+        floor::await_change(&mut raw).await;
+        settle().await;
+        let waiting = raw.receive(|_| now_ns());
+        let (_, at) = set.move_primary();
+        floors.push(waiting.await.saturating_sub(at));
+    }
+
+    let client = ours::connected(&set.uri(""), members).await;
+    let mut events = client.events();
+    for _ in 0..ROUNDS {
+        settle().await;
+        let (address, at) = set.move_primary();
+        own.push(ours::primary_is(&mut events, &address).await.saturating_sub(at));
+    }
+    client.close().await;
+
+    let mut watched = official::connected(&set.uri(""), members).await;
+    for _ in 0..ROUNDS {
+        settle().await;
+        let (address, at) = set.move_primary();
+        peers.push(official::primary_is(&mut watched, &address).await.saturating_sub(at));
+    }
+    watched.client.shutdown().await;
+    line(&format!("primary moved, {members} members, ms"), 1e6, floors, own, peers);
+}
+
+/// Lets everybody finish what they were doing, so that rounds do not overlap.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(30)).await;
+}
+
+/// How many operations were done, and whether to go on.
+#[derive(Clone, Default)]
+struct Tally {
+    done: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Tally {
+    fn another(&self) -> bool {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Operations a second: each caller runs its loop until it is told to stop.
+async fn rate<F: Future<Output = ()> + Send + 'static>(
+    callers: usize,
+    caller: impl Fn(Tally) -> F,
+) -> u64 {
+    let tally = Tally::default();
+    let tasks: Vec<_> = (0..callers).map(|_| tokio::spawn(caller(tally.clone()))).collect();
+    // Connections are made and pools filled before the clock starts.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (before, started) = (tally.done.load(Ordering::Relaxed), Instant::now());
+    tokio::time::sleep(OPERATION_TIME).await;
+    let done = tally.done.load(Ordering::Relaxed) - before;
+    let elapsed = started.elapsed();
+    tally.stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    (done as f64 / elapsed.as_secs_f64()) as u64
+}
+
+/// Pings a second, by this many callers.
+async fn operations(callers: usize) {
+    let set = FakeSet::start(3);
+    let (mut floors, mut own, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+    let client = ours::connected(&set.uri("&maxPoolSize=64"), 3).await;
+    let watched = official::connected(&set.uri("&maxPoolSize=64"), 3).await;
+    for _ in 0..3 {
+        let host = set.hosts[0].clone();
+        let floor = rate(callers, |tally| {
+            let host = host.clone();
+            async move {
+                let mut raw = Raw::connect(&host).await;
+                let ping = floor::command("ping");
+                while tally.another() {
+                    raw.send(MsgFlags::NONE, &ping).await;
+                    raw.receive(|_| ()).await;
+                }
+            }
+        });
+        floors.push(floor.await);
+        let ours = rate(callers, |tally| {
+            let client = client.clone();
+            async move {
+                while tally.another() {
+                    client.run_command("admin", &ours::ping()).await.unwrap();
+                }
+            }
+        });
+        own.push(ours.await);
+        let official = rate(callers, |tally| {
+            let database = watched.client.database("admin");
+            async move {
+                while tally.another() {
+                    database.run_command(mongodb::bson::doc! {"ping": 1}).await.unwrap();
+                }
+            }
+        });
+        peers.push(official.await);
+    }
+    client.close().await;
+    watched.client.shutdown().await;
+    let (floor, ours, official) = (median(floors), median(own), median(peers));
+    println!(
+        "{:<44} {floor:>12.0} {ours:>12.0} {official:>12.0} {:>12.2} {:>12.2}",
+        format!("operations a second, {callers} callers"),
+        ours / floor,
+        ours / official
+    );
+}
+
+/// How long a writer that retries goes without an acknowledgement when the primary moves.
+async fn gap() {
+    let mut set = FakeSet::start(3);
+    let client = ours::connected(&set.uri(""), 3).await;
+    let collection = client.collection("test", "c");
+    let mut own = Vec::new();
+    for _ in 0..ROUNDS {
+        settle().await;
+        collection.insert_one(bson::rawdoc! {"x": 1}).await.unwrap();
+        let (_, at) = set.move_primary();
+        collection.insert_one(bson::rawdoc! {"x": 1}).await.unwrap();
+        own.push(now_ns() - at);
+    }
+    client.close().await;
+    let watched = official::connected(&set.uri(""), 3).await;
+    let collection = watched.client.database("test").collection::<mongodb::bson::Document>("c");
+    let mut peers = Vec::new();
+    for _ in 0..ROUNDS {
+        settle().await;
+        collection.insert_one(mongodb::bson::doc! {"x": 1}).await.unwrap();
+        let (_, at) = set.move_primary();
+        collection.insert_one(mongodb::bson::doc! {"x": 1}).await.unwrap();
+        peers.push(now_ns() - at);
+    }
+    watched.client.shutdown().await;
+    // The floor: the old primary refuses, the new one accepts, on connections that exist.
+    let mut floors = Vec::new();
+    let mut members = Vec::new();
+    for host in &set.hosts {
+        members.push(Raw::connect(host).await);
+    }
+    for _ in 0..ROUNDS {
+        settle().await;
+        let (address, at) = set.move_primary();
+        let new = set.hosts.iter().position(|host| *host == address).unwrap();
+        for member in [(new + 2) % 3, new] {
+            members[member].send(MsgFlags::NONE, &floor::insert()).await;
+            members[member].receive(|_| ()).await;
+        }
+        floors.push(now_ns() - at);
+    }
+    line("gap of a retrying writer, primary moved, ms", 1e6, floors, own, peers);
+}
+
+/// Processor time of watching, for each minute, with a heartbeat of half a second.
+async fn watching(members: usize) {
+    let set = FakeSet::start(members);
+    let uri = set.uri("&heartbeatFrequencyMS=500");
+    let client = ours::connected(&uri, members).await;
+    let own = cpu_while_watching().await;
+    client.close().await;
+    let watched = official::connected(&uri, members).await;
+    let peer = cpu_while_watching().await;
+    watched.client.shutdown().await;
+    println!(
+        "{:<44} {:>12} {own:>12.3} {peer:>12.3} {:>12} {:>12.2}",
+        format!("CPU s/min watching {members}, heartbeat 0.5 s"),
+        "",
+        "",
+        peer / own
+    );
+}
+
+async fn cpu_while_watching() -> f64 {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (before, started) = (cpu_ns(), Instant::now());
+    tokio::time::sleep(WATCH_TIME).await;
+    (cpu_ns() - before) as f64 / 1e9 * 60.0 / started.elapsed().as_secs_f64()
+}

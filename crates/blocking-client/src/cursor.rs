@@ -1,0 +1,293 @@
+//! Cursors: the results of a query, batch by batch, from the server that has them.
+//!
+//! Follows the specification of the find, getMore and killCursors commands. A cursor does not go
+//! through server selection again, and getMore is never sent twice: the batch that got lost would be
+//! missing.
+
+use std::collections::VecDeque;
+
+use bson::raw::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use bson::rawdoc;
+use quorate_protocol::ServerAddress;
+
+use crate::client::Client;
+use crate::connection::Request;
+use crate::error::OperationError;
+use crate::operation::{Answer, Operation};
+
+/// How many batches without a document a server may send one after another. A server may send a few
+/// when time runs out between two documents; one that never stops is broken.
+pub const MAX_EMPTY_BATCHES: usize = 1000;
+
+/// How a cursor goes on after its first batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Paging {
+    /// How many documents to ask for at a time.
+    pub(crate) batch_size: Option<u32>,
+    /// How many documents to return in all.
+    pub(crate) limit: Option<u64>,
+}
+
+/// The results of a query. An iterator; the first error ends it.
+///
+/// Dropped early, it tells the server to forget about it, which takes a round trip (at most
+/// `connectTimeoutMS`). To use the client for something else in between, [`park`](Self::park) it.
+#[derive(Debug)]
+pub struct Cursor<'c> {
+    client: &'c mut Client,
+    state: ParkedCursor,
+}
+
+/// A cursor without its client: go on with [`resume`](Self::resume).
+///
+/// Dropped, it stays open on the server until the server's own timeout, ten minutes as a rule.
+#[derive(Debug)]
+#[must_use = "a parked cursor stays open on its server"]
+pub struct ParkedCursor {
+    server: ServerAddress,
+    database: String,
+    collection: String,
+    /// `None` once the server has no more.
+    id: Option<i64>,
+    batch: VecDeque<RawDocumentBuf>,
+    paging: Paging,
+    returned: u64,
+}
+
+impl<'c> Cursor<'c> {
+    /// A cursor over what a reply brought.
+    pub(crate) fn begin(
+        client: &'c mut Client,
+        answer: Answer,
+        command: &'static str,
+        paging: Option<Paging>,
+    ) -> Result<Self, OperationError> {
+        let Answer { server, reply } = answer;
+        let found = read_cursor(&reply, "firstBatch");
+        let found = found.and_then(|found| match found.namespace.split_once('.') {
+            Some((database, collection)) => {
+                let (database, collection) = (database.to_owned(), collection.to_owned());
+                Ok((found, database, collection))
+            }
+            None => Err(format!("its namespace {:?} has no collection", found.namespace)),
+        });
+        match found {
+            Ok((found, database, collection)) => {
+                let paging = paging.unwrap_or_default();
+                let (id, batch) = (found.id, found.batch);
+                let state =
+                    ParkedCursor { server, database, collection, id, batch, paging, returned: 0 };
+                Ok(Self { client, state })
+            }
+            Err(reason) => Err(OperationError::BadReply { server, command, reason }),
+        }
+    }
+
+    /// The server that has the results.
+    pub fn server(&self) -> &ServerAddress {
+        &self.state.server
+    }
+
+    /// Whether the server has told that there is no more.
+    pub fn is_exhausted(&self) -> bool {
+        self.state.id.is_none()
+    }
+
+    /// Gives the client back, and keeps the place in the results.
+    pub fn park(mut self) -> ParkedCursor {
+        let parked = ParkedCursor {
+            server: self.state.server.clone(),
+            database: std::mem::take(&mut self.state.database),
+            collection: std::mem::take(&mut self.state.collection),
+            // With no id left here, dropping does nothing.
+            id: self.state.id.take(),
+            batch: std::mem::take(&mut self.state.batch),
+            paging: self.state.paging,
+            returned: self.state.returned,
+        };
+        drop(self);
+        parked
+    }
+
+    fn advance(&mut self) -> Result<Option<RawDocumentBuf>, OperationError> {
+        if self.limit_reached() {
+            self.kill();
+            return Ok(None);
+        }
+        for _ in 0..MAX_EMPTY_BATCHES {
+            if let Some(document) = self.state.batch.pop_front() {
+                self.state.returned += 1;
+                return Ok(Some(document));
+            }
+            let Some(id) = self.state.id else { return Ok(None) };
+            self.get_more(id)?;
+        }
+        let server = self.state.server.clone();
+        let reason = format!("{MAX_EMPTY_BATCHES} batches one after another had no document");
+        Err(OperationError::BadReply { server, command: "getMore", reason })
+    }
+
+    fn limit_reached(&self) -> bool {
+        self.state.paging.limit.is_some_and(|limit| self.state.returned >= limit)
+    }
+
+    fn get_more(&mut self, id: i64) -> Result<(), OperationError> {
+        let state = &mut self.state;
+        if self.client.topology().server(&state.server).is_none() {
+            return Err(OperationError::CursorLost { server: state.server.clone() });
+        }
+        if !self.client.make_usable(&state.server) {
+            let reason = self.client.why_unusable(&state.server);
+            return Err(OperationError::Unreachable { server: state.server.clone(), reason });
+        }
+        let mut command = rawdoc! { "getMore": id, "collection": state.collection.as_str() };
+        if let Some(size) = state.paging.next_batch_size(state.returned) {
+            command.append(cstr!("batchSize"), size);
+        }
+        // As a write: no read preference goes along, for the server is settled.
+        let operation = Operation::write(&state.database, &command);
+        let answer = self.client.send(&state.server, operation)?;
+        match read_cursor(&answer.reply, "nextBatch") {
+            Ok(found) => {
+                state.id = found.id;
+                state.batch = found.batch;
+                Ok(())
+            }
+            Err(reason) => {
+                let server = state.server.clone();
+                Err(OperationError::BadReply { server, command: "getMore", reason })
+            }
+        }
+    }
+
+    /// Tells the server to forget about the cursor, if that can be done without connecting. "The
+    /// result from the killCursors command MAY be safely ignored."
+    fn kill(&mut self) {
+        self.state.batch.clear();
+        let Some(id) = self.state.id.take() else { return };
+        let (client, state) = (&mut *self.client, &self.state);
+        let mut cursors = RawArrayBuf::new();
+        cursors.push(id);
+        let mut command = rawdoc! { "killCursors": state.collection.as_str() };
+        command.append(cstr!("cursors"), cursors);
+        command.append(cstr!("$db"), state.database.as_str());
+        let timeout = client.options.discovery.connect_timeout;
+        let Some(connection) = client.connections.get_mut(&state.server) else { return };
+        if connection.round_trip(Request::new(&command), &*client.clock, timeout).is_err() {
+            // Half a reply must not meet the next operation, which opens a new connection.
+            client.connections.remove(&state.server);
+        }
+    }
+}
+
+impl Iterator for Cursor<'_> {
+    type Item = Result<RawDocumentBuf, OperationError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.advance();
+        if next.is_err() {
+            // Killed, if the connection still stands: an error may have come from the client's side.
+            self.kill();
+        }
+        next.transpose()
+    }
+}
+
+impl Drop for Cursor<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.kill();
+        }
+    }
+}
+
+impl ParkedCursor {
+    /// Goes on where [`Cursor::park`] left off. The client must be the one it came from, or one of
+    /// the same deployment.
+    pub fn resume(self, client: &mut Client) -> Cursor<'_> {
+        Cursor { client, state: self }
+    }
+
+    /// The server that has the results.
+    pub fn server(&self) -> &ServerAddress {
+        &self.server
+    }
+}
+
+impl Paging {
+    /// "batchSize MUST be based on the remaining results" as the limit is approached.
+    fn next_batch_size(self, returned: u64) -> Option<i64> {
+        let wanted = self.batch_size.filter(|size| *size > 0).map(u64::from);
+        let left = self.limit.map(|limit| limit.saturating_sub(returned));
+        let size = match (wanted, left) {
+            (Some(wanted), Some(left)) => Some(wanted.min(left)),
+            (wanted, left) => wanted.or(left),
+        };
+        size.map(|size| i64::try_from(size).unwrap_or(i64::MAX))
+    }
+}
+
+struct FoundCursor<'r> {
+    id: Option<i64>,
+    namespace: &'r str,
+    batch: VecDeque<RawDocumentBuf>,
+}
+
+fn read_cursor<'r>(
+    reply: &'r RawDocument,
+    batch_name: &'static str,
+) -> Result<FoundCursor<'r>, String> {
+    let told = |error: bson::error::Error| error.to_string();
+    let cursor = reply.get_document("cursor").map_err(told)?;
+    let id = match cursor.get("id").map_err(told)? {
+        Some(RawBsonRef::Int64(id)) => id,
+        Some(RawBsonRef::Int32(id)) => i64::from(id),
+        _ => return Err("the cursor has no id".to_owned()),
+    };
+    let namespace = cursor.get_str("ns").map_err(told)?;
+    let mut batch = VecDeque::new();
+    for entry in cursor.get_array(batch_name).map_err(told)? {
+        match entry.map_err(told)? {
+            RawBsonRef::Document(document) => batch.push_back(document.to_owned()),
+            _ => return Err(format!("an entry of {batch_name} is no document")),
+        }
+    }
+    Ok(FoundCursor { id: (id != 0).then_some(id), namespace, batch })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "If batchSize is zero, it MUST be omitted".
+    #[test]
+    fn batches_shrink_as_the_limit_comes_near() {
+        let size =
+            |batch_size, limit, returned| Paging { batch_size, limit }.next_batch_size(returned);
+        assert_eq!(size(Some(3), Some(4), 3), Some(1));
+        assert_eq!(size(Some(3), Some(40), 3), Some(3));
+        assert_eq!(size(None, Some(4), 1), Some(3));
+        assert_eq!(size(Some(3), None, 100), Some(3));
+        assert_eq!(size(Some(0), None, 0), None);
+        assert_eq!(size(None, None, 0), None);
+    }
+
+    #[test]
+    fn replies_without_a_usable_cursor_are_refused() {
+        let good = rawdoc! { "cursor": { "id": 7_i64, "ns": "a.b", "firstBatch": [{ "x": 1 }] } };
+        let found = read_cursor(&good, "firstBatch").unwrap();
+        assert_eq!((found.id, found.namespace, found.batch.len()), (Some(7), "a.b", 1));
+        let done = rawdoc! { "cursor": { "id": 0_i64, "ns": "a.b", "firstBatch": [] } };
+        assert_eq!(read_cursor(&done, "firstBatch").unwrap().id, None);
+        for bad in [
+            rawdoc! { "ok": 1 },
+            rawdoc! { "cursor": { "ns": "a.b", "firstBatch": [] } },
+            rawdoc! { "cursor": { "id": "7", "ns": "a.b", "firstBatch": [] } },
+            rawdoc! { "cursor": { "id": 7_i64, "firstBatch": [] } },
+            rawdoc! { "cursor": { "id": 7_i64, "ns": "a.b", "nextBatch": [] } },
+            rawdoc! { "cursor": { "id": 7_i64, "ns": "a.b", "firstBatch": [3] } },
+        ] {
+            assert!(read_cursor(&bad, "firstBatch").is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Why an operation failed, told so that a person knows whom to blame and what to try.
+
+use std::fmt;
+
+use quorate_protocol::ServerAddress;
+use quorate_server_discovery::{SelectionError, SelectionFailure};
+use quorate_wire::{CommandError, WriteConcernError};
+
+use crate::connection::ConnectionError;
+
+/// What a server calls an error that a pause may cure.
+pub(crate) const OVERLOADED: &str = "SystemOverloadedError";
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationError {
+    /// No server was suitable. The failure tells about each server, and what to do.
+    #[error("{0}")]
+    NoServer(Box<SelectionFailure>),
+    /// No server can ever be suitable: the read preference or the deployment is wrong.
+    #[error(transparent)]
+    Impossible(#[from] SelectionError),
+    /// A server was selected, and selected again, and each time could not be talked to.
+    #[error(
+        "{server} was selected but cannot be used: {reason}; see whether it is restarting, then \
+         try again"
+    )]
+    Unreachable {
+        /// The server.
+        server: ServerAddress,
+        /// What is known about it.
+        reason: String,
+    },
+    /// The connection failed during the operation. Whether the server has done it is not known.
+    #[error("{server}: {source}; whether the operation was carried out is not known")]
+    Connection {
+        /// The server.
+        server: ServerAddress,
+        /// What went wrong.
+        source: ConnectionError,
+    },
+    /// The server refused the command.
+    #[error("{server} answered: {error}")]
+    Command {
+        /// The server.
+        server: ServerAddress,
+        /// What it said.
+        error: Box<CommandError>,
+    },
+    /// The server carried out a write in part.
+    #[error("{server} wrote in part: {failure}")]
+    Write {
+        /// The server.
+        server: ServerAddress,
+        /// What was left undone.
+        failure: Box<WriteFailure>,
+    },
+    /// The server's reply to a command lacks what such replies have.
+    #[error("{server} sent a reply to {command} that cannot be used: {reason}")]
+    BadReply {
+        /// The server.
+        server: ServerAddress,
+        /// The command.
+        command: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The server that holds the cursor is no longer part of the deployment.
+    #[error("the cursor was on {server}, which is gone; run the query again")]
+    CursorLost {
+        /// The server.
+        server: ServerAddress,
+    },
+    /// The caller asked for something that cannot be sent. Nothing was sent.
+    #[error("{0}")]
+    Misuse(String),
+}
+
+impl OperationError {
+    /// The server that the error came from.
+    pub fn server(&self) -> Option<&ServerAddress> {
+        match self {
+            Self::Unreachable { server, .. }
+            | Self::Connection { server, .. }
+            | Self::Command { server, .. }
+            | Self::Write { server, .. }
+            | Self::BadReply { server, .. }
+            | Self::CursorLost { server } => Some(server),
+            Self::NoServer(_) | Self::Impossible(_) | Self::Misuse(_) => None,
+        }
+    }
+
+    /// "Retryable Error" of the Retryable Reads specification.
+    pub(crate) fn is_retryable_read(&self) -> bool {
+        match self {
+            Self::Connection { .. } => true,
+            Self::Command { error, .. } => error.code.is_some_and(is_retryable_code),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_overload(&self) -> bool {
+        matches!(self, Self::Command { error, .. } if error.has_label(OVERLOADED))
+    }
+}
+
+fn is_retryable_code(code: i32) -> bool {
+    matches!(code, 6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
+}
+
+/// What a write left undone, in a command that was otherwise carried out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WriteFailure {
+    /// How many documents were written, matched or removed all the same.
+    pub done: u64,
+    /// The statements that failed.
+    pub errors: Vec<WriteError>,
+    /// The write was done, but not as widely as was asked for.
+    pub write_concern_error: Option<WriteConcernError>,
+}
+
+impl fmt::Display for WriteFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(first) = self.errors.first() {
+            write!(f, "{first}")?;
+            match self.errors.len() - 1 {
+                0 => {}
+                others => write!(f, ", and {others} more statements failed")?,
+            }
+        }
+        if let Some(error) = &self.write_concern_error {
+            let separator = if self.errors.is_empty() { "" } else { "; " };
+            write!(f, "{separator}the write concern was not met: {}", error.message)?;
+        }
+        write!(f, " ({} done)", self.done)
+    }
+}
+
+/// One statement that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteError {
+    /// Which statement, counted over everything that the caller gave.
+    pub index: usize,
+    /// `code`.
+    pub code: Option<i32>,
+    /// `errmsg`.
+    pub message: String,
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "statement {}: {}", self.index, self.message)?;
+        match self.code {
+            Some(code) => write!(f, " (code {code})"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(code: Option<i32>, labels: &[&str]) -> OperationError {
+        let error = CommandError {
+            code,
+            message: "no".to_owned(),
+            labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+            ..CommandError::default()
+        };
+        OperationError::Command { server: "a:1".parse().unwrap(), error: Box::new(error) }
+    }
+
+    /// The table of "Retryable Error".
+    #[test]
+    fn errors_that_a_failover_may_explain_are_retryable() {
+        for code in [6, 7, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436] {
+            assert!(command(Some(code), &[]).is_retryable_read(), "{code}");
+        }
+        for code in [None, Some(1), Some(10058), Some(11000)] {
+            assert!(!command(code, &[]).is_retryable_read(), "{code:?}");
+        }
+        let broken = OperationError::Connection {
+            server: "a:1".parse().unwrap(),
+            source: ConnectionError::Closed { within_message: false },
+        };
+        assert!(broken.is_retryable_read());
+        assert!(command(Some(1), &[OVERLOADED]).is_overload());
+        assert!(!command(Some(1), &[]).is_overload());
+    }
+
+    #[test]
+    fn a_partial_write_tells_the_first_statement_and_counts_the_rest() {
+        let error = |index| WriteError { index, code: Some(11000), message: "twice".to_owned() };
+        let failure = WriteFailure {
+            done: 2,
+            errors: vec![error(2), error(4)],
+            write_concern_error: Some(WriteConcernError {
+                message: "too few".to_owned(),
+                ..WriteConcernError::default()
+            }),
+        };
+        assert_eq!(
+            failure.to_string(),
+            "statement 2: twice (code 11000), and 1 more statements failed; the write concern was \
+             not met: too few (2 done)"
+        );
+    }
+}

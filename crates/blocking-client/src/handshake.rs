@@ -1,0 +1,108 @@
+//! The commands that ask a server about itself, and who we say we are.
+//!
+//! Follows "Connection handshake" in the MongoDB Handshake specification: OP_MSG throughout, legacy
+//! hello with `helloOk: true` first (a stable API version cannot be requested here), client metadata
+//! in the first command alone. Left out: `client.env`, and `backpressure`, which would promise
+//! retries with pauses that this client does not make.
+
+use bson::raw::{RawDocumentBuf, cstr};
+use bson::rawdoc;
+use quorate_server_discovery::HelloCommand;
+use quorate_wire::CompressorId;
+
+/// The name that servers write into their logs.
+const DRIVER_NAME: &str = "quorate-blocking";
+
+/// The first command on a connection: legacy hello, whatever the server knew on an earlier one.
+pub(crate) fn first_hello(app_name: Option<&str>, compressors: &[CompressorId]) -> RawDocumentBuf {
+    let mut hello = begin(HelloCommand::Legacy);
+    hello.append(cstr!("client"), client_metadata(app_name));
+    if !compressors.is_empty() {
+        let names = compressors.iter().map(|id| id.name()).collect::<bson::raw::RawArrayBuf>();
+        hello.append(cstr!("compression"), names);
+    }
+    end(hello)
+}
+
+/// Any later check on it.
+pub(crate) fn later_hello(command: HelloCommand) -> RawDocumentBuf {
+    end(begin(command))
+}
+
+fn begin(command: HelloCommand) -> RawDocumentBuf {
+    match command {
+        HelloCommand::Hello => rawdoc! { "hello": 1, "helloOk": true },
+        HelloCommand::Legacy => rawdoc! { "isMaster": 1, "helloOk": true },
+    }
+}
+
+fn end(mut hello: RawDocumentBuf) -> RawDocumentBuf {
+    hello.append(cstr!("$db"), "admin");
+    hello
+}
+
+/// Well below the 512 bytes that servers take: the name of the application has at most 128.
+fn client_metadata(app_name: Option<&str>) -> RawDocumentBuf {
+    let mut metadata = RawDocumentBuf::new();
+    if let Some(name) = app_name {
+        metadata.append(cstr!("application"), rawdoc! { "name": name });
+    }
+    let driver = rawdoc! { "name": DRIVER_NAME, "version": env!("CARGO_PKG_VERSION") };
+    metadata.append(cstr!("driver"), driver);
+    let os = rawdoc! { "type": os_type(), "architecture": std::env::consts::ARCH };
+    metadata.append(cstr!("os"), os);
+    metadata.append(cstr!("platform"), "Rust");
+    metadata
+}
+
+/// As `uname -s` would say it.
+fn os_type() -> &'static str {
+    match std::env::consts::OS {
+        "linux" | "android" => "Linux",
+        "macos" | "ios" => "Darwin",
+        "windows" => "Windows",
+        "freebsd" | "netbsd" | "openbsd" | "dragonfly" => "BSD",
+        _ if cfg!(unix) => "Unix",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "`hello` and legacy hello commands issued after the initial connection handshake MUST NOT
+    /// contain handshake arguments."
+    #[test]
+    fn only_the_first_command_says_who_we_are() {
+        let compressors = [CompressorId::Zstd, CompressorId::Zlib];
+        let first = first_hello(Some("shop"), &compressors);
+        assert_eq!(first.get_i32("isMaster").unwrap(), 1);
+        assert!(first.get_bool("helloOk").unwrap());
+        let client = first.get_document("client").unwrap();
+        assert_eq!(client.get_document("application").unwrap().get_str("name").unwrap(), "shop");
+        assert_eq!(client.get_document("driver").unwrap().get_str("name").unwrap(), DRIVER_NAME);
+        assert!(!client.get_document("os").unwrap().get_str("type").unwrap().is_empty());
+        let names = first.get_array("compression").unwrap();
+        assert_eq!(names.get_str(0).unwrap(), "zstd");
+        assert_eq!(first.get_str("$db").unwrap(), "admin");
+
+        let later = later_hello(HelloCommand::Hello);
+        assert_eq!(later.get_i32("hello").unwrap(), 1);
+        assert!(later.get("client").unwrap().is_none());
+        assert!(later.get("compression").unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_not_configured_is_not_sent() {
+        let first = first_hello(None, &[]);
+        assert!(first.get("compression").unwrap().is_none());
+        assert!(first.get_document("client").unwrap().get("application").unwrap().is_none());
+    }
+
+    #[test]
+    fn metadata_stays_below_the_limit_of_servers() {
+        let longest = "n".repeat(128);
+        assert!(client_metadata(Some(&longest)).as_bytes().len() <= 512);
+    }
+}

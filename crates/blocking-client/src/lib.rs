@@ -1,0 +1,70 @@
+//! A client for MongoDB-compatible deployments that needs nothing but the standard library: no
+//! threads, no async runtime.
+//!
+//! For command-line tools, scripts, interpreters that fork, and anything else that talks to a
+//! deployment now and then. It is the *single-threaded client* of the specifications: servers are
+//! looked at inside the application's own calls, one after the other, when an operation needs to
+//! know. Everything about which server is what, and which suits an operation, is decided by the same
+//! core that the asynchronous client uses (`quorate-server-discovery`).
+//!
+//! ```no_run
+//! use bson::rawdoc;
+//! use quorate_blocking_client::{Client, FindOptions, Namespace};
+//!
+//! let mut client = Client::for_uri("mongodb://one.example,two.example/?replicaSet=rs0")?;
+//! let orders = Namespace::new("shop", "orders")?;
+//! client.insert(&orders, [rawdoc! { "item": "kettle", "count": 2 }])?;
+//! for order in client.find(&orders, &rawdoc! { "count": { "$gt": 1 } }, &FindOptions::default())? {
+//!     println!("{:?}", order?);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What to expect
+//!
+//! - **One connection for each server**, opened by the first look at it, and used for checks and
+//!   operations alike. [`Client`] is not shared: give each thread its own.
+//! - **Scans happen inside calls**: before the first operation, when `heartbeatFrequencyMS` (60 s by
+//!   default) have passed since the last one, and when the topology is known to be out of date. With
+//!   servers that do not answer, a scan takes up to twice `connectTimeoutMS` for each of them;
+//!   one that failed is left alone for 5 s, unless it had answered before. Keep the seed list short.
+//! - **Selection tries once** (`serverSelectionTryOnce`, on by default): it takes as long as one
+//!   scan at most. Switched off, it goes on for `serverSelectionTimeoutMS` plus the time of one scan.
+//! - **A connection idle for 5 s is pinged** before it is used; if it is dead, another server is
+//!   selected, once.
+//! - **Reads are retried once** after an error that a failover may explain; writes never are.
+//! - **Errors explain**: a failed selection tells about each server what speaks against it, and what
+//!   to do ([`OperationError::NoServer`]).
+//!
+//! # What it is not
+//!
+//! No authentication, TLS, `mongodb+srv://`, load balancers, SOCKS5, `timeoutMS`, stable API
+//! versions, sessions, retryable writes or transactions. Connection strings that ask for what would
+//! be unsafe to ignore are refused. Names are resolved by the operating system without a time limit.
+
+mod check;
+mod client;
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+mod clock;
+mod collection;
+mod connection;
+mod cursor;
+mod error;
+mod handshake;
+#[expect(clippy::disallowed_types, reason = "the one place that opens sockets")]
+mod net;
+mod operation;
+mod options;
+mod random;
+mod select;
+
+pub use client::{Client, EventListener};
+pub use clock::{Clock, SystemClock};
+pub use collection::{Extent, FindOptions, Namespace, UpdateOutcome, UpdateStatement};
+pub use connection::ConnectionError;
+pub use cursor::{Cursor, MAX_EMPTY_BATCHES, ParkedCursor};
+pub use error::{OperationError, WriteError, WriteFailure};
+pub use net::DialError;
+pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, StartError, WriteConcern};
+
+pub use quorate_server_discovery::DiscoveryEvent;

@@ -1,0 +1,242 @@
+//! The command line, defined once: parsing, `--help`, completions and manual pages come from here.
+//!
+//! Only commands that work are listed. What each does is the business of the module of its name.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use quorate_protocol::ReadPreferenceMode;
+
+/// Finds, watches, explains and runs MongoDB-compatible replica sets.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version, about, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+const AFTER_HELP: &str = "\
+Data goes to stdout, talk to stderr. With --json, each line is one object with t_ns and event.
+Exit codes: 0 fine, 1 a problem was found, 2 misuse.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say what is wrong, why it matters, and what to type.
+    #[command(after_help = DoctorArguments::EXAMPLES)]
+    Doctor(DoctorArguments),
+    /// Watch the live topology of a deployment.
+    #[command(after_help = WatchArguments::EXAMPLES)]
+    Watch(WatchArguments),
+    /// Replay a recording through the same core, step by step.
+    #[command(after_help = ReplayArguments::EXAMPLES)]
+    Replay(ReplayArguments),
+    /// Send one command to the server that suits it, and print the reply.
+    #[command(after_help = RunArguments::EXAMPLES)]
+    Run(RunArguments),
+    /// Run one member: a document database that every driver can talk to.
+    #[command(after_help = ServeArguments::EXAMPLES)]
+    Serve(ServeArguments),
+    /// Print the completions of a shell.
+    #[command(after_help = CompletionsArguments::EXAMPLES)]
+    Completions(CompletionsArguments),
+    /// Print the manual page, in troff.
+    #[command(after_help = ManArguments::EXAMPLES)]
+    Man(ManArguments),
+}
+
+impl Arguments {
+    /// Whether the data is to be JSON lines.
+    pub(crate) fn json(&self) -> bool {
+        match &self.command {
+            Some(Command::Doctor(doctor)) => doctor.json,
+            Some(Command::Replay(replay)) => replay.json,
+            Some(Command::Run(run)) => run.json,
+            Some(Command::Watch(watch)) => watch.json,
+            Some(Command::Serve(serve)) => serve.json,
+            None | Some(Command::Completions(_) | Command::Man(_)) => false,
+        }
+    }
+}
+
+/// `quorate doctor`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("patient").required(true).args(["uri", "error"])))]
+pub(crate) struct DoctorArguments {
+    /// The connection string of the deployment to examine.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: Option<String>,
+    /// Diagnose this message of a driver, without a network; - reads stdin.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) error: Option<String>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl DoctorArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate doctor 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate doctor --error 'connect ECONNREFUSED ::1:27017'
+  node app.js 2>&1 | quorate doctor --error -
+
+A deployment with a problem ends in code 1. A message that is recognised ends in code 0, any other
+in code 1. Each stage takes at most 5 s, or connectTimeoutMS of the connection string.";
+}
+
+/// `quorate watch`.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Write everything that is seen to this new file, for quorate replay.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl WatchArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
+  quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
+
+Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
+}
+
+/// `quorate replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArguments {
+    /// The recording, as `quorate watch --record` writes it; - reads stdin.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print one JSON object per line; t_ns is the time in the recording.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ReplayArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate replay incident.jsonl
+  quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
+
+The same file gives the same output, to the byte, on any machine at any time.";
+}
+
+/// `quorate run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// The command: JSON, but keys need no quotes; ObjectId("…") and the like are understood.
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: String,
+    /// Which members may answer: primary, primaryPreferred, secondary, secondaryPreferred, nearest.
+    #[arg(long, value_name = "MODE")]
+    pub(crate) read_preference: Option<ReadPreferenceMode>,
+    /// The database; otherwise that of the connection string, otherwise admin.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) database: Option<String>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl RunArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate run 'mongodb://localhost:27017' '{ping: 1}'
+  quorate run 'mongodb://localhost:27017/shop' '{find: \"orders\", filter: {paid: false}, limit: 5}'
+  quorate run 'mongodb://a,b,c/?replicaSet=rs0' '{hello: 1}' --read-preference secondary";
+}
+
+/// `quorate serve`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("store").required(true).args(["data", "memory"])))]
+pub(crate) struct ServeArguments {
+    /// The port; 0 takes any that is free, and says which.
+    #[arg(long, value_name = "PORT", default_value_t = quorate_protocol::DEFAULT_PORT)]
+    pub(crate) port: u16,
+    /// The directory of the data, made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Keep everything in memory and nothing on disk.
+    #[arg(long)]
+    pub(crate) memory: bool,
+    /// The address to listen on.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) bind: IpAddr,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ServeArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate serve --data ./data
+  quorate serve --memory --port 0 --json
+
+The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
+finish, syncs and ends.";
+}
+
+/// `quorate completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+impl CompletionsArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate completions bash > ~/.local/share/bash-completion/completions/quorate
+  quorate completions zsh > ~/.zfunc/_quorate
+  quorate completions fish > ~/.config/fish/completions/quorate.fish";
+}
+
+/// `quorate man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// The command to print the page of; without it, the page of quorate itself.
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+}
+
+impl ManArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate man > /usr/local/share/man/man1/quorate.1
+  quorate man replay | man -l -";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definitions_do_not_contradict_each_other() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        for command in Arguments::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example = format!("Examples:\n  quorate {}", command.get_name());
+            assert!(help.starts_with(&example), "{}: {help}", command.get_name());
+        }
+    }
+}

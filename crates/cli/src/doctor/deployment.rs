@@ -1,0 +1,443 @@
+//! Findings about the deployment as a whole: set names, votes, arbiters, reads and writes.
+//!
+//! A function of the facts, and of what the discovery core believes after them.
+
+use quorate_connection_string::Limit;
+use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_server_discovery::{
+    RemovalReason, SelectionFailure, SelectionRequest, ServerType, TopologyType, Verdict,
+};
+
+use super::examination::Examination;
+use crate::clock;
+use crate::finding::Finding;
+use crate::remedy;
+use crate::words::{Counted, Foreign, listed};
+
+/// How far behind the primary a secondary may be without a word.
+const TOLERATED_LAG_MS: i64 = 10_000;
+
+/// How far clocks may differ without a word.
+const TOLERATED_SKEW_MS: i64 = 2_000;
+
+/// Everything about the deployment. `explained` tells that a problem was found already.
+pub(super) fn findings(seen: &Examination, explained: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(set_names(seen));
+    findings.extend(never_initiated(seen));
+    findings.extend(incompatible(seen));
+    findings.extend(direct(seen));
+    findings.extend(votes(seen));
+    findings.extend(lag(seen));
+    findings.extend(clocks(seen));
+    let explained =
+        explained || !findings.iter().all(|f| f.severity != crate::finding::Severity::Problem);
+    findings.extend(writes(seen, explained));
+    findings.extend(reads(seen));
+    findings
+}
+
+fn kind_of(seen: &Examination, address: &ServerAddress) -> Option<ServerType> {
+    Some(ServerType::from_reply(&seen.probes.get(address)?.answer()?.reply))
+}
+
+fn set_names(seen: &Examination) -> Vec<Finding> {
+    let Some(wanted) = seen.uri.options().replica_set.as_deref() else { return Vec::new() };
+    let mut findings = Vec::new();
+    for (address, answer) in seen.answers() {
+        let kind = ServerType::from_reply(&answer.reply);
+        match answer.reply.set_name.as_deref() {
+            Some(name) if name == wanted => {}
+            Some(name) => {
+                let name = Foreign(name);
+                findings.push(
+                    Finding::problem(
+                        "wrong_set_name",
+                        format!(
+                            "the URI says {wanted}, {address} says {name}: the host is removed"
+                        ),
+                    )
+                    .because("drivers drop a host whose set has another name")
+                    .fix(format!("write replicaSet={name} in the connection string"))
+                    .fix(format!("connect to members of {wanted} instead")),
+                );
+            }
+            None if kind == ServerType::Standalone => findings.push(
+                Finding::problem(
+                    "no_set",
+                    format!(
+                        "the URI says {wanted}, {address} is a standalone and belongs to no set"
+                    ),
+                )
+                .because(
+                    "drivers drop it; a standalone has no oplog, no failover and no transactions",
+                )
+                .fix("remove replicaSet from the connection string")
+                .fix(format!(
+                    "restart it with --replSet {wanted}, then {}",
+                    remedy::initiate(wanted, [address.as_str()])
+                )),
+            ),
+            None if kind == ServerType::Mongos => findings.push(
+                Finding::problem(
+                    "mongos_with_set_name",
+                    format!("the URI says {wanted}, {address} is a mongos"),
+                )
+                .because("a mongos belongs to no set, and drivers that look for one drop it")
+                .fix("remove replicaSet from the connection string"),
+            ),
+            None => {}
+        }
+    }
+    findings
+}
+
+fn never_initiated(seen: &Examination) -> Option<Finding> {
+    let ghosts: Vec<&ServerAddress> = seen
+        .answers()
+        .filter(|(_, answer)| ServerType::from_reply(&answer.reply) == ServerType::RsGhost)
+        .map(|(address, _)| address)
+        .collect();
+    if ghosts.is_empty() {
+        return None;
+    }
+    let name = seen.uri.options().replica_set.as_deref().unwrap_or("rs0");
+    Some(
+        Finding::problem(
+            "never_initiated",
+            format!("{} started with a set name, but without a configuration", listed(&ghosts)),
+        )
+        .because(
+            "the set was never initiated, or its configuration no longer names this host; \
+             nobody can be elected",
+        )
+        .fix(format!(
+            "if it is new, with the name given to --replSet: {}",
+            remedy::initiate(name, ghosts.iter().map(|ghost| ghost.as_str()))
+        ))
+        .fix(format!(
+            "if it was a member, its address has changed: {}",
+            remedy::rename_member("OLD_NAME:27017", ghosts[0].as_str())
+        )),
+    )
+}
+
+fn incompatible(seen: &Examination) -> Option<Finding> {
+    let error = seen.topology.compatibility_error()?;
+    Some(
+        Finding::problem("wire_version", Foreign(error).to_string())
+            .because("driver and server share no wire version, and the whole deployment is refused")
+            .fix("upgrade the older of the two"),
+    )
+}
+
+/// Pain 4: what a direct connection does and does not do.
+fn direct(seen: &Examination) -> Option<Finding> {
+    if seen.uri.options().direct_connection != Some(true) {
+        return None;
+    }
+    let (address, answer) = seen.answers().next()?;
+    let kind = ServerType::from_reply(&answer.reply);
+    let primary = answer.reply.primary.as_ref();
+    let elsewhere = primary.map_or_else(
+        || "it knows no primary".to_owned(),
+        |primary| format!("the primary is {primary}"),
+    );
+    match kind {
+        ServerType::RsSecondary | ServerType::RsArbiter | ServerType::RsOther => Some(
+            Finding::problem(
+                "direct_to_other",
+                format!(
+                    "mode Single (directConnection=true): {address} is {kind}, so writes \
+                     fail; {elsewhere}"
+                ),
+            )
+            .because("a direct connection uses this one server whatever it is, and never another")
+            .fix(format!(
+                "mongodb://{}/?replicaSet={} in place of this connection string",
+                listed_hosts(answer.reply.hosts.iter()),
+                answer.reply.set_name.as_deref().unwrap_or("NAME")
+            ))
+            .fix("to read from this member only: readPreference=secondaryPreferred"),
+        ),
+        ServerType::RsPrimary => Some(
+            Finding::warning(
+                "direct_to_primary",
+                format!("mode Single (directConnection=true): {address} is the primary now"),
+            )
+            .because(
+                "there is no failover: when another member is elected, writes fail here \
+                 until somebody changes the connection string",
+            )
+            .fix(format!(
+                "write replicaSet={} instead of directConnection=true",
+                answer.reply.set_name.as_deref().unwrap_or("NAME")
+            )),
+        ),
+        _ => None,
+    }
+}
+
+fn listed_hosts<'a>(hosts: impl Iterator<Item = &'a ServerAddress>) -> String {
+    hosts.map(ServerAddress::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// The members of the set by the primary's list, or by the longest one.
+struct Members<'a> {
+    data: Vec<&'a ServerAddress>,
+    arbiters: Vec<&'a ServerAddress>,
+}
+
+impl<'a> Members<'a> {
+    fn of(seen: &'a Examination) -> Option<Self> {
+        let (_, answer) = seen
+            .answers()
+            .filter(|(_, answer)| answer.reply.members().next().is_some())
+            .max_by_key(|(_, answer)| {
+                (answer.reply.is_writable_primary, answer.reply.members().count())
+            })?;
+        let reply = &answer.reply;
+        Some(Self {
+            data: reply.hosts.iter().chain(&reply.passives).collect(),
+            arbiters: reply.arbiters.iter().collect(),
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.data.len() + self.arbiters.len()
+    }
+
+    fn majority(&self) -> usize {
+        self.count() / 2 + 1
+    }
+}
+
+/// Pains 14 and 15: votes, majorities and arbiters.
+fn votes(seen: &Examination) -> Vec<Finding> {
+    let Some(members) = Members::of(seen) else { return Vec::new() };
+    if seen.uri.options().direct_connection == Some(true) {
+        return Vec::new();
+    }
+    let holds_data = |address: &&&ServerAddress| {
+        let kind = kind_of(seen, address);
+        matches!(kind, Some(ServerType::RsPrimary | ServerType::RsSecondary))
+    };
+    let answering = members.data.iter().filter(holds_data).count();
+    let majority = members.majority();
+    let arbiters = members.arbiters.len();
+    let (data, told_data) = (members.data.len(), Counted(members.data.len(), "data member"));
+    let mut findings = Vec::new();
+    if arbiters > 0 && answering < majority {
+        findings.push(
+            Finding::problem(
+                "majority_without_data",
+                format!(
+                    "majority needs {majority} data members, {answering} answers here: w: \
+                     \"majority\" cannot complete"
+                ),
+            )
+            .because(format!(
+                "the set has {told_data} and {}; arbiters vote, but acknowledge no \
+                 write",
+                Counted(arbiters, "arbiter")
+            ))
+            .fix("start the missing data member")
+            .fix("until then, w=1 is acknowledged, and may be rolled back"),
+        );
+    } else if arbiters > 0 && data.saturating_sub(1) < majority {
+        findings.push(
+            Finding::warning(
+                "arbiter_trap",
+                format!(
+                    "{told_data} and {}: losing one data member stops w: \
+                     \"majority\"",
+                    Counted(arbiters, "arbiter")
+                ),
+            )
+            .because(
+                "the arbiter keeps a primary elected that cannot commit anything by \
+                 majority; memory and lag grow on it",
+            )
+            .fix(format!(
+                "replace the arbiter by a data member: rs.remove(\"{}\"); \
+                 rs.add(\"HOST:27017\")",
+                members.arbiters[0]
+            )),
+        );
+    }
+    if arbiters > 1 {
+        findings.push(
+            Finding::warning("several_arbiters", format!("the set has {arbiters} arbiters"))
+                .because("a majority may then hold fewer copies of the data than it seems")
+                .fix(format!("rs.remove(\"{}\")", members.arbiters[arbiters - 1])),
+        );
+    }
+    if members.count() == 2 {
+        findings.push(
+            Finding::warning("two_members", "two members vote: losing either stops writes")
+                .because("a majority of two is two")
+                .fix("rs.add(\"HOST:27017\"), a third member that holds data"),
+        );
+    }
+    findings
+}
+
+fn lag(seen: &Examination) -> Vec<Finding> {
+    let date = |address: &ServerAddress| {
+        let write = seen.topology.server(address)?.last_write_date()?;
+        Some(write.as_millis())
+    };
+    let Some(primary) = seen.topology.primary() else { return Vec::new() };
+    let Some(newest) = date(primary.address()) else { return Vec::new() };
+    let mut findings = Vec::new();
+    for server in seen.topology.servers().iter() {
+        let Some(behind) = date(server.address()).map(|date| newest.saturating_sub(date)) else {
+            continue;
+        };
+        if server.server_type() == ServerType::RsSecondary && behind > TOLERATED_LAG_MS {
+            findings.push(
+                Finding::warning(
+                    "lag",
+                    format!("{} is {} s behind the primary", server.address(), behind / 1000),
+                )
+                .because(
+                    "reads from it are old, and once it falls behind the oplog it must be \
+                     synced anew",
+                )
+                .fix(
+                    "mongosh --eval 'rs.printSecondaryReplicationInfo(); \
+                     rs.printReplicationInfo()'",
+                ),
+            );
+        }
+    }
+    findings
+}
+
+fn clocks(seen: &Examination) -> Vec<Finding> {
+    let skewed = seen.answers().filter_map(|(address, answer)| {
+        let ahead = answer.clock_ahead_ms?;
+        if ahead.abs() <= TOLERATED_SKEW_MS {
+            return None;
+        }
+        let (seconds, way) = (ahead.abs() / 1000, if ahead > 0 { "ahead of" } else { "behind" });
+        Some(
+            Finding::warning(
+                "clock_skew",
+                format!("the clock of {address} is {seconds} s {way} this machine's"),
+            )
+            .because("lag, TTL indexes, certificates and log files are judged by the clock")
+            .fix("on both machines: timedatectl; chronyc tracking"),
+        )
+    });
+    skewed.collect()
+}
+
+/// Whether a write finds a server, and if not, why.
+fn writes(seen: &Examination, explained: bool) -> Option<Finding> {
+    if seen.topology.has_writable_server() || seen.topology.compatibility_error().is_some() {
+        return None;
+    }
+    let failure = SelectionFailure::new(
+        seen.topology.clone(),
+        &SelectionRequest::WRITE,
+        clock::now(),
+        std::time::Duration::ZERO,
+    );
+    match failure.verdict() {
+        Verdict::NoPrimary { answering, members } => {
+            let needed = members / 2 + 1;
+            let seen = format!("no primary: votes visible {answering} of {members}, need {needed}");
+            let finding = Finding::problem(failure.verdict().name(), seen);
+            Some(match *answering >= needed {
+                true => finding
+                    .because(
+                        "enough members answer, so that an election is under way or keeps \
+                         failing",
+                    )
+                    .fix(
+                        "try again in ten seconds; if it persists: mongosh --eval 'rs.status()' \
+                         on one of them",
+                    ),
+                false => finding
+                    .because(
+                        "votes are counted against all members of the configuration, not \
+                         against those that are up",
+                    )
+                    .fix("start the others, or make them reachable from here and from each other")
+                    .fix(
+                        "if they are lost for good: rs.reconfig(c, {force: true}) on the member \
+                         with the newest data",
+                    ),
+            })
+        }
+        // What was found on the way says more than the sum of it.
+        _ if explained => None,
+        verdict => {
+            let text = verdict.to_string();
+            let (seen, step) = text.split_once("; ").unwrap_or((&text, "quorate doctor URI"));
+            Some(
+                Finding::problem(verdict.name(), seen).because("no write finds a server").fix(step),
+            )
+        }
+    }
+}
+
+/// Whether the connection string's own read preference finds a server.
+fn reads(seen: &Examination) -> Option<Finding> {
+    let options = seen.uri.options();
+    let preference = ReadPreference {
+        tag_sets: options.read_preference_tags.clone(),
+        max_staleness: options.max_staleness.and_then(Limit::bound),
+        ..ReadPreference::new(options.read_preference?)
+    };
+    let finding = |why: String, step: &str| {
+        Finding::problem(
+            "read_preference_unsatisfied",
+            format!("a read from {preference} finds no server: {why}"),
+        )
+        .because("reads with this connection string wait for serverSelectionTimeoutMS and fail")
+        .fix(step)
+    };
+    let request = SelectionRequest::read(&preference);
+    let is_primary = preference.mode == ReadPreferenceMode::Primary;
+    match seen.topology.suitable_servers(&request) {
+        Ok(servers) if servers.is_empty() && !is_primary => {
+            if seen.topology.topology_type() == TopologyType::Unknown {
+                // Nobody answered: that was told already.
+                return None;
+            }
+            let failure = SelectionFailure::new(
+                seen.topology.clone(),
+                &request,
+                clock::now(),
+                std::time::Duration::ZERO,
+            );
+            let text = failure.verdict().to_string();
+            let (why, step) = text.split_once("; ").unwrap_or((&text, "correct readPreference"));
+            Some(finding(why.to_owned(), step))
+        }
+        Ok(_) => None,
+        Err(error) => {
+            let text = error.to_string();
+            let (why, step) = text.split_once("; ").unwrap_or((&text, "correct readPreference"));
+            Some(finding(why.to_owned(), step))
+        }
+    }
+}
+
+/// Hosts that a client drops, with the reason, for the summary.
+pub(super) fn removals(seen: &Examination) -> Vec<(ServerAddress, String)> {
+    let kept = |address: &ServerAddress| seen.topology.servers().get(address).is_some();
+    let removed = seen.topology.removals().iter().filter(|removal| !kept(&removal.address));
+    removed
+        .map(|removal| {
+            let reason = match &removal.reason {
+                RemovalReason::NotListedByPrimary { me: Some(me), .. }
+                | RemovalReason::CalledOtherwise { me } => format!("its set calls it {me}"),
+                reason => reason.to_string(),
+            };
+            (removal.address.clone(), reason)
+        })
+        .collect()
+}

@@ -1,0 +1,204 @@
+//! The stage behind hello: the login of the connection string, and what a server says once it knows
+//! who asks.
+//!
+//! Asks one server, the primary if there is one. Sends nothing that changes anything.
+
+use std::time::Duration;
+
+use bson::raw::RawDocument;
+use bson::rawdoc;
+use quorate_client::authentication::{AuthenticationCause, AuthenticationError, Authenticator};
+use quorate_client::connection::{Connection, Request};
+use quorate_client::handshake::{EstablishError, Handshake};
+use quorate_client::metadata::{Environment, client_metadata};
+use quorate_client::net::{Connector, ConnectorOptions};
+use quorate_connection_string::ConnectionString;
+use quorate_protocol::ServerAddress;
+use quorate_server_discovery::ServerType;
+use quorate_wire::{CommandError, command_error};
+use tokio::time::timeout;
+
+use super::examination::Examination;
+use super::probe::Prober;
+use crate::finding::Finding;
+use crate::words::Foreign;
+
+/// `Unauthorized`: the server wants a login, or another user.
+const UNAUTHORIZED: i32 = 13;
+
+/// Below this share of free connections a word is in place.
+const FREE_SHARE: f64 = 0.1;
+
+/// `maxPoolSize` where the connection string says nothing.
+const DEFAULT_POOL_SIZE: u64 = 100;
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Login {
+    /// Who was asked.
+    pub(super) address: ServerAddress,
+    /// What came of the login, in one line; `None` if there was none to make.
+    pub(super) authenticated: Option<Result<String, String>>,
+    /// What is to be said about it.
+    pub(super) findings: Vec<Finding>,
+}
+
+/// Logs in, and asks for the number of connections.
+pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login> {
+    let address = whom(seen)?;
+    let mut login = Login { address: address.clone(), authenticated: None, findings: Vec::new() };
+    let authenticator = match seen.uri.credential().cloned().map(Authenticator::new).transpose() {
+        Ok(authenticator) => authenticator,
+        Err(unsupported) => {
+            login.findings.push(
+                Finding::warning("mechanism", format!("{unsupported}"))
+                    .because("the login of this connection string cannot be tried from here")
+                    .fix("try it with mongosh and the same connection string"),
+            );
+            return Some(login);
+        }
+    };
+    let wants_login = authenticator.is_some();
+    let mut connection = match connect(prober, &address, authenticator).await {
+        Ok(connection) => connection,
+        Err(EstablishError::Authentication(error)) => {
+            login.authenticated = Some(Err(error.cause.to_string()));
+            login.findings.push(refused(&error));
+            return Some(login);
+        }
+        // Hello was answered a moment ago; whatever this is, the next run shows it.
+        Err(_) => return Some(login),
+    };
+    if wants_login {
+        login.authenticated = Some(Ok(who(&seen.uri)));
+    }
+    let status = rawdoc! { "serverStatus": 1, "$db": "admin" };
+    let asked = connection.round_trip(Request::new(&status));
+    if let Ok(Ok(reply)) = timeout(prober.limit, asked).await {
+        match command_error(reply.body()) {
+            Ok(Some(error)) => login.findings.extend(login_needed(&error, wants_login)),
+            Ok(None) => login.findings.extend(connections(seen, &address, reply.body())),
+            Err(_) => {}
+        }
+    }
+    Some(login)
+}
+
+/// The primary, or the first that holds data.
+fn whom(seen: &Examination) -> Option<ServerAddress> {
+    let usable = |kind: ServerType| kind.is_data_bearing();
+    let answering =
+        || seen.answers().map(|(address, answer)| (address, ServerType::from_reply(&answer.reply)));
+    let primary = answering().find(|(_, kind)| *kind == ServerType::RsPrimary);
+    let chosen = primary.or_else(|| answering().find(|(_, kind)| usable(*kind)));
+    chosen.map(|(address, _)| address.clone())
+}
+
+async fn connect(
+    prober: &Prober,
+    address: &ServerAddress,
+    authenticator: Option<Authenticator>,
+) -> Result<Connection<quorate_client::net::Stream>, EstablishError> {
+    let limit: Option<Duration> = Some(prober.limit);
+    let connector = Connector::new(ConnectorOptions {
+        connect_timeout: limit,
+        tls: prober.tls.clone(),
+        ..ConnectorOptions::default()
+    });
+    let handshake = Handshake {
+        metadata: client_metadata(Some("quorate doctor"), &[], &Environment::of_this_process()),
+        compressors: Vec::new(),
+        zlib_level: None,
+        load_balanced: false,
+        server_api: None,
+        authenticator,
+    };
+    let stream = connector.connect(address).await.map_err(EstablishError::Connect)?;
+    let mut connection = Connection::new(stream);
+    handshake.shake(&mut connection, address, limit).await?;
+    Ok(connection)
+}
+
+fn who(uri: &ConnectionString) -> String {
+    let Some(credential) = uri.credential() else { return String::new() };
+    match &credential.user_name {
+        Some(user) => format!("user {} of {}", Foreign(user), credential.source),
+        None => "the client certificate".to_owned(),
+    }
+}
+
+fn refused(error: &AuthenticationError) -> Finding {
+    let user = error.user.as_deref().unwrap_or("of the certificate");
+    let seen = format!(
+        "authentication failed for user {} ({}, database {}): {}",
+        Foreign(user),
+        error.mechanism,
+        error.source_database,
+        Foreign(&error.cause)
+    );
+    let finding = Finding::problem("authentication_failed", seen);
+    match &error.cause {
+        AuthenticationCause::Refused(_) | AuthenticationCause::Scram(_) => finding
+            .because("not a network problem: the server was reached and does not accept this login")
+            .fix("name the database the user was created in: authSource=admin")
+            .fix("percent-encode the password: @ is %40, : is %3A, / is %2F, % is %25")
+            .fix(format!(
+                "look the user up as an administrator: db.getSiblingDB({:?}).getUser({:?})",
+                error.source_database,
+                Foreign(user).to_string()
+            )),
+        _ => finding
+            .because("the login was begun and not answered to its end")
+            .fix("look at the server's log at the same time"),
+    }
+}
+
+fn login_needed(error: &CommandError, had_login: bool) -> Option<Finding> {
+    // A user without this right is no problem; an application need not ask for it.
+    if error.code != Some(UNAUTHORIZED) || had_login {
+        return None;
+    }
+    Some(
+        Finding::problem(
+            "login_needed",
+            "the server wants a login, and the connection string has none",
+        )
+        .because("hello is answered to everybody; reads and writes will be refused")
+        .fix("mongodb://USER:PASSWORD@HOST/?authSource=admin in place of this connection string"),
+    )
+}
+
+/// Pain 13: how many clients of this kind still fit.
+fn connections(
+    seen: &Examination,
+    address: &ServerAddress,
+    status: &RawDocument,
+) -> Option<Finding> {
+    let counts = status.get_document("connections").ok()?;
+    let count = |name: &str| {
+        let value = counts.get(name).ok().flatten()?;
+        let number = value.as_i64().or_else(|| value.as_i32().map(i64::from))?;
+        u64::try_from(number).ok()
+    };
+    let (current, available) = (count("current")?, count("available")?);
+    let total = current.saturating_add(available);
+    let pool = match seen.uri.options().max_pool_size {
+        None => DEFAULT_POOL_SIZE,
+        Some(limit) => limit.bound().map_or(total, |most| u64::from(most.get())),
+    };
+    let each = pool.saturating_add(2);
+    let scarce = (available as f64) < (total as f64) * FREE_SHARE || available < each;
+    scarce.then(|| {
+        Finding::warning(
+            "connections_scarce",
+            format!("{address} has {current} of {total} connections in use, {available} are free"),
+        )
+        .because(format!(
+            "one client with this connection string may open {each} (2 monitors + {pool} pooled): \
+             {} more of them fit",
+            available / each
+        ))
+        .fix("use one client for each process, and lower maxPoolSize")
+        .fix("raise net.maxIncomingConnections in mongod.conf, and ulimit -n of the server")
+    })
+}

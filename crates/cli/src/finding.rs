@@ -1,0 +1,120 @@
+//! A finding: what was seen, why it matters, what to type.
+
+use std::io;
+
+use anstyle::Style;
+use serde_json::json;
+
+use crate::screen::{NOTE, PROBLEM, QUIET, STRONG, Screen, WARNING};
+use crate::words::OneLine;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Severity {
+    /// Something does not work.
+    Problem,
+    /// Something works, but not in every case.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+impl Severity {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+
+    const fn style(self) -> Style {
+        match self {
+            Self::Problem => PROBLEM,
+            Self::Warning => WARNING,
+            Self::Note => NOTE,
+        }
+    }
+}
+
+/// What was seen, why it matters, what to type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// A stable name, for programs.
+    pub(crate) code: &'static str,
+    /// How much it matters.
+    pub(crate) severity: Severity,
+    /// The facts.
+    pub(crate) seen: String,
+    /// What follows from them.
+    pub(crate) why: String,
+    /// What to do, best first; each is enough by itself.
+    pub(crate) fixes: Vec<String>,
+}
+
+impl Finding {
+    /// A problem.
+    pub(crate) fn problem(code: &'static str, seen: impl Into<String>) -> Self {
+        Self::new(code, Severity::Problem, seen)
+    }
+
+    /// A warning.
+    pub(crate) fn warning(code: &'static str, seen: impl Into<String>) -> Self {
+        Self::new(code, Severity::Warning, seen)
+    }
+
+    /// A note.
+    pub(crate) fn note(code: &'static str, seen: impl Into<String>) -> Self {
+        Self::new(code, Severity::Note, seen)
+    }
+
+    fn new(code: &'static str, severity: Severity, seen: impl Into<String>) -> Self {
+        Self { code, severity, seen: seen.into(), why: String::new(), fixes: Vec::new() }
+    }
+
+    /// The same with its reason.
+    pub(crate) fn because(mut self, why: impl Into<String>) -> Self {
+        self.why = why.into();
+        self
+    }
+
+    /// The same with one more way out.
+    pub(crate) fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fixes.push(fix.into());
+        self
+    }
+
+    /// Tells it, to people or to programs.
+    pub(crate) fn tell(&self, screen: &mut Screen) -> io::Result<()> {
+        screen.event("finding", self.to_json())?;
+        let style = self.severity.style();
+        let name = self.severity.name();
+        // Names in it may come from outside.
+        let seen = OneLine(&self.seen);
+        screen.line(format_args!("{style}{name:<8}{style:#} {STRONG}{seen}{STRONG:#}"))?;
+        if !self.why.is_empty() {
+            screen.line(format_args!("    {QUIET}why{QUIET:#} {}", OneLine(&self.why)))?;
+        }
+        for (position, fix) in self.fixes.iter().enumerate() {
+            let label = if position == 0 { "fix" } else { " or" };
+            let mut lines = fix.lines();
+            let first = lines.next().unwrap_or_default();
+            screen.line(format_args!("    {QUIET}{label}{QUIET:#} {}", OneLine(first)))?;
+            for line in lines {
+                screen.line(format_args!("        {}", OneLine(line)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The finding as an object.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        json!({
+            "code": self.code,
+            "severity": self.severity.name(),
+            "seen": self.seen,
+            "why": self.why,
+            "fixes": self.fixes,
+        })
+    }
+}

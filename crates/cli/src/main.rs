@@ -1,0 +1,53 @@
+//! `quorate`: finds, watches, explains and runs MongoDB-compatible replica sets.
+//!
+//! The program shows and never decides: what a client believes comes from
+//! `quorate-server-discovery`, bytes from `quorate-wire`, sockets from `quorate-client`. This crate
+//! owns the command line, the words and the exit codes.
+//!
+//! Data goes to stdout and talk to stderr. Exit codes: 0 fine, 1 a problem was found, 2 misuse.
+
+mod arguments;
+mod clock;
+mod connect;
+mod doctor;
+mod finding;
+mod manual;
+mod overview;
+mod pasted;
+mod remedy;
+mod replay;
+mod run;
+mod screen;
+mod serve;
+mod signals;
+mod topology_view;
+mod watch;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::{Arguments, Command};
+use crate::screen::{Failure, Outcome, Screen};
+
+fn main() -> ExitCode {
+    // A usage error ends here with code 2, `--help` and `--version` with code 0.
+    let arguments = Arguments::parse();
+    let mut screen = Screen::of_process(arguments.json());
+    let result = dispatch(&arguments, &mut screen);
+    screen.conclude(result)
+}
+
+fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    match &arguments.command {
+        None => overview::run(screen),
+        Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
+        Some(Command::Watch(arguments)) => watch::run(arguments, screen),
+        Some(Command::Replay(replay)) => replay::run(replay, screen),
+        Some(Command::Run(arguments)) => run::run(arguments, screen),
+        Some(Command::Serve(arguments)) => serve::run(arguments, screen),
+        Some(Command::Completions(completions)) => manual::completions(completions, screen),
+        Some(Command::Man(man)) => manual::page(man, screen),
+    }
+}

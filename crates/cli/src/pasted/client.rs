@@ -1,0 +1,220 @@
+//! Rules about the client itself: its connection string, pools, versions and platform.
+
+use super::Context;
+use super::rules::{Evidence, Rank, Rule, any, servers_of, word_of};
+use crate::finding::Finding;
+use crate::words::listed;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        code: "connection_string",
+        rank: Rank::Cause,
+        patterns: &[
+            r"Invalid scheme, expected connection string to start with|must begin with 'mongodb://|scheme must be \x22mongodb\x22",
+            r"must be (?:percent-)?escaped|unescaped characters|unescaped (?:@|colon|slash)|URI malformed|Password contains",
+            r"Invalid (?:MongoDB )?(?:connection string|URI)|The connection string is (?:invalid|missing)|error parsing uri|InvalidURI|MongoParseError|Protocol and host list are required",
+        ],
+        accepts: any,
+        explain: connection_string,
+    },
+    Rule {
+        code: "wire_version",
+        rank: Rank::Cause,
+        patterns: &[
+            r"Server at (?P<host>[\w.-]+):(?P<port>\d+) (?P<detail>reports (?:maximum )?wire version|requires wire version|reports minimum wire version)[^\n]*",
+            r"MongoIncompatibleDriverException|is incompatible with this version of the driver",
+        ],
+        accepts: any,
+        explain: wire_version,
+    },
+    Rule {
+        code: "pool_exhausted",
+        rank: Rank::Cause,
+        patterns: &[
+            r"(?i)timed out while checking out a connection|WaitQueueTimeout|timeout was reached while (?:waiting|checking)",
+            r"Timed out after \d+(?:\.\d+)? ?\w+ while waiting (?:for a connection|to acquire)",
+        ],
+        accepts: any,
+        explain: pool_exhausted,
+    },
+    Rule {
+        code: "too_many_connections",
+        rank: Rank::Cause,
+        patterns: &[
+            r"(?i)(?:connection refused because )?too many open connections|too many open files|\bEMFILE\b|connection limit",
+        ],
+        accepts: any,
+        explain: too_many_connections,
+    },
+    Rule {
+        code: "client_closed",
+        rank: Rank::Cause,
+        patterns: &[
+            r"(?i)topology (?:is|was) (?:closed|destroyed)|client is disconnected|must be connected before|Cannot use MongoClient after close|client was (?:shut down|closed)|MongoClient is closed",
+        ],
+        accepts: any,
+        explain: client_closed,
+    },
+    Rule {
+        code: "pool_cleared",
+        rank: Rank::Symptom,
+        patterns: &[
+            r"Connection pool for (?P<host>[\w.-]+):(?P<port>\d+) was cleared|PoolCleared|pool (?:was )?cleared",
+        ],
+        accepts: any,
+        explain: pool_cleared,
+    },
+    Rule {
+        code: "buffering_timed_out",
+        rank: Rank::Symptom,
+        patterns: &[r"buffering timed out after (?P<detail>\d+) ?ms"],
+        accepts: any,
+        explain: buffering_timed_out,
+    },
+    Rule {
+        code: "cause_hidden",
+        rank: Rank::Symptom,
+        patterns: &[
+            r"(?i)server selection (?:timed out|timeout|error)|ServerSelectionTimeoutError|No suitable servers found|No available servers|No servers found yet|No replica set members found yet|Timed out after \d+ ms while waiting for a server|A timeout occurred after \d+ms selecting a server|MongoServerSelectionError",
+        ],
+        accepts: any,
+        explain: cause_hidden,
+    },
+    Rule {
+        code: "function_platform",
+        rank: Rank::Circumstance,
+        patterns: &[
+            r"/var/task/|/var/runtime/|AWS_LAMBDA|Task timed out after [\d.]+ seconds|/vercel/path|FUNCTION_NAME|/home/site/wwwroot",
+        ],
+        accepts: any,
+        explain: function_platform,
+    },
+];
+
+fn connection_string(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem("connection_string", "the driver cannot read the connection string")
+        .because(
+            "nothing was dialled yet; the usual causes are an empty environment variable, a \
+                  character in the password that must be encoded, or quotes that became part of \
+                  the string",
+        )
+        .fix("let us read it and name the place: quorate doctor 'URI'")
+        .fix("percent-encode user and password: @ is %40, : is %3A, / is %2F, % is %25, # is %23")
+}
+
+fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
+    let servers = servers_of(evidence);
+    let server = if servers.is_empty() { "a server".to_owned() } else { listed(servers) };
+    let newer = word_of(evidence, "detail")
+        .is_some_and(|detail| detail.starts_with("requires") || detail.contains("minimum"));
+    let finding = match newer {
+        true => Finding::problem(
+            "wire_version",
+            format!("{server} is newer than the driver understands"),
+        ),
+        false => {
+            Finding::problem("wire_version", format!("{server} is older than the driver supports"))
+        }
+    };
+    let finding = finding.because(
+        "driver and server share no wire version, so that the driver refuses the whole deployment",
+    );
+    match newer {
+        true => finding
+            .fix("upgrade the driver")
+            .fix("see what the server speaks: mongosh --eval 'db.hello().minWireVersion'"),
+        false => finding
+            .fix("upgrade the server, one major version at a time (featureCompatibilityVersion)")
+            .fix("use the last driver version that supports this server"),
+    }
+}
+
+fn pool_exhausted(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem("pool_exhausted", "every connection of the pool was in use for too long")
+        .because(
+            "operations are slower than they come in, cursors or transactions are left open, \
+                  or maxPoolSize is too small; the servers may be perfectly well",
+        )
+        .fix("find the slow operations: mongosh --eval 'db.currentOp({secs_running: {$gt: 1}})'")
+        .fix("use one client for the whole process, not one for each request")
+        .fix(
+            "raise maxPoolSize, and count: clients × (2 monitors + maxPoolSize) connections \
+              arrive at the primary",
+        )
+}
+
+fn too_many_connections(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem("too_many_connections", "a limit on open connections or files was reached")
+        .because(
+            "clients × (2 monitors + maxPoolSize) connections arrive at the primary: 200 \
+                  clients with the default pool of 100 may open 20,400",
+        )
+        .fix("use one client for each process, and lower maxPoolSize")
+        .fix(
+            "raise the limits: ulimit -n 64000 for the server, net.maxIncomingConnections in \
+              mongod.conf",
+        )
+        .fix("count: mongosh --eval 'db.serverStatus().connections'")
+}
+
+fn client_closed(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "client_closed",
+        "the application used its client before connecting or after closing it",
+    )
+    .because("no server is at fault: the monitors are stopped, and nothing can be selected")
+    .fix("connect once at the start, close once at the end, and await both")
+}
+
+fn pool_cleared(evidence: &[Evidence], _: &Context) -> Finding {
+    let servers = servers_of(evidence);
+    let server = if servers.is_empty() { "a server".to_owned() } else { listed(servers) };
+    Finding::problem(
+        "pool_cleared",
+        format!("the pool of {server} was cleared because another operation failed"),
+    )
+    .because(
+        "this message is the consequence; the first failure of that server in the log is the cause",
+    )
+    .fix("paste the first error about that server, from just before this one")
+    .fix("quorate doctor URI")
+}
+
+fn buffering_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
+    let millis = word_of(evidence, "detail").unwrap_or("10000");
+    Finding::problem(
+        "buffering_timed_out",
+        format!("mongoose queued the operation for {millis} ms and never had a connection"),
+    )
+    .because(
+        "mongoose.connect() was not called, not awaited, or failed; its error is the \
+                  cause, and this message hides it",
+    )
+    .fix("show it: mongoose.connection.on('error', console.error); await mongoose.connect(URI)")
+    .fix("fail at once instead of waiting: mongoose.set('bufferCommands', false)")
+    .fix("quorate doctor URI")
+}
+
+fn cause_hidden(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "cause_hidden",
+        "no server could be selected in time, and the text does not say why",
+    )
+    .because(
+        "the cause is the last error of each server, which the driver keeps in the \
+                  error's reason (Node), topology description (PyMongo, Go, Rust) or cluster \
+                  state (Java)",
+    )
+    .fix("quorate doctor URI, which asks every server itself")
+    .fix("paste the whole message; in Node: console.dir(error.reason, {depth: null})")
+}
+
+fn function_platform(_: &[Evidence], _: &Context) -> Finding {
+    Finding::note("function_platform", "the program runs on a function platform")
+        .because(
+            "it is frozen between calls: connections die unseen, and a check begun before \
+                  the freeze fails after it",
+        )
+        .fix("create the client outside the handler, and do not close it inside")
+        .fix("maxPoolSize=1&serverMonitoringMode=poll in the connection string")
+}

@@ -1,0 +1,433 @@
+//! Rules about replica sets: names, configurations, elections, replication.
+
+use super::Context;
+use super::rules::{Evidence, Rank, Rule, any, servers_of, word_of};
+use crate::finding::Finding;
+use crate::remedy;
+use crate::words::{Foreign, listed};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        code: "wrong_set_name",
+        rank: Rank::Cause,
+        patterns: &[
+            r"Expecting replica set member from set '(?P<wanted>[^']+)', but found one from set '(?P<found>[^']+)'(?:\. Removing (?P<host>[\w.-]+):(?P<port>\d+))?",
+            r"replica set named '(?P<wanted>[^']+)' but this node belongs to a set named '?(?P<found>[^'\s]+?)'?(?:[\s.,;)]|$)",
+            r"replicaSet=(?P<wanted>[\w.-]+)(?:, the server says it is in| is wanted, they belong to) (?P<found>[\w.-]+)",
+            r"(?i)setName mismatch[^\n]*?expected:? '?(?P<wanted>[\w.-]+)'?,? (?:but )?(?:got|found|received):? '?(?P<found>[\w.-]+)",
+        ],
+        accepts: any,
+        explain: wrong_set_name,
+    },
+    Rule {
+        code: "every_host_dropped",
+        rank: Rank::Cause,
+        patterns: &[
+            r"[Ss]ervers ?[:=] ?\[\s*\]|serverDescriptions=\[\]|servers: Map\(0\)",
+            r"every server was removed",
+        ],
+        accepts: any,
+        explain: every_host_dropped,
+    },
+    Rule {
+        code: "never_initiated",
+        rank: Rank::Cause,
+        patterns: &[
+            r"NotYetInitialized|no replset config has been received",
+            r"\b(?:RSGhost|REPLICA_SET_GHOST|ReplicaSetGhost)\b",
+            r#"(?:error|code)['\x22]?[ :=]+94\b"#,
+            r"[Dd]id you (?:forget to )?run rs\.initiate|run rs\.initiate",
+        ],
+        accepts: any,
+        explain: never_initiated,
+    },
+    Rule {
+        code: "config_lost_self",
+        rank: Rank::Cause,
+        patterns: &[
+            r"Our replica set config is invalid or we are not a member of it",
+            r"InvalidReplicaSetConfig",
+            r#"(?:error|code)['\x22]?[ :=]+93\b"#,
+            r"No host described in new configuration .{0,80}? maps to this node",
+        ],
+        accepts: any,
+        explain: config_lost_self,
+    },
+    Rule {
+        code: "no_replication",
+        rank: Rank::Cause,
+        patterns: &[
+            r"not running with --replSet|NoReplicationEnabled|not started with replication enabled",
+            r"Transaction numbers are only allowed on a replica set member or mongos",
+            r"\$changeStream stage is only supported on replica sets",
+            r"does not support retryable writes",
+        ],
+        accepts: any,
+        explain: no_replication,
+    },
+    Rule {
+        code: "configuration_quorum",
+        rank: Rank::Cause,
+        patterns: &[
+            r"[Qq]uorum check failed because not (?:enough voting nodes|all proposed set members) responded[^:;]*[;:] ?(?:required (?P<needed>\d+) )?[^:]*?(?P<host>[\w.-]+):(?P<port>\d+)",
+            r"[Qq]uorum check failed",
+        ],
+        accepts: any,
+        explain: configuration_quorum,
+    },
+    Rule {
+        code: "not_primary",
+        rank: Rank::Cause,
+        patterns: &[
+            r"NotWritablePrimary|NotPrimaryNoSecondaryOk|NotMasterNoSlaveOk|MongoNotPrimaryException|NotPrimaryError",
+            r"(?i)not (?:primary|master)(?: and (?:secondary|slave)Ok=false)?",
+            r#"(?:error|code)['\x22]?[ :=]+(?:10107|13435)\b"#,
+        ],
+        accepts: any,
+        explain: not_primary,
+    },
+    Rule {
+        code: "recovering",
+        rank: Rank::Cause,
+        patterns: &[
+            r"node is recovering|NotPrimaryOrSecondary|NotMasterOrSecondary|MongoNodeIsRecoveringException",
+        ],
+        accepts: any,
+        explain: recovering,
+    },
+    Rule {
+        code: "stepped_down",
+        rank: Rank::Cause,
+        patterns: &[
+            r"PrimarySteppedDown|InterruptedDueToReplStateChange|InterruptedAtShutdown|ShutdownInProgress",
+            r"primary marked stale due to",
+        ],
+        accepts: any,
+        explain: stepped_down,
+    },
+    Rule {
+        code: "write_concern_unsatisfied",
+        rank: Rank::Cause,
+        patterns: &[
+            r"waiting for replication timed out|WriteConcernFailed|WriteConcernTimeout",
+            r"Not enough data-bearing nodes|UnsatisfiableWriteConcern|CannotSatisfyWriteConcern",
+        ],
+        accepts: any,
+        explain: write_concern_unsatisfied,
+    },
+    Rule {
+        code: "read_preference_unsatisfied",
+        rank: Rank::Cause,
+        patterns: &[
+            r#"Could not find host matching read preference \{ ?mode: \x22?(?P<detail>\w+)"#,
+            r#"No replica set members match selector \x22(?P<detail>[^\x22]+)"#,
+            r"ReadPreferenceServerSelector\{readPreference=(?P<detail>\w+)",
+            r"FailedToSatisfyReadPreference",
+        ],
+        accepts: |evidence| {
+            // Wanting the primary and finding none is another matter.
+            !evidence
+                .word("detail")
+                .is_some_and(|mode| mode.to_ascii_lowercase().starts_with("primary"))
+        },
+        explain: read_preference_unsatisfied,
+    },
+    Rule {
+        code: "too_stale",
+        rank: Rank::Cause,
+        patterns: &[
+            r"RS102|too stale to catch up|OplogStartMissing|CappedPositionLost|We are too stale",
+        ],
+        accepts: any,
+        explain: too_stale,
+    },
+    Rule {
+        code: "rolled_back",
+        rank: Rank::Cause,
+        patterns: &[
+            r"(?i)unrecoverable rollback|UnrecoverableRollbackError|rollback (?:is )?too long|rolled back \d+|rollback files? (?:written|created)|transition to ROLLBACK",
+        ],
+        accepts: any,
+        explain: rolled_back,
+    },
+    Rule {
+        code: "initial_sync_failed",
+        rank: Rank::Cause,
+        patterns: &[
+            r"(?i)initial sync (?:attempt )?failed|InitialSyncFailure|InitialSyncOplogSourceMissing",
+        ],
+        accepts: any,
+        explain: initial_sync_failed,
+    },
+    Rule {
+        code: "no_primary",
+        rank: Rank::Symptom,
+        patterns: &[
+            r"No primary available for writes|No primary (?:server )?(?:is )?available|no primary found|No primary detected",
+            r#"match selector \x22Primary\(\)"#,
+            r"ReplicaSetNoPrimary",
+            r"WritableServerSelector",
+        ],
+        accepts: any,
+        explain: no_primary,
+    },
+];
+
+fn about(evidence: &[Evidence]) -> String {
+    match servers_of(evidence) {
+        servers if servers.is_empty() => "the server".to_owned(),
+        servers => listed(servers),
+    }
+}
+
+fn wrong_set_name(evidence: &[Evidence], _: &Context) -> Finding {
+    let wanted = word_of(evidence, "wanted").unwrap_or("NAME");
+    let found = word_of(evidence, "found").unwrap_or("another");
+    let no_set = matches!(found, "None" | "null" | "no");
+    let server = about(evidence);
+    let seen = match no_set {
+        true => {
+            format!("the connection string says replicaSet={wanted}, {server} belongs to no set")
+        }
+        false => format!("the connection string says replicaSet={wanted}, {server} says {found}"),
+    };
+    let finding = Finding::problem("wrong_set_name", seen)
+        .because("drivers drop a host whose set has another name, and then have nobody to ask");
+    if no_set {
+        return finding
+            .fix("remove replicaSet from the connection string")
+            .fix(format!("restart the server with --replSet {wanted}, then rs.initiate()"));
+    }
+    finding
+        .fix(format!("write replicaSet={found} in the connection string"))
+        .fix(format!("connect to members of {wanted} instead"))
+}
+
+fn every_host_dropped(_: &[Evidence], context: &Context) -> Finding {
+    let name = context.uri.as_ref().and_then(|uri| uri.options().replica_set.clone());
+    let wanted = name.map_or_else(String::new, |name| format!(" (replicaSet={})", Foreign(name)));
+    Finding::problem("every_host_dropped", "the client has dropped every host it was given")
+        .because(format!(
+            "the hosts answered, but belong to another set or to none: the name in the connection \
+             string{wanted} is not theirs"
+        ))
+        .fix("see the real name: mongosh --host HOST --eval 'db.hello().setName'")
+        .fix(
+            "write that name after replicaSet=, or remove replicaSet if the server is a standalone",
+        )
+}
+
+fn never_initiated(evidence: &[Evidence], context: &Context) -> Finding {
+    let ghosts: Vec<&str> = context
+        .servers
+        .iter()
+        .filter(|server| server.kind.as_deref() == Some("RSGhost"))
+        .map(|server| server.address.as_str())
+        .collect();
+    let mut hosts: Vec<String> = servers_of(evidence);
+    if hosts.is_empty() {
+        hosts = ghosts.iter().map(|&ghost| ghost.to_owned()).collect();
+    }
+    if hosts.is_empty() {
+        hosts.push("HOST:27017".to_owned());
+    }
+    let name = context.uri.as_ref().and_then(|uri| uri.options().replica_set.clone());
+    let name = name.unwrap_or_else(|| "rs0".to_owned());
+    Finding::problem(
+        "never_initiated",
+        format!("{} was started with a set name, but the set was never initiated", listed(&hosts)),
+    )
+    .because("without a configuration there are no members and nobody can be elected")
+    .fix(format!(
+        "on one member, with the name given to --replSet: {}",
+        remedy::initiate(&name, hosts.iter().map(String::as_str))
+    ))
+}
+
+fn config_lost_self(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "config_lost_self",
+        format!("{} does not find itself in its set's configuration", about(evidence)),
+    )
+    .because(
+        "its address changed (a new container or pod, another IP or host name), or it was removed; \
+         until the configuration names it again it serves nobody",
+    )
+    .fix("compare: in mongosh on that member: rs.conf().members.map(m => m.host) and db.hello().me")
+    .fix(remedy::rename_member("OLD_NAME:27017", "NEW_NAME:27017"))
+    .fix(
+        "if no primary is left: the same with rs.reconfig(c, {force: true}) on the member with \
+          the newest data",
+    )
+}
+
+fn no_replication(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem("no_replication", "the server runs alone, not as a member of a replica set")
+        .because(
+            "transactions, change streams and retryable writes need the oplog, which only \
+                  members of a set keep",
+        )
+        .fix(format!(
+            "restart it as a set of one: mongod --replSet rs0 …, then {}",
+            remedy::initiate("rs0", ["localhost:27017"])
+        ))
+        .fix("if only retryable writes are refused: retryWrites=false in the connection string")
+}
+
+fn configuration_quorum(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "configuration_quorum",
+        format!("the members do not all reach each other ({})", about(evidence)),
+    )
+    .because(
+        "rs.initiate and rs.reconfig ask the members first: a majority (for initiate, all) \
+              must answer under the names in the configuration",
+    )
+    .fix("from each member: mongosh --host OTHER_MEMBER:27017 --eval 'db.hello().ok'")
+    .fix("correct names, firewall, bindIp or the key file, then repeat the command")
+}
+
+fn not_primary(evidence: &[Evidence], context: &Context) -> Finding {
+    let direct = context.topology.as_deref() == Some("Single")
+        || context.uri.as_ref().is_some_and(|uri| uri.options().direct_connection == Some(true));
+    let server = about(evidence);
+    if direct {
+        return Finding::problem(
+            "not_primary_direct",
+            format!(
+                "the client is tied to one server (mode Single), and {server} is not the \
+                     primary"
+            ),
+        )
+        .because(
+            "directConnection=true, or one host without replicaSet, uses that server \
+                  whatever it is: writes fail on a secondary, and no failover happens",
+        )
+        .fix("remove directConnection=true and add replicaSet=NAME to the connection string")
+        .fix("to read from this member: readPreference=secondaryPreferred")
+        .fix("find the primary: mongosh --host THAT_HOST --eval 'db.hello().primary'");
+    }
+    Finding::problem(
+        "not_primary",
+        format!("{server} was asked for what only a primary does, and is none"),
+    )
+    .because("a failover happened after the server was chosen, or the client is tied to one member")
+    .fix("use a driver with retryable writes (retryWrites=true, the default since 4.2 drivers)")
+    .fix("name the set: replicaSet=NAME in the connection string, and no directConnection=true")
+    .fix("for reads that may be a little old: readPreference=secondaryPreferred")
+}
+
+fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "recovering",
+        format!("{} is starting up, syncing or recovering", about(evidence),),
+    )
+    .because("such a member serves neither reads nor writes until it has caught up")
+    .fix(
+        "see what it waits for: mongosh --eval 'rs.status().members.map(m => [m.name, \
+              m.stateStr, m.infoMessage])'",
+    )
+    .fix("wait, or read from others: readPreference=nearest")
+}
+
+fn stepped_down(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "stepped_down",
+        format!("{} gave up or lost its place as primary during the operation", about(evidence),),
+    )
+    .because(
+        "an election takes until the others notice (at most electionTimeoutMillis, 10 s) \
+                  and vote; operations in between fail unless they are retried",
+    )
+    .fix(
+        "retry: retryWrites=true and retryReads=true in the connection string (both are \
+              defaults)",
+    )
+    .fix("raise serverSelectionTimeoutMS above the election timeout if it was lowered")
+    .fix("if it happens often: rs.status() and the server's log tell who called the election")
+}
+
+fn write_concern_unsatisfied(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "write_concern_unsatisfied",
+        "a write was done, but not on as many members as it asked for",
+    )
+    .because(
+        "w: \"majority\" counts members that hold data: with a primary, a secondary and \
+                  an arbiter, one lost data member makes it impossible; lag makes it slow",
+    )
+    .fix(
+        "mongosh --eval 'rs.printSecondaryReplicationInfo(); rs.status().members.map(m => \
+              [m.name, m.stateStr])'",
+    )
+    .fix("start the missing data member, or replace the arbiter by one that holds data")
+    .fix("give it more time: wtimeoutMS in the connection string, or timeoutMS")
+}
+
+fn read_preference_unsatisfied(evidence: &[Evidence], _: &Context) -> Finding {
+    let wish = word_of(evidence, "detail").map(|wish| format!(" ({})", Foreign(wish)));
+    Finding::problem(
+        "read_preference_unsatisfied",
+        format!("no member satisfies the read preference{}", wish.unwrap_or_default()),
+    )
+    .because("the members that answer have another role, other tags, or are too stale")
+    .fix("accept the primary too: readPreference=secondaryPreferred")
+    .fix("compare the tags: mongosh --eval 'rs.conf().members.map(m => [m.host, m.tags])'")
+    .fix("quorate doctor 'URI', which checks the read preference of the connection string")
+}
+
+fn too_stale(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "too_stale",
+        format!("{} fell off the oplog: what it needs next is no longer kept", about(evidence),),
+    )
+    .because(
+        "it was away or lagging longer than the oplog of every sync source reaches back, \
+                  so it can only start over",
+    )
+    .fix("sync it anew: stop it, empty its data directory, start it")
+    .fix(
+        "keep more history on every member: db.adminCommand({replSetResizeOplog: 1, size: \
+              MEGABYTES})",
+    )
+    .fix("see the window: mongosh --eval 'rs.printReplicationInfo()'")
+}
+
+fn rolled_back(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "rolled_back",
+        format!("{} took back writes that a majority never had", about(evidence),),
+    )
+    .because(
+        "writes acknowledged with w: 1 may vanish when their primary is lost before they \
+                  are replicated",
+    )
+    .fix(
+        "find them in the folder rollback of its data directory: bsondump \
+              rollback/DATABASE.COLLECTION/*.bson",
+    )
+    .fix("write with w: \"majority\" (w=majority in the connection string)")
+}
+
+fn initial_sync_failed(evidence: &[Evidence], _: &Context) -> Finding {
+    Finding::problem(
+        "initial_sync_failed",
+        format!("{} could not copy the data of its sync source", about(evidence),),
+    )
+    .because("the source went away, the disk is full, or the oplog rolled over during the copy")
+    .fix(
+        "see the reason: mongosh --eval 'db.adminCommand({replSetGetStatus: 1, initialSync: \
+              1}).initialSyncStatus'",
+    )
+    .fix("enlarge the oplog of the source, free disk space, then restart the member")
+}
+
+fn no_primary(_: &[Evidence], _: &Context) -> Finding {
+    Finding::problem("no_primary", "the client knows no primary, and the text does not say why")
+        .because(
+            "either no majority of the members can see each other, or the primary is not \
+                  reachable from here",
+        )
+        .fix("quorate doctor URI, which asks every member who the primary is")
+        .fix("paste the whole message with the description of each server")
+}

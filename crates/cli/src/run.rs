@@ -1,0 +1,73 @@
+//! `quorate run URI COMMAND`: one command through server selection.
+
+mod relaxed;
+
+use std::time::Instant;
+
+use bson::{Bson, Document, RawDocumentBuf};
+use quorate_client::{Client, ClientOptions};
+use quorate_connection_string::ConnectionString;
+use quorate_protocol::ReadPreference;
+use serde_json::{Value, json};
+
+use crate::arguments::RunArguments;
+use crate::connect;
+use crate::screen::{Failure, Outcome, Screen};
+use crate::words::Span;
+
+/// The database of commands whose connection string names none: most commands about a deployment
+/// want it.
+const DEFAULT_DATABASE: &str = "admin";
+
+/// Runs the command and prints the reply.
+pub(crate) fn run(arguments: &RunArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let uri = connect::parse(&arguments.uri)?;
+    let command = command(&arguments.command)?;
+    let runtime = connect::runtime()?;
+    let began = Instant::now();
+    let reply = runtime.block_on(exchange(arguments, &uri, &command))?;
+    let took = began.elapsed();
+    screen.event("reply", json!({"elapsed_ms": took.as_secs_f64() * 1e3, "reply": reply}))?;
+    screen.line(format_args!("{reply:#}"))?;
+    screen.talk_unless_json(format_args!("answered in {}", Span(took)));
+    Ok(Outcome::Fine)
+}
+
+/// The text as a command.
+fn command(text: &str) -> Result<RawDocumentBuf, Failure> {
+    let misuse = |what: String| {
+        Failure::Misuse(format!("{what}; write a document such as '{{ping: 1}}', in single quotes"))
+    };
+    let value = relaxed::parse(text).map_err(|error| misuse(error.to_string()))?;
+    let document = match Bson::try_from(value) {
+        Ok(Bson::Document(document)) => document,
+        Ok(_) => return Err(misuse("the command is not a document".to_owned())),
+        Err(error) => return Err(misuse(format!("a value in the command is not right: {error}"))),
+    };
+    if document.is_empty() {
+        return Err(misuse("the command is empty".to_owned()));
+    }
+    RawDocumentBuf::try_from(document).map_err(|error| misuse(error.to_string()))
+}
+
+async fn exchange(
+    arguments: &RunArguments,
+    uri: &ConnectionString,
+    command: &RawDocumentBuf,
+) -> Result<Value, Failure> {
+    let options = ClientOptions::from_connection_string(uri);
+    let preference = match arguments.read_preference {
+        Some(mode) => ReadPreference::new(mode),
+        None => options.read_preference.clone(),
+    };
+    let named = arguments.database.clone().or_else(|| options.default_database.clone());
+    let database = named.unwrap_or_else(|| DEFAULT_DATABASE.to_owned());
+    let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
+    let reply = client.run_command_with(&database, command, &preference, None).await;
+    client.close().await;
+    let reply = reply.map_err(|error| connect::failed(&error, &arguments.uri))?;
+    let document = Document::try_from(reply).map_err(|error| {
+        Failure::Problem(format!("the reply cannot be read: {error}; look at the server's log"))
+    })?;
+    Ok(Bson::Document(document).into_relaxed_extjson())
+}

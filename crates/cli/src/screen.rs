@@ -1,0 +1,149 @@
+//! Where the program's words go, and how it ends.
+//!
+//! Data goes to stdout and talk to stderr. Colours are written everywhere and taken out again where
+//! nobody can see them: if the stream is no terminal, or `NO_COLOR` is set.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anstream::AutoStream;
+use anstyle::{AnsiColor, Style};
+use quorate_protocol::MonotonicTime;
+use serde_json::{Map, Value};
+
+use crate::clock;
+
+/// What is wrong.
+pub(crate) const PROBLEM: Style = AnsiColor::Red.on_default().bold();
+/// What may be wrong.
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+/// What is worth knowing.
+pub(crate) const NOTE: Style = AnsiColor::Cyan.on_default();
+/// What is well.
+pub(crate) const FINE: Style = AnsiColor::Green.on_default();
+/// What stands out.
+pub(crate) const STRONG: Style = Style::new().bold();
+/// What stands back.
+pub(crate) const QUIET: Style = Style::new().dimmed();
+
+/// How a command ended that did its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing is wrong.
+    Fine,
+    /// Something is wrong, and was told.
+    ProblemFound,
+}
+
+/// Why a command could not do its work. The text ends in a next step.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// It was called wrongly.
+    #[error("{0}")]
+    Misuse(String),
+    /// It met a problem.
+    #[error("{0}")]
+    Problem(String),
+    /// Its output could not be written.
+    #[error("cannot write the output: {0}; check where stdout leads")]
+    Output(#[from] io::Error),
+}
+
+/// The two streams of the process, and whether the data is JSON.
+pub(crate) struct Screen {
+    data: Box<dyn Write>,
+    talk: Box<dyn Write>,
+    json: bool,
+}
+
+impl Screen {
+    /// The streams of this process.
+    pub(crate) fn of_process(json: bool) -> Self {
+        Self {
+            data: Box::new(AutoStream::auto(io::stdout())),
+            talk: Box::new(AutoStream::auto(io::stderr())),
+            json,
+        }
+    }
+
+    /// One line of data for people; `--json` hides it.
+    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        writeln!(self.data, "{text}")
+    }
+
+    /// One line of data for programs, told now; hidden without `--json`.
+    pub(crate) fn event(&mut self, name: &str, fields: Value) -> io::Result<()> {
+        self.event_at(clock::now(), name, fields)
+    }
+
+    /// One line of data for programs with a time of its own. Flushed, for somebody waits for it.
+    pub(crate) fn event_at(
+        &mut self,
+        at: MonotonicTime,
+        name: &str,
+        fields: Value,
+    ) -> io::Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let mut line = Map::new();
+        line.insert("t_ns".to_owned(), at.as_nanos().into());
+        line.insert("event".to_owned(), name.into());
+        if let Value::Object(fields) = fields {
+            line.extend(fields);
+        }
+        writeln!(self.data, "{}", Value::Object(line))?;
+        self.data.flush()
+    }
+
+    /// Data as it is, in either mode.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.data.write_all(bytes)
+    }
+
+    /// Lets whoever waits for the data have it now.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.data.flush()
+    }
+
+    /// A line of talk for people; programs that read JSON know from the events.
+    pub(crate) fn talk_unless_json(&mut self, text: impl std::fmt::Display) {
+        if !self.json {
+            self.talk(text);
+        }
+    }
+
+    /// A line of talk. Nobody may be listening, so a failure to write it is no failure.
+    pub(crate) fn talk(&mut self, text: impl std::fmt::Display) {
+        let _ = writeln!(self.talk, "{text}");
+    }
+
+    /// Tells a failure, and turns the result into the exit code.
+    pub(crate) fn conclude(&mut self, result: Result<Outcome, Failure>) -> ExitCode {
+        let result = result.and_then(|outcome| {
+            self.data.flush()?;
+            Ok(outcome)
+        });
+        let failure = match result {
+            Ok(Outcome::Fine) => return ExitCode::SUCCESS,
+            Ok(Outcome::ProblemFound) => return ExitCode::from(1),
+            // `quorate … | head` is no problem: the reader has what it wanted.
+            Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return ExitCode::SUCCESS;
+            }
+            Err(failure) => failure,
+        };
+        self.talk(format_args!("{PROBLEM}error:{PROBLEM:#} {failure}"));
+        let fields = serde_json::json!({"message": failure.to_string()});
+        if self.event("error", fields).is_err() {
+            self.talk("and stdout cannot be written to");
+        }
+        ExitCode::from(match failure {
+            Failure::Misuse(_) => 2,
+            Failure::Problem(_) | Failure::Output(_) => 1,
+        })
+    }
+}

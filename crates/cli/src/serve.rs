@@ -1,0 +1,136 @@
+//! `quorate serve`: one member as a process.
+//!
+//! The member is `quorate-node`, its sockets are `quorate-server`'s. This module binds, opens the
+//! data, says when it is ready, and ends cleanly on SIGINT and SIGTERM.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use quorate_node::{Node, NodeOptions};
+use quorate_server::{Clock, MAX_CONNECTIONS, Server, ServerOptions};
+use quorate_storage::{LsmOptions, LsmStore, ModelStore, Store};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::arguments::ServeArguments;
+use crate::screen::{Failure, Outcome, Screen};
+use crate::signals;
+
+/// The compressors offered, best first.
+const COMPRESSORS: [&str; 3] = ["zstd", "snappy", "zlib"];
+
+/// Serves until told to stop.
+pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        let advice = "check the limits of this process (ulimit -a)";
+        Failure::Problem(format!("cannot start: {error}; {advice}"))
+    })?;
+    runtime.block_on(serve(arguments, screen))
+}
+
+async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let stop = signals::stop().map_err(|error| {
+        Failure::Problem(format!(
+            "cannot listen for signals: {error}; check the limits (ulimit -a)"
+        ))
+    })?;
+    // Before the data: a taken port must not leave a directory behind.
+    let listener = bind(arguments.bind, arguments.port).await?;
+    let address = listener.local_addr()?;
+    let store = open(arguments)?;
+    let clock = Clock::new();
+    let now = clock.now();
+    let options = NodeOptions {
+        // Two members that start in the same millisecond have different processes.
+        seed: u64::from(std::process::id()) ^ now.wall.as_millis().unsigned_abs().rotate_left(32),
+        host: reached_as(address).to_string(),
+        compressors: COMPRESSORS.map(str::to_owned).to_vec(),
+        max_connections: MAX_CONNECTIONS,
+    };
+    let node = Node::open(store, options, now).map_err(|error| {
+        Failure::Problem(format!(
+            "the data cannot be read: {error}; restore the directory, or give another --data"
+        ))
+    })?;
+    let server = Server::new(Arc::new(node), clock, ServerOptions::default()).map_err(|error| {
+        Failure::Problem(format!(
+            "cannot start: {error}; check the limits of this process (ulimit -a)"
+        ))
+    })?;
+    tell_ready(arguments, address, screen)?;
+    server.run(listener, stop).await.map_err(|error| {
+        Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
+    })?;
+    screen.event("stopped", json!({"host": reached_as(address).to_string()}))?;
+    screen.talk_unless_json(match arguments.memory {
+        true => "stopped; nothing was kept",
+        false => "stopped; everything acknowledged is on disk",
+    });
+    Ok(Outcome::Fine)
+}
+
+async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
+    TcpListener::bind((ip, port)).await.map_err(|error| {
+        let address = SocketAddr::new(ip, port);
+        let advice = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!(
+                    "see who has it: ss -ltnp | grep {port}; or choose another --port, 0 for any"
+                )
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                "give an address of this machine to --bind".to_owned()
+            }
+            _ => "choose another --port or --bind".to_owned(),
+        };
+        Failure::Problem(format!("cannot listen on {address}: {error}; {advice}"))
+    })
+}
+
+fn open(arguments: &ServeArguments) -> Result<Arc<dyn Store>, Failure> {
+    let Some(directory) = &arguments.data else { return Ok(Arc::new(ModelStore::new())) };
+    match LsmStore::open(directory, LsmOptions::default()) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) => {
+            let advice = "give another --data, or stop whoever uses it";
+            Err(Failure::Problem(format!("cannot open {}: {error}; {advice}", directory.display())))
+        }
+    }
+}
+
+/// The address for clients on this machine.
+fn reached_as(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn tell_ready(
+    arguments: &ServeArguments,
+    address: SocketAddr,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    let host = reached_as(address).to_string();
+    let uri = format!("mongodb://{host}/");
+    let data = arguments.data.as_ref().map(|data| data.display().to_string());
+    screen.line(&uri)?;
+    screen.flush()?;
+    screen.event(
+        "ready",
+        json!({"uri": uri, "host": host, "pid": std::process::id(), "data": data}),
+    )?;
+    match data {
+        Some(data) => screen.talk_unless_json(format_args!("serving {data}; Ctrl-C stops")),
+        None => screen.talk_unless_json("serving from memory, nothing is kept; Ctrl-C stops"),
+    }
+    if !address.ip().is_loopback() {
+        screen.talk_unless_json(
+            "warning: there are no passwords yet; whoever reaches this address reads and writes",
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! The commands that live for a while: serve, run against it, and watch.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use quorate_protocol::ServerAddress;
+use quorate_test_support::{FakeServer, primary_hello};
+use serde_json::Value;
+
+use crate::support::quorate;
+
+/// A running `quorate`, stopped when dropped.
+struct Living {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Living {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_quorate"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        Self { child, lines: BufReader::new(stdout).lines() }
+    }
+
+    /// The next line as JSON.
+    fn event(&mut self) -> Value {
+        let line = self.lines.next().expect("another line").unwrap();
+        serde_json::from_str(&line).expect(&line)
+    }
+
+    /// The next line that tells this event and satisfies the condition.
+    fn wait_for(&mut self, name: &str, accepts: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let event = self.event();
+            if event["event"] == name && accepts(&event) {
+                return event;
+            }
+        }
+    }
+
+    /// Asks it to end, and returns the code it ends with.
+    fn terminate(mut self) -> Option<i32> {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_member_is_served_and_commands_run_on_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let data = data.to_str().unwrap();
+    let mut served = Living::start(&["serve", "--port", "0", "--json", "--data", data]);
+    let ready = served.event();
+    assert_eq!(ready["event"], "ready");
+    assert!(ready["t_ns"].is_u64() && ready["pid"].is_u64(), "{ready}");
+    let uri = ready["uri"].as_str().unwrap();
+
+    let ping = quorate(&["run", uri, "{ping: 1}"]);
+    assert_eq!(ping.code(), 0, "{}", ping.stderr());
+    let reply: Value = serde_json::from_str(&ping.stdout()).unwrap();
+    assert_eq!(reply["ok"], 1.0);
+
+    let shop = format!("{uri}shop");
+    let insert = "{insert: 'orders', documents: [{_id: 1, paid: false}, {_id: 2, paid: true}]}";
+    assert_eq!(quorate(&["run", &shop, insert]).code(), 0);
+    let find = ["run", "--json", &shop, "{find: 'orders', filter: {paid: true}}"];
+    let found = quorate(&find).events().remove(0);
+    assert_eq!(found["event"], "reply");
+    assert_eq!(
+        found["reply"]["cursor"]["firstBatch"],
+        serde_json::json!([{"_id": 2, "paid": true}])
+    );
+
+    assert_eq!(quorate(&["doctor", uri]).code(), 0);
+    assert_eq!(served.terminate(), Some(0));
+
+    // What was acknowledged is there again.
+    let mut served = Living::start(&["serve", "--port", "0", "--json", "--data", data]);
+    let uri = format!("{}shop", served.event()["uri"].as_str().unwrap());
+    let found = quorate(&["run", "--json", &uri, "{count: 'orders'}"]).events().remove(0);
+    assert_eq!(found["reply"]["n"], 2);
+}
+
+#[test]
+fn commands_that_fail_say_whose_fault_it_is() {
+    let mut served = Living::start(&["serve", "--memory", "--port", "0", "--json"]);
+    let uri = served.event()["uri"].as_str().unwrap().to_owned();
+    let port = uri.trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    let replace = [(port.as_str(), "PORT")];
+    quorate(&["run", &uri, "{noSuchCommand: 1}"]).snapshot_with("run-refused", &replace);
+    quorate(&["run", &uri, "{ping 1}"]).snapshot_with("run-unreadable", &replace);
+    quorate(&["run", &uri, "[1]"]).snapshot_with("run-no-document", &replace);
+    let taken = quorate(&["serve", "--memory", "--port", &port]);
+    assert_eq!(taken.code(), 1);
+    taken.snapshot_with("serve-port-taken", &replace);
+    drop(served);
+    let nobody = quorate(&["run", &format!("{uri}?serverSelectionTimeoutMS=300"), "{ping: 1}"]);
+    assert_eq!(nobody.code(), 1);
+    assert!(
+        nobody.stderr().contains("no server for a read from primary after"),
+        "{}",
+        nobody.stderr()
+    );
+    assert!(nobody.stderr().contains("refused"), "{}", nobody.stderr());
+}
+
+#[test]
+fn run_and_serve_are_told_how_to_be_called() {
+    quorate(&["run", "mongodb://a", "{}"]).snapshot("run-empty");
+    quorate(&["run", "localhost:27017", "{ping: 1}"]).snapshot("run-no-uri");
+    quorate(&["run", "mongodb://a", "{ping: 1}", "--read-preference", "any"])
+        .snapshot("run-read-preference");
+    quorate(&["serve"]).snapshot("serve-no-data");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_failover_is_watched() {
+    let (a, b) = (FakeServer::start().await.unwrap(), FakeServer::start().await.unwrap());
+    let (first, second) = (a.address().clone(), b.address().clone());
+    let members = [first.clone(), second.clone()];
+    let follower = |me: &ServerAddress, primary: &ServerAddress| {
+        crate::doctor_uri::secondary_hello("rs0", me, &members, Some(primary))
+    };
+    a.set_hello(primary_hello("rs0", &first, &members, 1));
+    b.set_hello(follower(&second, &first));
+    let uri = format!("mongodb://{first}/?replicaSet=rs0&heartbeatFrequencyMS=500");
+    let directory = tempfile::tempdir().unwrap();
+    let recording = directory.path().join("seen.jsonl");
+    let recording = recording.to_str().unwrap();
+    let mut watched = Living::start(&["watch", "--json", "--record", recording, &uri]);
+    let is_primary = |address: &ServerAddress| {
+        let address = address.to_string();
+        move |event: &Value| event["primary"] == address.as_str() && event["servers"] == 2
+    };
+    let event = watched.wait_for("topology", is_primary(&first));
+    assert_eq!(event["type"], "ReplicaSetWithPrimary");
+    assert!(event["t_ns"].is_u64());
+    // The first primary is lost; the second is elected.
+    a.stop();
+    let lost = watched.wait_for("server", |event| event["type"] == "Unknown");
+    assert_eq!(
+        (&lost["address"], &lost["previous"]),
+        (&first.to_string().into(), &"RSPrimary".into())
+    );
+    assert!(lost["error"].is_string(), "an Unknown has its reason: {lost}");
+    b.set_hello(primary_hello("rs0", &second, &members, 2));
+    watched.wait_for("topology", is_primary(&second));
+    assert_eq!(watched.terminate(), Some(0));
+
+    // Replaying it shows the same, twice, and ends well.
+    let replayed = quorate(&["replay", "--json", recording]);
+    assert_eq!(replayed.code(), 0, "{}", replayed.stderr());
+    let events = replayed.events();
+    let primaries: Vec<_> = events
+        .iter()
+        .filter(|event| event["event"] == "topology")
+        .filter_map(|event| event["primary"].as_str())
+        .collect();
+    assert_eq!(primaries.first(), Some(&first.as_str()));
+    assert_eq!(primaries.last(), Some(&second.as_str()));
+    assert_eq!(replayed.stdout(), quorate(&["replay", "--json", recording]).stdout());
+    let again = quorate(&["watch", "--record", recording, &uri]);
+    assert_eq!(again.code(), 2, "a recording is never overwritten");
+    assert!(again.stderr().contains("File exists"), "{}", again.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn people_read_lines() {
+    let server = FakeServer::start().await.unwrap();
+    let mut watched = Living::start(&["watch", &server.uri()]);
+    let mut seen = Vec::new();
+    while !seen.iter().any(|line: &String| line.contains("Single, 1 server")) {
+        seen.push(watched.lines.next().expect("another line").unwrap());
+    }
+    let change = format!("{} Unknown → Standalone", server.address());
+    assert!(seen.iter().any(|line| line.contains(&change)), "{seen:?}");
+    assert_eq!(watched.terminate(), Some(0));
+}

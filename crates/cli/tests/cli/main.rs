@@ -1,0 +1,10 @@
+//! The program as its users meet it: run, fed, and everything it says compared.
+
+#![allow(clippy::unwrap_used, reason = "a panic here is the report")]
+
+mod doctor_error;
+mod doctor_uri;
+mod frame;
+mod live;
+mod replay;
+mod support;

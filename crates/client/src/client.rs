@@ -1,0 +1,305 @@
+//! The client: what an application holds.
+//!
+//! Owns the parts and their life: it starts discovery, keeps sessions and the cluster time, and
+//! closes everything. The path of an operation is in `operation`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf};
+use bson::rawdoc;
+use quorate_connection_string::{ConnectionString, Seeds};
+use quorate_protocol::ReadPreference;
+use quorate_server_discovery::TopologyDescription;
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+use crate::authentication::Authenticator;
+use crate::discovery::{ClientEvent, Discovery, EventListener, Settings};
+use crate::error::{ClientError, Error};
+use crate::handshake::Handshake;
+use crate::metadata::{Environment, client_metadata};
+use crate::net::{Connector, ConnectorOptions};
+use crate::operation::{Operation, Retry, Target};
+use crate::options::ClientOptions;
+use crate::pool::PoolCounts;
+use crate::session::{Session, SessionPool};
+use crate::tls::Tls;
+
+/// How many events a slow listener of [`Client::events`] may lag behind before it misses some.
+pub const EVENT_BUFFER: usize = 1024;
+
+/// How many sessions one `endSessions` names.
+const MAX_ENDED_SESSIONS: usize = 10_000;
+
+/// How long closing may take to say goodbye to the sessions.
+const END_SESSIONS_LIMIT: Duration = Duration::from_secs(1);
+
+/// A client of one deployment. Cheap to clone; all clones are the same client, which closes when the
+/// last one is dropped.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) options: ClientOptions,
+    pub(crate) discovery: Arc<Discovery>,
+    pub(crate) sessions: Arc<SessionPool>,
+    pub(crate) cluster_time: ClusterTime,
+    events: broadcast::Sender<ClientEvent>,
+    random: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Client {
+    /// A client for a `mongodb://` string. Returns at once: servers are contacted in the background.
+    /// [`connect`](Self::connect) takes `mongodb+srv://` as well.
+    ///
+    /// # Errors
+    ///
+    /// If the string cannot be read or contradicts itself.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn with_uri(uri: &str) -> Result<Self, ClientError> {
+        let string = ConnectionString::parse(uri)?;
+        if matches!(string.seeds(), Seeds::Srv(_)) {
+            return Err(ClientError::UnresolvedSrv);
+        }
+        Self::with_options(ClientOptions::from_connection_string(&string))
+    }
+
+    /// A client with these options.
+    ///
+    /// # Errors
+    ///
+    /// If the options contradict each other, or name files that cannot be read.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn with_options(options: ClientOptions) -> Result<Self, ClientError> {
+        options.pool.check()?;
+        let environment = Environment::of_this_process();
+        let mut discovery_options = options.discovery.clone();
+        discovery_options.function_platform = environment.function_platform();
+        discovery_options.stable_api = options.server_api.is_some();
+        let settings = settings(&options, &environment)?;
+        let (events, _) = broadcast::channel(EVENT_BUFFER);
+        let listener: EventListener = {
+            let (events, own) = (events.clone(), options.listener.clone());
+            Arc::new(move |event| {
+                if let Some(own) = &own {
+                    own(event.clone());
+                }
+                // Nobody listening is no error.
+                let _ = events.send(event);
+            })
+        };
+        let seed = random_seed()?;
+        let discovery = Discovery::start(&discovery_options, settings, seed, listener)?;
+        let inner = Inner {
+            options,
+            discovery,
+            sessions: Arc::default(),
+            cluster_time: ClusterTime::default(),
+            events,
+            random: AtomicU64::new(seed),
+            requests: AtomicU64::new(1),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What the client believes about the deployment now.
+    pub fn topology(&self) -> Arc<TopologyDescription> {
+        self.inner.discovery.description()
+    }
+
+    /// The events from now on. A listener that lags more than [`EVENT_BUFFER`] events behind misses
+    /// some, and is told how many.
+    pub fn events(&self) -> broadcast::Receiver<ClientEvent> {
+        self.inner.events.subscribe()
+    }
+
+    /// The counts of every pool, by server.
+    pub fn pools(&self) -> Vec<(quorate_protocol::ServerAddress, PoolCounts)> {
+        let description = self.topology();
+        let servers = description.servers().iter();
+        let pools = servers.filter_map(|server| {
+            let handle = self.inner.discovery.server(server.address())?;
+            Some((server.address().clone(), handle.pool().counts()))
+        });
+        pools.collect()
+    }
+
+    /// A session whose reads follow its earlier operations.
+    pub fn start_session(&self) -> Session {
+        Session::new(Arc::clone(&self.inner.sessions), true)
+    }
+
+    /// Runs a command on the primary (or whatever takes writes) and returns the reply.
+    ///
+    /// The command is sent as it is, once, with `$db`, the session and the like added.
+    ///
+    /// # Errors
+    ///
+    /// If no server is found in time, the connection fails, or the server refuses.
+    pub async fn run_command(
+        &self,
+        database: &str,
+        command: &RawDocument,
+    ) -> Result<RawDocumentBuf, Error> {
+        self.run_command_with(database, command, &ReadPreference::PRIMARY, None).await
+    }
+
+    /// Runs a command on a server that a read preference admits, perhaps in a session.
+    ///
+    /// # Errors
+    ///
+    /// As [`run_command`](Self::run_command).
+    pub async fn run_command_with(
+        &self,
+        database: &str,
+        command: &RawDocument,
+        read_preference: &ReadPreference,
+        session: Option<&mut Session>,
+    ) -> Result<RawDocumentBuf, Error> {
+        let operation = Operation {
+            database,
+            body: command.to_owned(),
+            sequence: None,
+            target: Target::Read(read_preference.clone()),
+            retry: Retry::Never,
+            read_concern: None,
+            acknowledged: true,
+        };
+        self.inner.execute(&operation, session).await.map(|reply| reply.body)
+    }
+
+    /// Ends the sessions, closes every monitor, pool and idle socket, and returns when their tasks
+    /// are gone. Operations that still run fail or finish, and their sockets close with them.
+    pub async fn close(&self) {
+        // Best effort: a server forgets sessions by itself.
+        let _ = timeout(END_SESSIONS_LIMIT, self.end_sessions()).await;
+        self.inner.discovery.close().await;
+    }
+
+    async fn end_sessions(&self) {
+        let ids = self.inner.sessions.drain();
+        let known = self.topology().has_readable_server(Some(&ReadPreference::new(
+            quorate_protocol::ReadPreferenceMode::PrimaryPreferred,
+        )));
+        if !known {
+            return;
+        }
+        for batch in ids.chunks(MAX_ENDED_SESSIONS) {
+            let ids = RawArrayBuf::from_iter(batch.iter().cloned());
+            let command = rawdoc! { "endSessions": ids };
+            let preference =
+                ReadPreference::new(quorate_protocol::ReadPreferenceMode::PrimaryPreferred);
+            let _ = self.run_command_with("admin", &command, &preference, None).await;
+        }
+    }
+
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+/// A number from the operating system, from which the client's random choices follow.
+pub(crate) fn random_seed() -> Result<u64, ClientError> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|_| ClientError::NoRandomness)?;
+    Ok(u64::from_le_bytes(seed))
+}
+
+fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settings, ClientError> {
+    let connect_timeout = options.discovery.connect_timeout;
+    let connector = Connector::new(ConnectorOptions {
+        connect_timeout,
+        host_map: options.host_map.clone(),
+        tls: options.tls.as_ref().map(Tls::new).transpose()?,
+    });
+    let authenticator = options.credential.clone().map(Authenticator::new).transpose()?;
+    let handshake = Handshake {
+        metadata: client_metadata(options.app_name.as_deref(), &options.wrappers, environment),
+        compressors: options.compressors.clone(),
+        zlib_level: options.zlib_level,
+        load_balanced: options.discovery.load_balanced,
+        server_api: options.server_api.clone(),
+        authenticator,
+    };
+    Ok(Settings { connector, handshake, connect_timeout, pool_options: options.pool.clone() })
+}
+
+impl Inner {
+    /// Whether anybody would hear of a command.
+    pub(crate) fn has_listener(&self) -> bool {
+        self.options.listener.is_some() || self.events.receiver_count() > 0
+    }
+
+    /// Tells whoever listens. Holds no lock.
+    pub(crate) fn tell_listeners(&self, event: ClientEvent) {
+        if let Some(listener) = &self.options.listener {
+            listener(event.clone());
+        }
+        // Nobody listening is no error.
+        let _ = self.events.send(event);
+    }
+
+    /// What the events of the next command have in common.
+    pub(crate) fn next_request_id(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Sixty-four bits that need not be secret, only evenly spread (SplitMix64).
+    pub(crate) fn random_bits(&self) -> u64 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let state = self.random.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.discovery.shut_down();
+    }
+}
+
+/// The latest `$clusterTime` that any server has told, which goes along with every command.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterTime {
+    latest: ArcSwapOption<RawDocumentBuf>,
+    /// Held while comparing and replacing.
+    changing: Mutex<()>,
+}
+
+impl ClusterTime {
+    pub(crate) fn document(&self) -> Option<RawDocumentBuf> {
+        self.latest.load().as_deref().cloned()
+    }
+
+    pub(crate) fn advance(&self, told: &RawDocument) {
+        let Ok(time) = told.get_timestamp("clusterTime") else { return };
+        let newer = || {
+            self.latest
+                .load()
+                .as_ref()
+                .is_none_or(|own| own.get_timestamp("clusterTime").map_or(true, |own| own < time))
+        };
+        // Most replies bring nothing newer; they take no lock.
+        if newer() {
+            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            if newer() {
+                self.latest.store(Some(Arc::new(told.to_owned())));
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a client tells about the commands it sends.
+//!
+//! Follows the Command Logging and Monitoring specification: one event when a command is sent, one
+//! when its reply arrives or it fails, with the same request id. Commands that carry secrets are told
+//! without their content. Nothing is built where nobody listens.
+
+use std::time::Duration;
+
+use bson::raw::{CStr, RawArrayBuf, RawDocument, RawDocumentBuf};
+use quorate_protocol::{ObjectId, ServerAddress};
+
+use crate::error::Error;
+use crate::pool::ConnectionId;
+
+/// Commands whose content is a secret, in lower case.
+const SENSITIVE: [&str; 9] = [
+    "authenticate",
+    "saslstart",
+    "saslcontinue",
+    "getnonce",
+    "createuser",
+    "updateuser",
+    "copydbgetnonce",
+    "copydbsaslstart",
+    "copydb",
+];
+
+/// A command was sent, answered, or failed.
+#[derive(Clone, Debug)]
+pub struct CommandEvent {
+    /// The server.
+    pub address: ServerAddress,
+    /// The connection, by its number in the pool.
+    pub connection: ConnectionId,
+    /// The connection, as the server calls it.
+    pub server_connection_id: Option<i64>,
+    /// The service behind a load balancer.
+    pub service_id: Option<ObjectId>,
+    /// The same for all events of one command.
+    pub request_id: u64,
+    /// The database.
+    pub database: String,
+    /// The name of the command.
+    pub command_name: String,
+    /// What happened.
+    pub kind: CommandEventKind,
+}
+
+/// What happened to a command.
+#[derive(Clone, Debug)]
+pub enum CommandEventKind {
+    /// `CommandStarted`.
+    Started {
+        /// The command; empty if it is sensitive.
+        command: RawDocumentBuf,
+    },
+    /// `CommandSucceeded`.
+    Succeeded {
+        /// How long it took.
+        duration: Duration,
+        /// The reply; empty if the command is sensitive.
+        reply: RawDocumentBuf,
+    },
+    /// `CommandFailed`.
+    Failed {
+        /// How long it took.
+        duration: Duration,
+        /// Why.
+        failure: Error,
+    },
+}
+
+/// Whether a command's content, and that of its reply, must not be told.
+pub fn is_sensitive(command_name: &str, command: &RawDocument) -> bool {
+    let is = |name: &str| command_name.eq_ignore_ascii_case(name);
+    SENSITIVE.iter().any(|name| is(name))
+        || ((is("hello") || is("ismaster"))
+            && !matches!(command.get("speculativeAuthenticate"), Ok(None)))
+}
+
+/// The command as it would look without document sequences; empty if it is sensitive.
+pub(crate) fn told_command(
+    name: &str,
+    body: &RawDocument,
+    sequence: Option<(&CStr, &[RawDocumentBuf])>,
+) -> RawDocumentBuf {
+    if is_sensitive(name, body) {
+        return RawDocumentBuf::new();
+    }
+    let mut command = body.to_owned();
+    if let Some((field, documents)) = sequence {
+        command.append(field, RawArrayBuf::from_iter(documents.iter().cloned()));
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::rawdoc;
+
+    #[test]
+    fn secrets_are_not_told() {
+        for command in [
+            rawdoc! { "saslStart": 1, "payload": "secret" },
+            rawdoc! { "createUser": "ann", "pwd": "secret" },
+            rawdoc! { "hello": 1, "speculativeAuthenticate": { "payload": "secret" } },
+        ] {
+            let name = command.iter_elements().next().unwrap().unwrap().key().as_str();
+            assert!(told_command(name, &command, None).is_empty(), "{name}");
+        }
+        let hello = rawdoc! { "hello": 1 };
+        assert_eq!(told_command("hello", &hello, None), hello);
+    }
+
+    #[test]
+    fn sequences_are_told_as_arrays() {
+        let body = rawdoc! { "insert": "c" };
+        let documents = [rawdoc! { "_id": 1 }];
+        let sequence = Some((bson::raw::cstr!("documents"), &documents[..]));
+        let told = told_command("insert", &body, sequence);
+        assert_eq!(told, rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] });
+    }
+}

@@ -1,0 +1,510 @@
+//! The tokio shell around the discovery core.
+//!
+//! Owns the one [`Topology`] of a client, and does what it says in the order in which it says it:
+//! publishes descriptions, emits events, starts and cancels checks, opens, readies, clears and
+//! closes pools. It decides nothing itself. All inputs go through [`Discovery::handle`], which
+//! returns only when everything they cause has been started: an operation that failed finds the
+//! topology updated before it tries again.
+//!
+//! Locks are taken in one order, the core's before a pool's, and never held across an await.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use quorate_protocol::ServerAddress;
+use quorate_server_discovery::{
+    CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, HelloCommand, Input, MonitorCommand,
+    OptionsError, Output, PoolCommand, Topology, TopologyDescription, TopologyId,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::sleep_until;
+
+use crate::clock::Clock;
+use crate::command_event::CommandEvent;
+use crate::connection::Connection;
+use crate::establish::ServerEstablisher;
+use crate::handshake::Handshake;
+use crate::monitor::{self, Check};
+use crate::net::{Connector, Stream};
+use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
+
+/// Something that happened in a client.
+#[derive(Clone, Debug)]
+pub enum ClientEvent {
+    /// In its view of the deployment.
+    Discovery(DiscoveryEvent),
+    /// In one of its pools.
+    Pool(PoolEvent),
+    /// To one of its commands.
+    Command(CommandEvent),
+}
+
+/// Hears the events of a client, in order. It is called while the client's state is locked: it
+/// must return at once and must not call the client.
+pub type EventListener = Arc<dyn Fn(ClientEvent) + Send + Sync>;
+
+/// How connections are made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Opens streams.
+    pub connector: Connector,
+    /// Says hello.
+    pub handshake: Handshake,
+    /// `connectTimeoutMS`.
+    pub connect_timeout: Option<Duration>,
+    /// The options of every pool.
+    pub pool_options: PoolOptions,
+}
+
+/// A server that operations can use.
+#[derive(Debug)]
+pub struct ServerHandle {
+    pool: Pool<ServerEstablisher>,
+    operations: AtomicU64,
+}
+
+impl ServerHandle {
+    /// Its pool.
+    pub fn pool(&self) -> &Pool<ServerEstablisher> {
+        &self.pool
+    }
+
+    /// How many operations are running on it.
+    pub fn operation_count(&self) -> u64 {
+        self.operations.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operation until the guard is dropped.
+    pub fn begin_operation(self: &Arc<Self>) -> OperationGuard {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        OperationGuard(Arc::clone(self))
+    }
+}
+
+/// Counts one running operation.
+#[derive(Debug)]
+pub struct OperationGuard(Arc<ServerHandle>);
+
+impl Drop for OperationGuard {
+    fn drop(&mut self) {
+        self.0.operations.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tells the topologies of this process apart.
+static TOPOLOGIES: AtomicU64 = AtomicU64::new(1);
+
+type ServerTable = BTreeMap<ServerAddress, Arc<ServerHandle>>;
+
+/// A client's view of a deployment, alive.
+pub struct Discovery {
+    clock: Clock,
+    runtime: Handle,
+    settings: Settings,
+    listener: EventListener,
+    state: Mutex<State>,
+    published: ArcSwap<TopologyDescription>,
+    servers: ArcSwap<ServerTable>,
+    /// Changes whenever a description is published.
+    revision: watch::Sender<u64>,
+    /// Wakes the timer when the next deadline may have changed.
+    deadline_changed: Arc<Notify>,
+    me: Weak<Discovery>,
+}
+
+struct State {
+    topology: Topology,
+    monitors: BTreeMap<ServerAddress, MonitorState>,
+    timer: Option<AbortHandle>,
+    /// Cloned into every task, so that closing can wait until the last one is gone.
+    alive: Option<mpsc::Sender<Infallible>>,
+    all_gone: Option<mpsc::Receiver<Infallible>>,
+}
+
+/// The connections and running checks of one server's monitor.
+#[derive(Default)]
+struct MonitorState {
+    check: Option<(CheckId, AbortHandle)>,
+    connection: Option<Connection<Stream>>,
+    measurement: Option<(CheckId, AbortHandle)>,
+    measuring_connection: Option<Connection<Stream>>,
+}
+
+impl MonitorState {
+    fn cancel_check(&mut self) {
+        if let Some((_, task)) = self.check.take() {
+            task.abort();
+        }
+        self.connection = None;
+    }
+
+    fn stop_measuring(&mut self) {
+        if let Some((_, task)) = self.measurement.take() {
+            task.abort();
+        }
+        self.measuring_connection = None;
+    }
+}
+
+impl Drop for MonitorState {
+    fn drop(&mut self) {
+        self.cancel_check();
+        self.stop_measuring();
+    }
+}
+
+impl fmt::Debug for Discovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Discovery({})", self.published.load())
+    }
+}
+
+impl Discovery {
+    /// Starts watching a deployment. Does no I/O itself: the tasks that it starts do.
+    ///
+    /// # Errors
+    ///
+    /// If the options contradict each other.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn start(
+        options: &DiscoveryOptions,
+        settings: Settings,
+        seed: u64,
+        listener: EventListener,
+    ) -> Result<Arc<Self>, OptionsError> {
+        let clock = Clock::start();
+        let id = TopologyId(TOPOLOGIES.fetch_add(1, Ordering::Relaxed));
+        let topology = Topology::new(options, id, seed, clock.now())?;
+        // Nobody ever sends anything: the channel closes when the last task is gone.
+        let (alive, all_gone) = mpsc::channel(1);
+        let discovery = Arc::new_cyclic(|me| Self {
+            clock,
+            runtime: Handle::current(),
+            settings,
+            listener,
+            published: ArcSwap::from(Arc::clone(topology.description())),
+            state: Mutex::new(State {
+                topology,
+                monitors: BTreeMap::new(),
+                timer: None,
+                alive: Some(alive),
+                all_gone: Some(all_gone),
+            }),
+            servers: ArcSwap::default(),
+            revision: watch::Sender::new(0),
+            deadline_changed: Arc::new(Notify::new()),
+            me: me.clone(),
+        });
+        let changed = Arc::clone(&discovery.deadline_changed);
+        let timer = discovery.runtime.spawn(keep_time(Weak::clone(&discovery.me), changed));
+        let mut state = discovery.lock();
+        state.timer = Some(timer.abort_handle());
+        discovery.drain(&mut state);
+        drop(state);
+        Ok(discovery)
+    }
+
+    /// Tells the core something and does all that follows from it.
+    pub fn handle(&self, input: Input) {
+        let mut state = self.lock();
+        // Read under the lock, so that time never goes back for the core.
+        let now = self.clock.now();
+        state.topology.handle(now, input);
+        self.drain(&mut state);
+    }
+
+    /// What the client believes now. Takes no lock.
+    pub fn description(&self) -> Arc<TopologyDescription> {
+        self.published.load_full()
+    }
+
+    /// Tells when a description is published.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
+    /// A server that operations can use; `None` if it has no pool (any more). Takes no lock.
+    pub fn server(&self, address: &ServerAddress) -> Option<Arc<ServerHandle>> {
+        self.servers.load().get(address).cloned()
+    }
+
+    /// How many operations are running on a server.
+    pub fn operation_count(&self, address: &ServerAddress) -> u64 {
+        self.servers.load().get(address).map_or(0, |server| server.operation_count())
+    }
+
+    /// The clock of everything here.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// How connections are made.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Closes every monitor, pool and idle socket, and returns when their tasks are gone.
+    pub async fn close(&self) {
+        self.shut_down();
+        let all_gone = self.lock().all_gone.take();
+        if let Some(mut all_gone) = all_gone {
+            // Nothing is ever sent: this waits for the last clone of the sender to go.
+            let _ = all_gone.recv().await;
+        }
+    }
+
+    /// The same without waiting, for whoever cannot.
+    pub fn shut_down(&self) {
+        self.handle(Input::Close);
+        let mut state = self.lock();
+        state.monitors.clear();
+        state.alive = None;
+        if let Some(timer) = state.timer.take() {
+            timer.abort();
+        }
+        drop(state);
+        // Whoever waits for another description must hear that none will come.
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.lock().alive.is_none()
+    }
+
+    /// Runs something in the background of this client. Closing does not wait for it.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(work);
+    }
+
+    pub(crate) fn alive(&self) -> Option<mpsc::Sender<Infallible>> {
+        self.lock().alive.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drain(&self, state: &mut State) {
+        while let Some(output) = state.topology.poll_output() {
+            match output {
+                Output::Publish(description) => {
+                    self.published.store(description);
+                    self.revision.send_modify(|revision| *revision += 1);
+                }
+                Output::Event(event) => (self.listener)(ClientEvent::Discovery(event)),
+                Output::Monitor { server, command } => self.command(state, server, command),
+                Output::Pool { server, command } => self.command_pool(&server, command),
+            }
+        }
+        self.deadline_changed.notify_one();
+    }
+
+    fn command(&self, state: &mut State, server: ServerAddress, command: MonitorCommand) {
+        let alive = state.alive.clone();
+        match command {
+            MonitorCommand::Start => {
+                state.monitors.insert(server, MonitorState::default());
+            }
+            MonitorCommand::Stop => {
+                state.monitors.remove(&server);
+            }
+            MonitorCommand::Cancel => {
+                if let Some(monitor) = state.monitors.get_mut(&server) {
+                    monitor.cancel_check();
+                }
+            }
+            MonitorCommand::StopMeasuring => {
+                if let Some(monitor) = state.monitors.get_mut(&server) {
+                    monitor.stop_measuring();
+                }
+            }
+            MonitorCommand::Check { check, kind, hello, timeout, .. } => {
+                let (Some(me), Some(monitor)) =
+                    (self.me.upgrade(), state.monitors.get_mut(&server))
+                else {
+                    return;
+                };
+                let connection = monitor.connection.take().filter(|_| kind != CheckKind::Connect);
+                let work = Check { kind, hello, limit: timeout, connection };
+                let task = self.runtime.spawn(run_check(me, server, check, work, alive));
+                monitor.check = Some((check, task.abort_handle()));
+            }
+            MonitorCommand::MeasureRoundTrip { check, hello, timeout } => {
+                let (Some(me), Some(monitor)) =
+                    (self.me.upgrade(), state.monitors.get_mut(&server))
+                else {
+                    return;
+                };
+                let connection = monitor.measuring_connection.take();
+                let work = Measurement { check, hello, limit: timeout, connection };
+                let task = self.runtime.spawn(run_measurement(me, server, work, alive));
+                monitor.measurement = Some((check, task.abort_handle()));
+            }
+        }
+    }
+
+    fn command_pool(&self, server: &ServerAddress, command: PoolCommand) {
+        match command {
+            PoolCommand::Open => {
+                let listener = Arc::clone(&self.listener);
+                let listener: PoolEventListener =
+                    Arc::new(move |event| listener(ClientEvent::Pool(event)));
+                let pool = Pool::within(
+                    &self.runtime,
+                    server.clone(),
+                    self.settings.pool_options.clone(),
+                    self.clock,
+                    ServerEstablisher::new(server.clone(), Weak::clone(&self.me)),
+                    listener,
+                );
+                let handle = Arc::new(ServerHandle { pool, operations: AtomicU64::new(0) });
+                self.change_table(|table| table.insert(server.clone(), handle));
+            }
+            PoolCommand::MarkReady => {
+                if let Some(handle) = self.server(server) {
+                    handle.pool.ready();
+                }
+            }
+            PoolCommand::Clear { generation, service_id, interrupt_in_use } => {
+                if let Some(handle) = self.server(server) {
+                    match service_id {
+                        Some(service) => handle.pool.clear_service(service, generation),
+                        None => handle.pool.clear(generation, interrupt_in_use),
+                    }
+                }
+            }
+            PoolCommand::Close => {
+                if let Some(handle) = self.change_table(|table| table.remove(server)) {
+                    handle.pool.close();
+                }
+            }
+        }
+    }
+
+    /// Replaces the table of servers. Only called under the lock, so no change is lost.
+    fn change_table<T>(&self, change: impl FnOnce(&mut ServerTable) -> T) -> T {
+        let mut table = ServerTable::clone(&self.servers.load());
+        let result = change(&mut table);
+        self.servers.store(Arc::new(table));
+        result
+    }
+
+    /// Takes the connection of an answered check back, and tells the core; unless nobody waits for
+    /// the answer any more, in which case the connection is closed.
+    fn finish_check(
+        &self,
+        server: &ServerAddress,
+        check: CheckId,
+        connection: Option<Connection<Stream>>,
+        input: Input,
+    ) {
+        let mut state = self.lock();
+        let Some(monitor) = state.monitors.get_mut(server) else { return };
+        if monitor.check.as_ref().is_none_or(|(current, _)| *current != check) {
+            return;
+        }
+        monitor.check = None;
+        monitor.connection = connection;
+        let now = self.clock.now();
+        state.topology.handle(now, input);
+        self.drain(&mut state);
+    }
+
+    fn finish_measurement(
+        &self,
+        server: ServerAddress,
+        check: CheckId,
+        measured: Option<(Connection<Stream>, Duration)>,
+    ) {
+        let mut state = self.lock();
+        let Some(monitor) = state.monitors.get_mut(&server) else { return };
+        if monitor.measurement.as_ref().is_none_or(|(current, _)| *current != check) {
+            return;
+        }
+        monitor.measurement = None;
+        let (connection, round_trip) = measured.unzip();
+        monitor.measuring_connection = connection;
+        let now = self.clock.now();
+        state.topology.handle(now, Input::RoundTripMeasured { server, check, round_trip });
+        self.drain(&mut state);
+    }
+}
+
+async fn run_check(
+    discovery: Arc<Discovery>,
+    server: ServerAddress,
+    check: CheckId,
+    work: Check,
+    _alive: Option<mpsc::Sender<Infallible>>,
+) {
+    match monitor::check(&discovery.settings, &server, work).await {
+        Ok(checked) => {
+            let input = Input::HelloReceived {
+                server: server.clone(),
+                check,
+                reply: Arc::new(checked.reply),
+                round_trip: checked.round_trip,
+                more_to_come: checked.connection.is_streaming(),
+            };
+            discovery.finish_check(&server, check, Some(checked.connection), input);
+        }
+        Err(failure) => {
+            let input = Input::CheckFailed { server: server.clone(), check, failure };
+            discovery.finish_check(&server, check, None, input);
+        }
+    }
+}
+
+struct Measurement {
+    check: CheckId,
+    hello: HelloCommand,
+    limit: Option<Duration>,
+    connection: Option<Connection<Stream>>,
+}
+
+async fn run_measurement(
+    discovery: Arc<Discovery>,
+    server: ServerAddress,
+    work: Measurement,
+    _alive: Option<mpsc::Sender<Infallible>>,
+) {
+    let Measurement { check, hello, limit, connection } = work;
+    let measured = monitor::measure(&discovery.settings, &server, hello, limit, connection).await;
+    discovery.finish_measurement(server, check, measured);
+}
+
+/// Passes the core's deadlines on until the client is gone, without keeping it alive.
+async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
+    loop {
+        let Some((deadline, clock)) = discovery
+            .upgrade()
+            .map(|discovery| (discovery.lock().topology.next_deadline(), discovery.clock))
+        else {
+            return;
+        };
+        let due = async {
+            match deadline {
+                Some(deadline) => sleep_until(clock.instant(deadline)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => match discovery.upgrade() {
+                Some(discovery) => discovery.handle(Input::Tick),
+                None => return,
+            },
+            () = changed.notified() => {}
+        }
+    }
+}

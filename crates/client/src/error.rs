@@ -1,0 +1,290 @@
+//! What an operation can fail with, and what that means for trying again.
+//!
+//! Follows the retryable reads and retryable writes specifications for which errors are worth a
+//! second attempt. Each error says where it happened and what to do.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_protocol::ServerAddress;
+use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
+use quorate_wire::CommandError;
+
+use crate::authentication::UnsupportedMechanism;
+use crate::connection::ConnectionError;
+use crate::handshake::EstablishError;
+use crate::pool::{CheckOutError, Interrupted, PoolOptionsError};
+use crate::tls::TlsError;
+
+/// A write with this label may be sent again.
+pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
+
+/// The server had too much to do.
+pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
+
+/// Nothing was done yet, so that anything may be sent again.
+pub const RETRYABLE_ERROR: &str = "RetryableError";
+
+/// Codes after which a read may be sent again.
+const RETRYABLE_READ_CODES: [i32; 13] =
+    [11600, 11602, 10107, 13435, 13436, 189, 91, 7, 6, 89, 9001, 134, 262];
+
+/// Codes after which a write may be sent again, for servers that do not say so by a label.
+const RETRYABLE_WRITE_CODES: [i32; 12] =
+    [11600, 11602, 10107, 13435, 13436, 189, 91, 7, 6, 89, 9001, 262];
+
+/// From this `maxWireVersion` on (MongoDB 4.4), servers label errors themselves.
+const LABELLING_WIRE_VERSION: i32 = 9;
+
+/// Why an operation failed.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: Arc<ErrorKind>,
+    labels: Vec<String>,
+}
+
+/// The kinds of failures.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No suitable server was found in time.
+    #[error("{0}")]
+    Selection(SelectionFailure),
+    /// No server can ever be suitable.
+    #[error("{0}")]
+    ImpossibleSelection(SelectionError),
+    /// No connection could be had.
+    #[error("{0}")]
+    CheckOut(CheckOutError<EstablishError>),
+    /// The connection broke, or the server did not keep to the protocol.
+    #[error("the operation on {address} failed: {cause}")]
+    Connection {
+        /// The server.
+        address: ServerAddress,
+        /// Why.
+        cause: ConnectionError,
+    },
+    /// `socketTimeoutMS` passed.
+    #[error("{address} did not answer within {} ms (socketTimeoutMS)", .limit.as_millis())]
+    SocketTimeout {
+        /// The server.
+        address: ServerAddress,
+        /// The limit.
+        limit: Duration,
+    },
+    /// `timeoutMS` passed.
+    #[error("the operation did not end within {} ms (timeoutMS)", .0.as_millis())]
+    Timeout(Duration),
+    /// The pool was cleared under the operation.
+    #[error("{0}")]
+    Interrupted(Interrupted),
+    /// The server refused.
+    #[error("{address}: {error}")]
+    Command {
+        /// The server.
+        address: ServerAddress,
+        /// What it said.
+        error: Box<CommandError>,
+    },
+    /// One of several writes failed.
+    #[error("{0}")]
+    Write(WriteFailure),
+    /// The server's reply cannot be read.
+    #[error("the reply of {address} cannot be read: {reason}")]
+    Reply {
+        /// The server.
+        address: ServerAddress,
+        /// Why.
+        reason: String,
+    },
+    /// The server that holds a cursor is no longer part of the deployment.
+    #[error(
+        "{0}, which holds the cursor, is no longer part of the deployment; run the query again"
+    )]
+    ServerGone(ServerAddress),
+    /// The client was closed.
+    #[error("the client is closed")]
+    Closed,
+    /// The application's command or arguments cannot be sent.
+    #[error("the command cannot be sent: {0}")]
+    BadCommand(String),
+}
+
+/// The first write that failed, in the order they were given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{address}: write {index} failed: {message}{}", code.map(|code| format!(" (code {code})")).unwrap_or_default())]
+pub struct WriteFailure {
+    /// The server.
+    pub address: ServerAddress,
+    /// Which of the writes, counted from 0.
+    pub index: usize,
+    /// The server's code.
+    pub code: Option<i32>,
+    /// The server's words.
+    pub message: String,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        let labels = match &kind {
+            ErrorKind::Command { error, .. } => error.labels.clone(),
+            ErrorKind::CheckOut(CheckOutError::NotEstablished(error)) if error.is_overload() => {
+                vec![SYSTEM_OVERLOADED_ERROR.to_owned(), RETRYABLE_ERROR.to_owned()]
+            }
+            _ => Vec::new(),
+        };
+        Self { kind: Arc::new(kind), labels }
+    }
+
+    /// What happened.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// The error labels, the server's and ours.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// Whether the error has this label.
+    pub fn has_label(&self, label: &str) -> bool {
+        self.labels.iter().any(|own| own == label)
+    }
+
+    /// The server's code, if it gave one.
+    pub fn code(&self) -> Option<i32> {
+        match &*self.kind {
+            ErrorKind::Command { error, .. } if error.ok => {
+                error.write_concern_error.as_ref().and_then(|concern| concern.code)
+            }
+            ErrorKind::Command { error, .. } => error.code,
+            ErrorKind::Write(failure) => failure.code,
+            _ => None,
+        }
+    }
+
+    /// Whether the network failed, or a pool was cleared because it had.
+    pub fn is_network(&self) -> bool {
+        match &*self.kind {
+            ErrorKind::Connection { cause, .. } => cause.is_network(),
+            ErrorKind::SocketTimeout { .. } | ErrorKind::Interrupted(_) => true,
+            ErrorKind::CheckOut(CheckOutError::PoolCleared { .. }) => true,
+            ErrorKind::CheckOut(CheckOutError::NotEstablished(error)) => {
+                matches!(
+                    error.to_application_error(),
+                    quorate_server_discovery::ApplicationError::Network(_)
+                        | quorate_server_discovery::ApplicationError::NetworkTimeout(_)
+                )
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a read may be sent again.
+    pub fn is_retryable_read(&self) -> bool {
+        self.is_network()
+            || self.has_label(RETRYABLE_ERROR)
+            || self.code().is_some_and(|code| RETRYABLE_READ_CODES.contains(&code))
+    }
+
+    /// Whether a write with a transaction number may be sent again.
+    pub fn is_retryable_write(&self) -> bool {
+        self.has_label(RETRYABLE_WRITE_ERROR) || self.has_label(RETRYABLE_ERROR)
+    }
+
+    /// Adds the label that a server of this version would add, or that only we can add.
+    pub(crate) fn label_for_retryable_write(&mut self, max_wire_version: i32) {
+        let by_code = max_wire_version < LABELLING_WIRE_VERSION
+            && self.code().is_some_and(|code| RETRYABLE_WRITE_CODES.contains(&code));
+        if (self.is_network() || by_code) && !self.has_label(RETRYABLE_WRITE_ERROR) {
+            self.labels.push(RETRYABLE_WRITE_ERROR.to_owned());
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.kind)
+    }
+}
+
+/// Why a client could not be made. The options are at fault.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The connection string cannot be read.
+    #[error("{0}")]
+    ConnectionString(#[from] quorate_connection_string::ParseError),
+    /// Options of discovery contradict each other.
+    #[error("{0}")]
+    Discovery(#[from] OptionsError),
+    /// Options of pools contradict each other.
+    #[error("{0}")]
+    Pool(#[from] PoolOptionsError),
+    /// TLS cannot be set up.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
+    /// The mechanism is not spoken.
+    #[error("{0}")]
+    Mechanism(#[from] UnsupportedMechanism),
+    /// DNS has no seeds to believe.
+    #[error("{0}")]
+    Resolve(#[from] quorate_seed_list::ResolveError),
+    /// `with_uri` does no I/O, and the seeds of a `mongodb+srv://` string are in DNS.
+    #[error("mongodb+srv:// needs DNS; use Client::connect")]
+    UnresolvedSrv,
+    /// The operating system has no randomness.
+    #[error("the operating system has no random numbers")]
+    NoRandomness,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(code: i32, labels: &[&str]) -> Error {
+        let error = CommandError {
+            code: Some(code),
+            labels: labels.iter().map(|&label| label.to_owned()).collect(),
+            ..CommandError::default()
+        };
+        let address = "a:1".parse().unwrap();
+        Error::new(ErrorKind::Command { address, error: Box::new(error) })
+    }
+
+    #[test]
+    fn reads_are_retried_by_code_and_writes_by_label() {
+        assert!(command(91, &[]).is_retryable_read());
+        assert!(command(134, &[]).is_retryable_read());
+        assert!(!command(11000, &[]).is_retryable_read());
+        assert!(!command(91, &[]).is_retryable_write());
+        assert!(command(1, &[RETRYABLE_WRITE_ERROR]).is_retryable_write());
+    }
+
+    #[test]
+    fn codes_become_labels_only_for_servers_that_do_not_label() {
+        for (version, expected) in [(8, true), (9, false)] {
+            let mut error = command(91, &[]);
+            error.label_for_retryable_write(version);
+            assert_eq!(error.is_retryable_write(), expected);
+        }
+        let address = "a:1".parse().unwrap();
+        let cause = ConnectionError::Closed { inside_a_message: false };
+        let mut error = Error::new(ErrorKind::Connection { address, cause });
+        error.label_for_retryable_write(21);
+        assert!(error.is_retryable_write());
+    }
+
+    #[test]
+    fn a_cleared_pool_is_worth_another_attempt() {
+        let address = "a:1".parse().unwrap();
+        let error = Error::new(ErrorKind::CheckOut(CheckOutError::PoolCleared { address }));
+        assert!(error.is_retryable_read());
+    }
+}

@@ -1,0 +1,82 @@
+//! Pooled connections to one server: how they are made, and what discovery hears of it.
+
+use std::sync::{Arc, Weak};
+
+use quorate_protocol::ServerAddress;
+use quorate_server_discovery::Input;
+
+use crate::connection::Connection;
+use crate::discovery::Discovery;
+use crate::handshake::{ConnectionFacts, EstablishError};
+use crate::net::Stream;
+use crate::pool::{ConnectionId, Establish, Established, PoolGeneration, Pooled};
+
+/// A pooled connection and what its handshake told.
+#[derive(Debug)]
+pub struct ServerConnection {
+    /// The connection.
+    pub connection: Connection<Stream>,
+    /// What it is good for.
+    pub facts: Arc<ConnectionFacts>,
+}
+
+impl Pooled for ServerConnection {
+    fn is_usable(&self) -> bool {
+        self.connection.is_usable()
+    }
+}
+
+/// Makes connections to one server.
+#[derive(Debug)]
+pub struct ServerEstablisher {
+    address: ServerAddress,
+    /// Weak, because discovery owns the pools that own their establishers.
+    discovery: Weak<Discovery>,
+}
+
+impl ServerEstablisher {
+    pub(crate) fn new(address: ServerAddress, discovery: Weak<Discovery>) -> Self {
+        Self { address, discovery }
+    }
+}
+
+impl Establish for ServerEstablisher {
+    type Connection = ServerConnection;
+    type Error = EstablishError;
+
+    async fn establish(
+        &self,
+        _connection: ConnectionId,
+        _generation: PoolGeneration,
+    ) -> Result<Established<ServerConnection>, EstablishError> {
+        let Some(discovery) = self.discovery.upgrade() else {
+            // The client is gone, and with it whoever could hear the answer.
+            return std::future::pending().await;
+        };
+        let _alive = discovery.alive();
+        let settings = discovery.settings();
+        let stream =
+            settings.connector.connect(&self.address).await.map_err(EstablishError::Connect)?;
+        let mut connection = Connection::new(stream);
+        let limit = settings.connect_timeout;
+        let facts = settings.handshake.shake(&mut connection, &self.address, limit).await?;
+        let service_id = facts.hello.service_id;
+        let reply = Arc::new(facts.hello.clone());
+        discovery.handle(Input::HandshakeReceived { server: self.address.clone(), reply });
+        let connection = ServerConnection { connection, facts: Arc::new(facts) };
+        Ok(Established { connection, service_id })
+    }
+
+    fn on_failure(&self, error: &EstablishError, generation: PoolGeneration) {
+        let Some(discovery) = self.discovery.upgrade() else { return };
+        discovery.handle(Input::ApplicationFailed {
+            server: self.address.clone(),
+            generation,
+            service_id: None,
+            handshake: error.progress(),
+            max_wire_version: 0,
+            overloaded: error.is_overload(),
+            cause: error.to_application_error(),
+        });
+    }
+}

@@ -1,0 +1,525 @@
+//! The first exchange on every connection.
+//!
+//! Owns the `hello` document of the MongoDB Handshake specification: metadata, compression,
+//! stable API, load balancing, and the authentication that rides on it. Monitors shake hands too,
+//! without authentication and without asking for mechanisms.
+
+use std::time::Duration;
+
+use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
+use bson::rawdoc;
+use quorate_protocol::{HelloReply, ServerAddress};
+use quorate_server_discovery::{
+    ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, HelloCommand,
+};
+use quorate_wire::{
+    CommandError, Compressor, CompressorId, FieldError, HelloError, command_error, parse_handshake,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use crate::authentication::{Attempt, AuthenticationCause, AuthenticationError, Authenticator};
+use crate::connection::{Connection, ConnectionError, Request};
+use crate::net::ConnectError;
+
+/// The version of the client back-pressure specification that we follow.
+const BACKPRESSURE: &str = "2";
+
+/// `apiVersion` and its companions: what the application declares to depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerApi {
+    /// `apiVersion`.
+    pub version: String,
+    /// `apiStrict`.
+    pub strict: Option<bool>,
+    /// `apiDeprecationErrors`.
+    pub deprecation_errors: Option<bool>,
+}
+
+impl ServerApi {
+    /// Adds the declaration to a command.
+    pub fn append_to(&self, command: &mut RawDocumentBuf) {
+        command.append(cstr!("apiVersion"), self.version.as_str());
+        if let Some(strict) = self.strict {
+            command.append(cstr!("apiStrict"), strict);
+        }
+        if let Some(deprecation_errors) = self.deprecation_errors {
+            command.append(cstr!("apiDeprecationErrors"), deprecation_errors);
+        }
+    }
+}
+
+/// What a client says on every new connection.
+#[derive(Clone, Debug)]
+pub struct Handshake {
+    /// The `client` document.
+    pub metadata: RawDocumentBuf,
+    /// `compressors`, the preferred one first.
+    pub compressors: Vec<CompressorId>,
+    /// `zlibCompressionLevel`.
+    pub zlib_level: Option<i32>,
+    /// `loadBalanced`.
+    pub load_balanced: bool,
+    /// The stable API, if it is declared.
+    pub server_api: Option<ServerApi>,
+    /// Who proves who we are, if anybody has to.
+    pub authenticator: Option<Authenticator>,
+}
+
+/// What a connection is good for, learnt in its handshake.
+#[derive(Clone, Debug)]
+pub struct ConnectionFacts {
+    /// The reply, as news about the server.
+    pub hello: HelloReply,
+    /// `maxBsonObjectSize`.
+    pub max_bson_object_size: usize,
+    /// `maxMessageSizeBytes`.
+    pub max_message_size: usize,
+    /// `maxWriteBatchSize`.
+    pub max_write_batch_size: usize,
+    /// `connectionId`: what the server calls the connection.
+    pub server_connection_id: Option<i64>,
+}
+
+impl Handshake {
+    /// Which command begins a connection: `hello` where the server is sure to know it.
+    pub fn first_command(&self) -> HelloCommand {
+        if self.server_api.is_some() || self.load_balanced {
+            HelloCommand::Hello
+        } else {
+            HelloCommand::Legacy
+        }
+    }
+
+    /// A hello that carries nothing of the handshake, for connections that have shaken hands.
+    pub fn plain_hello(&self, command: HelloCommand) -> RawDocumentBuf {
+        let mut hello = match command {
+            HelloCommand::Hello => rawdoc! { "hello": 1, "helloOk": true },
+            HelloCommand::Legacy => rawdoc! { "isMaster": 1, "helloOk": true },
+        };
+        if let Some(api) = &self.server_api {
+            api.append_to(&mut hello);
+        }
+        hello.append(cstr!("$db"), "admin");
+        hello
+    }
+
+    fn hello(&self, attempt: Option<&Attempt>) -> RawDocumentBuf {
+        let mut hello = match self.first_command() {
+            HelloCommand::Hello => rawdoc! { "hello": 1, "helloOk": true },
+            HelloCommand::Legacy => rawdoc! { "isMaster": 1, "helloOk": true },
+        };
+        hello.append(cstr!("backpressure"), BACKPRESSURE);
+        hello.append(cstr!("client"), self.metadata.clone());
+        let names = self.compressors.iter().map(|id| id.name());
+        hello.append(cstr!("compression"), RawArrayBuf::from_iter(names));
+        if self.load_balanced {
+            hello.append(cstr!("loadBalanced"), true);
+        }
+        if let (Some(authenticator), Some(attempt)) = (&self.authenticator, attempt) {
+            if let Some(question) = authenticator.mechanism_question() {
+                hello.append(cstr!("saslSupportedMechs"), question);
+            }
+            let speculative = authenticator.speculative_command(attempt);
+            hello.append(cstr!("speculativeAuthenticate"), speculative);
+        }
+        if let Some(api) = &self.server_api {
+            api.append_to(&mut hello);
+        }
+        hello.append(cstr!("$db"), "admin");
+        hello
+    }
+
+    /// Shakes hands on a monitoring connection: no authentication, and no compression, for all
+    /// that follows is hello, which is never compressed.
+    ///
+    /// # Errors
+    ///
+    /// If the connection breaks or the reply is not one.
+    pub async fn shake_as_monitor<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        connection: &mut Connection<S>,
+    ) -> Result<HelloReply, HandshakeError> {
+        let hello = self.hello(None);
+        exchange_hello(connection, Request::new(&hello)).await
+    }
+
+    /// Shakes hands and authenticates. Each of the two may take `limit`.
+    ///
+    /// # Errors
+    ///
+    /// If the connection breaks, the reply is not one, or the server does not accept us.
+    pub async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        connection: &mut Connection<S>,
+        address: &ServerAddress,
+        limit: Option<Duration>,
+    ) -> Result<ConnectionFacts, EstablishError> {
+        let failed =
+            |cause| EstablishError::Handshake { address: address.clone(), cause: Box::new(cause) };
+        let attempt = match &self.authenticator {
+            None => None,
+            Some(authenticator) => Some(
+                authenticator
+                    .begin()
+                    .map_err(|error| failed(HandshakeError::Unready(error.to_string())))?,
+            ),
+        };
+        let hello = self.hello(attempt.as_ref());
+        let reply = {
+            let exchange = async {
+                let reply = connection.round_trip(Request::new(&hello)).await?;
+                Ok(reply.body().to_owned())
+            };
+            within(limit, exchange, HandshakeError::TimedOut).await.map_err(failed)?
+        };
+        refuse_errors(&reply).map_err(failed)?;
+        let handshake = parse_handshake(&reply).map_err(|error| failed(error.into()))?;
+        if self.load_balanced && handshake.hello.service_id.is_none() {
+            return Err(failed(HandshakeError::NoServiceId));
+        }
+        connection.set_max_message_size(handshake.max_message_size);
+        let chosen = self.compressors.iter().find(|id| handshake.compressors.contains(id));
+        let compressor = chosen.map(|&id| self.compressor(id)).transpose();
+        connection.set_compressor(
+            compressor.map_err(|error| failed(HandshakeError::Unready(error.to_string())))?,
+        );
+        // An arbiter has no users, so that nobody can authenticate there.
+        if let (Some(authenticator), Some(attempt), false) =
+            (&self.authenticator, attempt, handshake.hello.arbiter_only)
+        {
+            let proof = authenticator.finish(
+                connection,
+                address,
+                attempt,
+                handshake.speculative_authenticate,
+                handshake.sasl_supported_mechs.as_deref(),
+            );
+            let proven = match limit {
+                None => proof.await,
+                Some(limit) => match timeout(limit, proof).await {
+                    Ok(proven) => proven,
+                    Err(_) => Err(authenticator.timed_out(address)),
+                },
+            };
+            proven.map_err(|error| EstablishError::Authentication(Box::new(error)))?;
+        }
+        Ok(ConnectionFacts {
+            max_bson_object_size: handshake.max_bson_object_size,
+            max_message_size: handshake.max_message_size,
+            max_write_batch_size: handshake.max_write_batch_size,
+            server_connection_id: handshake.connection_id,
+            hello: handshake.hello,
+        })
+    }
+
+    fn compressor(&self, id: CompressorId) -> Result<Compressor, quorate_wire::CompressionError> {
+        match (id, self.zlib_level) {
+            (CompressorId::Zlib, Some(level)) => Ok(Compressor::zlib(level)),
+            _ => Compressor::new(id),
+        }
+    }
+}
+
+async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = Result<T, HandshakeError>>,
+    late: HandshakeError,
+) -> Result<T, HandshakeError> {
+    match limit {
+        None => work.await,
+        Some(limit) => timeout(limit, work).await.unwrap_or(Err(late)),
+    }
+}
+
+/// Sends a hello and reads the reply, which may be the first of several.
+///
+/// # Errors
+///
+/// If the connection breaks or the reply is not one.
+pub async fn exchange_hello<S: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut Connection<S>,
+    request: Request<'_>,
+) -> Result<HelloReply, HandshakeError> {
+    let reply = connection.round_trip(request).await?;
+    refuse_errors(reply.body())?;
+    Ok(quorate_wire::parse_hello(reply.body())?)
+}
+
+/// Reads the next reply to a hello that allowed several.
+///
+/// # Errors
+///
+/// As [`exchange_hello`].
+pub async fn next_hello<S: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut Connection<S>,
+) -> Result<HelloReply, HandshakeError> {
+    let reply = connection.next_reply().await?;
+    refuse_errors(reply.body())?;
+    Ok(quorate_wire::parse_hello(reply.body())?)
+}
+
+fn refuse_errors(reply: &bson::raw::RawDocument) -> Result<(), HandshakeError> {
+    match command_error(reply)? {
+        Some(error) => Err(HandshakeError::Refused(Box::new(error))),
+        None => Ok(()),
+    }
+}
+
+/// Why a hello brought no usable reply.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The connection broke.
+    #[error("{0}")]
+    Connection(#[from] ConnectionError),
+    /// `connectTimeoutMS` passed.
+    #[error("no reply to hello within connectTimeoutMS")]
+    TimedOut,
+    /// `ok: 0`.
+    #[error("the server refuses hello: {0}")]
+    Refused(Box<CommandError>),
+    /// The reply cannot be read.
+    #[error("{0}")]
+    Malformed(#[from] HelloError),
+    /// The reply cannot even be read as an error.
+    #[error("the server's hello reply cannot be read: {0}")]
+    Broken(#[from] FieldError),
+    /// Behind a load balancer, a server must say which service it is.
+    #[error(
+        "driver attempted to initialize in load balancing mode, but the server does not support \
+         this mode; remove loadBalanced=true or connect through a load balancer"
+    )]
+    NoServiceId,
+    /// Something on our side is missing.
+    #[error("the handshake cannot be made: {0}")]
+    Unready(String),
+}
+
+impl HandshakeError {
+    /// Whether the stream broke or time ran out.
+    pub fn is_network(&self) -> bool {
+        match self {
+            Self::Connection(error) => error.is_network(),
+            Self::TimedOut => true,
+            _ => false,
+        }
+    }
+}
+
+/// Why a pooled connection could not be established.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EstablishError {
+    /// There is no stream.
+    #[error("{0}")]
+    Connect(ConnectError),
+    /// The hello failed.
+    #[error("the handshake with {address} failed: {cause}")]
+    Handshake {
+        /// The server.
+        address: ServerAddress,
+        /// Why.
+        cause: Box<HandshakeError>,
+    },
+    /// The server did not accept us.
+    #[error("{0}")]
+    Authentication(Box<AuthenticationError>),
+}
+
+impl EstablishError {
+    /// Whether the error carries `SystemOverloadedError` and `RetryableError`: the network failed
+    /// while connecting or saying hello, which is how an overloaded server looks.
+    pub fn is_overload(&self) -> bool {
+        match self {
+            Self::Connect(error) => error.may_be_overload(),
+            Self::Handshake { cause, .. } => cause.is_network(),
+            Self::Authentication(_) => false,
+        }
+    }
+
+    /// How far the connection was.
+    pub fn progress(&self) -> HandshakeProgress {
+        match self {
+            Self::Connect(_) | Self::Handshake { .. } => HandshakeProgress::Connecting,
+            Self::Authentication(_) => HandshakeProgress::Authenticating,
+        }
+    }
+
+    /// The same as the discovery core wants to hear it.
+    pub fn to_application_error(&self) -> ApplicationError {
+        let message = self.to_string();
+        match self {
+            Self::Connect(error) if error.is_timeout() => ApplicationError::NetworkTimeout(message),
+            Self::Connect(error) if error.may_be_overload() => ApplicationError::Network(message),
+            Self::Connect(_) => ApplicationError::Establishment(message),
+            Self::Handshake { cause, .. } => match &**cause {
+                HandshakeError::TimedOut => ApplicationError::NetworkTimeout(message),
+                HandshakeError::Refused(error) => ApplicationError::Command(to_discovery(error)),
+                cause if cause.is_network() => ApplicationError::Network(message),
+                _ => ApplicationError::Establishment(message),
+            },
+            Self::Authentication(error) => match &error.cause {
+                AuthenticationCause::Refused(refusal) => {
+                    ApplicationError::Command(DiscoveryCommandError {
+                        message,
+                        ..to_discovery(refusal)
+                    })
+                }
+                AuthenticationCause::TimedOut => ApplicationError::NetworkTimeout(message),
+                AuthenticationCause::Connection(cause) if cause.is_network() => {
+                    ApplicationError::Network(message)
+                }
+                _ => ApplicationError::Establishment(message),
+            },
+        }
+    }
+}
+
+/// The part of a command error that discovery looks at.
+pub(crate) fn to_discovery(error: &CommandError) -> DiscoveryCommandError {
+    DiscoveryCommandError {
+        code: error.code,
+        message: error.message.clone(),
+        topology_version: error.topology_version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_connection_string::ConnectionString;
+    use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    fn handshake(uri: &str) -> Handshake {
+        let string = ConnectionString::parse(uri).unwrap();
+        let authenticator =
+            string.credential().map(|credential| Authenticator::new(credential.clone()).unwrap());
+        Handshake {
+            metadata: rawdoc! { "driver": { "name": "test" } },
+            compressors: vec![CompressorId::Zstd, CompressorId::Snappy],
+            zlib_level: None,
+            load_balanced: string.options().load_balanced == Some(true),
+            server_api: None,
+            authenticator,
+        }
+    }
+
+    fn address() -> ServerAddress {
+        "db.example:27017".parse().unwrap()
+    }
+
+    /// Answers each request by the next of these replies; returns the requests.
+    async fn serve(mut stream: DuplexStream, replies: Vec<RawDocumentBuf>) -> Vec<RawDocumentBuf> {
+        let mut decoder = Decoder::new();
+        let mut seen = Vec::new();
+        for reply in replies {
+            let id = loop {
+                if let Some(message) = decoder.next_message().unwrap() {
+                    let Payload::Msg(msg) = message.payload else { panic!("{message:?}") };
+                    seen.push(msg.body().to_owned());
+                    break message.header.request_id;
+                }
+                assert_ne!(stream.read_buf(decoder.input()).await.unwrap(), 0);
+            };
+            let mut out = Vec::new();
+            MsgWriter::new(&mut out, RequestId(1), id, MsgFlags::NONE, &reply)
+                .finish(None)
+                .unwrap();
+            stream.write_all(&out).await.unwrap();
+        }
+        seen
+    }
+
+    async fn shake(
+        handshake: &Handshake,
+        replies: Vec<RawDocumentBuf>,
+    ) -> (Result<ConnectionFacts, EstablishError>, Vec<RawDocumentBuf>) {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let mut connection = Connection::new(client);
+        let address = address();
+        tokio::join!(handshake.shake(&mut connection, &address, None), serve(server, replies))
+    }
+
+    #[tokio::test]
+    async fn the_first_message_is_legacy_hello_with_everything_in_it() {
+        let reply = rawdoc! { "ok": 1, "ismaster": true, "maxWriteBatchSize": 7, "helloOk": true };
+        let (facts, seen) = shake(&handshake("mongodb://a"), vec![reply]).await;
+        assert_eq!(facts.unwrap().max_write_batch_size, 7);
+        let hello = &seen[0];
+        let keys: Vec<_> = hello.iter().map(|e| e.unwrap().0.as_str().to_owned()).collect();
+        assert_eq!(keys, ["isMaster", "helloOk", "backpressure", "client", "compression", "$db"]);
+        assert_eq!(hello.get_str("backpressure").unwrap(), "2");
+    }
+
+    #[tokio::test]
+    async fn a_mechanism_is_asked_for_and_the_first_step_sent_along() {
+        let (result, seen) = shake(
+            &handshake("mongodb://ann:secret@a/?authSource=users"),
+            vec![
+                rawdoc! { "ok": 1, "saslSupportedMechs": ["SCRAM-SHA-256"] },
+                rawdoc! { "ok": 0, "code": 18, "errmsg": "Authentication failed.",
+                "codeName": "AuthenticationFailed" },
+            ],
+        )
+        .await;
+        assert_eq!(seen[0].get_str("saslSupportedMechs").unwrap(), "users.ann");
+        let speculative = seen[0].get_document("speculativeAuthenticate").unwrap();
+        assert_eq!(speculative.get_str("mechanism").unwrap(), "SCRAM-SHA-256");
+        assert_eq!(speculative.get_str("db").unwrap(), "users");
+        assert_eq!(seen[1].get_str("$db").unwrap(), "users");
+        let error = result.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "authentication failed for user \"ann\" (SCRAM-SHA-256, database users) at \
+             db.example:27017: Authentication failed. (AuthenticationFailed, code 18); check the \
+             user, the password and authSource"
+        );
+        assert_eq!(error.progress(), HandshakeProgress::Authenticating);
+        assert!(!error.is_overload());
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_about_mechanisms_sha_1_is_used() {
+        let refusal = rawdoc! { "ok": 0, "errmsg": "no" };
+        let replies = vec![rawdoc! { "ok": 1 }, refusal];
+        let (_, seen) = shake(&handshake("mongodb://ann:secret@a"), replies).await;
+        assert_eq!(seen[1].get_str("mechanism").unwrap(), "SCRAM-SHA-1");
+    }
+
+    #[tokio::test]
+    async fn x509_says_nothing_of_a_user_it_was_not_given() {
+        let uri = "mongodb://a/?authMechanism=MONGODB-X509&tls=true";
+        let (result, seen) =
+            shake(&handshake(uri), vec![rawdoc! { "ok": 1 }, rawdoc! { "ok": 1 }]).await;
+        assert!(result.is_ok());
+        assert_eq!(seen[1].get_str("mechanism").unwrap(), "MONGODB-X509");
+        assert_eq!(seen[1].get_str("$db").unwrap(), "$external");
+        assert!(seen[1].get("user").unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn arbiters_are_not_authenticated_with() {
+        let reply = rawdoc! { "ok": 1, "setName": "rs", "arbiterOnly": true };
+        let (result, seen) = shake(&handshake("mongodb://ann:secret@a"), vec![reply]).await;
+        assert!(result.is_ok() && seen.len() == 1);
+    }
+
+    #[tokio::test]
+    async fn a_load_balanced_server_must_name_its_service() {
+        let balanced = handshake("mongodb://a/?loadBalanced=true");
+        let (result, seen) = shake(&balanced, vec![rawdoc! { "ok": 1 }]).await;
+        assert!(seen[0].get("hello").unwrap().is_some());
+        assert!(result.unwrap_err().to_string().contains("load balancing mode"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_up_looks_overloaded() {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        drop(server);
+        let mut connection = Connection::new(client);
+        let shaken = handshake("mongodb://a").shake(&mut connection, &address(), None).await;
+        let error = shaken.unwrap_err();
+        assert!(error.is_overload());
+        assert!(matches!(error.to_application_error(), ApplicationError::Network(_)));
+    }
+}

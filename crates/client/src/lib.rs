@@ -1,0 +1,48 @@
+//! An asynchronous client for MongoDB-compatible deployments.
+//!
+//! [`Client`] always knows the topology of its deployment, picks the right server for each
+//! operation, and rides through failovers. All decisions about servers are made by
+//! `quorate-server-discovery`, which knows no sockets; this crate carries them out on tokio.
+//!
+//! ```text
+//!   Client ─▶ operation ─▶ Discovery (the core and its published description)
+//!                │              │ commands          ▲ replies, failures
+//!                ▼              ▼                   │
+//!              Pool ─▶ Connection ◀──────────── monitor checks
+//!                          │
+//!                    net, tls, handshake, authentication
+//! ```
+
+pub mod authentication;
+mod client;
+mod clock;
+mod collection;
+mod command_event;
+pub mod connection;
+mod cursor;
+pub mod discovery;
+mod error;
+pub mod establish;
+pub mod handshake;
+pub mod metadata;
+mod monitor;
+pub mod net;
+mod operation;
+mod options;
+pub mod pool;
+mod session;
+mod srv;
+pub mod tls;
+
+pub use client::{Client, EVENT_BUFFER};
+pub use clock::Clock;
+pub use collection::{Collection, FindOptions, IntoRaw, UpdateResult};
+pub use command_event::{CommandEvent, CommandEventKind, is_sensitive};
+pub use cursor::Cursor;
+pub use discovery::{ClientEvent, EventListener};
+pub use error::{
+    ClientError, Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
+    WriteFailure,
+};
+pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern};
+pub use session::Session;

@@ -1,0 +1,234 @@
+//! What a client is told once, at its start.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bson::raw::{RawDocumentBuf, cstr};
+use quorate_connection_string::{
+    Compressor, ConnectionString, Credential, Limit, Options, WriteAcknowledgement,
+};
+use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_server_discovery::DiscoveryOptions;
+use quorate_wire::CompressorId;
+
+use crate::discovery::EventListener;
+use crate::handshake::ServerApi;
+use crate::metadata::DriverInfo;
+use crate::pool::PoolOptions;
+use crate::tls::TlsOptions;
+
+/// `serverSelectionTimeoutMS` where the user says nothing.
+pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The options of a client. Start from a connection string and change what it cannot say.
+#[derive(Clone)]
+pub struct ClientOptions {
+    /// How to find the servers.
+    pub discovery: DiscoveryOptions,
+    /// How to keep connections.
+    pub pool: PoolOptions,
+    /// `serverSelectionTimeoutMS`.
+    pub server_selection_timeout: Duration,
+    /// `socketTimeoutMS`: how long to wait for a reply; `None` is without limit.
+    pub socket_timeout: Option<Duration>,
+    /// `timeoutMS`: how long a whole operation may take, retries included; `None` is without limit.
+    pub timeout: Option<Duration>,
+    /// Who we are.
+    pub credential: Option<Credential>,
+    /// TLS; `None` for plain text.
+    pub tls: Option<TlsOptions>,
+    /// `appName`.
+    pub app_name: Option<String>,
+    /// `compressors`, the preferred one first.
+    pub compressors: Vec<CompressorId>,
+    /// `zlibCompressionLevel`.
+    pub zlib_level: Option<i32>,
+    /// `hostMap`: advertised name to reachable address.
+    pub host_map: BTreeMap<ServerAddress, ServerAddress>,
+    /// The read preference of reads that give none.
+    pub read_preference: ReadPreference,
+    /// The read concern of reads.
+    pub read_concern: Option<String>,
+    /// The write concern of writes.
+    pub write_concern: WriteConcern,
+    /// `retryReads`.
+    pub retry_reads: bool,
+    /// `retryWrites`.
+    pub retry_writes: bool,
+    /// The stable API, if it is declared.
+    pub server_api: Option<ServerApi>,
+    /// Libraries around this client that want to be known.
+    pub wrappers: Vec<DriverInfo>,
+    /// The database after the slash.
+    pub default_database: Option<String>,
+    /// Hears every event.
+    pub listener: Option<EventListener>,
+}
+
+impl std::fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("discovery", &self.discovery)
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientOptions {
+    /// What a connection string says.
+    pub fn from_connection_string(string: &ConnectionString) -> Self {
+        let options = string.options();
+        Self {
+            discovery: DiscoveryOptions::from_connection_string(string),
+            pool: pool_options(options),
+            server_selection_timeout: options
+                .server_selection_timeout
+                .unwrap_or(DEFAULT_SERVER_SELECTION_TIMEOUT),
+            socket_timeout: options.socket_timeout.and_then(Limit::bound),
+            timeout: options.timeout.and_then(Limit::bound),
+            credential: string.credential().cloned(),
+            tls: tls_options(options),
+            app_name: options.app_name.clone(),
+            compressors: options.compressors.iter().flatten().map(compressor_id).collect(),
+            zlib_level: options.zlib_compression_level.map(i32::from),
+            host_map: BTreeMap::new(),
+            read_preference: read_preference(options),
+            read_concern: options.read_concern_level.clone(),
+            write_concern: WriteConcern {
+                w: options.w.clone(),
+                journal: options.journal,
+                w_timeout: options.w_timeout.and_then(Limit::bound),
+            },
+            retry_reads: options.retry_reads.unwrap_or(true),
+            retry_writes: options.retry_writes.unwrap_or(true),
+            server_api: None,
+            wrappers: Vec::new(),
+            default_database: string.default_database().map(str::to_owned),
+            listener: None,
+        }
+    }
+}
+
+fn pool_options(options: &Options) -> PoolOptions {
+    let defaults = PoolOptions::default();
+    PoolOptions {
+        max_pool_size: options
+            .max_pool_size
+            .map_or(defaults.max_pool_size, |limit| limit.bound().map(|most| most.get() as usize)),
+        min_pool_size: options.min_pool_size.map_or(0, |least| least as usize),
+        max_idle_time: options.max_idle_time.and_then(Limit::bound),
+        max_connecting: options
+            .max_connecting
+            .map_or(defaults.max_connecting, |most| most.get() as usize),
+        wait_queue_timeout: options.wait_queue_timeout.filter(|limit| !limit.is_zero()),
+        ..defaults
+    }
+}
+
+fn tls_options(options: &Options) -> Option<TlsOptions> {
+    if options.tls != Some(true) {
+        return None;
+    }
+    let insecure = options.tls_insecure == Some(true);
+    Some(TlsOptions {
+        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
+        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
+        allow_invalid_certificates: insecure
+            || options.tls_allow_invalid_certificates == Some(true),
+        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
+    })
+}
+
+fn compressor_id(compressor: &Compressor) -> CompressorId {
+    match compressor {
+        Compressor::Snappy => CompressorId::Snappy,
+        Compressor::Zlib => CompressorId::Zlib,
+        Compressor::Zstd => CompressorId::Zstd,
+    }
+}
+
+fn read_preference(options: &Options) -> ReadPreference {
+    let mut preference = ReadPreference::new(options.read_preference.unwrap_or_default());
+    preference.tag_sets.clone_from(&options.read_preference_tags);
+    preference.max_staleness = options.max_staleness.and_then(Limit::bound);
+    preference
+}
+
+/// How widely a write must be known before it counts.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct WriteConcern {
+    /// `w`.
+    pub w: Option<WriteAcknowledgement>,
+    /// `j`.
+    pub journal: Option<bool>,
+    /// `wtimeout`.
+    pub w_timeout: Option<Duration>,
+}
+
+impl WriteConcern {
+    /// Whether the server is asked for a reply at all.
+    pub fn is_acknowledged(&self) -> bool {
+        self.w != Some(WriteAcknowledgement::Members(0)) || self.journal == Some(true)
+    }
+
+    /// The `writeConcern` document; `None` leaves it to the server.
+    pub fn document(&self) -> Option<RawDocumentBuf> {
+        let mut document = RawDocumentBuf::new();
+        match &self.w {
+            None => {}
+            Some(WriteAcknowledgement::Members(count)) => {
+                document.append(cstr!("w"), i64::from(*count));
+            }
+            Some(WriteAcknowledgement::Majority) => document.append(cstr!("w"), "majority"),
+            Some(WriteAcknowledgement::Custom(name)) => document.append(cstr!("w"), name.as_str()),
+        }
+        if let Some(journal) = self.journal {
+            document.append(cstr!("j"), journal);
+        }
+        if let Some(limit) = self.w_timeout {
+            let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            document.append(cstr!("wtimeout"), millis);
+        }
+        (!document.is_empty()).then_some(document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(uri: &str) -> ClientOptions {
+        ClientOptions::from_connection_string(&ConnectionString::parse(uri).unwrap())
+    }
+
+    #[test]
+    fn a_connection_string_sets_every_part() {
+        let options = options(
+            "mongodb://a,b/app?maxPoolSize=0&minPoolSize=2&maxConnecting=5&retryWrites=false\
+             &serverSelectionTimeoutMS=7&compressors=zstd,snappy&w=majority&journal=true\
+             &readPreference=nearest&tls=true&tlsInsecure=true&waitQueueTimeoutMS=9",
+        );
+        assert_eq!(options.pool.max_pool_size, None);
+        assert_eq!((options.pool.min_pool_size, options.pool.max_connecting), (2, 5));
+        assert_eq!(options.pool.wait_queue_timeout, Some(Duration::from_millis(9)));
+        assert!(!options.retry_writes && options.retry_reads);
+        assert_eq!(options.server_selection_timeout, Duration::from_millis(7));
+        assert_eq!(options.compressors, [CompressorId::Zstd, CompressorId::Snappy]);
+        let concern = options.write_concern.document().unwrap();
+        assert_eq!(concern, bson::rawdoc! { "w": "majority", "j": true });
+        assert!(options.tls.unwrap().allow_invalid_hostnames);
+        assert_eq!(options.default_database.as_deref(), Some("app"));
+    }
+
+    #[test]
+    fn nothing_said_is_left_to_the_server() {
+        let options = options("mongodb://a");
+        assert!(options.write_concern.is_acknowledged());
+        assert_eq!(options.write_concern.document(), None);
+        assert_eq!(options.pool, PoolOptions::default());
+        assert!(options.tls.is_none());
+        let unacknowledged = self::options("mongodb://a/?w=0");
+        assert!(!unacknowledged.write_concern.is_acknowledged());
+    }
+}

@@ -1,0 +1,628 @@
+//! The pool of one server: the sans-I/O [`PoolMachine`] with sockets, tasks and a clock around it.
+//!
+//! The machine decides, this shell does: it starts establishments as tasks, keeps the connections
+//! that nobody uses, wakes callers, and emits events in the machine's order. When to mark a pool
+//! ready or clear it is decided by the discovery core; how a connection is established, by whoever
+//! implements [`Establish`].
+
+mod event;
+mod machine;
+mod options;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use quorate_protocol::{ObjectId, ServerAddress};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep_until, timeout};
+
+use crate::clock::Clock;
+
+pub use event::{CheckOutFailureReason, CloseReason, ConnectionId, PoolEvent, PoolEventKind};
+pub use machine::{Output, PoolMachine, PoolState, Refusal, Ticket};
+pub use options::{
+    DEFAULT_MAINTENANCE_INTERVAL, DEFAULT_MAX_CONNECTING, DEFAULT_MAX_POOL_SIZE, PoolOptions,
+    PoolOptionsError,
+};
+pub use quorate_server_discovery::PoolGeneration;
+
+/// Hears the events of a pool, in order. It is called while the pool is locked: it must return at
+/// once and must not call the pool.
+pub type PoolEventListener = Arc<dyn Fn(PoolEvent) + Send + Sync>;
+
+/// Makes connections for a pool.
+pub trait Establish: Send + Sync + 'static {
+    /// What it makes.
+    type Connection: Pooled;
+    /// Why it could not.
+    type Error: Clone + Send + Sync + fmt::Display + 'static;
+
+    /// Opens a connection, shakes hands and authenticates.
+    fn establish(
+        &self,
+        connection: ConnectionId,
+        generation: PoolGeneration,
+    ) -> impl Future<Output = Result<Established<Self::Connection>, Self::Error>> + Send;
+
+    /// A connection could not be established, for a caller or in the background. Runs before the
+    /// caller hears of it, so that what it decides (clearing the pool) is in force by then.
+    fn on_failure(&self, error: &Self::Error, generation: PoolGeneration);
+}
+
+/// A connection that a pool can keep.
+pub trait Pooled: Send + 'static {
+    /// Whether another operation can run on it.
+    fn is_usable(&self) -> bool;
+}
+
+/// A connection, ready for use.
+#[derive(Debug)]
+pub struct Established<C> {
+    /// The connection.
+    pub connection: C,
+    /// The service that a load balancer led to.
+    pub service_id: Option<ObjectId>,
+}
+
+/// The pool of one server. Cheap to clone; all clones are the same pool.
+pub struct Pool<E: Establish> {
+    shared: Arc<Shared<E>>,
+}
+
+impl<E: Establish> Clone for Pool<E> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<E: Establish> fmt::Debug for Pool<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({})", self.shared.address)
+    }
+}
+
+struct Shared<E: Establish> {
+    address: ServerAddress,
+    options: PoolOptions,
+    clock: Clock,
+    /// Kept, because a connection may be dropped, and so checked in, outside of the runtime.
+    runtime: Handle,
+    establisher: E,
+    listener: PoolEventListener,
+    inner: Mutex<Inner<E>>,
+    /// Wakes the maintenance task when its next deadline may have changed.
+    changed: Arc<Notify>,
+}
+
+struct Inner<E: Establish> {
+    machine: PoolMachine,
+    /// Connections that are established and not in use.
+    idle: HashMap<ConnectionId, E::Connection>,
+    establishing: HashMap<ConnectionId, AbortHandle>,
+    /// Why the establishment that just ended failed, until its caller is refused in the same call.
+    failure: Option<E::Error>,
+    in_use: HashMap<ConnectionId, Arc<Interrupt>>,
+    callers: HashMap<Ticket, oneshot::Sender<CheckOutResult<E>>>,
+    maintenance: Option<AbortHandle>,
+}
+
+type CheckOutResult<E> = Result<PooledConnection<E>, CheckOutError<<E as Establish>::Error>>;
+
+/// What is left to do once the lock is released, in order.
+struct Aftermath<E: Establish> {
+    answers: Vec<(Ticket, CheckOutResult<E>)>,
+    /// Sockets to close; closing is left to their `Drop`.
+    closed: Vec<E::Connection>,
+}
+
+impl<E: Establish> Pool<E> {
+    /// A paused pool. Does no I/O.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn new(
+        address: ServerAddress,
+        options: PoolOptions,
+        clock: Clock,
+        establisher: E,
+        listener: PoolEventListener,
+    ) -> Self {
+        Self::within(&Handle::current(), address, options, clock, establisher, listener)
+    }
+
+    /// As [`new`](Self::new), with the runtime that its tasks run on.
+    pub(crate) fn within(
+        runtime: &Handle,
+        address: ServerAddress,
+        options: PoolOptions,
+        clock: Clock,
+        establisher: E,
+        listener: PoolEventListener,
+    ) -> Self {
+        let needs_task = options.maintenance_interval.is_some()
+            && (options.min_pool_size > 0 || options.max_idle_time.is_some());
+        let inner = Inner {
+            machine: PoolMachine::new(options.clone()),
+            idle: HashMap::new(),
+            establishing: HashMap::new(),
+            failure: None,
+            in_use: HashMap::new(),
+            callers: HashMap::new(),
+            maintenance: None,
+        };
+        let shared = Arc::new(Shared {
+            address,
+            options,
+            clock,
+            runtime: runtime.clone(),
+            establisher,
+            listener,
+            inner: Mutex::new(inner),
+            changed: Arc::new(Notify::new()),
+        });
+        if needs_task {
+            let task = maintain(Arc::downgrade(&shared), Arc::clone(&shared.changed));
+            let task = shared.runtime.spawn(task);
+            shared.lock().maintenance = Some(task.abort_handle());
+        }
+        shared.act(|_| ());
+        Self { shared }
+    }
+
+    /// The server.
+    pub fn address(&self) -> &ServerAddress {
+        &self.shared.address
+    }
+
+    /// The generation of connections made now.
+    pub fn generation(&self) -> PoolGeneration {
+        self.shared.lock().machine.generation()
+    }
+
+    /// The counts that monitoring shows.
+    pub fn counts(&self) -> PoolCounts {
+        let inner = self.shared.lock();
+        PoolCounts {
+            total: inner.machine.total_connection_count(),
+            available: inner.machine.available_connection_count(),
+            pending: inner.machine.pending_connection_count(),
+            waiting: inner.callers.len(),
+        }
+    }
+
+    /// A connection for the caller alone, which goes back when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If the pool is paused, cleared or closed, time runs out, or the connection cannot be
+    /// established.
+    pub async fn check_out(&self) -> CheckOutResult<E> {
+        let (sender, mut answer) = oneshot::channel();
+        let (ticket, immediate) = self.shared.act_for_caller(sender);
+        if let Some(result) = immediate {
+            return result;
+        }
+        // From here on the caller may go away at any time.
+        let mut waiting = Waiting { shared: &self.shared, ticket: Some(ticket) };
+        let result = match self.shared.options.wait_queue_timeout {
+            None => (&mut answer).await,
+            Some(limit) => match timeout(limit, &mut answer).await {
+                Ok(result) => result,
+                Err(_) => {
+                    self.shared.act(|inner| {
+                        let now = self.shared.clock.now();
+                        inner.machine.on_wait_timeout(now, ticket);
+                    });
+                    // Refused just now, or its connection is being established.
+                    answer.await
+                }
+            },
+        };
+        waiting.ticket = None;
+        // The sender is dropped unused only when the pool itself is gone.
+        result.unwrap_or_else(|_| Err(self.shared.refusal_error(Refusal::Closed)))
+    }
+
+    /// Marks the pool as ready.
+    pub fn ready(&self) {
+        self.shared.act(|inner| inner.machine.ready(self.shared.clock.now()));
+    }
+
+    /// Makes every connection stale and pauses the pool. Connections made from now on are of this
+    /// generation.
+    pub fn clear(&self, generation: PoolGeneration, interrupt_in_use_connections: bool) {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| {
+            inner.machine.clear(now, generation, interrupt_in_use_connections);
+        });
+    }
+
+    /// Makes the connections of one service behind a load balancer stale.
+    pub fn clear_service(&self, service_id: ObjectId, generation: PoolGeneration) {
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| inner.machine.clear_service(now, service_id, generation));
+    }
+
+    /// Closes the pool. Connections in use are closed when they come back.
+    pub fn close(&self) {
+        self.shared.act(|inner| {
+            inner.machine.close(self.shared.clock.now());
+            if let Some(task) = inner.maintenance.take() {
+                task.abort();
+            }
+        });
+    }
+}
+
+/// How many connections a pool has, and how many callers wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PoolCounts {
+    /// Pending, available and in use.
+    pub total: usize,
+    /// Waiting to be used.
+    pub available: usize,
+    /// Being established.
+    pub pending: usize,
+    /// Callers without a connection.
+    pub waiting: usize,
+}
+
+/// Tells the machine when a caller gives up.
+struct Waiting<'a, E: Establish> {
+    shared: &'a Arc<Shared<E>>,
+    ticket: Option<Ticket>,
+}
+
+impl<E: Establish> Drop for Waiting<'_, E> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let now = self.shared.clock.now();
+            self.shared.act(|inner| {
+                inner.callers.remove(&ticket);
+                inner.machine.on_caller_gone(now, ticket);
+            });
+        }
+    }
+}
+
+impl<E: Establish> Shared<E> {
+    fn lock(&self) -> MutexGuard<'_, Inner<E>> {
+        // A listener that panicked has broken nothing of ours: outputs are drained next time.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the machine, does what it then asks for, and answers callers.
+    fn act(self: &Arc<Self>, change: impl FnOnce(&mut Inner<E>)) {
+        let aftermath = {
+            let mut inner = self.lock();
+            change(&mut inner);
+            self.drain(&mut inner)
+        };
+        self.finish(aftermath);
+    }
+
+    /// Lets a caller in, and returns its answer if there is one already.
+    fn act_for_caller(
+        self: &Arc<Self>,
+        sender: oneshot::Sender<CheckOutResult<E>>,
+    ) -> (Ticket, Option<CheckOutResult<E>>) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let own = inner.machine.check_out(now);
+        let mut aftermath = self.drain(&mut inner);
+        let position = aftermath.answers.iter().position(|(ticket, _)| *ticket == own);
+        let answer = position.map(|position| aftermath.answers.swap_remove(position).1);
+        if answer.is_none() {
+            inner.callers.insert(own, sender);
+        }
+        drop(inner);
+        self.finish(aftermath);
+        (own, answer)
+    }
+
+    fn drain(self: &Arc<Self>, inner: &mut Inner<E>) -> Aftermath<E> {
+        let mut aftermath = Aftermath { answers: Vec::new(), closed: Vec::new() };
+        while let Some(output) = inner.machine.poll_output() {
+            match output {
+                Output::Event(kind) => {
+                    (self.listener)(PoolEvent { address: self.address.clone(), kind });
+                }
+                Output::Establish { connection, generation } => {
+                    let task =
+                        self.runtime.spawn(establish(Arc::clone(self), connection, generation));
+                    inner.establishing.insert(connection, task.abort_handle());
+                }
+                Output::Grant { ticket, connection } => {
+                    if let Some(pooled) = self.take_idle(inner, connection) {
+                        aftermath.answers.push((ticket, Ok(pooled)));
+                    }
+                }
+                Output::Refuse { ticket, refusal } => {
+                    let failure = inner.failure.take_if(|_| refusal == Refusal::NotEstablished);
+                    let error = match failure {
+                        Some(error) => CheckOutError::NotEstablished(error),
+                        None => self.refusal_error(refusal),
+                    };
+                    aftermath.answers.push((ticket, Err(error)));
+                }
+                Output::Close { connection } => {
+                    aftermath.closed.extend(inner.idle.remove(&connection));
+                    if let Some(task) = inner.establishing.remove(&connection) {
+                        task.abort();
+                    }
+                }
+                Output::Interrupt { connection } => {
+                    if let Some(interrupt) = inner.in_use.get(&connection) {
+                        interrupt.fire();
+                    }
+                }
+            }
+        }
+        inner.failure = None;
+        self.changed.notify_one();
+        aftermath
+    }
+
+    fn take_idle(
+        self: &Arc<Self>,
+        inner: &mut Inner<E>,
+        id: ConnectionId,
+    ) -> Option<PooledConnection<E>> {
+        let connection = inner.idle.remove(&id)?;
+        let (generation, service_id) = inner.machine.generation_of(id)?;
+        let interrupt = Arc::new(Interrupt::default());
+        inner.in_use.insert(id, Arc::clone(&interrupt));
+        let shared = Arc::clone(self);
+        Some(PooledConnection {
+            connection: Some(connection),
+            id,
+            generation,
+            service_id,
+            interrupt,
+            shared,
+        })
+    }
+
+    fn finish(&self, aftermath: Aftermath<E>) {
+        drop(aftermath.closed);
+        for (ticket, answer) in aftermath.answers {
+            let caller = self.lock().callers.remove(&ticket);
+            // A caller that is gone drops the connection, which checks it in.
+            match caller {
+                Some(caller) => drop(caller.send(answer)),
+                None => drop(answer),
+            }
+        }
+    }
+
+    fn refusal_error(&self, refusal: Refusal) -> CheckOutError<E::Error> {
+        let address = self.address.clone();
+        match refusal {
+            Refusal::Closed => CheckOutError::PoolClosed { address },
+            Refusal::TimedOut => CheckOutError::TimedOut { address },
+            Refusal::Cleared | Refusal::NotEstablished => CheckOutError::PoolCleared { address },
+        }
+    }
+}
+
+/// Establishes one connection and reports to the machine.
+async fn establish<E: Establish>(
+    shared: Arc<Shared<E>>,
+    id: ConnectionId,
+    generation: PoolGeneration,
+) {
+    let result = shared.establisher.establish(id, generation).await;
+    let now = shared.clock.now();
+    match result {
+        Ok(Established { connection, service_id }) => shared.act(|inner| {
+            // One that was closed meanwhile is dropped right here.
+            if inner.establishing.remove(&id).is_some() {
+                inner.idle.insert(id, connection);
+                inner.machine.on_established(now, id, service_id);
+            }
+        }),
+        Err(error) => {
+            let aftermath = {
+                let mut inner = shared.lock();
+                if inner.establishing.remove(&id).is_none() {
+                    return;
+                }
+                inner.failure = Some(error.clone());
+                inner.machine.on_establishment_failed(now, id);
+                shared.drain(&mut inner)
+            };
+            shared.establisher.on_failure(&error, generation);
+            shared.finish(aftermath);
+        }
+    }
+}
+
+/// Wakes the machine at its deadlines until the pool is gone or closed.
+async fn maintain<E: Establish>(pool: Weak<Shared<E>>, changed: Arc<Notify>) {
+    loop {
+        let Some((deadline, clock)) =
+            pool.upgrade().map(|shared| (shared.lock().machine.next_deadline(), shared.clock))
+        else {
+            return;
+        };
+        let due = async {
+            match deadline {
+                Some(deadline) => sleep_until(clock.instant(deadline)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => match pool.upgrade() {
+                Some(shared) => shared.act(|inner| inner.machine.on_tick(clock.now())),
+                None => return,
+            },
+            () = changed.notified() => {}
+        }
+    }
+}
+
+/// Tells an operation that its connection is to be given up.
+#[derive(Debug, Default)]
+struct Interrupt {
+    fired: AtomicBool,
+    notify: Notify,
+}
+
+impl Interrupt {
+    fn fire(&self) {
+        self.fired.store(true, Ordering::Release);
+        self.notify.notify_waiters();
+    }
+
+    async fn wait(&self) {
+        let notified = self.notify.notified();
+        tokio::pin!(notified);
+        // Registered before the flag is read, so that no signal falls in between.
+        notified.as_mut().enable();
+        if !self.fired.load(Ordering::Acquire) {
+            notified.await;
+        }
+    }
+}
+
+/// A connection that is checked out. Dropping it checks it in; if it was left in the middle of an
+/// operation, it is closed.
+pub struct PooledConnection<E: Establish> {
+    /// `None` only while it is being dropped.
+    connection: Option<E::Connection>,
+    id: ConnectionId,
+    generation: PoolGeneration,
+    service_id: Option<ObjectId>,
+    interrupt: Arc<Interrupt>,
+    shared: Arc<Shared<E>>,
+}
+
+impl<E: Establish> PooledConnection<E> {
+    /// Its number in the pool.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// The server.
+    pub fn address(&self) -> &ServerAddress {
+        &self.shared.address
+    }
+
+    /// The pool's generation when it was made.
+    pub fn generation(&self) -> PoolGeneration {
+        self.generation
+    }
+
+    /// The service that a load balancer led to.
+    pub fn service_id(&self) -> Option<ObjectId> {
+        self.service_id
+    }
+
+    /// Runs an operation on the connection, giving it up if the pool is cleared with
+    /// `interruptInUseConnections`.
+    ///
+    /// # Errors
+    ///
+    /// [`Interrupted`] if it was given up. The connection is closed when it is dropped.
+    pub async fn run<T>(
+        &mut self,
+        operation: impl AsyncFnOnce(&mut E::Connection) -> T,
+    ) -> Result<T, Interrupted> {
+        let interrupted = Interrupted { address: self.shared.address.clone() };
+        let Some(connection) = &mut self.connection else { return Err(interrupted) };
+        tokio::select! {
+            biased;
+            () = self.interrupt.wait() => Err(interrupted),
+            result = operation(connection) => Ok(result),
+        }
+    }
+}
+
+impl<E: Establish> Deref for PooledConnection<E> {
+    type Target = E::Connection;
+
+    fn deref(&self) -> &E::Connection {
+        self.connection.as_ref().expect("the connection is taken out only by drop")
+    }
+}
+
+impl<E: Establish> DerefMut for PooledConnection<E> {
+    fn deref_mut(&mut self) -> &mut E::Connection {
+        self.connection.as_mut().expect("the connection is taken out only by drop")
+    }
+}
+
+impl<E: Establish> fmt::Debug for PooledConnection<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PooledConnection({} to {})", self.id, self.shared.address)
+    }
+}
+
+impl<E: Establish> Drop for PooledConnection<E> {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else { return };
+        let id = self.id;
+        let usable = connection.is_usable() && !self.interrupt.fired.load(Ordering::Acquire);
+        let now = self.shared.clock.now();
+        self.shared.act(|inner| {
+            inner.in_use.remove(&id);
+            inner.idle.insert(id, connection);
+            inner.machine.check_in(now, id, usable);
+        });
+    }
+}
+
+/// Why no connection could be had.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CheckOutError<E: fmt::Display> {
+    /// The pool is closed: the client is shut down, or the server left the deployment.
+    ///
+    /// The specification prescribes the beginning of this text.
+    #[error(
+        "Attempted to check out a connection from closed connection pool of {address}; the client \
+         is shut down, or the server left the deployment"
+    )]
+    PoolClosed {
+        /// The server.
+        address: ServerAddress,
+    },
+    /// The pool is paused because the server failed a check, or was cleared meanwhile. Try again;
+    /// this says nothing new about the server.
+    #[error("the connection pool of {address} was cleared after an error; try again")]
+    PoolCleared {
+        /// The server.
+        address: ServerAddress,
+    },
+    /// `waitQueueTimeoutMS` passed. The specification prescribes the beginning of this text.
+    #[error(
+        "Timed out while checking out a connection from connection pool of {address}; \
+         raise maxPoolSize or waitQueueTimeoutMS, or run fewer operations at once"
+    )]
+    TimedOut {
+        /// The server.
+        address: ServerAddress,
+    },
+    /// The connection could not be established.
+    #[error("{0}")]
+    NotEstablished(E),
+}
+
+/// The operation was given up because the server's monitor lost the server. Try again.
+///
+/// The specification prescribes this text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Connection to {address} interrupted due to server monitor timeout")]
+pub struct Interrupted {
+    /// The server.
+    pub address: ServerAddress,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! What a pool tells about itself, in the words of the pooling specification.
+
+use std::fmt;
+use std::time::Duration;
+
+use quorate_protocol::{ObjectId, ServerAddress};
+
+use super::options::PoolOptions;
+
+/// The number of a connection within its pool: 1, 2, 3, in order of creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Something that happened in the pool of one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolEvent {
+    /// The server.
+    pub address: ServerAddress,
+    /// What happened.
+    pub kind: PoolEventKind,
+}
+
+/// What can happen in a pool. Each variant is one event of the specification.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolEventKind {
+    /// `PoolCreated`.
+    PoolCreated {
+        /// How the pool is set up.
+        options: PoolOptions,
+    },
+    /// `PoolReady`.
+    PoolReady,
+    /// `PoolCleared`.
+    PoolCleared {
+        /// The service behind a load balancer whose connections are stale now.
+        service_id: Option<ObjectId>,
+        /// Whether operations were interrupted.
+        interrupt_in_use_connections: bool,
+    },
+    /// `PoolClosed`.
+    PoolClosed,
+    /// `ConnectionCreated`: it has a number, and no socket yet.
+    ConnectionCreated {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// `ConnectionReady`: it is established.
+    ConnectionReady {
+        /// The connection.
+        connection: ConnectionId,
+        /// How long that took.
+        duration: Duration,
+    },
+    /// `ConnectionClosed`.
+    ConnectionClosed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// `ConnectionCheckOutStarted`.
+    CheckOutStarted,
+    /// `ConnectionCheckOutFailed`.
+    CheckOutFailed {
+        /// Why.
+        reason: CheckOutFailureReason,
+        /// How long the caller waited.
+        duration: Duration,
+    },
+    /// `ConnectionCheckedOut`.
+    CheckedOut {
+        /// The connection.
+        connection: ConnectionId,
+        /// How long the caller waited.
+        duration: Duration,
+    },
+    /// `ConnectionCheckedIn`.
+    CheckedIn {
+        /// The connection.
+        connection: ConnectionId,
+    },
+}
+
+impl PoolEventKind {
+    /// The sentence that the specification logs for this event.
+    pub const fn message(&self) -> &'static str {
+        match self {
+            Self::PoolCreated { .. } => "Connection pool created",
+            Self::PoolReady => "Connection pool ready",
+            Self::PoolCleared { .. } => "Connection pool cleared",
+            Self::PoolClosed => "Connection pool closed",
+            Self::ConnectionCreated { .. } => "Connection created",
+            Self::ConnectionReady { .. } => "Connection ready",
+            Self::ConnectionClosed { .. } => "Connection closed",
+            Self::CheckOutStarted => "Connection checkout started",
+            Self::CheckOutFailed { .. } => "Connection checkout failed",
+            Self::CheckedOut { .. } => "Connection checked out",
+            Self::CheckedIn { .. } => "Connection checked in",
+        }
+    }
+
+    /// The connection that the event is about.
+    pub const fn connection(&self) -> Option<ConnectionId> {
+        match *self {
+            Self::ConnectionCreated { connection }
+            | Self::ConnectionReady { connection, .. }
+            | Self::ConnectionClosed { connection, .. }
+            | Self::CheckedOut { connection, .. }
+            | Self::CheckedIn { connection } => Some(connection),
+            _ => None,
+        }
+    }
+}
+
+/// Why a connection was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The pool was cleared since the connection was made.
+    Stale,
+    /// Nobody used it for `maxIdleTimeMS`.
+    Idle,
+    /// It broke, or was left in the middle of an operation.
+    Error,
+    /// The pool was closed.
+    PoolClosed,
+}
+
+impl CloseReason {
+    /// The specification's word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Idle => "idle",
+            Self::Error => "error",
+            Self::PoolClosed => "poolClosed",
+        }
+    }
+}
+
+/// Why no connection was checked out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckOutFailureReason {
+    /// The pool was closed.
+    PoolClosed,
+    /// `waitQueueTimeoutMS` passed.
+    Timeout,
+    /// The pool is paused or was cleared, or the connection could not be established.
+    ConnectionError,
+}
+
+impl CheckOutFailureReason {
+    /// The specification's word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PoolClosed => "poolClosed",
+            Self::Timeout => "timeout",
+            Self::ConnectionError => "connectionError",
+        }
+    }
+}

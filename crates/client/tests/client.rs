@@ -1,0 +1,392 @@
+//! The client against scripted servers on real sockets.
+
+// A panic in the functions that the tests share is a report, as it is in the tests.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::{doc, rawdoc};
+use quorate_client::discovery::ClientEvent;
+use quorate_client::{Client, CommandEventKind, ErrorKind, FindOptions, RETRYABLE_WRITE_ERROR};
+use quorate_protocol::ServerAddress;
+use quorate_server_discovery::{DiscoveryEvent, ServerType, TopologyType};
+use quorate_test_support::{FailPoint, FakeServer, primary_hello};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::broadcast::Receiver;
+
+/// Nothing here takes long; what does is stuck.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it takes too long")
+}
+
+fn ping() -> RawDocumentBuf {
+    rawdoc! { "ping": 1 }
+}
+
+fn fail(command: &str, times: i32, data: RawDocumentBuf) -> Option<FailPoint> {
+    let mut point = data;
+    point.append(bson::raw::cstr!("failCommands"), bson::RawArrayBuf::from_iter([command]));
+    let configure = rawdoc! {
+        "configureFailPoint": "failCommand", "mode": { "times": times }, "data": point,
+    };
+    FailPoint::from_command(&configure).unwrap()
+}
+
+/// Waits for the event that `want` picks.
+async fn event<T>(
+    events: &mut Receiver<ClientEvent>,
+    want: impl Fn(&DiscoveryEvent) -> Option<T>,
+) -> T {
+    loop {
+        if let ClientEvent::Discovery(event) = soon(events.recv()).await.unwrap()
+            && let Some(found) = want(&event)
+        {
+            return found;
+        }
+    }
+}
+
+async fn primary_becomes(events: &mut Receiver<ClientEvent>, address: &ServerAddress) {
+    event(events, |event| match event {
+        DiscoveryEvent::TopologyDescriptionChanged { new, .. } => {
+            (new.primary()?.address() == address).then_some(())
+        }
+        _ => None,
+    })
+    .await;
+}
+
+fn secondary_hello(set: &str, me: &FakeServer, members: &[ServerAddress]) -> RawDocumentBuf {
+    let hosts = bson::RawArrayBuf::from_iter(members.iter().map(ServerAddress::as_str));
+    rawdoc! {
+        "ismaster": false, "secondary": true, "setName": set, "setVersion": 1, "hosts": hosts,
+        "me": me.address().as_str(), "minWireVersion": 0, "maxWireVersion": 21,
+        "logicalSessionTimeoutMinutes": 30,
+    }
+}
+
+/// A set of two whose first member is primary.
+async fn set_of_two() -> (FakeServer, FakeServer, Vec<ServerAddress>) {
+    let (first, second) = (FakeServer::start().await.unwrap(), FakeServer::start().await.unwrap());
+    let members = vec![first.address().clone(), second.address().clone()];
+    first.set_hello(primary_hello("rs", first.address(), &members, 1));
+    second.set_hello(secondary_hello("rs", &second, &members));
+    (first, second, members)
+}
+
+#[tokio::test]
+async fn a_command_runs_and_carries_a_session() {
+    let server = FakeServer::start().await.unwrap();
+    let client = Client::with_uri(&server.uri()).unwrap();
+    let reply = soon(client.run_command("admin", &ping())).await.unwrap();
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0);
+    assert_eq!(client.topology().topology_type(), TopologyType::Single);
+    let commands = server.commands();
+    let sent = commands.iter().find(|command| command.get("ping").unwrap().is_some()).unwrap();
+    assert!(sent.get_document("lsid").is_ok());
+    assert_eq!(sent.get_str("$db").unwrap(), "admin");
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn closing_says_goodbye_and_leaves_no_socket() {
+    let (first, second, _) = set_of_two().await;
+    let client = Client::with_uri(&format!("{}?replicaSet=rs", first.uri())).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    soon(client.close()).await;
+    assert!(first.command_names().contains(&"endSessions".to_owned()));
+    soon(first.wait_for_open_connections(0)).await;
+    soon(second.wait_for_open_connections(0)).await;
+    let error = soon(client.run_command("admin", &ping())).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Closed), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_that_is_dropped_leaves_no_socket_either() {
+    let server = FakeServer::start().await.unwrap();
+    let client = Client::with_uri(&server.uri()).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    assert!(server.open_connections() >= 2);
+    drop(client);
+    soon(server.wait_for_open_connections(0)).await;
+}
+
+#[tokio::test]
+async fn the_members_of_a_set_are_discovered_and_a_new_primary_is_heard_of_at_once() {
+    let (first, second, members) = set_of_two().await;
+    // A heartbeat every minute: what is heard sooner was streamed.
+    let uri = format!("{}?replicaSet=rs&heartbeatFrequencyMS=60000", first.uri());
+    let client = Client::with_uri(&uri).unwrap();
+    let mut events = client.events();
+    primary_becomes(&mut events, first.address()).await;
+    event(&mut events, |event| match event {
+        DiscoveryEvent::ServerDescriptionChanged { new, .. } => {
+            (new.server_type() == ServerType::RsSecondary).then_some(())
+        }
+        _ => None,
+    })
+    .await;
+    // Both stream now; one more poll of each may be under way, so the change comes after.
+    first.set_hello(secondary_hello("rs", &first, &members));
+    second.set_hello(primary_hello("rs", second.address(), &members, 2));
+    primary_becomes(&mut events, second.address()).await;
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    assert!(second.command_names().contains(&"ping".to_owned()));
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn servers_that_cannot_stream_are_polled() {
+    let server = FakeServer::start().await.unwrap();
+    server.set_streaming(false);
+    let client = Client::with_uri(&format!("{}?heartbeatFrequencyMS=500", server.uri())).unwrap();
+    let mut events = client.events();
+    for _ in 0..2 {
+        let awaited = event(&mut events, |event| match event {
+            DiscoveryEvent::ServerHeartbeatSucceeded { heartbeat, .. } => Some(heartbeat.awaited),
+            _ => None,
+        })
+        .await;
+        assert!(!awaited);
+    }
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn reads_are_retried_once_after_a_network_error() {
+    let server = FakeServer::start().await.unwrap();
+    let found = rawdoc! { "cursor": { "id": 0_i64, "ns": "d.c", "firstBatch": [{ "a": 1 }] } };
+    server.set_reply("find", found);
+    let client = Client::with_uri(&server.uri()).unwrap();
+    let collection = client.collection("d", "c");
+    server.set_fail_point(fail("find", 1, rawdoc! { "closeConnection": true }));
+    let document = soon(collection.find_one(doc! {})).await.unwrap().unwrap();
+    assert_eq!(document.get_i32("a").unwrap(), 1);
+    server.set_fail_point(fail("find", 2, rawdoc! { "closeConnection": true }));
+    let error = soon(collection.find_one(doc! {})).await.unwrap_err();
+    assert!(error.is_network(), "{error}");
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn a_retried_write_has_the_same_transaction_number() {
+    let (first, _second, _) = set_of_two().await;
+    // A real server would stream its change of state; this one has none to tell.
+    first.set_streaming(false);
+    first.set_reply("insert", rawdoc! { "n": 1 });
+    let client = Client::with_uri(&format!("{}?replicaSet=rs", first.uri())).unwrap();
+    let labels = rawdoc! { "errorCode": 91, "errorLabels": [RETRYABLE_WRITE_ERROR] };
+    first.set_fail_point(fail("insert", 1, labels));
+    soon(client.collection("d", "c").insert_one(doc! { "a": 1 })).await.unwrap();
+    let commands = first.commands();
+    let inserts: Vec<_> =
+        commands.iter().filter(|command| command.get("insert").unwrap().is_some()).collect();
+    assert_eq!(inserts.len(), 2);
+    let number = |position: usize| inserts[position].get_i64("txnNumber").unwrap();
+    assert_eq!((number(0), number(1)), (1, 1));
+    assert_eq!(inserts[0].get("lsid").unwrap(), inserts[1].get("lsid").unwrap());
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn standalone_writes_are_not_retried() {
+    let server = FakeServer::start().await.unwrap();
+    server.set_reply("insert", rawdoc! { "n": 1 });
+    let client = Client::with_uri(&server.uri()).unwrap();
+    server.set_fail_point(fail("insert", 1, rawdoc! { "closeConnection": true }));
+    let error = soon(client.collection("d", "c").insert_one(doc! {})).await.unwrap_err();
+    assert!(error.is_network() && !error.is_retryable_write(), "{error}");
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn a_failed_write_says_which_one() {
+    let server = FakeServer::start().await.unwrap();
+    let failed = rawdoc! {
+        "n": 1, "writeErrors": [{ "index": 1, "code": 11000, "errmsg": "duplicate key" }],
+    };
+    server.set_reply("insert", failed);
+    let client = Client::with_uri(&server.uri()).unwrap();
+    let documents = [doc! { "_id": 1 }, doc! { "_id": 1 }];
+    let error = soon(client.collection("d", "c").insert_many(documents)).await.unwrap_err();
+    assert_eq!(error.code(), Some(11000));
+    assert!(error.to_string().contains("write 1 failed: duplicate key"), "{error}");
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn cursors_stay_with_their_server_and_are_killed_when_dropped() {
+    let server = FakeServer::start().await.unwrap();
+    let batch = |name: &str, id: i64| {
+        let mut cursor = rawdoc! { "id": id, "ns": "d.c" };
+        let name = bson::raw::CString::try_from(name.to_owned()).unwrap();
+        cursor.append(name, bson::RawArrayBuf::from_iter([rawdoc! { "a": 1 }]));
+        rawdoc! { "cursor": cursor }
+    };
+    server.set_reply("find", batch("firstBatch", 77));
+    server.set_reply("getMore", batch("nextBatch", 77));
+    let client = Client::with_uri(&server.uri()).unwrap();
+    let collection = client.collection("d", "c");
+    let mut cursor = soon(collection.find(doc! {}, FindOptions::default())).await.unwrap();
+    for _ in 0..3 {
+        assert!(soon(cursor.next()).await.unwrap().is_some());
+    }
+    drop(cursor);
+    server.set_reply("getMore", batch("nextBatch", 0));
+    let rest = soon(collection.find(doc! {}, FindOptions::default())).await.unwrap();
+    assert_eq!(soon(rest.collect()).await.unwrap().len(), 2);
+    let names = server.command_names();
+    assert_eq!(names.iter().filter(|name| *name == "getMore").count(), 3);
+    // It was spawned before the last query began, on a runtime with one thread.
+    assert!(names.contains(&"killCursors".to_owned()), "{names:?}");
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn an_operation_that_is_given_up_takes_its_connection_with_it() {
+    let server = FakeServer::start().await.unwrap();
+    let client = Client::with_uri(&server.uri()).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    let block = rawdoc! { "blockConnection": true, "blockTimeMS": 60_000 };
+    server.set_fail_point(fail("ping", 1, block));
+    let command = ping();
+    let slow = client.run_command("admin", &command);
+    assert!(tokio::time::timeout(Duration::from_millis(50), slow).await.is_err());
+    let (_, counts) = client.pools().pop().unwrap();
+    assert_eq!(counts.total, 0);
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn when_nothing_is_found_the_error_says_why() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let uri = format!("mongodb://{gone}/?serverSelectionTimeoutMS=200");
+    let client = Client::with_uri(&uri).unwrap();
+    let error = soon(client.run_command("admin", &ping())).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Selection(_)));
+    assert!(error.to_string().contains(&gone.to_string()), "{error}");
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_talks_nonsense_leaves_the_others_alone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mad: ServerAddress = listener.local_addr().unwrap().to_string().parse().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 16];
+            let _ = stream.read_exact(&mut request).await;
+            let _ = stream.write_all(&[0xee; 64]).await;
+        }
+    });
+    let sane = FakeServer::start().await.unwrap();
+    let members = [sane.address().clone(), mad.clone()];
+    sane.set_hello(primary_hello("rs", sane.address(), &members, 1));
+    let uri = format!("mongodb://{},{mad}/?replicaSet=rs", sane.address());
+    let client = Client::with_uri(&uri).unwrap();
+    let mut events = client.events();
+    let failure = event(&mut events, |event| match event {
+        DiscoveryEvent::ServerHeartbeatFailed { heartbeat, failure, .. } => {
+            (heartbeat.address == mad).then(|| failure.to_string())
+        }
+        _ => None,
+    });
+    let failure = failure.await;
+    assert!(failure.contains("the peer announced a message of"), "{failure}");
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    soon(client.close()).await;
+}
+
+/// "heartbeat started is emitted before the socket is opened": a prose test of the specification.
+#[tokio::test]
+async fn a_heartbeat_starts_before_its_socket() {
+    let server = FakeServer::start().await.unwrap();
+    let accepted_at_start = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let string = quorate_connection_string::ConnectionString::parse(&server.uri()).unwrap();
+    let mut options = quorate_client::ClientOptions::from_connection_string(&string);
+    let server = std::sync::Arc::new(server);
+    let (seen, watched) =
+        (std::sync::Arc::clone(&accepted_at_start), std::sync::Arc::clone(&server));
+    options.listener = Some(std::sync::Arc::new(move |event| {
+        if let ClientEvent::Discovery(DiscoveryEvent::ServerHeartbeatStarted { .. }) = event {
+            seen.lock().unwrap().get_or_insert(watched.accepted_connections());
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    assert_eq!(*accepted_at_start.lock().unwrap(), Some(0));
+    soon(client.close()).await;
+}
+
+/// A stale pool is cleared and its server Unknown after a failover, before the operation returns.
+#[tokio::test]
+async fn a_state_change_error_marks_the_server_before_the_operation_returns() {
+    let (first, _second, _) = set_of_two().await;
+    let client = Client::with_uri(&format!("{}?replicaSet=rs", first.uri())).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    let block = rawdoc! { "blockConnection": true, "blockTimeMS": 60_000 };
+    // The monitor must not set the record straight before we look.
+    first.set_fail_point(fail("hello", 100, block));
+    first.set_reply("ping", rawdoc! { "ok": 0, "code": 10107, "errmsg": "not primary" });
+    let error = soon(client.run_command("admin", &ping())).await.unwrap_err();
+    assert_eq!(error.code(), Some(10107));
+    let topology = client.topology();
+    let server = topology.server(first.address()).unwrap();
+    assert_eq!(server.server_type(), ServerType::Unknown);
+    soon(client.close()).await;
+}
+
+/// Seeds that never answer must not delay those that do.
+#[tokio::test]
+async fn silent_seeds_do_not_keep_the_set_from_being_found() {
+    const SILENT: usize = 100;
+    // They accept connections into their backlog and say nothing, ever.
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let (first, _second, _) = set_of_two().await;
+    let mut seeds: Vec<_> =
+        silent.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
+    seeds.push(first.address().to_string());
+    let begun = std::time::Instant::now();
+    let uri = format!("mongodb://{}/?replicaSet=rs", seeds.join(","));
+    let client = Client::with_uri(&uri).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    // Far below connectTimeoutMS, which is what one silent seed costs if it is waited for.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    // The primary lists two members; the silent seeds are no part of the set.
+    assert_eq!(client.topology().servers().iter().count(), 2);
+    soon(client.close()).await;
+}
+
+#[tokio::test]
+async fn commands_are_told_when_they_start_and_when_they_end() {
+    let server = FakeServer::start().await.unwrap();
+    server.set_reply("insert", rawdoc! { "n": 1 });
+    let client = Client::with_uri(&server.uri()).unwrap();
+    let mut events = client.events();
+    soon(client.collection("d", "c").insert_one(doc! { "_id": 1 })).await.unwrap();
+    soon(client.run_command("admin", &rawdoc! { "nonsense": 1 })).await.unwrap_err();
+    let mut told = Vec::new();
+    while told.len() < 4 {
+        if let ClientEvent::Command(event) = soon(events.recv()).await.unwrap() {
+            told.push(event);
+        }
+    }
+    let CommandEventKind::Started { command } = &told[0].kind else { panic!("{told:?}") };
+    assert_eq!(command.get_array("documents").unwrap().into_iter().count(), 1);
+    assert!(matches!(&told[1].kind, CommandEventKind::Succeeded { .. }), "{told:?}");
+    assert_eq!((told[0].request_id, &*told[0].command_name), (told[1].request_id, "insert"));
+    assert!(matches!(&told[2].kind, CommandEventKind::Started { .. }), "{told:?}");
+    let CommandEventKind::Failed { failure, .. } = &told[3].kind else { panic!("{told:?}") };
+    assert_eq!(failure.code(), Some(59));
+    assert_ne!(told[2].request_id, told[0].request_id);
+    soon(client.close()).await;
+}

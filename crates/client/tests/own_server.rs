@@ -1,0 +1,151 @@
+//! The client's ordinary work against our own server, compressed.
+
+// A panic in the functions that the tests share is a report, as it is in the tests.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{RawBson, doc, rawdoc};
+use quorate_client::{Client, Collection, FindOptions};
+use quorate_node::{Node, NodeOptions};
+use quorate_server::{Clock, Server, ServerOptions};
+use quorate_storage::{LsmOptions, LsmStore, Store};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it takes too long")
+}
+
+struct Deployment {
+    uri: String,
+    stop: oneshot::Sender<()>,
+    running: tokio::task::JoinHandle<std::io::Result<()>>,
+    _directory: TempDir,
+}
+
+async fn deploy() -> Deployment {
+    let directory = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> =
+        Arc::new(LsmStore::open(directory.path(), LsmOptions::default()).unwrap());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let clock = Clock::new();
+    let options = ServerOptions::default();
+    let node_options = NodeOptions {
+        seed: 1,
+        host: address.to_string(),
+        compressors: vec!["zstd".to_owned()],
+        oplog_bytes: None,
+        max_connections: options.max_connections,
+    };
+    let node = Arc::new(Node::open(store, node_options, clock.now()).unwrap());
+    let server = Server::new(node, clock, options).unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let running = tokio::spawn(server.run(listener, async {
+        let _ = stopped.await;
+    }));
+    let uri = format!("mongodb://{address}/?compressors=zstd");
+    Deployment { uri, stop, running, _directory: directory }
+}
+
+async fn with_collection<F: Future<Output = ()>>(work: impl FnOnce(Client, Collection) -> F) {
+    let deployment = deploy().await;
+    let client = Client::with_uri(&deployment.uri).unwrap();
+    let collection = client.collection("shop", "orders");
+    soon(work(client.clone(), collection)).await;
+    soon(client.close()).await;
+    deployment.stop.send(()).unwrap();
+    soon(deployment.running).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_are_inserted_found_changed_and_deleted() {
+    with_collection(async |_client, orders| {
+        let documents = (0..500).map(|number| doc! { "_id": number, "n": number % 10 });
+        let ids = orders.insert_many(documents).await.unwrap();
+        assert_eq!((ids.len(), &ids[499]), (500, &RawBson::Int32(499)));
+
+        let options = FindOptions {
+            sort: Some(rawdoc! { "_id": -1 }),
+            batch_size: Some(7),
+            limit: Some(20),
+            ..FindOptions::default()
+        };
+        let found = orders.find(doc! { "n": 3 }, options).await.unwrap().collect().await.unwrap();
+        let numbers: Vec<_> = found.iter().map(|found| found.get_i32("_id").unwrap()).collect();
+        let expected: Vec<_> = (0..20).map(|step| 493 - 10 * step).collect();
+        assert_eq!(numbers, expected);
+
+        let changed = orders.update_many(doc! { "n": 3 }, doc! { "$set": { "x": 1 } }, false);
+        let changed = changed.await.unwrap();
+        assert_eq!((changed.matched_count, changed.modified_count), (50, 50));
+        let upserted = orders
+            .update_one(doc! { "_id": 9999 }, doc! { "$set": { "x": 2 } }, true)
+            .await
+            .unwrap();
+        assert_eq!(upserted.upserted_id, Some(RawBson::Int32(9999)));
+        assert_eq!(upserted.matched_count, 0);
+
+        assert_eq!(orders.count_documents(doc! { "x": 1 }).await.unwrap(), 50);
+        assert_eq!(orders.delete_one(doc! { "x": 1 }).await.unwrap(), 1);
+        assert_eq!(orders.delete_many(doc! { "x": 1 }).await.unwrap(), 49);
+        assert_eq!(orders.estimated_document_count().await.unwrap(), 451);
+        assert!(orders.find_one(doc! { "x": 1 }).await.unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn indexes_are_made_listed_obeyed_and_dropped() {
+    with_collection(async |_client, orders| {
+        let name = orders.create_index(doc! { "sku": 1 }, true).await.unwrap();
+        assert_eq!(name, "sku_1");
+        orders.insert_one(doc! { "sku": "a" }).await.unwrap();
+        let error = orders.insert_one(doc! { "sku": "a" }).await.unwrap_err();
+        assert_eq!(error.code(), Some(11000), "{error}");
+        let names = orders.list_indexes().await.unwrap().collect().await.unwrap();
+        assert_eq!(names.len(), 2);
+        orders.drop_index(&name).await.unwrap();
+        orders.insert_one(doc! { "sku": "a" }).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_share_few_connections() {
+    with_collection(async |client, orders| {
+        let callers = (0..64).map(|caller| {
+            let orders = orders.clone();
+            tokio::spawn(async move {
+                for step in 0..10 {
+                    orders.insert_one(doc! { "caller": caller, "step": step }).await.unwrap();
+                }
+            })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.unwrap();
+        }
+        assert_eq!(orders.count_documents(doc! {}).await.unwrap(), 640);
+        let (_, counts) = client.pools().pop().unwrap();
+        assert!(counts.total <= 64 && counts.waiting == 0, "{counts:?}");
+        assert_eq!(counts.available, counts.total);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_of_the_server_arrive_with_their_codes() {
+    with_collection(async |client, _orders| {
+        let error = client.run_command("admin", &rawdoc! { "noSuchCommand": 1 }).await.unwrap_err();
+        assert_eq!(error.code(), Some(59), "{error}");
+        assert!(error.to_string().contains("127.0.0.1:"), "{error}");
+    })
+    .await;
+}

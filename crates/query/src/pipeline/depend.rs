@@ -1,0 +1,158 @@
+//! Which fields of its documents a pipeline reads.
+//!
+//! Counting stops at the first stage whose output does not depend on the other fields (`$group`, an
+//! including `$project`, …). A pipeline without such a stage needs the whole documents.
+
+use std::collections::BTreeSet;
+
+use bson::{Bson, Document, RawDocument};
+
+use super::Pipeline;
+use super::stage::Stage;
+use crate::expression::{Dependencies, Expression, ParseContext};
+
+/// The top-level fields that a pipeline reads; `None` if it may need all.
+pub(super) fn needed_fields(pipeline: &Pipeline) -> Option<BTreeSet<String>> {
+    let mut needed = Dependencies::default();
+    for stage in &pipeline.stages {
+        let last = count(stage, &mut needed);
+        if needed.whole {
+            return None;
+        }
+        if last {
+            return Some(needed.fields);
+        }
+    }
+    None
+}
+
+/// Turns stored bytes into the documents that a pipeline takes in, leaving out what it never reads.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    needed: Option<BTreeSet<String>>,
+}
+
+impl Decoder {
+    pub(super) fn of(pipeline: &Pipeline) -> Self {
+        Self { needed: needed_fields(pipeline) }
+    }
+
+    /// The document, as far as the pipeline reads it.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are not valid BSON.
+    pub fn decode(&self, raw: &RawDocument) -> Result<Document, bson::error::Error> {
+        let Some(needed) = &self.needed else { return Document::try_from(raw) };
+        let mut document = Document::new();
+        if needed.is_empty() {
+            return Ok(document);
+        }
+        for element in raw.iter_elements() {
+            let element = element?;
+            let name = element.key().as_str();
+            if needed.contains(name) {
+                document.insert(name, Bson::try_from(element.value()?)?);
+                if document.len() == needed.len() {
+                    break;
+                }
+            }
+        }
+        Ok(document)
+    }
+}
+
+/// Counts what a stage reads; true if nothing behind it can read more.
+fn count(stage: &Stage, needed: &mut Dependencies) -> bool {
+    match stage {
+        Stage::Match { reads, .. } => {
+            needed.whole |= reads.whole;
+            needed.fields.extend(reads.fields.iter().cloned());
+            false
+        }
+        Stage::Project(projection) => projection.depend(needed),
+        Stage::AddFields(fields) => {
+            fields.depend(needed);
+            false
+        }
+        Stage::ReplaceRoot { expression, .. } => {
+            needed.expression(expression);
+            true
+        }
+        Stage::Limit(_) | Stage::Skip(_) | Stage::Sample(_) | Stage::UnionWith(_) => false,
+        Stage::Count(_) | Stage::Documents(_) | Stage::System(_) => true,
+        Stage::Unwind(unwind) => {
+            needed.path(&unwind.path.dotted());
+            if let Some(index) = &unwind.index {
+                needed.path(&index.dotted());
+            }
+            false
+        }
+        Stage::Sort(sort) => {
+            sort.pattern.fields().for_each(|(path, _)| needed.path(path.head()));
+            false
+        }
+        Stage::Group(group) => {
+            group.depend(needed);
+            true
+        }
+        Stage::BucketAuto(bucket) => {
+            bucket.depend(needed);
+            true
+        }
+        Stage::Window(window) => {
+            window.depend(needed);
+            false
+        }
+        Stage::GraphLookup(lookup) => {
+            lookup.depend(needed);
+            false
+        }
+        Stage::Lookup(lookup) => {
+            needed.path(&lookup.into.dotted());
+            if let Some((local, _)) = &lookup.equality {
+                needed.path(&local.dotted());
+            }
+            lookup.variables.iter().for_each(|(_, value)| needed.expression(value));
+            false
+        }
+        Stage::Facet(facets) => {
+            for (_, pipeline) in facets {
+                match needed_fields(pipeline) {
+                    Some(fields) => needed.fields.extend(fields),
+                    None => needed.whole = true,
+                }
+            }
+            true
+        }
+        Stage::Redact(_) | Stage::Output(_) => {
+            needed.whole = true;
+            true
+        }
+    }
+}
+
+/// What a query reads.
+pub(super) fn of_query(query: &Document, context: &ParseContext) -> Dependencies {
+    let mut needed = Dependencies::default();
+    count_query(query, context, &mut needed);
+    needed
+}
+
+fn count_query(query: &Document, context: &ParseContext, needed: &mut Dependencies) {
+    for (name, value) in query {
+        match (name.as_str(), value) {
+            ("$comment", _) => {}
+            ("$and" | "$or" | "$nor", Bson::Array(parts)) => {
+                let parts = parts.iter().filter_map(Bson::as_document);
+                parts.for_each(|part| count_query(part, context, needed));
+            }
+            ("$expr", value) => match Expression::parse(value, context) {
+                Ok(expression) => needed.expression(&expression),
+                Err(_) => needed.whole = true,
+            },
+            (operator, _) if operator.starts_with('$') => needed.whole = true,
+            (path, _) => needed.path(path),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! `$graphLookup`: everything that can be reached in another collection, step by step.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+
+use super::memory::Memory;
+use super::stage::Stage;
+use super::unwind::set;
+use super::{Documents, Run};
+use crate::error::QueryError;
+use crate::expression::operators::as_i64;
+use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, fail};
+use crate::matcher::Matcher;
+use crate::value::GroupKey;
+use crate::value::types::type_name_of;
+
+const FAILED_TO_PARSE: i32 = 9;
+
+/// A `$graphLookup` stage.
+#[derive(Clone, Debug)]
+pub(super) struct GraphLookup {
+    pub(super) from: String,
+    start_with: Expression,
+    /// The field of a found document that leads on.
+    connect_from: FieldPath,
+    /// The field that it leads to.
+    connect_to: String,
+    into: FieldPath,
+    max_depth: Option<i64>,
+    depth_field: Option<FieldPath>,
+    restriction: Option<Document>,
+}
+
+impl GraphLookup {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+        let Bson::Document(spec) = spec else {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                format!(
+                    "the $graphLookup stage specification must be an object, but found {}",
+                    type_name_of(spec)
+                ),
+            ));
+        };
+        const KNOWN: [&str; 8] = [
+            "from",
+            "startWith",
+            "connectFromField",
+            "connectToField",
+            "as",
+            "maxDepth",
+            "depthField",
+            "restrictSearchWithMatch",
+        ];
+        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+            return Err(fail(40104, format!("Unknown argument to $graphLookup: {unknown}")));
+        }
+        let text = |name: &str| match spec.get(name) {
+            Some(Bson::String(text)) => Ok(text.as_str()),
+            Some(other) => Err(fail(
+                40103,
+                format!("expected string as argument for {name}, found: {}", type_name_of(other)),
+            )),
+            None => Err(missing()),
+        };
+        let max_depth = match spec.get("maxDepth") {
+            None => None,
+            Some(depth) => Some(as_i64(depth).filter(|depth| *depth >= 0).ok_or_else(|| {
+                fail(40101, format!("maxDepth requires a nonnegative argument, found: {depth}"))
+            })?),
+        };
+        let restriction = match spec.get("restrictSearchWithMatch") {
+            None => None,
+            Some(Bson::Document(query)) => {
+                Matcher::parse(query)?;
+                Some(query.clone())
+            }
+            Some(_) => {
+                return Err(fail(40185, "restrictSearchWithMatch must be an object"));
+            }
+        };
+        let depth_field = match spec.get("depthField") {
+            None => None,
+            Some(_) => Some(FieldPath::parse(text("depthField")?)?),
+        };
+        FieldPath::parse(text("connectToField")?)?;
+        Ok(Self {
+            from: text("from")?.to_owned(),
+            start_with: Expression::parse(spec.get("startWith").ok_or_else(missing)?, context)?,
+            connect_from: FieldPath::parse(text("connectFromField")?)?,
+            connect_to: text("connectToField")?.to_owned(),
+            into: FieldPath::parse(text("as")?)?,
+            max_depth,
+            depth_field,
+            restriction,
+        })
+    }
+
+    /// Counts what the stage reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        needed.expression(&self.start_with);
+        needed.path(&self.into.dotted());
+    }
+
+    fn apply(&self, mut document: Document, run: &Run) -> Result<Document, QueryError> {
+        let start = self.start_with.evaluate(&document, &run.variables)?.unwrap_or(Bson::Null);
+        let mut search = Search {
+            memory: Memory::new("$graphLookup", run.memory_limit),
+            asked: HashSet::new(),
+            found: HashSet::new(),
+            documents: Vec::new(),
+        };
+        let mut frontier = Vec::new();
+        search.ask(start, &mut frontier);
+        let mut depth = 0;
+        while !frontier.is_empty() && self.max_depth.is_none_or(|max| depth <= max) {
+            frontier = self.step(&frontier, depth, run, &mut search)?;
+            depth += 1;
+        }
+        set(&mut document, self.into.components(), Bson::Array(search.documents));
+        Ok(document)
+    }
+
+    /// Finds what the frontier leads to, and returns the next frontier.
+    fn step(
+        &self,
+        frontier: &[Bson],
+        depth: i64,
+        run: &Run,
+        search: &mut Search,
+    ) -> Result<Vec<Bson>, QueryError> {
+        let mut any = Document::new();
+        any.insert("$in", frontier.to_vec());
+        let mut filter = Document::new();
+        filter.insert(self.connect_to.as_str(), any);
+        if let Some(restriction) = &self.restriction {
+            let both = vec![Bson::Document(filter), Bson::Document(restriction.clone())];
+            filter = Document::new();
+            filter.insert("$and", both);
+        }
+        let matcher = Matcher::parse(&filter)?;
+        let mut next = Vec::new();
+        for other in run.environment.read(&self.from, Some(&filter))? {
+            let mut other = other?;
+            let id = GroupKey::of(other.get("_id").unwrap_or(&Bson::Null));
+            if !matcher.matches(&other)? || !search.found.insert(id) {
+                continue;
+            }
+            let leads_to = self.connect_from.follow_document(&other).into_bson();
+            if let Some(value) = leads_to {
+                search.ask(value, &mut next);
+            }
+            if let Some(field) = &self.depth_field {
+                set(&mut other, field.components(), Bson::Int64(depth));
+            }
+            search.memory.hold_document(&other)?;
+            search.documents.push(Bson::Document(other));
+        }
+        Ok(next)
+    }
+}
+
+/// What one document's search has seen. Each document of the other collection is found once, which
+/// is what ends the search.
+struct Search {
+    memory: Memory,
+    asked: HashSet<GroupKey>,
+    found: HashSet<GroupKey>,
+    documents: Vec<Bson>,
+}
+
+impl Search {
+    /// Puts a value, or each element of an array, on the frontier unless it was there before.
+    fn ask(&mut self, value: Bson, frontier: &mut Vec<Bson>) {
+        let values = match value {
+            Bson::Array(elements) => elements,
+            single => vec![single],
+        };
+        for value in values {
+            // Neither is a value that a document can be connected by.
+            if matches!(value, Bson::Undefined | Bson::RegularExpression(_)) {
+                continue;
+            }
+            if self.asked.insert(GroupKey::of(&value)) {
+                frontier.push(value);
+            }
+        }
+    }
+}
+
+fn missing() -> QueryError {
+    fail(
+        40105,
+        "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField' \
+         to be specified.",
+    )
+}
+
+pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+    let run = run.clone();
+    Box::new(input.map(move |document| match &*stage {
+        Stage::GraphLookup(lookup) => lookup.apply(document?, &run),
+        _ => document,
+    }))
+}

@@ -1,0 +1,116 @@
+//! `$setWindowFields`: partitions, windows, ranks, gaps.
+
+use bson::{Bson, Document, bson, doc};
+
+use super::{refuse, run, run_within};
+
+fn days() -> Vec<Document> {
+    [("a", 1, 10), ("b", 1, 100), ("a", 3, 30), ("a", 2, 20), ("a", 3, 5)]
+        .map(|(k, t, v)| doc! { "k": k, "t": t, "v": v })
+        .to_vec()
+}
+
+/// The values of a field for partition `a`, in the order they come out.
+fn column(output: Bson) -> Vec<Bson> {
+    let stages = bson!([
+        { "$setWindowFields": { "partitionBy": "$k", "sortBy": { "t": 1 }, "output": { "x": output } } },
+        { "$match": { "k": "a" } },
+    ]);
+    run(stages, days()).iter().map(|document| document.get("x").unwrap().clone()).collect()
+}
+
+#[test]
+fn windows_by_position() {
+    let sum =
+        |low: Bson, high: Bson| bson!({ "$sum": "$v", "window": { "documents": [low, high] } });
+    assert_eq!(column(bson!({ "$sum": "$v" })), [65, 65, 65, 65].map(Bson::from));
+    assert_eq!(column(sum(bson!("unbounded"), bson!("current"))), [10, 30, 60, 65].map(Bson::from));
+    assert_eq!(column(sum(bson!(-1), bson!(0))), [10, 30, 50, 35].map(Bson::from));
+    assert_eq!(column(sum(bson!(1), bson!("unbounded"))), [55, 35, 5, 0].map(Bson::from));
+    assert_eq!(column(sum(bson!(5), bson!(9))), [0, 0, 0, 0].map(Bson::from));
+    assert_eq!(
+        column(bson!({ "$push": "$v", "window": { "documents": [-1, 1] } })),
+        [bson!([10, 20]), bson!([10, 20, 30]), bson!([20, 30, 5]), bson!([30, 5])]
+    );
+}
+
+#[test]
+fn windows_by_value() {
+    let sum = |low: Bson, high: Bson| bson!({ "$sum": "$v", "window": { "range": [low, high] } });
+    assert_eq!(column(sum(bson!(-1), bson!(0))), [10, 30, 55, 55].map(Bson::from));
+    assert_eq!(column(sum(bson!("current"), bson!("unbounded"))), [65, 55, 35, 35].map(Bson::from));
+    let dates =
+        [0, 1, 3].map(|day| doc! { "t": bson::DateTime::from_millis(day * 86_400_000), "v": 1 });
+    let stages = bson!([{ "$setWindowFields": { "sortBy": { "t": 1 }, "output": {
+        "x": { "$sum": "$v", "window": { "range": [-1, 0], "unit": "day" } },
+    } } }]);
+    let found: Vec<_> =
+        run(stages, dates.to_vec()).iter().map(|d| d.get_i32("x").unwrap()).collect();
+    assert_eq!(found, [1, 2, 1]);
+}
+
+#[test]
+fn ranks_shifts_and_gaps() {
+    assert_eq!(column(bson!({ "$rank": {} })), [1, 2, 3, 3].map(Bson::from));
+    assert_eq!(column(bson!({ "$denseRank": {} })), [1, 2, 3, 3].map(Bson::from));
+    assert_eq!(column(bson!({ "$documentNumber": {} })), [1, 2, 3, 4].map(Bson::from));
+    assert_eq!(
+        column(bson!({ "$shift": { "output": "$v", "by": -1, "default": "none" } })),
+        [bson!("none"), bson!(10), bson!(20), bson!(30)]
+    );
+    assert_eq!(
+        column(bson!({ "$expMovingAvg": { "input": "$v", "alpha": 0.5 } })),
+        [10.0, 15.0, 22.5, 13.75].map(Bson::from)
+    );
+    let gaps = [(0, Some(1)), (1, None), (2, None), (3, Some(4)), (4, None)]
+        .map(|(t, v)| doc! { "t": t, "v": v })
+        .to_vec();
+    let stages = bson!([{ "$setWindowFields": { "sortBy": { "t": 1 }, "output": {
+        "last": { "$locf": "$v" }, "line": { "$linearFill": "$v" },
+    } } }]);
+    let found: Vec<_> = run(stages, gaps)
+        .iter()
+        .map(|d| (d.get("last").unwrap().clone(), d.get("line").unwrap().clone()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (bson!(1), bson!(1)),
+            (bson!(1), bson!(2.0)),
+            (bson!(1), bson!(3.0)),
+            (bson!(4), bson!(4)),
+            (bson!(4), Bson::Null),
+        ]
+    );
+}
+
+#[test]
+fn what_windows_refuse() {
+    let stage = |sort: Bson, output: Bson| bson!({ "$setWindowFields": { "sortBy": sort, "output": { "x": output } } });
+    let by = || bson!({ "a": 1 });
+    refuse(vec![
+        (bson!({ "$setWindowFields": 1 }), 9),
+        (bson!({ "$setWindowFields": {} }), 40414),
+        (bson!({ "$setWindowFields": { "output": {}, "z": 1 } }), 40415),
+        (bson!({ "$setWindowFields": { "output": { "x": { "$rank": {} } } } }), 5371602),
+        (stage(by(), bson!({ "$rank": 1 })), 5371603),
+        (stage(by(), bson!({ "$rank": {}, "window": {} })), 5371601),
+        (stage(by(), bson!({ "$nonsense": 1 })), 15952),
+        (stage(by(), bson!({ "$sum": 1, "window": { "documents": [1, 0] } })), 5339900),
+        (stage(by(), bson!({ "$sum": 1, "window": { "documents": [1] } })), 9),
+        (stage(by(), bson!({ "$sum": 1, "window": { "range": [0, 1], "unit": "eon" } })), 9),
+        (stage(bson!({ "a": -1 }), bson!({ "$sum": 1, "window": { "range": [0, 1] } })), 5339902),
+        (
+            stage(
+                bson!({ "list": 1 }),
+                bson!({ "$sum": 1, "window": { "range": [0, 1], "unit": "day" } }),
+            ),
+            5429513,
+        ),
+        (stage(by(), bson!({ "$shift": { "output": 1 } })), 9),
+        (stage(by(), bson!({ "$expMovingAvg": { "input": 1, "alpha": 2 } })), 9),
+    ]);
+    let wide = (0..100).map(|n| doc! { "n": n, "pad": "x".repeat(100) }).collect();
+    let stages = bson!([{ "$setWindowFields": { "output": { "x": { "$push": "$pad" } } } }]);
+    assert_eq!(run_within(stages, wide, 50_000).unwrap_err().code().0, 292);
+}

@@ -1,0 +1,461 @@
+//! `$setWindowFields`: fields computed over the documents around each document.
+//!
+//! Owns partitions, windows and the functions that exist only here; the accumulators are those of
+//! `$group`. Documents come out sorted by partition and then by `sortBy`, as the server's do.
+
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+
+use super::accumulator::{Accumulator, State};
+use super::memory::Memory;
+use super::stage::{Stage, deferred};
+use super::unwind::set;
+use super::window_frame::Window;
+use super::{Documents, Run};
+use crate::error::QueryError;
+use crate::expression::operators::as_i64;
+use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext, fail};
+use crate::sort::{SortKey, SortPattern};
+use crate::value::types::type_name_of;
+use crate::value::{Number, compare};
+
+const FAILED_TO_PARSE: i32 = 9;
+
+/// The most fields that one stage computes.
+const MAX_OUTPUTS: usize = 1000;
+
+/// A `$setWindowFields` stage.
+#[derive(Clone, Debug)]
+pub(super) struct WindowStage {
+    partition: Option<Expression>,
+    sort: SortPattern,
+    outputs: Vec<(FieldPath, Function)>,
+}
+
+/// What a field is computed by.
+#[derive(Clone, Debug)]
+enum Function {
+    Accumulator(Box<Accumulator>, Window),
+    /// `$documentNumber`.
+    Number,
+    /// `$rank` and `$denseRank`.
+    Rank {
+        dense: bool,
+    },
+    /// `$shift`.
+    Shift {
+        output: Expression,
+        by: i64,
+        default: Bson,
+    },
+    /// `$locf`: the last value that was not null.
+    LastObserved(Expression),
+    /// `$linearFill`: on the line between the values around.
+    LinearFill(Expression),
+    /// `$expMovingAvg`.
+    MovingAverage {
+        input: Expression,
+        alpha: f64,
+    },
+}
+
+impl WindowStage {
+    pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+        let Bson::Document(spec) = spec else {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                format!(
+                    "the $setWindowFields stage specification must be an object, found {}",
+                    type_name_of(spec)
+                ),
+            ));
+        };
+        const KNOWN: [&str; 3] = ["partitionBy", "sortBy", "output"];
+        if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+            return Err(fail(
+                40415,
+                format!("BSON field '$setWindowFields.{unknown}' is an unknown field."),
+            ));
+        }
+        let partition =
+            spec.get("partitionBy").map(|by| Expression::parse(by, context)).transpose()?;
+        let sort = match spec.get("sortBy") {
+            None => SortPattern::parse(&Document::new())?,
+            Some(Bson::Document(sort)) => SortPattern::parse(sort)?,
+            Some(other) => {
+                return Err(fail(
+                    14,
+                    format!(
+                        "$setWindowFields 'sortBy' must be an object, found {}",
+                        type_name_of(other)
+                    ),
+                ));
+            }
+        };
+        let Some(Bson::Document(fields)) = spec.get("output") else {
+            return Err(fail(
+                40414,
+                "BSON field '$setWindowFields.output' is missing but a required field",
+            ));
+        };
+        if fields.len() > MAX_OUTPUTS {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                format!("$setWindowFields computes at most {MAX_OUTPUTS} fields"),
+            ));
+        }
+        let outputs = fields
+            .iter()
+            .map(|(path, spec)| {
+                Ok((FieldPath::parse(path)?, Function::parse(spec, &sort, context)?))
+            })
+            .collect::<Result<_, QueryError>>()?;
+        Ok(Self { partition, sort, outputs })
+    }
+
+    /// Counts what the stage reads.
+    pub(super) fn depend(&self, needed: &mut Dependencies) {
+        self.partition.iter().for_each(|partition| needed.expression(partition));
+        self.sort.fields().for_each(|(path, _)| needed.path(path.head()));
+        for (path, function) in &self.outputs {
+            needed.path(&path.dotted());
+            match function {
+                Function::Accumulator(accumulator, _) => accumulator.depend(needed),
+                Function::Shift { output: input, .. }
+                | Function::LastObserved(input)
+                | Function::LinearFill(input)
+                | Function::MovingAverage { input, .. } => needed.expression(input),
+                Function::Number | Function::Rank { .. } => {}
+            }
+        }
+    }
+
+    fn run(&self, input: Documents, run: &Run) -> Result<Vec<Document>, QueryError> {
+        let mut memory = Memory::new("$setWindowFields", run.memory_limit);
+        let mut entries = Vec::new();
+        for document in input {
+            let document = document?;
+            memory.hold_document(&document)?;
+            let partition = match &self.partition {
+                None => Bson::Null,
+                Some(by) => by.evaluate(&document, &run.variables)?.unwrap_or(Bson::Null),
+            };
+            let key = self.sort.key(&document)?;
+            entries.push(Entry { partition, key, document });
+        }
+        entries.sort_by(|left, right| {
+            compare(&left.partition, &right.partition)
+                .then_with(|| self.sort.compare(&left.key, &right.key))
+        });
+        let mut finished = Vec::with_capacity(entries.len());
+        for partition in
+            entries.chunk_by(|left, right| compare(&left.partition, &right.partition).is_eq())
+        {
+            let rows = Rows { entries: partition, sort: &self.sort, run };
+            let mut columns = Vec::with_capacity(self.outputs.len());
+            for (_, function) in &self.outputs {
+                let column = function.compute(&rows)?;
+                column.iter().flatten().try_for_each(|value| memory.hold_value(value))?;
+                columns.push(column.into_iter());
+            }
+            for entry in partition {
+                let mut document = entry.document.clone();
+                for ((path, _), column) in self.outputs.iter().zip(&mut columns) {
+                    if let Some(Some(value)) = column.next() {
+                        set(&mut document, path.components(), value);
+                    }
+                }
+                finished.push(document);
+            }
+        }
+        Ok(finished)
+    }
+}
+
+pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
+    let run = run.clone();
+    deferred(move || match &*stage {
+        Stage::Window(window) => window.run(input, &run),
+        _ => Ok(Vec::new()),
+    })
+}
+
+struct Entry {
+    partition: Bson,
+    key: SortKey,
+    document: Document,
+}
+
+/// The documents of one partition, in order.
+struct Rows<'a> {
+    entries: &'a [Entry],
+    sort: &'a SortPattern,
+    run: &'a Run,
+}
+
+impl Rows<'_> {
+    fn frame(&self, row: usize) -> Frame<'_> {
+        Frame::new(&self.entries[row].document, &self.run.variables)
+    }
+
+    fn values(&self, input: &Expression) -> Result<Vec<Bson>, QueryError> {
+        (0..self.entries.len())
+            .map(|row| Ok(input.operand(self.frame(row))?.into_bson().unwrap_or(Bson::Null)))
+            .collect()
+    }
+
+    /// What each row is sorted by, where that is one field.
+    fn sorted_by(&self) -> Vec<&Bson> {
+        self.entries.iter().map(|entry| entry.key.values().first().unwrap_or(&Bson::Null)).collect()
+    }
+}
+
+impl Function {
+    fn parse(spec: &Bson, sort: &SortPattern, context: &ParseContext) -> Result<Self, QueryError> {
+        let Bson::Document(spec) = spec else {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                "The field must be an object with a window function",
+            ));
+        };
+        let mut operators = spec.iter().filter(|(name, _)| *name != "window");
+        let (Some((name, argument)), None) = (operators.next(), operators.next()) else {
+            return Err(fail(
+                FAILED_TO_PARSE,
+                "Expected a window function: an object with one operator and at most a 'window'",
+            ));
+        };
+        let own = Self::parse_own(name, argument, sort, context)?;
+        match (own, spec.get("window")) {
+            (Some(_), Some(_)) => {
+                Err(fail(5371601, format!("Rank style window function {name} takes no 'window'")))
+            }
+            (Some(function), None) => Ok(function),
+            (None, window) => {
+                let window = Window::parse(window, sort)?;
+                let mut accumulator = Document::new();
+                accumulator.insert(name.as_str(), argument.clone());
+                let accumulator = Bson::Document(accumulator);
+                let accumulator = Accumulator::parse("value", &accumulator, context)?;
+                Ok(Self::Accumulator(Box::new(accumulator), window))
+            }
+        }
+    }
+
+    /// Reads a function that only windows have.
+    fn parse_own(
+        name: &str,
+        argument: &Bson,
+        sort: &SortPattern,
+        context: &ParseContext,
+    ) -> Result<Option<Self>, QueryError> {
+        let function = match name {
+            "$documentNumber" => Self::Number,
+            "$rank" => Self::Rank { dense: false },
+            "$denseRank" => Self::Rank { dense: true },
+            "$shift" => Self::parse_shift(argument, context)?,
+            "$locf" => Self::LastObserved(Expression::parse(argument, context)?),
+            "$linearFill" => Self::LinearFill(Expression::parse(argument, context)?),
+            "$expMovingAvg" => Self::parse_average(argument, context)?,
+            _ => return Ok(None),
+        };
+        let fields = sort.fields().count();
+        let one_field = matches!(function, Self::Rank { .. } | Self::LinearFill(_));
+        let free = matches!(function, Self::LastObserved(_));
+        if (one_field && fields != 1) || (fields == 0 && !free) {
+            return Err(fail(
+                5371602,
+                format!("{name} must be specified with a top level sortBy expression"),
+            ));
+        }
+        let bare = matches!(function, Self::Number | Self::Rank { .. });
+        if bare && !argument.as_document().is_some_and(Document::is_empty) {
+            return Err(fail(
+                5371603,
+                format!("{name} must be specified with '{{}}' as the value"),
+            ));
+        }
+        Ok(Some(function))
+    }
+
+    fn parse_shift(argument: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+        let options = argument.as_document();
+        let option = |name: &str| options.and_then(|options| options.get(name));
+        let (Some(output), Some(by)) = (option("output"), option("by")) else {
+            return Err(fail(FAILED_TO_PARSE, "$shift requires 'output' and 'by'"));
+        };
+        let by = as_i64(by)
+            .filter(|by| i32::try_from(*by).is_ok())
+            .ok_or_else(|| fail(FAILED_TO_PARSE, "'$shift:by' field must be an integer"))?;
+        let default = match option("default") {
+            None => Bson::Null,
+            Some(default) => {
+                Expression::parse(default, context)?.constant().cloned().ok_or_else(|| {
+                    fail(FAILED_TO_PARSE, "'$shift:default' expression must yield a constant value")
+                })?
+            }
+        };
+        Ok(Self::Shift { output: Expression::parse(output, context)?, by, default })
+    }
+
+    fn parse_average(argument: &Bson, context: &ParseContext) -> Result<Self, QueryError> {
+        let wrong = || {
+            fail(
+                FAILED_TO_PARSE,
+                "$expMovingAvg requires 'input' and either 'N' (a positive integer) or 'alpha' \
+                 (between 0 and 1, exclusive)",
+            )
+        };
+        let options = argument.as_document().ok_or_else(wrong)?;
+        let input = options.get("input").ok_or_else(wrong)?;
+        let alpha = match (options.get("N"), options.get("alpha")) {
+            (Some(n), None) => {
+                let n = as_i64(n).filter(|n| *n > 0).ok_or_else(wrong)?;
+                2.0 / (n as f64 + 1.0)
+            }
+            (None, Some(alpha)) => {
+                let alpha = Number::from_value(alpha).ok_or_else(wrong)?.to_f64();
+                if !(alpha > 0.0 && alpha < 1.0) {
+                    return Err(wrong());
+                }
+                alpha
+            }
+            _ => return Err(wrong()),
+        };
+        Ok(Self::MovingAverage { input: Expression::parse(input, context)?, alpha })
+    }
+
+    /// The value for each row; `None` leaves the field as it is.
+    fn compute(&self, rows: &Rows<'_>) -> Result<Vec<Option<Bson>>, QueryError> {
+        let count = rows.entries.len();
+        match self {
+            Self::Accumulator(accumulator, window) => accumulate(accumulator, window, rows),
+            Self::Number => Ok((1..=count).map(|number| Some(whole(number))).collect()),
+            Self::Rank { dense } => Ok(rank(rows, *dense)),
+            Self::Shift { output, by, default } => {
+                let values = rows.values(output)?;
+                let shifted = |row: usize| {
+                    let from = i64::try_from(row).ok()?.checked_add(*by)?;
+                    values.get(usize::try_from(from).ok()?).cloned()
+                };
+                Ok((0..count).map(|row| shifted(row).or_else(|| Some(default.clone()))).collect())
+            }
+            Self::LastObserved(input) => {
+                let mut last = Bson::Null;
+                let values = rows.values(input)?.into_iter();
+                Ok(values
+                    .map(|value| {
+                        if !matches!(value, Bson::Null | Bson::Undefined) {
+                            last = value;
+                        }
+                        Some(last.clone())
+                    })
+                    .collect())
+            }
+            Self::LinearFill(input) => linear_fill(rows, rows.values(input)?),
+            Self::MovingAverage { input, alpha } => {
+                let mut average: Option<f64> = None;
+                let values = rows.values(input)?.into_iter();
+                Ok(values
+                    .map(|value| {
+                        let number = Number::from_value(&value)?.to_f64();
+                        let next = match average {
+                            None => number,
+                            Some(before) => number * alpha + before * (1.0 - alpha),
+                        };
+                        average = Some(next);
+                        Some(Bson::Double(next))
+                    })
+                    .map(|value| Some(value.unwrap_or(Bson::Null)))
+                    .collect())
+            }
+        }
+    }
+}
+
+fn whole(number: usize) -> Bson {
+    i32::try_from(number).map_or(Bson::Int64(number as i64), Bson::Int32)
+}
+
+fn rank(rows: &Rows<'_>, dense: bool) -> Vec<Option<Bson>> {
+    let mut rank = 0;
+    let mut ranks = Vec::with_capacity(rows.entries.len());
+    for (row, entry) in rows.entries.iter().enumerate() {
+        let tied = row
+            .checked_sub(1)
+            .is_some_and(|before| rows.sort.compare(&rows.entries[before].key, &entry.key).is_eq());
+        if !tied {
+            rank = if dense { rank + 1 } else { row + 1 };
+        }
+        ranks.push(Some(whole(rank)));
+    }
+    ranks
+}
+
+/// Accumulates over each row's window. A window that only ever grows is accumulated once.
+fn accumulate(
+    accumulator: &Accumulator,
+    window: &Window,
+    rows: &Rows<'_>,
+) -> Result<Vec<Option<Bson>>, QueryError> {
+    let keys = rows.sorted_by();
+    let nothing = Document::new();
+    let start = || accumulator.start(&Bson::Null, Frame::new(&nothing, &rows.run.variables));
+    let fresh = || Memory::new("$setWindowFields", rows.run.memory_limit);
+    // What a window holds is given back with it, so each has its own count.
+    let mut memory = fresh();
+    let mut running: Option<(usize, usize, State)> = None;
+    let mut column = Vec::with_capacity(keys.len());
+    for row in 0..keys.len() {
+        let (low, high) = window.around(row, &keys)?;
+        let (mut next, mut state) = match running.take() {
+            Some((from, to, state)) if from == low && to <= high => (to, state),
+            _ => {
+                memory = fresh();
+                (low, start()?)
+            }
+        };
+        while next < high {
+            rows.run.variables.step()?;
+            accumulator.add(&mut state, rows.frame(next), &mut memory)?;
+            next += 1;
+        }
+        column.push(Some(accumulator.finish(state.clone())));
+        running = Some((low, next.max(high), state));
+    }
+    Ok(column)
+}
+
+/// Fills what is null between two numbers by the line between them over what rows are sorted by.
+fn linear_fill(rows: &Rows<'_>, values: Vec<Bson>) -> Result<Vec<Option<Bson>>, QueryError> {
+    let position = |key: &Bson| match key {
+        Bson::DateTime(date) => Some(date.timestamp_millis() as f64),
+        other => Number::from_value(other).map(Number::to_f64),
+    };
+    let mut places = Vec::with_capacity(values.len());
+    for key in rows.sorted_by() {
+        places.push(position(key).ok_or_else(|| {
+            fail(605001, "$linearFill requires its sort field to be a number or a date")
+        })?);
+    }
+    let known: Vec<Option<f64>> =
+        values.iter().map(|value| Number::from_value(value).map(Number::to_f64)).collect();
+    let mut filled: Vec<Option<Bson>> = values.into_iter().map(Some).collect();
+    let mut left: Option<usize> = None;
+    for right in 0..known.len() {
+        let Some(end) = known[right] else { continue };
+        if let Some(from) = left
+            && let Some(begin) = known[from]
+            && places[right] != places[from]
+        {
+            let slope = (end - begin) / (places[right] - places[from]);
+            for between in from + 1..right {
+                let value = begin + slope * (places[between] - places[from]);
+                filled[between] = Some(Bson::Double(value));
+            }
+        }
+        left = Some(right);
+    }
+    Ok(filled)
+}

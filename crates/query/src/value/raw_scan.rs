@@ -1,0 +1,241 @@
+//! Walks the bytes of a document without parsing what nobody asked for.
+//!
+//! A query looks at few of the fields it passes. This scanner steps over values by their length and
+//! reads only the one that is wanted. It trusts nothing: a length that does not fit ends the
+//! document. Layout per the BSON specification, version 1.1.
+
+use bson::spec::BinarySubtype;
+use bson::{DateTime, Decimal128, RawDocument, Timestamp, oid::ObjectId};
+
+use super::view::{ArrayRef, DbPointerRef, DocumentRef, ValueRef};
+
+/// The unread elements of a document.
+#[derive(Debug, Clone, Copy)]
+pub struct RawScan<'a> {
+    document: &'a RawDocument,
+    position: usize,
+}
+
+/// One element: where it is, and nothing read yet.
+#[derive(Debug, Clone, Copy)]
+pub struct RawField<'a> {
+    document: &'a RawDocument,
+    kind: u8,
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+impl<'a> RawScan<'a> {
+    /// The elements of a document, from the first.
+    pub fn new(document: &'a RawDocument) -> Self {
+        Self { document, position: 4 }
+    }
+
+    /// The value of the first field of a name.
+    pub fn find(document: &'a RawDocument, key: &str) -> Option<ValueRef<'a>> {
+        Self::new(document).find(|field| field.key == key.as_bytes())?.value()
+    }
+}
+
+impl<'a> Iterator for RawScan<'a> {
+    type Item = RawField<'a>;
+
+    fn next(&mut self) -> Option<RawField<'a>> {
+        let rest = self.document.as_bytes().get(self.position..)?;
+        let (&kind, rest) = rest.split_first()?;
+        if kind == 0 {
+            return None;
+        }
+        let key_length = rest.iter().position(|&byte| byte == 0)?;
+        let (key, rest) = (&rest[..key_length], &rest[key_length + 1..]);
+        let length = value_length(kind, rest)?;
+        let value = rest.get(..length)?;
+        self.position += 1 + key_length + 1 + length;
+        Some(RawField { document: self.document, kind, key, value })
+    }
+}
+
+/// How many bytes the value at the start of `rest` takes.
+fn value_length(kind: u8, rest: &[u8]) -> Option<usize> {
+    let prefixed = |extra: usize| Some(length_prefix(rest)? + extra);
+    match kind {
+        0x01 | 0x09 | 0x11 | 0x12 => Some(8),
+        0x02 | 0x0d | 0x0e => prefixed(4),
+        0x03 | 0x04 | 0x0f => length_prefix(rest),
+        0x05 => prefixed(5),
+        0x06 | 0x0a | 0x7f | 0xff => Some(0),
+        0x07 => Some(12),
+        0x08 => Some(1),
+        0x0b => {
+            let pattern = rest.iter().position(|&byte| byte == 0)?;
+            let options = rest[pattern + 1..].iter().position(|&byte| byte == 0)?;
+            Some(pattern + options + 2)
+        }
+        0x0c => prefixed(16),
+        0x10 => Some(4),
+        0x13 => Some(16),
+        _ => None,
+    }
+}
+
+fn length_prefix(bytes: &[u8]) -> Option<usize> {
+    usize::try_from(i32::from_le_bytes(fixed(bytes)?)).ok()
+}
+
+fn fixed<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
+    bytes.first_chunk::<N>().copied()
+}
+
+impl<'a> RawField<'a> {
+    /// The name, if it is text.
+    pub fn name(self) -> Option<&'a str> {
+        std::str::from_utf8(self.key).ok()
+    }
+
+    /// Reads the value; `None` if it is malformed.
+    pub fn value(self) -> Option<ValueRef<'a>> {
+        let value = self.value;
+        Some(match self.kind {
+            0x01 => ValueRef::Double(f64::from_le_bytes(fixed(value)?)),
+            0x02 => ValueRef::String(text(value)?),
+            0x03 => ValueRef::Document(DocumentRef::Raw(document(value)?)),
+            0x04 => ValueRef::Array(ArrayRef::Raw(document(value)?)),
+            0x05 => binary(value)?,
+            0x06 => ValueRef::Undefined,
+            0x07 => ValueRef::ObjectId(ObjectId::from_bytes(fixed(value)?)),
+            0x08 => match value {
+                [0] => ValueRef::Boolean(false),
+                [1] => ValueRef::Boolean(true),
+                _ => return None,
+            },
+            0x09 => ValueRef::DateTime(DateTime::from_millis(i64::from_le_bytes(fixed(value)?))),
+            0x0a => ValueRef::Null,
+            0x0b => {
+                let (pattern, options) =
+                    value.strip_suffix(&[0])?.split_at(value.iter().position(|&byte| byte == 0)?);
+                ValueRef::RegularExpression {
+                    pattern: std::str::from_utf8(pattern).ok()?,
+                    options: std::str::from_utf8(options.get(1..)?).ok()?,
+                }
+            }
+            // The library keeps this type to itself, so the library reads it.
+            0x0c => match self.document.get(self.name()?).ok()?? {
+                bson::RawBsonRef::DbPointer(pointer) => {
+                    ValueRef::DbPointer(DbPointerRef::Raw(pointer))
+                }
+                _ => return None,
+            },
+            0x0d => ValueRef::JavaScriptCode(text(value)?),
+            0x0e => ValueRef::Symbol(text(value)?),
+            0x0f => {
+                let code = value.get(4..)?;
+                let code_end = 4 + length_prefix(code)?;
+                ValueRef::JavaScriptCodeWithScope {
+                    code: text(code.get(..code_end)?)?,
+                    scope: DocumentRef::Raw(document(code.get(code_end..)?)?),
+                }
+            }
+            0x10 => ValueRef::Int32(i32::from_le_bytes(fixed(value)?)),
+            0x11 => ValueRef::Timestamp(Timestamp {
+                increment: u32::from_le_bytes(fixed(value)?),
+                time: u32::from_le_bytes(fixed(value.get(4..)?)?),
+            }),
+            0x12 => ValueRef::Int64(i64::from_le_bytes(fixed(value)?)),
+            0x13 => ValueRef::Decimal128(Decimal128::from_bytes(fixed(value)?)),
+            0x7f => ValueRef::MaxKey,
+            0xff => ValueRef::MinKey,
+            _ => return None,
+        })
+    }
+}
+
+/// A string: its length, its bytes, and a zero that the length counts.
+fn text(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value.get(4..)?.strip_suffix(&[0])?).ok()
+}
+
+fn document(value: &[u8]) -> Option<&RawDocument> {
+    RawDocument::from_bytes(value).ok()
+}
+
+fn binary(value: &[u8]) -> Option<ValueRef<'_>> {
+    let (&subtype, bytes) = value.get(4..)?.split_first()?;
+    let subtype = BinarySubtype::from(subtype);
+    let bytes = match subtype {
+        // The old subtype repeats its length within.
+        BinarySubtype::BinaryOld => {
+            let inner = bytes.get(4..)?;
+            (length_prefix(bytes)? == inner.len()).then_some(inner)?
+        }
+        _ => bytes,
+    };
+    Some(ValueRef::Binary { subtype, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::value::compare_documents;
+    use bson::{Bson, Document, RawDocumentBuf, doc};
+    use proptest::prelude::*;
+
+    fn every_type() -> Document {
+        let mut document = doc! {
+            "double": 1.5, "string": "héllo", "document": { "x": [1, { "y": 2 }] }, "array": [],
+            "binary": bson::Binary { subtype: BinarySubtype::Uuid, bytes: vec![1; 16] },
+            "old": bson::Binary { subtype: BinarySubtype::BinaryOld, bytes: vec![1, 2] },
+            "undefined": Bson::Undefined, "id": ObjectId::from_bytes([3; 12]), "true": true,
+            "date": DateTime::from_millis(-5), "null": Bson::Null,
+            "regex": bson::Regex { pattern: "a.b".try_into().unwrap(), options: "im".try_into().unwrap() },
+            "code": Bson::JavaScriptCode("f()".into()), "symbol": Bson::Symbol("s".into()),
+            "scope": bson::JavaScriptCodeWithScope { code: "f".into(), scope: doc! { "v": 1 } },
+            "int": 7, "timestamp": Timestamp { time: 9, increment: 2 }, "long": 8_i64,
+            "decimal": "1.25".parse::<Decimal128>().unwrap(), "min": Bson::MinKey,
+            "max": Bson::MaxKey, "empty regex": bson::Regex { pattern: "".try_into().unwrap(), options: "".try_into().unwrap() },
+        };
+        document.insert("", "empty name");
+        document
+    }
+
+    #[test]
+    fn every_type_reads_as_it_was_written() {
+        let parsed = every_type();
+        let raw = RawDocumentBuf::try_from(&parsed).unwrap();
+        let read = DocumentRef::from(&raw).to_document();
+        assert_eq!(read.to_vec().unwrap(), parsed.to_vec().unwrap());
+        for (name, value) in &parsed {
+            let found = RawScan::find(&raw, name).unwrap().to_bson();
+            assert_eq!(found, *value, "{name}");
+        }
+        assert!(RawScan::find(&raw, "absent").is_none());
+    }
+
+    #[test]
+    fn a_database_pointer_is_read_by_the_library() {
+        let mut bytes = vec![0, 0, 0, 0, 0x0c, b'p', 0, 4, 0, 0, 0, b'd', b'.', b'c', 0];
+        bytes.extend([5; 12]);
+        bytes.push(0);
+        bytes[0] = bytes.len() as u8;
+        let raw = RawDocumentBuf::from_bytes(bytes).unwrap();
+        assert!(matches!(RawScan::find(&raw, "p"), Some(ValueRef::DbPointer(_))));
+        assert!(compare_documents(&raw, &raw).is_eq());
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_bytes_end_the_document_instead_of_panicking(
+            place in 4usize..400, byte in any::<u8>(),
+        ) {
+            let mut bytes = every_type().to_vec().unwrap();
+            let place = place % (bytes.len() - 5) + 4;
+            bytes[place] = byte;
+            if let Ok(raw) = RawDocument::from_bytes(&bytes) {
+                let view = DocumentRef::from(raw);
+                let count = view.iter().count();
+                prop_assert!(count <= bytes.len() / 2);
+                let _ = view.to_document();
+                let _ = view.get("scope");
+            }
+        }
+    }
+}
