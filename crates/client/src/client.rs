@@ -17,9 +17,11 @@ use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use crate::authentication::Authenticator;
+use crate::command_event::CommandEvent;
 use crate::discovery::{ClientEvent, Discovery, EventListener, Settings};
 use crate::error::{ClientError, Error};
 use crate::handshake::Handshake;
+use crate::logging;
 use crate::metadata::{Environment, client_metadata};
 use crate::net::{Connector, ConnectorOptions};
 use crate::operation::{Operation, Retry, Target};
@@ -240,11 +242,15 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
 impl Inner {
     /// Whether anybody would hear of a command.
     pub(crate) fn has_listener(&self) -> bool {
-        self.options.listener.is_some() || self.events.receiver_count() > 0
+        self.options.listener.is_some()
+            || self.events.receiver_count() > 0
+            || logging::wants_commands()
     }
 
-    /// Tells whoever listens. Holds no lock.
-    pub(crate) fn tell_listeners(&self, event: ClientEvent) {
+    /// Tells whoever listens about a command. Holds no lock.
+    pub(crate) fn tell_listeners(&self, event: CommandEvent) {
+        logging::command(&event);
+        let event = ClientEvent::Command(event);
         if let Some(listener) = &self.options.listener {
             listener(event.clone());
         }

@@ -31,6 +31,7 @@ use crate::command_event::CommandEvent;
 use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
+use crate::logging;
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
 use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
@@ -302,7 +303,10 @@ impl Discovery {
                     self.published.store(description);
                     self.revision.send_modify(|revision| *revision += 1);
                 }
-                Output::Event(event) => (self.listener)(ClientEvent::Discovery(event)),
+                Output::Event(event) => {
+                    logging::discovery(state.topology.id(), &event);
+                    (self.listener)(ClientEvent::Discovery(event));
+                }
                 Output::Monitor { server, command } => self.command(state, server, command),
                 Output::Pool { server, command } => self.command_pool(&server, command),
             }
@@ -358,8 +362,10 @@ impl Discovery {
         match command {
             PoolCommand::Open => {
                 let listener = Arc::clone(&self.listener);
-                let listener: PoolEventListener =
-                    Arc::new(move |event| listener(ClientEvent::Pool(event)));
+                let listener: PoolEventListener = Arc::new(move |event| {
+                    logging::pool(&event);
+                    listener(ClientEvent::Pool(event));
+                });
                 let pool = Pool::within(
                     &self.runtime,
                     server.clone(),

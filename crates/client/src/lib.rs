@@ -24,6 +24,7 @@ pub mod discovery;
 mod error;
 pub mod establish;
 pub mod handshake;
+mod logging;
 pub mod metadata;
 mod monitor;
 pub mod net;

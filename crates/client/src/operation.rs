@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::client::Inner;
 use crate::command_event::{CommandEvent, CommandEventKind, is_sensitive, told_command};
 use crate::connection::{ConnectionError, Request};
-use crate::discovery::{ClientEvent, ServerHandle};
+use crate::discovery::ServerHandle;
 use crate::error::{Error, ErrorKind, SYSTEM_OVERLOADED_ERROR};
 use crate::establish::ServerEstablisher;
 use crate::pool::{CheckOutError, PooledConnection};
@@ -477,7 +477,7 @@ impl Told {
             kind: CommandEventKind::Started { command },
         };
         let sensitive = is_sensitive(&event.command_name, body);
-        client.tell_listeners(ClientEvent::Command(event.clone()));
+        client.tell_listeners(event.clone());
         Some(Self { event, sensitive, begun: Instant::now() })
     }
 
@@ -495,7 +495,7 @@ impl Told {
                 CommandEventKind::Succeeded { duration, reply }
             }
         };
-        client.tell_listeners(ClientEvent::Command(self.event));
+        client.tell_listeners(self.event);
     }
 }
 

@@ -1,9 +1,8 @@
 //! The tree that an expression is parsed into.
 
 use bson::Bson;
-use fancy_regex::Regex;
 
-use super::operators::{Named, Positional, RegexKind, SortBy};
+use super::operators::{Compiled, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 
 /// One step of a computation.
@@ -63,7 +62,7 @@ pub(super) struct Convert {
 /// A pattern: compiled when it is constant.
 #[derive(Clone, Debug)]
 pub(super) enum Pattern {
-    Compiled(Option<Regex>),
+    Compiled(Option<Compiled>),
     Computed { regex: Box<Node>, options: Option<Box<Node>> },
 }
 

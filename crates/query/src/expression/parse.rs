@@ -330,24 +330,45 @@ pub(super) fn as_list(argument: &Bson) -> &[Bson] {
 /// Computes a node whose parts are all constant. What fails stays as it is, so that the error only
 /// arises when and if the expression is reached.
 fn fold(node: Node) -> Node {
-    let constant = |nodes: &[Node]| nodes.iter().all(|node| matches!(node, Node::Constant(_)));
     let foldable = match &node {
-        Node::Array(nodes) | Node::Positional(_, nodes) => constant(nodes),
-        Node::And(nodes) | Node::Or(nodes) | Node::IfNull(nodes) => constant(nodes),
-        Node::Cond(parts) => constant(parts.as_slice()),
-        Node::Object(fields) => fields.iter().all(|(_, node)| matches!(node, Node::Constant(_))),
-        Node::Named(_, nodes) => {
-            nodes.iter().flatten().all(|node| matches!(node, Node::Constant(_)))
-        }
+        Node::Array(nodes)
+        | Node::Positional(_, nodes)
+        | Node::And(nodes)
+        | Node::Or(nodes)
+        | Node::IfNull(nodes) => nodes.iter().all(is_constant),
+        Node::Cond(parts) => parts.iter().all(is_constant),
+        Node::Object(fields) => fields.iter().all(|(_, node)| is_constant(node)),
+        Node::Named(_, nodes) => nodes.iter().flatten().all(is_constant),
         _ => false,
     };
-    if !foldable {
-        return node;
-    }
+    let node = match node {
+        node if !foldable => return node,
+        // Moved rather than computed: a large constant is not copied once for each level around it.
+        Node::Array(nodes) => {
+            return Node::Constant(Bson::Array(nodes.into_iter().filter_map(constant).collect()));
+        }
+        Node::Object(fields) => {
+            let fields = fields.into_iter();
+            let document = fields.filter_map(|(name, node)| Some((name, constant(node)?)));
+            return Node::Constant(Bson::Document(document.collect()));
+        }
+        node => node,
+    };
     let (nothing, variables) = (Document::new(), Variables::default());
     let folded = node.evaluate(Frame::new(&nothing, &variables)).map(|value| value.into_bson());
     match folded {
         Ok(Some(value)) => Node::Constant(value),
         _ => node,
+    }
+}
+
+fn is_constant(node: &Node) -> bool {
+    matches!(node, Node::Constant(_))
+}
+
+fn constant(node: Node) -> Option<Bson> {
+    match node {
+        Node::Constant(value) => Some(value),
+        _ => None,
     }
 }

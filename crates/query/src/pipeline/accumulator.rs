@@ -8,13 +8,15 @@ use bson::{Bson, Document};
 use super::memory::Memory;
 use super::sort::parse_pattern;
 use crate::error::QueryError;
-use crate::expression::operators::accumulate::{Deviation, Sum, count};
+use crate::expression::operators::accumulate::{
+    Deviation, Sum, check_method, count, percentiles, shares,
+};
 use crate::expression::{
     Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, fail,
 };
 use crate::sort::{SortKey, SortPattern};
 use crate::value::types::type_name_of;
-use crate::value::{GroupKey, compare};
+use crate::value::{GroupKey, Number, compare};
 
 /// One accumulated field of the output.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub(super) struct Accumulator {
     input: Expression,
     /// How many values are kept, for the kinds that keep several.
     n: Option<Expression>,
+    /// Which shares `$percentile` asks for; one half for `$median`.
+    shares: Vec<f64>,
     /// By what documents are ordered, for `$top` and its kin.
     sort: Option<SortPattern>,
 }
@@ -51,6 +55,8 @@ enum Kind {
     TopN,
     Bottom,
     BottomN,
+    Median,
+    Percentile,
 }
 
 impl Kind {
@@ -76,6 +82,8 @@ impl Kind {
             "$topN" => Self::TopN,
             "$bottom" => Self::Bottom,
             "$bottomN" => Self::BottomN,
+            "$median" => Self::Median,
+            "$percentile" => Self::Percentile,
             _ => return None,
         })
     }
@@ -123,10 +131,13 @@ impl Accumulator {
             return match argument {
                 Bson::Document(empty) if empty.is_empty() => {
                     let input = Expression::parse(&Bson::Int32(1), context)?;
-                    Ok(Self { field, kind, input, n: None, sort: None })
+                    Ok(Self { field, kind, input, n: None, shares: Vec::new(), sort: None })
                 }
                 _ => Err(fail(9, "$count takes no arguments, i.e. $count:{}")),
             };
+        }
+        if matches!(kind, Kind::Median | Kind::Percentile) {
+            return Self::quantile(field, name, kind, argument, context);
         }
         if kind.keeps_several() || kind.sorts() {
             return Self::several(field, name, kind, argument, context);
@@ -141,7 +152,40 @@ impl Accumulator {
             single => single,
         };
         let input = Expression::parse(argument, context)?;
-        Ok(Self { field, kind, input, n: None, sort: None })
+        Ok(Self { field, kind, input, n: None, shares: Vec::new(), sort: None })
+    }
+
+    fn quantile(
+        field: String,
+        name: &str,
+        kind: Kind,
+        argument: &Bson,
+        context: &ParseContext,
+    ) -> Result<Self, QueryError> {
+        let Bson::Document(options) = argument else {
+            return Err(fail(
+                7429703,
+                format!("specification must be an object; found {name}: {argument}"),
+            ));
+        };
+        let required = |key: &str| {
+            options.get(key).ok_or_else(|| {
+                fail(40414, format!("BSON field '{name}.{key}' is missing but a required field"))
+            })
+        };
+        check_method(name, required("method")?)?;
+        let shares = match kind {
+            Kind::Median => vec![0.5],
+            _ => {
+                let p = Expression::parse(required("p")?, context)?;
+                let constant = p.constant().ok_or_else(|| {
+                    fail(7750300, "The $percentile 'p' field must be an array of constant values")
+                })?;
+                shares(constant)?
+            }
+        };
+        let input = Expression::parse(required("input")?, context)?;
+        Ok(Self { field, kind, input, n: None, shares, sort: None })
     }
 
     /// Reads the accumulators whose argument is an object with `n`, `input`, `sortBy` or `output`.
@@ -202,7 +246,7 @@ impl Accumulator {
                 ));
             }
         };
-        Ok(Self { field, kind, input, n, sort })
+        Ok(Self { field, kind, input, n, shares: Vec::new(), sort })
     }
 
     /// Counts what the accumulator reads.
@@ -227,6 +271,7 @@ impl Accumulator {
             Kind::Min | Kind::Max | Kind::First | Kind::Last => State::One(None),
             Kind::AddToSet => State::Set(HashSet::new(), Vec::new()),
             Kind::Count => State::Count(0),
+            Kind::Median | Kind::Percentile => State::Numbers(Vec::new()),
             Kind::MergeObjects => State::Merged(Document::new()),
             Kind::Push | Kind::FirstN | Kind::LastN | Kind::MinN | Kind::MaxN => {
                 State::Many(Vec::new(), n)
@@ -253,6 +298,12 @@ impl Accumulator {
                 value.get().into_iter().for_each(|value| deviation.add(value));
             }
             State::Count(counted) => *counted += 1,
+            State::Numbers(numbers) => {
+                if let Some(number) = value.get().and_then(Number::from_value) {
+                    memory.hold(size_of::<f64>())?;
+                    numbers.push(number.to_f64());
+                }
+            }
             State::One(kept) => self.add_one(kept, value, memory)?,
             State::Set(seen, values) => {
                 if let Some(value) = value.into_bson() {
@@ -380,6 +431,10 @@ impl Accumulator {
             (State::Count(counted), _) => {
                 i32::try_from(counted).map_or(Bson::Int64(counted), Bson::Int32)
             }
+            (State::Numbers(numbers), Kind::Median) => {
+                percentiles(numbers, &self.shares).pop().unwrap_or(Bson::Null)
+            }
+            (State::Numbers(numbers), _) => Bson::Array(percentiles(numbers, &self.shares)),
             (State::One(kept), _) => kept.unwrap_or(Bson::Null),
             (State::Many(values, n), Kind::LastN) => {
                 let surplus = values.len().saturating_sub(n);
@@ -420,6 +475,7 @@ pub(super) enum State {
     Deviation(Deviation),
     Count(i64),
     One(Option<Bson>),
+    Numbers(Vec<f64>),
     Set(HashSet<GroupKey>, Vec<Bson>),
     Merged(Document),
     /// The values, and how many may be kept.

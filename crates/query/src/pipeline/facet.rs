@@ -8,6 +8,7 @@ use bson::{Bson, Document};
 use super::memory::Memory;
 use super::stage::{Stage, deferred, failed};
 use super::{Documents, Pipeline, Run};
+use crate::error::QueryError;
 
 /// A `$unionWith` stage.
 #[derive(Clone, Debug)]
@@ -17,21 +18,51 @@ pub(super) struct UnionWith {
     pub(super) pipeline: Pipeline,
 }
 
+impl UnionWith {
+    /// What can be left out when the other collection is read.
+    fn filter(&self) -> Option<Document> {
+        self.pipeline.constant_filter()
+    }
+}
+
 pub(super) fn run_union(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
-    let run = run.clone();
-    // The other collection is opened only when the first is exhausted.
-    let others = std::iter::once_with(move || {
-        let Stage::UnionWith(union) = &*stage else { return nothing() };
+    Box::new(Union { own: Some(input), others: None, stage, run: run.clone() })
+}
+
+/// First the own documents, then those of the other collection, which is opened only when the first
+/// are exhausted.
+struct Union {
+    own: Option<Documents>,
+    others: Option<Documents>,
+    stage: Arc<Stage>,
+    run: Run,
+}
+
+impl Union {
+    fn open(&self) -> Result<Documents, QueryError> {
+        let Stage::UnionWith(union) = &*self.stage else { return Ok(nothing()) };
         let documents = match &union.collection {
-            Some(collection) => run.environment.read(collection, None),
-            None => Ok(nothing()),
+            Some(collection) => self.run.environment.read(collection, union.filter().as_ref())?,
+            None => nothing(),
         };
-        match documents {
-            Ok(documents) => union.pipeline.chain(documents, &run),
-            Err(error) => failed(error),
+        Ok(union.pipeline.chain(documents, &self.run))
+    }
+}
+
+impl Iterator for Union {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(own) = &mut self.own {
+            let next = own.next();
+            if next.is_some() {
+                return next;
+            }
+            self.own = None;
+            self.others = Some(self.open().unwrap_or_else(failed));
         }
-    });
-    Box::new(input.chain(others.flatten()))
+        self.others.as_mut()?.next()
+    }
 }
 
 fn nothing() -> Documents {

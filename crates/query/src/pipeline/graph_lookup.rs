@@ -1,14 +1,12 @@
 //! `$graphLookup`: everything that can be reached in another collection, step by step.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use bson::{Bson, Document};
 
+use super::Run;
 use super::memory::Memory;
-use super::stage::Stage;
 use super::unwind::set;
-use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, fail};
@@ -104,7 +102,7 @@ impl GraphLookup {
         needed.path(&self.into.dotted());
     }
 
-    fn apply(&self, mut document: Document, run: &Run) -> Result<Document, QueryError> {
+    pub(super) fn apply(&self, mut document: Document, run: &Run) -> Result<Document, QueryError> {
         let start = self.start_with.evaluate(&document, &run.variables)?.unwrap_or(Bson::Null);
         let mut search = Search {
             memory: Memory::new("$graphLookup", run.memory_limit),
@@ -196,12 +194,4 @@ fn missing() -> QueryError {
         "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField' \
          to be specified.",
     )
-}
-
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
-    let run = run.clone();
-    Box::new(input.map(move |document| match &*stage {
-        Stage::GraphLookup(lookup) => lookup.apply(document?, &run),
-        _ => document,
-    }))
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::stage::Stage;
+use super::stage::{Flow, Stage, Step};
 use super::unwind::set;
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
@@ -31,12 +31,13 @@ pub(super) struct Lookup {
     pub(super) pipeline: Option<Pipeline>,
 }
 
-pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
-    let (run, mut joiner) = (run.clone(), Joiner::Undecided);
-    Box::new(input.map(move |document| match &*stage {
-        Stage::Lookup(lookup) => lookup.apply(document?, &run, &mut joiner),
-        _ => document,
-    }))
+/// The stage as a step; what it remembers of the other collection lives as long as the run.
+pub(super) fn step(stage: Arc<Stage>, run: Run) -> Step {
+    let mut joiner = Joiner::Undecided;
+    Box::new(move |document| match &*stage {
+        Stage::Lookup(lookup) => lookup.apply(document, &run, &mut joiner).map(Flow::Next),
+        _ => Ok(Flow::Next(document)),
+    })
 }
 
 /// How the documents of the other collection are found.

@@ -14,9 +14,11 @@
 
 mod accumulator;
 mod bucket;
+mod chain;
 mod count;
 mod depend;
 mod facet;
+mod fill;
 mod graph_lookup;
 mod group;
 mod lookup;
@@ -79,6 +81,16 @@ pub trait Environment: Send + Sync {
         false
     }
 
+    /// Puts sorted documents aside, for instance on disk, to be read back in the same order. `None`
+    /// if that is not possible or not allowed; a `$sort` then fails at its memory limit.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    fn set_aside(&self, _documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
+        Ok(None)
+    }
+
     /// The documents that a stage about the server itself starts from.
     ///
     /// # Errors
@@ -135,7 +147,7 @@ impl Pipeline {
     }
 
     fn chain(&self, input: Documents, run: &Run) -> Documents {
-        self.stages.iter().fold(input, |documents, stage| Stage::run(stage, documents, run))
+        chain::chain(&self.stages, input, run)
     }
 
     /// Whether the pipeline starts from the documents of its collection.

@@ -5,6 +5,7 @@ use bson::{Bson, Document};
 use super::bucket::{self, BucketAuto};
 use super::depend::of_query;
 use super::facet::UnionWith;
+use super::fill;
 use super::graph_lookup::GraphLookup;
 use super::group::Group;
 use super::lookup::Lookup;
@@ -168,6 +169,10 @@ impl Reader<'_> {
                 stage: "$replaceWith",
             },
             "$setWindowFields" => Stage::Window(WindowStage::parse(spec, context)?),
+            "$fill" => {
+                read.extend(fill::parse(spec, context)?);
+                return Ok(());
+            }
             "$sample" => Stage::Sample(sample_size(spec)?),
             "$unionWith" => Stage::UnionWith(self.union_with(spec)?),
             "$redact" => Stage::Redact(Expression::parse(spec, &context.clone().for_redact())?),

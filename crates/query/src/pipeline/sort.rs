@@ -1,13 +1,14 @@
-//! `$sort`, which keeps only as many documents as a `$limit` behind it can use.
+//! `$sort`, which keeps only as many documents as a `$limit` behind it can use, and puts aside what
+//! does not fit into memory.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::stage::{Stage, deferred};
+use super::stage::{Stage, deferred_stream};
 use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::{approximate_size, fail};
@@ -48,6 +49,14 @@ struct Entry {
 }
 
 impl Entry {
+    fn new(stage: &Arc<Stage>, document: Document, position: u64) -> Result<Self, QueryError> {
+        let key = match &**stage {
+            Stage::Sort(sort) => sort.pattern.key(&document)?,
+            _ => SortPattern::parse(&Document::new())?.key(&document)?,
+        };
+        Ok(Self { stage: Arc::clone(stage), key, position, document })
+    }
+
     fn order(&self, other: &Self) -> Ordering {
         let Stage::Sort(sort) = &*self.stage else { return Ordering::Equal };
         sort.pattern.compare(&self.key, &other.key).then(self.position.cmp(&other.position))
@@ -80,32 +89,124 @@ impl Ord for Entry {
 
 pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
-    deferred(move || {
-        let Stage::Sort(sort) = &*stage else { return Ok(Vec::new()) };
-        let limit =
-            sort.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let mut memory = Memory::new("$sort", run.memory_limit);
-        // The last in order is on top of the heap, where the limit takes it from.
-        let mut kept = BinaryHeap::new();
-        for (position, document) in input.enumerate() {
-            let document = document?;
-            let entry = Entry {
-                stage: Arc::clone(&stage),
-                key: sort.pattern.key(&document)?,
-                position: position as u64,
-                document,
-            };
-            if kept.len() >= limit && kept.peek().is_none_or(|last| *last <= entry) {
-                continue;
-            }
-            memory.hold(entry.size())?;
-            kept.push(entry);
-            if kept.len() > limit
-                && let Some(last) = kept.pop()
-            {
-                memory.release(last.size());
-            }
+    deferred_stream(move || sort(stage, input, &run))
+}
+
+/// Sorts what fits into memory. What does not is put aside in sorted runs, if the environment lets
+/// us, and merged at the end.
+fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, QueryError> {
+    let Stage::Sort(sort) = &*stage else { return Ok(input) };
+    let limit = sort.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut sorter = Box::new(Sorter {
+        stage: Arc::clone(&stage),
+        run: run.clone(),
+        limit,
+        memory: Memory::new("$sort", run.memory_limit),
+        kept: BinaryHeap::new(),
+        position: 0,
+        runs: Vec::new(),
+    });
+    for document in input {
+        sorter.take(document?)?;
+    }
+    Ok(sorter.finish())
+}
+
+/// What a sort has seen so far.
+struct Sorter {
+    stage: Arc<Stage>,
+    run: Run,
+    limit: usize,
+    memory: Memory,
+    /// The last in order is on top of the heap, where the limit takes it from.
+    kept: BinaryHeap<Entry>,
+    position: u64,
+    runs: Vec<Documents>,
+}
+
+impl Sorter {
+    fn take(&mut self, document: Document) -> Result<(), QueryError> {
+        let entry = Entry::new(&self.stage, document, self.position)?;
+        self.position += 1;
+        let full = self.kept.len() >= self.limit;
+        if full && self.kept.peek().is_none_or(|last| *last <= entry) {
+            return Ok(());
         }
-        Ok(kept.into_sorted_vec().into_iter().map(|entry| entry.document).collect())
-    })
+        if let Err(outgrown) = self.memory.hold(entry.size()) {
+            self.put_aside(outgrown)?;
+            self.memory.hold(entry.size())?;
+        }
+        self.kept.push(entry);
+        if self.kept.len() > self.limit
+            && let Some(last) = self.kept.pop()
+        {
+            self.memory.release(last.size());
+        }
+        Ok(())
+    }
+
+    fn put_aside(&mut self, outgrown: QueryError) -> Result<(), QueryError> {
+        if self.runs.len() >= MAX_RUNS {
+            return Err(outgrown);
+        }
+        let sorted = documents_of(std::mem::take(&mut self.kept));
+        self.runs.push(self.run.environment.set_aside(sorted)?.ok_or(outgrown)?);
+        self.memory = Memory::new("$sort", self.run.memory_limit);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Documents {
+        let last = Box::new(documents_of(self.kept).into_iter().map(Ok));
+        if self.runs.is_empty() {
+            return last;
+        }
+        self.runs.push(last);
+        let (stage, runs) = (self.stage, self.runs);
+        Box::new(Merged { stage, runs, heads: BinaryHeap::new(), started: false })
+    }
+}
+
+/// How many sorted runs one sort may put aside.
+const MAX_RUNS: usize = 1000;
+
+fn documents_of(kept: BinaryHeap<Entry>) -> Vec<Document> {
+    kept.into_sorted_vec().into_iter().map(|entry| entry.document).collect()
+}
+
+/// Sorted runs as one sorted stream. Equal documents come in the order of the runs, which is the
+/// order they came in.
+struct Merged {
+    stage: Arc<Stage>,
+    runs: Vec<Documents>,
+    /// The first document of each run; its position is the number of the run.
+    heads: BinaryHeap<Reverse<Entry>>,
+    started: bool,
+}
+
+impl Merged {
+    fn advance(&mut self, run: usize) -> Result<(), QueryError> {
+        if let Some(document) = self.runs.get_mut(run).and_then(Iterator::next) {
+            let entry = Entry::new(&self.stage, document?, run as u64)?;
+            self.heads.push(Reverse(entry));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Option<Document>, QueryError> {
+        if !self.started {
+            self.started = true;
+            (0..self.runs.len()).try_for_each(|run| self.advance(run))?;
+        }
+        let Some(Reverse(first)) = self.heads.pop() else { return Ok(None) };
+        self.advance(first.position as usize)?;
+        Ok(Some(first.document))
+    }
+}
+
+impl Iterator for Merged {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step().transpose()
+    }
 }

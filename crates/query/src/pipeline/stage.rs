@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::bucket::BucketAuto;
 use super::facet::{self, UnionWith};
-use super::graph_lookup::{self, GraphLookup};
+use super::graph_lookup::GraphLookup;
 use super::group::{self, Group};
 use super::lookup::{self, Lookup};
 use super::output::Output;
@@ -64,26 +64,73 @@ impl Stage {
         matches!(self, Self::Documents(_) | Self::System(_))
     }
 
+    /// Whether the stage must see every document before it gives one.
+    pub(super) fn is_blocking(&self) -> bool {
+        matches!(
+            self,
+            Self::Sort(_)
+                | Self::Group(_)
+                | Self::BucketAuto(_)
+                | Self::Window(_)
+                | Self::Sample(_)
+                | Self::Facet(_)
+                | Self::Count(_)
+        )
+    }
+
+    /// What the stage does to one document, if it turns each into at most one.
+    pub(super) fn step(stage: &Arc<Self>, run: &Run) -> Option<Result<Step, QueryError>> {
+        let (shared, run) = (Arc::clone(stage), run.clone());
+        Some(Ok(match &**stage {
+            Self::Match { query, matcher, computes, .. } => {
+                let matcher = match computes {
+                    false => matcher.clone(),
+                    true => {
+                        let compiler = Compiler::new((*run.variables).clone());
+                        match Matcher::parse_with(query, &compiler) {
+                            Ok(matcher) => matcher,
+                            Err(error) => return Some(Err(error)),
+                        }
+                    }
+                };
+                Box::new(move |document| {
+                    let found = matcher.matches(&document)?;
+                    Ok(if found { Flow::Next(document) } else { Flow::Dropped })
+                })
+            }
+            Self::Limit(limit) => {
+                let mut left = *limit;
+                Box::new(move |document| {
+                    left = left.saturating_sub(1);
+                    Ok(if left == 0 { Flow::Last(document) } else { Flow::Next(document) })
+                })
+            }
+            Self::Skip(skip) => {
+                let mut left = *skip;
+                Box::new(move |document| {
+                    if left == 0 {
+                        return Ok(Flow::Next(document));
+                    }
+                    left -= 1;
+                    Ok(Flow::Dropped)
+                })
+            }
+            Self::Lookup(_) => lookup::step(shared, run),
+            Self::Project(_)
+            | Self::AddFields(_)
+            | Self::ReplaceRoot { .. }
+            | Self::Redact(_)
+            | Self::GraphLookup(_) => Box::new(move |document| {
+                Ok(shared.apply(document, &run)?.map_or(Flow::Dropped, Flow::Next))
+            }),
+            _ => return None,
+        }))
+    }
+
     /// Puts the stage behind the documents that it works on.
     pub(super) fn run(stage: &Arc<Self>, input: Documents, run: &Run) -> Documents {
         let shared = Arc::clone(stage);
         match &**stage {
-            Self::Match { query, computes: true, .. } => {
-                let compiler = Compiler::new((*run.variables).clone());
-                match Matcher::parse_with(query, &compiler) {
-                    Ok(matcher) => filtered(matcher, input),
-                    Err(error) => failed(error),
-                }
-            }
-            Self::Match { matcher, .. } => filtered(matcher.clone(), input),
-            Self::Project(_) | Self::AddFields(_) | Self::ReplaceRoot { .. } | Self::Redact(_) => {
-                let run = run.clone();
-                Box::new(input.filter_map(move |document| {
-                    document.and_then(|document| shared.apply(document, &run)).transpose()
-                }))
-            }
-            Self::Limit(limit) => limited(input, *limit),
-            Self::Skip(skip) => Box::new(Skipped { input, left: *skip }),
             Self::Count(field) => count::run(field.clone(), input),
             Self::Unwind(unwind) => unwind::run(unwind.clone(), input),
             Self::Sort(_) => sort::run(shared, input, run),
@@ -91,8 +138,6 @@ impl Stage {
             Self::BucketAuto(_) => bucket::run(shared, input, run),
             Self::Window(_) => window::run(shared, input, run),
             Self::Sample(size) => sample::run(*size, input, run),
-            Self::Lookup(_) => lookup::run(shared, input, run),
-            Self::GraphLookup(_) => graph_lookup::run(shared, input, run),
             Self::UnionWith(_) => facet::run_union(shared, input, run),
             Self::Facet(_) => facet::run_facet(shared, input, run),
             Self::Documents(expression) => literal_documents(expression, run),
@@ -100,8 +145,8 @@ impl Stage {
                 Ok(documents) => Box::new(documents.into_iter().map(Ok)),
                 Err(error) => failed(error),
             },
-            // The caller writes what comes out.
-            Self::Output(_) => input,
+            // The caller writes what comes out; everything else is a step.
+            _ => input,
         }
     }
 
@@ -115,6 +160,7 @@ impl Stage {
                 replaced(&document, root, stage).map(Some)
             }
             Self::Redact(expression) => redact::apply(expression, &document, &run.variables),
+            Self::GraphLookup(lookup) => lookup.apply(document, run).map(Some),
             _ => Ok(Some(document)),
         }
     }
@@ -139,6 +185,19 @@ impl Stage {
     }
 }
 
+/// What a stage does to one document.
+pub(super) type Step = Box<dyn FnMut(Document) -> Result<Flow, QueryError> + Send>;
+
+/// What becomes of a document.
+pub(super) enum Flow {
+    /// It goes on.
+    Next(Document),
+    /// It goes on, and nothing comes after it.
+    Last(Document),
+    /// It does not go on.
+    Dropped,
+}
+
 /// A stream of nothing but an error.
 pub(super) fn failed(error: QueryError) -> Documents {
     Box::new(std::iter::once(Err(error)))
@@ -148,22 +207,36 @@ pub(super) fn failed(error: QueryError) -> Documents {
 pub(super) fn deferred(
     make: impl FnOnce() -> Result<Vec<Document>, QueryError> + Send + 'static,
 ) -> Documents {
-    let made = std::iter::once_with(make).flat_map(|made| -> Documents {
-        match made {
-            Ok(documents) => Box::new(documents.into_iter().map(Ok)),
-            Err(error) => failed(error),
-        }
-    });
-    Box::new(made)
+    deferred_stream(move || Ok(Box::new(make()?.into_iter().map(Ok))))
 }
 
-fn filtered(matcher: Matcher, input: Documents) -> Documents {
-    Box::new(input.filter_map(move |document| match document {
-        Ok(document) => {
-            matcher.matches(&document).map(|found| found.then_some(document)).transpose()
+/// A stream that is made when its first document is asked for.
+pub(super) fn deferred_stream(
+    make: impl FnOnce() -> Result<Documents, QueryError> + Send + 'static,
+) -> Documents {
+    Box::new(Deferred { make: Some(Box::new(make)), made: None })
+}
+
+/// What makes a stream when it is first needed.
+type Make = Box<dyn FnOnce() -> Result<Documents, QueryError> + Send>;
+
+struct Deferred {
+    make: Option<Make>,
+    made: Option<Documents>,
+}
+
+impl Iterator for Deferred {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(make) = self.make.take() {
+            match make() {
+                Ok(documents) => self.made = Some(documents),
+                Err(error) => return Some(Err(error)),
+            }
         }
-        Err(error) => Some(Err(error)),
-    }))
+        self.made.as_mut()?.next()
+    }
 }
 
 fn replaced(document: &Document, root: Operand<'_>, stage: &str) -> Result<Document, QueryError> {
@@ -185,40 +258,6 @@ fn replaced(document: &Document, root: Operand<'_>, stage: &str) -> Result<Docum
                 ),
             ))
         }
-    }
-}
-
-fn limited(input: Documents, limit: u64) -> Documents {
-    let mut left = limit;
-    let mut input = input;
-    // Asks for nothing more once the limit is reached, so that whatever is behind can stop too.
-    Box::new(std::iter::from_fn(move || {
-        if left == 0 {
-            return None;
-        }
-        left -= 1;
-        input.next()
-    }))
-}
-
-/// Leaves out the first documents, but no error among them.
-struct Skipped {
-    input: Documents,
-    left: u64,
-}
-
-impl Iterator for Skipped {
-    type Item = Result<Document, QueryError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while self.left > 0 {
-            self.left -= 1;
-            match self.input.next() {
-                Some(Ok(_)) => {}
-                other => return other,
-            }
-        }
-        self.input.next()
     }
 }
 

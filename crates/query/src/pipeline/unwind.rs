@@ -191,35 +191,56 @@ struct Unwound {
     current: Option<(Document, std::iter::Enumerate<std::vec::IntoIter<Bson>>)>,
 }
 
+impl Unwound {
+    /// The next element of the current array.
+    fn element(&mut self) -> Option<Document> {
+        let (document, elements) = self.current.as_mut()?;
+        match elements.next() {
+            Some((index, element)) => {
+                Some(self.unwind.with(document, Some(element), Some(index as i64)))
+            }
+            None => {
+                self.current = None;
+                None
+            }
+        }
+    }
+
+    /// Takes a document in; returns it if there is no array to go through.
+    fn take(&mut self, mut document: Document) -> Option<Document> {
+        let components = self.unwind.path.components();
+        match get(&document, components) {
+            Some(Bson::Array(elements)) if !elements.is_empty() => {
+                let elements = elements.clone();
+                // The array itself is not copied with every element.
+                set(&mut document, components, Bson::Null);
+                self.current = Some((document, elements.into_iter().enumerate()));
+                None
+            }
+            found => {
+                let found = found.cloned();
+                self.unwind.alone(document, found.as_ref())
+            }
+        }
+    }
+}
+
 impl Iterator for Unwound {
     type Item = Result<Document, QueryError>;
 
+    /// Small on purpose: `$unwind` stages stand on each other's stack.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some((document, elements)) = &mut self.current {
-                if let Some((index, element)) = elements.next() {
-                    return Some(Ok(self.unwind.with(document, Some(element), Some(index as i64))));
-                }
-                self.current = None;
+            if let Some(document) = self.element() {
+                return Some(Ok(document));
             }
-            let mut document = match self.input.next()? {
-                Ok(document) => document,
-                Err(error) => return Some(Err(error)),
-            };
-            let components = self.unwind.path.components();
-            match get(&document, components) {
-                Some(Bson::Array(elements)) if !elements.is_empty() => {
-                    let elements = elements.clone();
-                    // The array itself is not copied with every element.
-                    set(&mut document, components, Bson::Null);
-                    self.current = Some((document, elements.into_iter().enumerate()));
-                }
-                found => {
-                    let found = found.cloned();
-                    if let Some(document) = self.unwind.alone(document, found.as_ref()) {
+            match self.input.next()? {
+                Ok(document) => {
+                    if let Some(document) = self.take(document) {
                         return Some(Ok(document));
                     }
                 }
+                error => return Some(error),
             }
         }
     }

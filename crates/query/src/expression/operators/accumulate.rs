@@ -40,7 +40,90 @@ pub(super) static NAMED: &[Named] = &[
     picker("$lastN", |args| pick("$lastN", args, Pick::Last)),
     picker("$minN", |args| pick("$minN", args, Pick::Min)),
     picker("$maxN", |args| pick("$maxN", args, Pick::Max)),
+    Named {
+        name: "$median",
+        bare: false,
+        not_an_object: 7436100,
+        unknown_field: 40415,
+        fields: &[required("input", 40414), required("method", 40414)],
+        evaluate: median,
+    },
+    Named {
+        name: "$percentile",
+        bare: false,
+        not_an_object: 7429703,
+        unknown_field: 40415,
+        fields: &[required("input", 40414), required("p", 40414), required("method", 40414)],
+        evaluate: percentile,
+    },
 ];
+
+const PERCENTILE_CODE: i32 = 7750300;
+
+/// The shares that `$percentile` asks for: a list of numbers between 0 and 1.
+pub(crate) fn shares(p: &Bson) -> Result<Vec<f64>, ExpressionError> {
+    let wrong = || {
+        fail(
+            PERCENTILE_CODE,
+            format!(
+                "The $percentile 'p' field must be an array of numbers from [0.0, 1.0], but found: \
+                 {p}"
+            ),
+        )
+    };
+    let Bson::Array(shares) = p else { return Err(wrong()) };
+    if shares.is_empty() {
+        return Err(wrong());
+    }
+    shares
+        .iter()
+        .map(|share| {
+            let share = Number::from_value(share).ok_or_else(wrong)?.to_f64();
+            if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(wrong()) }
+        })
+        .collect()
+}
+
+/// Refuses any `method` but the one there is. Ours is exact, which is a good approximation.
+pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), ExpressionError> {
+    match method {
+        Bson::String(method) if method == "approximate" => Ok(()),
+        _ => Err(fail(2, format!("Currently only 'approximate' can be used as {name} 'method'."))),
+    }
+}
+
+/// For each share, the smallest number that at least that share of the numbers does not exceed;
+/// null if there are no numbers.
+pub(crate) fn percentiles(mut numbers: Vec<f64>, shares: &[f64]) -> Vec<Bson> {
+    numbers.sort_by(f64::total_cmp);
+    let pick = |share: &f64| {
+        let rank = (share * numbers.len() as f64).ceil() as usize;
+        numbers.get(rank.saturating_sub(1)).map_or(Bson::Null, |number| Bson::Double(*number))
+    };
+    shares.iter().map(pick).collect()
+}
+
+/// The numbers in a value or in its elements.
+fn numbers(value: &Bson) -> Vec<f64> {
+    let elements = match value {
+        Bson::Array(elements) => elements.as_slice(),
+        single => std::slice::from_ref(single),
+    };
+    elements.iter().filter_map(Number::from_value).map(Number::to_f64).collect()
+}
+
+fn median(args: &[Option<Operand<'_>>]) -> Evaluated {
+    let [Some(input), Some(method)] = args else { return Ok(None) };
+    check_method("$median", method.or_null())?;
+    Ok(percentiles(numbers(input.or_null()), &[0.5]).pop())
+}
+
+fn percentile(args: &[Option<Operand<'_>>]) -> Evaluated {
+    let [Some(input), Some(p), Some(method)] = args else { return Ok(None) };
+    check_method("$percentile", method.or_null())?;
+    let shares = shares(p.or_null())?;
+    Ok(Some(Bson::Array(percentiles(numbers(input.or_null()), &shares))))
+}
 
 const PICKER_FIELDS: &[Field] = &[required("n", 5787906), required("input", 5787907)];
 

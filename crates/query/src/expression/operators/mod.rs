@@ -29,7 +29,7 @@ use crate::value::Number;
 pub(super) use array::{SortBy, sort_array};
 pub(super) use convert::{Target, convert};
 pub(super) use object::{GET_FIELD, SET_FIELD};
-pub(super) use regex::RegexKind;
+pub(super) use regex::{Compiled, RegexKind};
 
 /// What an operator yields; `None` is missing.
 pub(super) type Evaluated = Result<Option<Bson>, ExpressionError>;

@@ -11,6 +11,7 @@ use super::string::whole;
 use crate::expression::bounds::Budget;
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
+use crate::matcher::RegexMatcher;
 
 /// The largest compiled pattern, in bytes.
 const MAX_COMPILED_SIZE: usize = 4 * 1024 * 1024;
@@ -58,7 +59,7 @@ impl RegexKind {
         self,
         pattern: &Operand<'_>,
         options: Option<&Operand<'_>>,
-    ) -> Result<Option<Regex>, ExpressionError> {
+    ) -> Result<Option<Compiled>, ExpressionError> {
         let name = self.name();
         let (text, own_options) = match pattern.get() {
             None | Some(Bson::Null | Bson::Undefined) => return Ok(None),
@@ -104,7 +105,9 @@ impl RegexKind {
         self.build(text, options).map(Some)
     }
 
-    fn build(self, pattern: &str, options: &str) -> Result<Regex, ExpressionError> {
+    fn build(self, pattern: &str, options: &str) -> Result<Compiled, ExpressionError> {
+        let invalid =
+            |reason: &str| fail(51111, format!("Invalid Regex in {}: {reason}", self.name()));
         let mut flags = String::new();
         for option in options.chars() {
             match option {
@@ -118,20 +121,25 @@ impl RegexKind {
                 }
             }
         }
+        if self == Self::Match {
+            let matcher = RegexMatcher::new(pattern, options);
+            return matcher.map(Compiled::Test).map_err(|error| invalid(error.message()));
+        }
         let source =
             if flags.is_empty() { pattern.to_owned() } else { format!("(?{flags}){pattern}") };
         RegexBuilder::new(&source)
             .backtrack_limit(MAX_BACKTRACKS)
             .delegate_size_limit(MAX_COMPILED_SIZE)
             .build()
-            .map_err(|error| fail(51111, format!("Invalid Regex in {}: {error}", self.name())))
+            .map(Compiled::Search)
+            .map_err(|error| invalid(&error.to_string()))
     }
 
     /// Runs the operator.
     pub(crate) fn search(
         self,
         input: &Operand<'_>,
-        regex: Option<&Regex>,
+        regex: Option<&Compiled>,
     ) -> Result<Bson, ExpressionError> {
         if !input.is_nullish() && input.as_str().is_none() {
             return Err(fail(51104, format!("{} needs 'input' to be of type string", self.name())));
@@ -139,15 +147,24 @@ impl RegexKind {
         let (Some(text), Some(regex)) = (input.as_str(), regex) else {
             return Ok(self.nothing());
         };
-        match self {
-            Self::Match => regex.is_match(text).map(Bson::Boolean).map_err(|_| exhausted()),
-            Self::Find => Ok(captures(regex, text, 0)?.map_or(Bson::Null, |found| {
+        match regex {
+            Compiled::Test(matcher) => Ok(Bson::Boolean(matcher.is_match(text))),
+            Compiled::Search(regex) if self == Self::FindAll => find_all(regex, text),
+            Compiled::Search(regex) => Ok(captures(regex, text, 0)?.map_or(Bson::Null, |found| {
                 let start = found.get(0).map_or(0, |whole| whole.start());
                 describe(&found, text[..start].chars().count())
             })),
-            Self::FindAll => find_all(regex, text),
         }
     }
+}
+
+/// A pattern, ready to be used.
+#[derive(Clone, Debug)]
+pub(crate) enum Compiled {
+    /// Only asked whether it matches, exactly as a query asks.
+    Test(RegexMatcher),
+    /// Asked where, too.
+    Search(Regex),
 }
 
 fn exhausted() -> ExpressionError {

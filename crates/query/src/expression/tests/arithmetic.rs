@@ -179,12 +179,23 @@ fn accumulators_over_arguments_and_arrays() {
         (bson!({ "$stdDevPop": [1, 3] }), bson!(1.0)),
         (bson!({ "$stdDevSamp": [1] }), Bson::Null),
         (bson!({ "$stdDevSamp": [1, 2, 3] }), bson!(1.0)),
+        (bson!({ "$median": { "input": "$list", "method": "approximate" } }), bson!(2.0)),
+        (bson!({ "$median": { "input": ["x"], "method": "approximate" } }), Bson::Null),
+        (
+            bson!({ "$percentile": { "input": [1, 2, 3, 4, "x"], "p": [0, 0.5, 0.9, 1], "method": "approximate" } }),
+            bson!([1.0, 2.0, 4.0, 4.0]),
+        ),
         (bson!({ "$firstN": { "n": 2, "input": "$list" } }), bson!([3, 1])),
         (bson!({ "$lastN": { "n": 2, "input": "$list" } }), bson!([1, 2])),
         (bson!({ "$maxN": { "n": 2, "input": "$list" } }), bson!([3, 2])),
         (bson!({ "$minN": { "n": 9, "input": "$list" } }), bson!([1, 2, 3])),
     ]);
     refuse(vec![
+        (bson!({ "$median": { "input": "$list", "method": "exact" } }), 2),
+        (
+            bson!({ "$percentile": { "input": "$list", "p": [2], "method": "approximate" } }),
+            7750300,
+        ),
         (bson!({ "$firstN": { "n": 0, "input": "$list" } }), 5787908),
         (bson!({ "$firstN": { "n": 1, "input": 5 } }), 5788200),
     ]);

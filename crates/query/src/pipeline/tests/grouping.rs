@@ -1,8 +1,10 @@
 //! Stages that must see everything: grouping, buckets, sorting, sampling; and their bound.
 
+use std::sync::Arc;
+
 use bson::{Bson, Document, bson, doc};
 
-use super::{refuse, run, run_within};
+use super::{Spacious, environment, refuse, run, run_in, run_within};
 
 fn sales() -> Vec<Document> {
     vec![
@@ -89,11 +91,13 @@ fn accumulators_that_keep_several_keep_the_right_ones() {
         "_id": 1,
         "last": { "$lastN": { "n": 3, "input": "$n" } }, "first": { "$firstN": { "n": 3, "input": "$n" } },
         "min": { "$minN": { "n": 3, "input": "$n" } }, "max": { "$maxN": { "n": 3, "input": "$n" } },
+        "median": { "$median": { "input": "$n", "method": "approximate" } },
+        "shares": { "$percentile": { "input": "$n", "p": [0.25, 1], "method": "approximate" } },
     } }]);
     assert_eq!(
         run(stages, input),
         vec![
-            doc! { "_id": 1, "last": [3, 8, 2], "first": [5, 3, 9], "min": [1, 2, 3], "max": [9, 8, 7] }
+            doc! { "_id": 1, "last": [3, 8, 2], "first": [5, 3, 9], "min": [1, 2, 3], "max": [9, 8, 7], "median": 3.0, "shares": [2.0, 9.0] }
         ]
     );
 }
@@ -124,6 +128,22 @@ fn sort_orders_types_arrays_and_missing_fields_and_is_stable() {
         (bson!({ "$sort": { "a": 2 } }), 15975),
         (bson!({ "$sort": { "a": "x" } }), 15974),
     ]);
+}
+
+#[test]
+fn a_sort_that_outgrows_memory_merges_what_it_put_aside() {
+    let input: Vec<_> = (0..500).map(|n| doc! { "_id": n, "k": (n * 7919) % 50 }).collect();
+    for stages in [
+        bson!([{ "$sort": { "k": 1 } }]),
+        bson!([{ "$sort": { "k": -1, "_id": 1 } }]),
+        bson!([{ "$sort": { "k": 1 } }, { "$skip": 100 }, { "$limit": 150 }]),
+    ] {
+        let spacious = Arc::new(Spacious(environment()));
+        let merged = run_in(stages.clone(), input.clone(), spacious, 5_000).unwrap();
+        assert_eq!(merged, run(stages.clone(), input.clone()), "{stages}");
+    }
+    let cramped = run_within(bson!([{ "$sort": { "k": 1 } }]), input, 5_000);
+    assert_eq!(cramped.unwrap_err().code().0, 292);
 }
 
 #[test]

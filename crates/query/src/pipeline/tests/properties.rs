@@ -50,6 +50,14 @@ fn odd_spec() -> impl Strategy<Value = Bson> {
         bson!({ "$cond": ["$b", "$$DESCEND", "$$PRUNE"] }),
         bson!([{ "a": 1 }]),
         bson!({ "a": { "$gt": 3 } }),
+        bson!({ "partitionBy": "$b", "sortBy": { "_id": 1 }, "output": {
+            "a": { "$push": "$a", "window": { "documents": [-1, "current"] } }, "r": { "$rank": {} },
+        } }),
+        bson!({ "sortBy": { "b": 1 }, "output": {
+            "s": { "$sum": "$_id", "window": { "range": [-1, 1] } }, "l": { "$linearFill": "$a" },
+        } }),
+        bson!({ "from": "staff", "startWith": "$a", "connectFromField": "boss", "connectToField": "name", "as": "b" }),
+        bson!({ "_id": "$b", "t": { "$topN": { "n": 2, "sortBy": { "a": 1 }, "output": "$a" } }, "l": { "$lastN": { "n": "$_id", "input": "$a" } } }),
     ])
 }
 
@@ -76,6 +84,8 @@ fn any_stage() -> impl Strategy<Value = Bson> {
         "$sample",
         "$unionWith",
         "$redact",
+        "$setWindowFields",
+        "$graphLookup",
         "$documents",
         "$out",
         "$merge",

@@ -85,6 +85,44 @@ fn ranks_shifts_and_gaps() {
 }
 
 #[test]
+fn fill_by_value_and_by_method() {
+    let gaps = || {
+        [("a", 0, Some(1)), ("a", 1, None), ("b", 1, None), ("a", 2, Some(3)), ("b", 2, Some(9))]
+            .map(|(k, t, v)| doc! { "k": k, "t": t, "v": v, "w": v })
+            .to_vec()
+    };
+    let stages = bson!([
+        { "$fill": { "partitionByFields": ["k"], "sortBy": { "t": 1 }, "output": {
+            "v": { "method": "linear" }, "w": { "method": "locf" }, "x": { "value": "$k" }, "k": { "value": 1 },
+        } } },
+    ]);
+    assert_eq!(
+        run(stages, gaps()),
+        vec![
+            doc! { "k": "a", "t": 0, "v": 1, "w": 1, "x": "a" },
+            doc! { "k": "a", "t": 1, "v": 2.0, "w": 1, "x": "a" },
+            doc! { "k": "a", "t": 2, "v": 3, "w": 3, "x": "a" },
+            doc! { "k": "b", "t": 1, "v": Bson::Null, "w": Bson::Null, "x": "b" },
+            doc! { "k": "b", "t": 2, "v": 9, "w": 9, "x": "b" },
+        ]
+    );
+    assert_eq!(
+        run(
+            bson!([{ "$fill": { "output": { "v": { "value": 0 } } } }]),
+            vec![doc! { "v": Bson::Null }]
+        ),
+        vec![doc! { "v": 0 }]
+    );
+    refuse(vec![
+        (bson!({ "$fill": 1 }), 9),
+        (bson!({ "$fill": { "output": {} } }), 40414),
+        (bson!({ "$fill": { "output": { "a": { "method": "magic" } } } }), 6050202),
+        (bson!({ "$fill": { "output": { "a": { "method": "locf" } } } }), 6050203),
+        (bson!({ "$fill": { "output": { "a": { "value": 1 } }, "z": 1 } }), 40415),
+    ]);
+}
+
+#[test]
 fn what_windows_refuse() {
     let stage = |sort: Bson, output: Bson| bson!({ "$setWindowFields": { "sortBy": sort, "output": { "x": output } } });
     let by = || bson!({ "a": 1 });

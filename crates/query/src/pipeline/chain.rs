@@ -1,0 +1,109 @@
+//! Stages one after the other.
+//!
+//! Stages that turn a document into at most one run in a loop over each document, and stages that
+//! must see everything run to their end one after the other. Neither stands on the stack of the
+//! next, so that the longest pipeline needs hardly more of it than the shortest.
+
+use std::sync::Arc;
+
+use bson::Document;
+
+use super::stage::{Flow, Stage, Step};
+use super::{Documents, Run};
+use crate::error::QueryError;
+
+/// The documents that come out of some stages. Nothing happens before the first is asked for.
+pub(super) fn chain(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Documents {
+    let pending = Some((stages.to_vec(), run.clone()));
+    Box::new(Chain { pending, current: Some(input) })
+}
+
+struct Chain {
+    pending: Option<(Vec<Arc<Stage>>, Run)>,
+    current: Option<Documents>,
+}
+
+impl Iterator for Chain {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some((stages, run)) = self.pending.take() {
+            let built = self.current.take().map(|input| build(&stages, input, &run));
+            match built.transpose() {
+                Ok(documents) => self.current = documents,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        self.current.as_mut()?.next()
+    }
+}
+
+fn build(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Result<Documents, QueryError> {
+    let mut documents = input;
+    let mut steps: Vec<Step> = Vec::new();
+    for stage in stages {
+        if let Some(step) = Stage::step(stage, run) {
+            steps.push(step?);
+            continue;
+        }
+        documents = stepped(documents, std::mem::take(&mut steps));
+        documents = Stage::run(stage, documents, run);
+        if stage.is_blocking() {
+            documents = started(documents)?;
+        }
+    }
+    Ok(stepped(documents, steps))
+}
+
+/// Asks a blocking stage for its first document, which makes it take in all of its input.
+fn started(mut documents: Documents) -> Result<Documents, QueryError> {
+    match documents.next().transpose()? {
+        Some(first) => Ok(Box::new(std::iter::once(Ok(first)).chain(documents))),
+        None => Ok(Box::new(std::iter::empty())),
+    }
+}
+
+fn stepped(input: Documents, steps: Vec<Step>) -> Documents {
+    if steps.is_empty() { input } else { Box::new(Stepped { input, steps, ended: false }) }
+}
+
+/// Documents that go through steps, each through all of them before the next is asked for.
+struct Stepped {
+    input: Documents,
+    steps: Vec<Step>,
+    /// Set by a limit: nothing more is even asked for, so that whatever is behind can stop too.
+    ended: bool,
+}
+
+impl Stepped {
+    fn step(&mut self, mut document: Document) -> Result<Option<Document>, QueryError> {
+        for step in &mut self.steps {
+            document = match step(document)? {
+                Flow::Next(document) => document,
+                Flow::Last(document) => {
+                    self.ended = true;
+                    document
+                }
+                Flow::Dropped => return Ok(None),
+            };
+        }
+        Ok(Some(document))
+    }
+}
+
+impl Iterator for Stepped {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.ended {
+            let document = match self.input.next()? {
+                Ok(document) => document,
+                Err(error) => return Some(Err(error)),
+            };
+            if let Some(document) = self.step(document).transpose() {
+                return Some(document);
+            }
+        }
+        None
+    }
+}

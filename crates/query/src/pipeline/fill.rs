@@ -1,0 +1,104 @@
+//! `$fill`: values for what is null or missing, written as the stages that do the same.
+
+use bson::{Bson, Document};
+
+use super::project::AddFields;
+use super::stage::Stage;
+use super::window::WindowStage;
+use crate::error::QueryError;
+use crate::expression::{FieldPath, ParseContext, fail};
+use crate::value::types::type_name_of;
+
+const FAILED_TO_PARSE: i32 = 9;
+
+/// Reads the stage as a `$setWindowFields` for the methods and an `$addFields` for the values.
+pub(super) fn parse(spec: &Bson, context: &ParseContext) -> Result<Vec<Stage>, QueryError> {
+    let Bson::Document(spec) = spec else {
+        return Err(fail(
+            FAILED_TO_PARSE,
+            format!(
+                "the $fill stage specification must be an object, found {}",
+                type_name_of(spec)
+            ),
+        ));
+    };
+    const KNOWN: [&str; 4] = ["partitionBy", "partitionByFields", "sortBy", "output"];
+    if let Some(unknown) = spec.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+        return Err(fail(40415, format!("BSON field '$fill.{unknown}' is an unknown field.")));
+    }
+    let output = match spec.get("output") {
+        Some(Bson::Document(output)) if !output.is_empty() => output,
+        _ => return Err(fail(40414, "BSON field '$fill.output' must name at least one field")),
+    };
+    let (mut methods, mut values) = (Document::new(), Document::new());
+    for (field, how) in output {
+        FieldPath::parse(field)?;
+        let path = Bson::String(format!("${field}"));
+        let how = how.as_document().and_then(|how| match how.len() {
+            1 => how.iter().next(),
+            _ => None,
+        });
+        match how.map(|(name, value)| (name.as_str(), value)) {
+            Some(("value", value)) => {
+                let first = bson::doc! { "$ifNull": [path, value.clone()] };
+                values.insert(field.as_str(), first);
+            }
+            Some(("method", Bson::String(method))) if method == "locf" => {
+                methods.insert(field.as_str(), bson::doc! { "$locf": path });
+            }
+            Some(("method", Bson::String(method))) if method == "linear" => {
+                methods.insert(field.as_str(), bson::doc! { "$linearFill": path });
+            }
+            _ => {
+                return Err(fail(
+                    6050202,
+                    format!(
+                        "The $fill output '{field}' must be {{ value: … }} or {{ method: 'linear' \
+                         or 'locf' }}"
+                    ),
+                ));
+            }
+        }
+    }
+    let mut stages = Vec::with_capacity(2);
+    if !methods.is_empty() {
+        let window = Bson::Document(window_of(spec, methods)?);
+        stages.push(Stage::Window(WindowStage::parse(&window, context)?));
+    }
+    if !values.is_empty() {
+        let fields = AddFields::parse("$fill", &Bson::Document(values), context)?;
+        stages.push(Stage::AddFields(fields));
+    }
+    Ok(stages)
+}
+
+fn window_of(spec: &Document, methods: Document) -> Result<Document, QueryError> {
+    let mut window = Document::new();
+    match (spec.get("partitionBy"), spec.get("partitionByFields")) {
+        (Some(_), Some(_)) => {
+            return Err(fail(
+                6050204,
+                "Maximum one of 'partitionBy' and 'partitionByFields can be specified in '$fill'",
+            ));
+        }
+        (Some(by), None) => {
+            window.insert("partitionBy", by.clone());
+        }
+        (None, Some(Bson::Array(fields))) => {
+            let path = |field: &Bson| match field {
+                Bson::String(field) => Ok(Bson::String(format!("${field}"))),
+                _ => Err(fail(14, "'partitionByFields' must be an array of strings")),
+            };
+            let paths = fields.iter().map(path).collect::<Result<Vec<_>, _>>()?;
+            window.insert("partitionBy", paths);
+        }
+        (None, Some(_)) => return Err(fail(14, "'partitionByFields' must be an array of strings")),
+        (None, None) => {}
+    }
+    let Some(sort) = spec.get("sortBy") else {
+        return Err(fail(6050203, "The sortBy field is required to fill by a method"));
+    };
+    window.insert("sortBy", sort.clone());
+    window.insert("output", methods);
+    Ok(window)
+}
