@@ -36,6 +36,9 @@ pub(crate) enum Command {
     /// Send one command to the server that suits it, and print the reply.
     #[command(after_help = RunArguments::EXAMPLES)]
     Run(RunArguments),
+    /// Run a real replica set on this machine, one process per member.
+    #[command(after_help = UpArguments::EXAMPLES)]
+    Up(UpArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
     Serve(ServeArguments),
@@ -56,6 +59,7 @@ impl Arguments {
             Some(Command::Run(run)) => run.json,
             Some(Command::Watch(watch)) => watch.json,
             Some(Command::Serve(serve)) => serve.json,
+            Some(Command::Up(up)) => up.json,
             None | Some(Command::Completions(_) | Command::Man(_)) => false,
         }
     }
@@ -159,6 +163,59 @@ Examples:
   quorate run 'mongodb://a,b,c/?replicaSet=rs0' '{hello: 1}' --read-preference secondary";
 }
 
+/// `quorate up`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("place").args(["data", "memory"])))]
+pub(crate) struct UpArguments {
+    /// How many members hold data.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub(crate) members: u8,
+    /// How many members only vote.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub(crate) arbiters: u8,
+    /// The port of the first member; the others follow. 0 takes any that are free.
+    #[arg(long, value_name = "FIRST", default_value_t = quorate_protocol::DEFAULT_PORT)]
+    pub(crate) port: u16,
+    /// Keep the data below this directory, made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Keep everything in memory and nothing on disk. The default.
+    #[arg(long)]
+    pub(crate) memory: bool,
+    /// The name of the set.
+    #[arg(long, value_name = "NAME", default_value = "rs0")]
+    pub(crate) name: String,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl UpArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate up
+  quorate up --members 5 --data ./set
+  quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
+
+Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
+is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.";
+}
+
+impl Default for UpArguments {
+    /// What `quorate` without arguments runs: three members in memory.
+    fn default() -> Self {
+        Self {
+            members: 3,
+            arbiters: 0,
+            port: quorate_protocol::DEFAULT_PORT,
+            data: None,
+            memory: true,
+            name: "rs0".to_owned(),
+            json: false,
+        }
+    }
+}
+
 /// `quorate serve`.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("store").required(true).args(["data", "memory"])))]
@@ -175,6 +232,9 @@ pub(crate) struct ServeArguments {
     /// Ask clients for a login. The first user is created from this machine, with createUser.
     #[arg(long)]
     pub(crate) auth: bool,
+    /// Be a member of the replica set of this name; replSetInitiate makes the set.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) replset: Option<String>,
     /// The address to listen on.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub(crate) bind: IpAddr,

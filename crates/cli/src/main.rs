@@ -12,7 +12,6 @@ mod connect;
 mod doctor;
 mod finding;
 mod manual;
-mod overview;
 mod pasted;
 mod remedy;
 mod replay;
@@ -21,6 +20,7 @@ mod screen;
 mod serve;
 mod signals;
 mod topology_view;
+mod up;
 mod watch;
 mod words;
 
@@ -28,8 +28,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command, UpArguments};
 use crate::screen::{Failure, Outcome, Screen};
+use crate::up::Then;
 
 fn main() -> ExitCode {
     // A usage error ends here with code 2, `--help` and `--version` with code 0.
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
 
 fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     match &arguments.command {
-        None => overview::run(screen),
+        None => up::run(&UpArguments::default(), Then::Show, screen),
+        Some(Command::Up(arguments)) => up::run(arguments, Then::Wait, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use quorate_node::{Node, NodeOptions};
-use quorate_server::{Clock, MAX_CONNECTIONS, Server, ServerOptions};
+use quorate_server::{Clock, MAX_CONNECTIONS, Place, Server, ServerOptions, StartOptions};
 use quorate_storage::{LsmOptions, LsmStore, ModelStore, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -38,6 +38,9 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     // Before the data: a taken port must not leave a directory behind.
     let listener = bind(arguments.bind, arguments.port).await?;
     let address = listener.local_addr()?;
+    if let Some(set_name) = &arguments.replset {
+        return serve_member(arguments, set_name, listener, stop, screen).await;
+    }
     let store = open(arguments)?;
     // Nonces and salts come from it, so that it must not be guessed.
     let seed = getrandom::u64().map_err(|error| {
@@ -74,6 +77,34 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
         true => "stopped; nothing was kept",
         false => "stopped; everything acknowledged is on disk",
     });
+    Ok(Outcome::Fine)
+}
+
+/// Serves as a member of a replica set.
+async fn serve_member(
+    arguments: &ServeArguments,
+    set_name: &str,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+    screen: &mut Screen,
+) -> Result<Outcome, Failure> {
+    let place = match &arguments.data {
+        Some(directory) => Place::Directory(directory.clone()),
+        None => Place::Memory,
+    };
+    let mut options = StartOptions::new(place);
+    options.replica_set = Some(set_name.to_owned());
+    let running = Server::start(listener, options).await.map_err(|error| {
+        let advice = "give another --data, or stop whoever uses it";
+        Failure::Problem(format!("the member cannot start: {error}; {advice}"))
+    })?;
+    let address = running.address();
+    tell_ready(arguments, address, screen)?;
+    stop.await;
+    running.stop().await.map_err(|error| {
+        Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
+    })?;
+    screen.event("stopped", json!({"host": reached_as(address).to_string()}))?;
     Ok(Outcome::Fine)
 }
 
@@ -122,7 +153,10 @@ fn tell_ready(
     screen: &mut Screen,
 ) -> Result<(), Failure> {
     let host = reached_as(address).to_string();
-    let uri = format!("mongodb://{host}/");
+    let uri = match &arguments.replset {
+        Some(name) => format!("mongodb://{host}/?replicaSet={name}"),
+        None => format!("mongodb://{host}/"),
+    };
     let data = arguments.data.as_ref().map(|data| data.display().to_string());
     screen.line(&uri)?;
     screen.flush()?;

@@ -1,0 +1,101 @@
+//! Something to look at: a writer that never stops, and what it and the client notice.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use bson::rawdoc;
+use quorate_client::{Client, ClientEvent};
+use quorate_server_discovery::{DiscoveryEvent, TopologyDescription};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::members::Members;
+use crate::screen::Screen;
+
+/// The pause between two writes: often enough to see a gap, seldom enough to leave the machine alone.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A pause between two acknowledgements that is worth telling.
+const GAP: Duration = Duration::from_millis(100);
+
+/// How often the count is told while nothing happens.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// How many lines may wait to be shown; the writer waits with them.
+const LINES_WAITING: usize = 64;
+
+/// Says what somebody could do now.
+pub(super) fn invite(members: &Members, screen: &mut Screen) {
+    let first = members.first();
+    screen.talk_unless_json(format_args!(
+        "a writer is at work; break something and watch: kill -9 {}",
+        first.pid()
+    ));
+}
+
+/// Starts the writer and the watcher; what they notice comes out as lines. They end with the receiver.
+pub(super) fn start(client: &Client) -> mpsc::Receiver<String> {
+    let (lines, told) = mpsc::channel(LINES_WAITING);
+    tokio::spawn(watch(client.clone(), lines.clone()));
+    tokio::spawn(write(client.clone(), lines));
+    told
+}
+
+async fn watch(client: Client, lines: mpsc::Sender<String>) {
+    let mut events = client.events();
+    loop {
+        let line = match events.recv().await {
+            Ok(ClientEvent::Discovery(DiscoveryEvent::TopologyDescriptionChanged {
+                new, ..
+            })) => described(&new),
+            Ok(_) | Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => return,
+        };
+        if lines.send(line).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write(client: Client, lines: mpsc::Sender<String>) {
+    let collection = client.collection("quorate", "workload");
+    let (mut written, mut reported) = (0_u64, Instant::now());
+    let mut last = Instant::now();
+    loop {
+        sleep(PAUSE).await;
+        let outcome = collection.insert_one(rawdoc! { "at": bson::DateTime::now() }).await;
+        let line = match outcome {
+            Ok(_) => {
+                written += 1;
+                let gap = std::mem::replace(&mut last, Instant::now()).elapsed();
+                let since = reported.elapsed();
+                if gap > GAP {
+                    format!("writes go on after a gap of {} ms", gap.as_millis())
+                } else if since > REPORT_EVERY {
+                    let rate = written as f64 / since.as_secs_f64();
+                    (written, reported) = (0, Instant::now());
+                    format!("the writer: {rate:.0} writes a second, each acknowledged")
+                } else {
+                    continue;
+                }
+            }
+            Err(error) => format!("a write failed: {error}"),
+        };
+        if lines.send(line).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn described(topology: &TopologyDescription) -> String {
+    let mut text = format!("{}:", topology.topology_type());
+    for server in topology.servers().iter() {
+        let _ = write!(text, " {} {}", server.address(), server.server_type());
+        if let Some(error) = server.error() {
+            let _ = write!(text, " ({error})");
+        }
+        text.push(',');
+    }
+    text.trim_end_matches([',', ':']).to_owned()
+}
