@@ -3,6 +3,7 @@
 //! The wordings are those of the drivers; hosts, names and ids are made up.
 
 use super::*;
+use proptest::prelude::Strategy;
 
 /// A message, the codes of its findings in order, and words that the answer must hold.
 type Sample = (&'static str, &'static [&'static str], &'static [&'static str]);
@@ -674,4 +675,27 @@ fn a_text_of_any_size_is_looked_at_in_bounds() {
     let long = "é connect ECONNREFUSED 10.0.0.1:27017 ".repeat(4_000);
     assert!(long.len() > MAX_TEXT_LENGTH);
     assert_eq!(answer(&long).0, ["refused"]);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    /// Pieces of real messages in any order, with anything between them.
+    #[test]
+    fn any_text_gets_findings_with_a_reason_and_a_next_step(
+        pieces in proptest::collection::vec(
+            proptest::prop_oneof![
+                "\\PC{0,12}",
+                proptest::sample::select(vec![
+                    "[é]", "| ", "\n", "  a:1 Unknown: ", "{ Addr: ", "address: 'b:2'", "=> {",
+                    "error=", "<ServerDescription ('c', 3)", "{address=d:4, type=UNKNOWN",
+                    "connect ECONNREFUSED ", "::1:27017", "mongodb://u:p@h/", "getaddrinfo ENOTFOUND ",
+                ]).prop_map(str::to_owned),
+            ],
+            0..12,
+        )
+    ) {
+        // The checks are within.
+        answer(&pieces.concat());
+    }
 }

@@ -366,4 +366,20 @@ mod tests {
         let deep = format!("{}{}", "[".repeat(101), "]".repeat(101));
         assert!(parse(&deep).unwrap_err().to_string().contains("nested too deeply"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_value_or_an_error_within_it(text in "[\\{\\}\\[\\]:,'\"\\\\a-cu0-9.$() é-]{0,24}") {
+            if let Err(error) = parse(&text) {
+                proptest::prop_assert!(error.place <= text.chars().count() + 1);
+            }
+        }
+
+        /// JSON is a part of what is understood, and means the same.
+        #[test]
+        fn json_is_read_as_json(number in proptest::prelude::any::<i32>(), text in "\\PC{0,12}") {
+            let value = json!({"a": [number, text.clone(), null, {"b c": true}], "d": text});
+            proptest::prop_assert_eq!(parse(&value.to_string()).unwrap(), value);
+        }
+    }
 }
