@@ -17,7 +17,7 @@ use crate::screen::Screen;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A pause between two acknowledgements that is worth telling.
-const GAP: Duration = Duration::from_millis(100);
+const GAP: Duration = Duration::from_millis(30);
 
 /// How often the count is told while nothing happens.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -44,6 +44,7 @@ pub(super) fn start(client: &Client) -> mpsc::Receiver<String> {
 
 async fn watch(client: Client, lines: mpsc::Sender<String>) {
     let mut events = client.events();
+    let mut last = String::new();
     loop {
         let line = match events.recv().await {
             Ok(ClientEvent::Discovery(DiscoveryEvent::TopologyDescriptionChanged {
@@ -52,6 +53,11 @@ async fn watch(client: Client, lines: mpsc::Sender<String>) {
             Ok(_) | Err(RecvError::Lagged(_)) => continue,
             Err(RecvError::Closed) => return,
         };
+        // Events also tell changes that a line does not show.
+        if line == last {
+            continue;
+        }
+        last.clone_from(&line);
         if lines.send(line).await.is_err() {
             return;
         }
@@ -93,7 +99,9 @@ fn described(topology: &TopologyDescription) -> String {
     for server in topology.servers().iter() {
         let _ = write!(text, " {} {}", server.address(), server.server_type());
         if let Some(error) = server.error() {
-            let _ = write!(text, " ({error})");
+            // What to do about it is for `quorate doctor` to say.
+            let error = error.to_string();
+            let _ = write!(text, " ({})", error.split(';').next().unwrap_or_default());
         }
         text.push(',');
     }
