@@ -184,3 +184,36 @@ fn other_members_than_a_primary_refuse_writes_and_secondaries_reads_without_leav
     let version = reply.get_document("topologyVersion").unwrap();
     assert_eq!(version.get_i64("counter").unwrap(), 3);
 }
+
+fn retryable(command: Document, number: i64) -> Document {
+    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![5; 16] };
+    let mut command = command;
+    command.insert("lsid", doc! { "id": id });
+    command.insert("txnNumber", number);
+    command
+}
+
+#[test]
+fn a_repeated_write_is_known_to_followers_and_forgotten_by_a_rollback() {
+    let (from, to) = (primary(), secondary());
+    from.insert("a", vec![doc! {"_id": 1, "n": 0}]);
+    let common_point = position(&from);
+    let modify = doc! {
+        "findAndModify": "a", "query": {"_id": 1}, "update": {"$inc": {"n": 1}}, "new": true,
+    };
+    let first = from.ok(retryable(modify.clone(), 7));
+    assert_eq!(first.get_document("value").unwrap().get_i32("n").unwrap(), 1);
+
+    // The follower takes over; the client repeats its write there.
+    to.node.apply(entries(&from), now()).unwrap();
+    show(&to.node, MemberState::Primary, true);
+    let again = to.ok(retryable(modify.clone(), 7));
+    assert_eq!(again.get_document("value").unwrap(), first.get_document("value").unwrap());
+    assert_eq!(to.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
+
+    // Where the write is undone, repeating it does it.
+    from.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 0}]);
+    from.ok(retryable(modify, 7));
+    assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
+}

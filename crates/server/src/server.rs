@@ -106,9 +106,11 @@ impl Server {
         replica_set: Option<ReplicaSetOptions>,
     ) -> io::Result<Self> {
         let topology = watch::Sender::new(());
+        let commits = watch::Sender::new(0);
         let replica_set = match replica_set {
             Some(set) => {
-                let set = ReplicaSet::new(Arc::clone(&node), clock, set, topology.clone());
+                let (topology, commits) = (topology.clone(), commits.clone());
+                let set = ReplicaSet::new(Arc::clone(&node), clock, set, topology, commits);
                 Some(Arc::new(set.map_err(io::Error::other)?))
             }
             None => None,
@@ -119,7 +121,7 @@ impl Server {
             clock,
             durability,
             topology,
-            commits: watch::Sender::new(0),
+            commits,
             ending: watch::Sender::new(false),
             replica_set,
             next_connection: AtomicI64::new(1),

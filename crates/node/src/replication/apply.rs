@@ -11,6 +11,7 @@ use quorate_protocol::OpTimeAndWallTime;
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
+use super::Replication;
 use super::oplog::{damaged, entry_position};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
@@ -219,7 +220,7 @@ impl Writer<'_> {
             "createIndexes" => {
                 let spec = rest;
                 let index = spec.get_str("name").map_err(|_| damaged("o.name"))?;
-                if collection.index(index).is_some() {
+                if collection.index(index).is_some() || self.builds_no_indexes() {
                     return Ok(());
                 }
                 self.build_index(&mut collection, spec, || Ok(()))
@@ -230,6 +231,12 @@ impl Writer<'_> {
             }
             _ => Err(damaged("o")),
         }
+    }
+
+    /// Whether this member was configured with `buildIndexes: false`.
+    pub(super) fn builds_no_indexes(&self) -> bool {
+        let published = self.node().replication().and_then(Replication::published);
+        published.is_some_and(|published| published.hello.builds_no_indexes)
     }
 
     fn apply_create(

@@ -109,6 +109,18 @@ impl Writer<'_> {
         self.retry.is_some()
     }
 
+    /// Forgets that a statement was done, because it is undone.
+    pub(crate) fn forget_statement(
+        &self,
+        batch: &mut Batch,
+        write: &RetryableWrite,
+        statement: i32,
+    ) {
+        let mut key = result_prefix(&write.session, write.number);
+        key.extend(statement.to_be_bytes());
+        batch.remove(self.node.keyspaces().sessions, key);
+    }
+
     /// Puts the result of the current statement into the batch of its change.
     pub(super) fn record_current(&mut self, batch: &mut Batch) -> Result<(), CommandError> {
         let current = self.retry.as_mut().and_then(|retry| retry.current.take());

@@ -51,6 +51,8 @@ pub(super) struct Parts {
     pub(super) view: watch::Sender<SetView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
     pub(super) topology: watch::Sender<()>,
+    /// Wakes cursors that wait for documents.
+    pub(super) commits: watch::Sender<u64>,
     pub(super) progress: Arc<Notify>,
 }
 
@@ -64,8 +66,14 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let syncer = Syncer::default();
     syncer.start(Arc::clone(node), inbox.clone(), Arc::clone(progress)).map_err(thread_failed)?;
     let (wake, appended) = (syncer.clone(), parts.appended.clone());
+    let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
     node.on_append(Box::new(move |last| {
         appended.send_replace(last);
+        if commits.receiver_count() > 0
+            && let Some(node) = known.upgrade()
+        {
+            commits.send_replace(node.durability().0.as_u64());
+        }
         wake.wake();
     }));
     let now = parts.clock.now();

@@ -113,6 +113,7 @@ impl ReplicaSet {
         clock: Clock,
         options: ReplicaSetOptions,
         topology: watch::Sender<()>,
+        commits: watch::Sender<u64>,
     ) -> Result<Self, CommandError> {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
@@ -138,6 +139,7 @@ impl ReplicaSet {
             view: view_sender,
             appended: appended.clone(),
             topology,
+            commits,
             progress: Arc::new(Notify::new()),
         };
         Ok(Self { inbox, node, clock, view, appended, parts: Mutex::new(Some(parts)) })
