@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use quorate_protocol::{MemberId, MonotonicTime, OpTimeAndWallTime, ServerAddress};
+use quorate_protocol::{MemberId, MonotonicTime, OpTimeAndWallTime, ServerAddress, Term};
 
 use crate::event::{Event, StepDownReason};
 use crate::input::InitialSyncOutcome;
@@ -242,6 +242,8 @@ impl Member {
             return;
         }
         let last = sync.stop;
+        // The copy may hold entries of an election that no heartbeat has told us of yet.
+        self.adopt_term(Term(last.op_time.term));
         self.log = OwnLog { written: last, durable: last, applied: last, min_valid: last.op_time };
         self.sync.last_fetched = last.op_time;
         self.emit(Event::InitialSyncFinished { at: last.op_time });

@@ -27,7 +27,7 @@ use crate::campaign::Campaign;
 use crate::event::{Event, SourceLost, StepDownReason};
 use crate::initial_sync::InitialSync;
 use crate::input::{FetchId, RequestToken};
-use crate::member::Member;
+use crate::member::{Member, OwnLog};
 use crate::output::Output;
 use crate::timers::Timer;
 
@@ -165,6 +165,9 @@ impl Member {
 
     pub(crate) fn become_arbiter(&mut self) {
         self.leave_role(StepDownReason::Reconfig);
+        // Whatever it held as another kind of member is nobody's copy any more.
+        self.log = OwnLog::default();
+        self.sync.last_fetched = OpTime::NULL;
         self.role = Role::Arbiter;
     }
 

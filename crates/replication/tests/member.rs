@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use quorate_protocol::{
     ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, HelloReply, MemberConfig,
-    MemberId, MemberState, MonotonicTime, ObjectId, OpTime, OpTimeAndWallTime, ReplicaSetConfig,
-    ServerAddress, Term, Timestamp, VoteRequest, WallTime,
+    MemberId, MemberPosition, MemberState, MonotonicTime, ObjectId, OpTime, OpTimeAndWallTime,
+    PositionReport, ReplicaSetConfig, ServerAddress, Term, Timestamp, VoteReply, VoteRequest,
+    WallTime,
 };
 use quorate_replication::{
     Change, Fatal, FetchedBatch, Input, Member, MemberOptions, Output, Recovered, Reply, Request,
-    RequestId, RequestToken, Unreachable,
+    RequestId, RequestToken, Unreachable, WaiterId, WriteConcern,
 };
 
 fn address(index: i32) -> ServerAddress {
@@ -379,6 +380,139 @@ fn a_rollback_stores_its_id_then_cuts_then_follows_again() {
     let status = subject.member.status();
     assert_eq!(status.state(), MemberState::Recovering, "until it is consistent again");
     assert_eq!((status.written(), status.rollback_id()), (entry(1, 5), 1));
+}
+
+/// m0 as the primary of term 2, elected by two obliging peers that then fall silent.
+fn primary() -> Subject {
+    let mut subject = Subject::secondary(entry(1, 5));
+    for _ in 0..200 {
+        if subject.member.status().is_writable() {
+            return subject;
+        }
+        let mut todo = std::mem::take(&mut subject.outputs);
+        if todo.is_empty() {
+            subject.now = subject.member.next_deadline().unwrap();
+            subject.give(Input::Tick);
+            continue;
+        }
+        let mut more = Vec::new();
+        for output in todo.drain(..) {
+            more.extend(oblige(&mut subject, output));
+        }
+        subject.outputs = more;
+    }
+    panic!("m0 was not elected");
+}
+
+fn oblige(subject: &mut Subject, output: Output) -> Vec<Output> {
+    let round_trip = Duration::from_millis(1);
+    match output {
+        Output::Send { request, message: Request::Heartbeat(_), .. } => {
+            subject.hear(request, reply_of(MemberState::Secondary, entry(1, 5)))
+        }
+        Output::Send { request, message: Request::Vote(vote), .. } => {
+            let reply = Reply::Vote(VoteReply {
+                term: vote.term,
+                vote_granted: true,
+                reason: String::new(),
+                veto: None,
+            });
+            subject.give(Input::ReplyReceived { request, reply, round_trip })
+        }
+        Output::Persist { ticket, .. } => subject.give(Input::Persisted(ticket)),
+        Output::AppendNoop { term, .. } => append(subject, entry(term.0, 10)),
+        _ => Vec::new(),
+    }
+}
+
+fn append(subject: &mut Subject, last: OpTimeAndWallTime) -> Vec<Output> {
+    let mut outputs = subject.give(Input::EntriesAppended { last });
+    outputs.extend(subject.give(Input::Applied { last }));
+    outputs.extend(subject.give(Input::EntriesDurable { last }));
+    outputs
+}
+
+fn report(term: i64, member: i32, at: OpTimeAndWallTime) -> Request {
+    let position = MemberPosition {
+        member: MemberId(member),
+        config_version: 1,
+        written: at,
+        applied: at,
+        durable: at,
+    };
+    Request::UpdatePosition(PositionReport { term: Term(term), positions: vec![position] })
+}
+
+fn acknowledgement(outputs: &[Output]) -> Option<Result<(), i32>> {
+    outputs.iter().find_map(|output| match output {
+        Output::Acknowledge { result, .. } => Some(result.clone().map_err(|error| error.code())),
+        _ => None,
+    })
+}
+
+fn write_and_wait(subject: &mut Subject) {
+    append(subject, entry(2, 20));
+    let concern = WriteConcern::majority();
+    let op_time = entry(2, 20).op_time;
+    let waiter = WaiterId(1);
+    let outputs = subject.give(Input::AcknowledgementWanted { waiter, op_time, concern });
+    assert_eq!(acknowledgement(&outputs), None, "one copy is no majority");
+}
+
+#[test]
+fn a_report_of_the_same_term_acknowledges_a_write() {
+    let mut subject = primary();
+    assert_eq!(subject.member.status().term(), Term(2));
+    write_and_wait(&mut subject);
+    subject.ask(report(2, 0, entry(2, 20)));
+    assert_eq!(acknowledgement(&subject.outputs), None, "claims about oneself are ignored");
+    assert_eq!(subject.ask(report(2, 9, entry(2, 20))), Some(Err(74)), "nobody knows m9");
+    assert_eq!(subject.ask(report(2, 1, entry(2, 20))), Some(Ok(Reply::Done)));
+    assert_eq!(acknowledgement(&subject.outputs), Some(Ok(())));
+    assert_eq!(subject.member.status().commit_point(), entry(2, 20));
+}
+
+#[test]
+fn a_report_of_a_later_term_is_not_counted() {
+    let mut subject = primary();
+    write_and_wait(&mut subject);
+    let before = subject.member.status().commit_point();
+    subject.ask(report(3, 1, entry(2, 20)));
+    assert_eq!(acknowledgement(&subject.outputs), Some(Err(189)));
+    let status = subject.member.status();
+    assert_eq!((status.state(), status.term()), (MemberState::Secondary, Term(3)));
+    assert_eq!(status.commit_point(), before, "the reporter may have elected another primary");
+}
+
+#[test]
+fn a_configuration_that_does_not_spread_in_time_stays_and_says_so() {
+    let mut subject = primary();
+    let beats = [subject.heartbeat_to(1), subject.heartbeat_to(2)];
+    let renewed = HeartbeatReply {
+        config_version: Some(ConfigVersion { term: Some(Term(2)), version: 1 }),
+        ..reply_of(MemberState::Secondary, entry(2, 10))
+    };
+    for beat in beats {
+        subject.hear(beat, renewed.clone());
+    }
+    let mut new = (**subject.member.status().config().unwrap()).clone();
+    new.version = 2;
+    new.members[2].priority = quorate_protocol::Priority(3.0);
+    let max_time = Some(Duration::from_secs(1));
+    let request = Request::Reconfig { config: Box::new(new), force: false, max_time };
+    assert_eq!(subject.ask(request), None, "it polls the members first");
+    let poll = subject.heartbeat_to(1);
+    let outputs = subject.hear(poll, renewed);
+    let ticket = outputs.iter().find_map(|output| match output {
+        Output::Persist { ticket, change: Change::Config(_) } => Some(*ticket),
+        _ => None,
+    });
+    assert_eq!(subject.member.status().config().unwrap().version, 1, "not before it is stored");
+    subject.give(Input::Persisted(ticket.unwrap()));
+    subject.now = subject.now + Duration::from_secs(1);
+    let outputs = subject.give(Input::Tick);
+    assert_eq!(refusal(&outputs), Some(50));
+    assert_eq!(subject.member.status().config().unwrap().version, 2, "it was not undone");
 }
 
 #[test]

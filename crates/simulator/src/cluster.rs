@@ -104,9 +104,20 @@ impl<H: Host + Default> World<H> {
 
     /// Sends a message through the network. A machine without a process refuses requests.
     pub(crate) fn transmit(&mut self, from: usize, to: usize, message: Message) {
+        self.transmit_after(Duration::ZERO, from, to, message);
+    }
+
+    /// The same, after the sender has worked on it for a while.
+    pub(crate) fn transmit_after(
+        &mut self,
+        work: Duration,
+        from: usize,
+        to: usize,
+        message: Message,
+    ) {
         let deliveries = self.network.deliveries(&mut self.random, from, to);
         for delay in deliveries {
-            self.schedule(delay, Happening::Deliver { to, message: message.clone() });
+            self.schedule(work + delay, Happening::Deliver { to, message: message.clone() });
         }
     }
 

@@ -183,8 +183,12 @@ impl<H: Host + Default> World<H> {
 
     pub(crate) fn apply_through(&mut self, index: usize, through: OpTime, delay: Duration) {
         let wall = self.wall(index).0;
+        // A batch takes its time, now and then a long one; batches stay in order.
+        let longest = if self.random.chance(5) { 400 } else { 4 };
+        let work = self.random.duration_up_to(Duration::from_millis(longest));
         let now = self.now;
         let node = &mut self.nodes[index];
+        let begin = node.ordered.back().map_or(self.now, |(at, _)| self.now.max(*at)) + work;
         let Some(fetching) = &mut node.fetching else { return };
         while let Some(entry) = fetching.buffer.pop_front() {
             if entry.op_time() > through {
@@ -194,7 +198,8 @@ impl<H: Host + Default> World<H> {
             let age = Duration::from_millis(
                 u64::try_from(wall - entry.position.wall_time.0).unwrap_or(0),
             );
-            node.ordered.push_back((now + delay.saturating_sub(age), entry));
+            let released = now + delay.saturating_sub(age);
+            node.ordered.push_back((begin.max(released), entry));
         }
         let life = node.life;
         if let Some(at) = node.ordered.front().map(|(at, _)| *at) {
@@ -286,7 +291,11 @@ impl<H: Host + Default> World<H> {
             | InitialSyncStep::ReadRollbackId { source } => {
                 if let Some(source) = self.index_at(source) {
                     let query = Message::SyncQuery { from: life, attempt, step: step.clone() };
-                    self.transmit(index, source, query);
+                    // Copying takes long, and the source may change its mind meanwhile.
+                    let copying = matches!(step, InitialSyncStep::ReadStopPoint { .. });
+                    let longest = Duration::from_secs(if copying { 3 } else { 0 });
+                    let work = self.random.duration_up_to(longest);
+                    self.transmit_after(work, index, source, query);
                 }
                 None
             }

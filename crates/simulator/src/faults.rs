@@ -169,8 +169,9 @@ impl<H: Host + Default> World<H> {
             self.repair_later();
         }
         let life = self.nodes[node].life;
-        for _ in 0..3 {
-            let pause = self.random.duration_up_to(Duration::from_secs(2));
+        // Its source hangs with the primary: it needs some seconds to find another and catch up.
+        for _ in 0..8 {
+            let pause = self.random.duration_up_to(Duration::from_secs(10));
             self.schedule(pause, Happening::StepUp(life));
         }
     }
