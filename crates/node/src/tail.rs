@@ -40,6 +40,12 @@ impl Tail {
         Self { collection, matcher, projection, interrupt, awaits, last: Arc::default() }
     }
 
+    /// Whether the last record handed out is gone, and perhaps others after it.
+    pub(crate) fn has_lost_its_place(&self, view: &View) -> Result<bool, CommandError> {
+        let last = RecordId(self.last.load(Ordering::Relaxed));
+        Ok(last != RecordId(0) && view.record(&self.collection, last)?.is_none())
+    }
+
     /// What there is in this view after the last record handed out.
     pub(crate) fn stream(&self, view: View) -> Result<DocumentStream, CommandError> {
         let after = RecordId(self.last.load(Ordering::Relaxed));

@@ -465,7 +465,7 @@ fn find_can_be_bounded_by_keys_and_show_them() {
     let mut keys = bounded.clone();
     keys.extend(doc! {"returnKey": true, "showRecordId": true});
     let first = member.find(keys).remove(0);
-    assert_eq!(first, doc! {"a": 3, "b": 3, "$recordId": 4_i64});
+    assert_eq!(first, doc! { "a": 3, "b": 3 });
     let mut unhinted = bounded;
     unhinted.remove("hint");
     assert_eq!(member.code(unhinted), 51173);
@@ -492,6 +492,22 @@ fn generic_arguments_are_checked_before_anything_is_done() {
     assert_eq!(member.code(strict(own)), 323);
     assert_eq!(member.code(doc! {"ping": 1, "apiStrict": true}), 322);
     assert_eq!(member.code(doc! {"ping": 1, "maxTimeMS": -1}), 2);
+}
+
+#[test]
+fn a_tailable_cursor_that_fell_behind_is_told() {
+    let member = Member::new();
+    member.ok(doc! {"create": "log", "capped": true, "size": 4096, "max": 2});
+    member.insert("log", vec![doc! {"_id": 1}]);
+    let first = member.ok(doc! {"find": "log", "tailable": true});
+    let id = first.get_document("cursor").unwrap().get_i64("id").unwrap();
+    member.insert("log", (2..6).map(|n| doc! {"_id": n}).collect());
+    assert_eq!(member.code(doc! {"getMore": id, "collection": "log"}), 136);
+    assert_eq!(member.code(doc! {"getMore": id, "collection": "log"}), 43);
+    let shown = member.find(doc! {"find": "log", "showRecordId": true});
+    assert_eq!(shown[0], doc! {"_id": 4, "$recordId": 4_i64});
+    let sorted = doc! {"q": {}, "u": {"$set": {"a": 1}}, "sort": {"_id": 1}};
+    assert_eq!(member.code(doc! {"update": "log", "updates": [sorted]}), 40415);
 }
 
 fn small_value() -> impl Strategy<Value = Bson> {

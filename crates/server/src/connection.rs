@@ -7,16 +7,18 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
 use quorate_node::{
-    Client, Command, CommandError, Context, Interrupt, Interruption, Outcome, Reply, WaitFor,
+    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome, Reply,
+    WaitFor,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, Message, MsgFlags, MsgWriter,
-    OpReply, Payload, ReplyFlags, RequestId,
+    OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
@@ -245,6 +247,9 @@ impl Connection {
             self.shared.ending.send_replace(true);
             return Ok(None);
         }
+        if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
+            return Ok(Some(self.quiesce_reply()));
+        }
         let set = self.shared.replica_set.clone();
         let wanted = match &set {
             None if command.name().starts_with("replSet") => {
@@ -277,6 +282,9 @@ impl Connection {
             if !self.wait_for(events, *until, *at_most).await? {
                 return Ok(None);
             }
+            if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
+                return Ok(Some(self.quiesce_reply()));
+            }
             context.may_wait = false;
             context.now = self.shared.clock.now();
             outcome = self.run_command(&context, command);
@@ -302,6 +310,19 @@ impl Connection {
             add_write_concern_error(&mut body, &injection);
         }
         Ok(Some(body))
+    }
+
+    /// Tells a client that this server is about to end. The topology version makes it news.
+    fn quiesce_reply(&self) -> RawDocumentBuf {
+        let mut error = CommandError::new(
+            ErrorCode::SHUTDOWN_IN_PROGRESS,
+            "The server is in quiesce mode and will shut down",
+        );
+        let version = topology_version_document(self.shared.node.topology_version());
+        if let Ok(version) = Document::try_from(&*version) {
+            error.details.insert("topologyVersion", version);
+        }
+        error_body(&error)
     }
 
     /// Short commands run where they are; others let this worker's other tasks move on.
@@ -434,7 +455,7 @@ fn take_apart(message: &Message<'_>) -> Received {
             let command = Command::from_raw(query.query, Vec::new()).and_then(|mut command| {
                 if !query.is_command() || !is_hello(command.name()) {
                     return Err(CommandError::new(
-                        quorate_node::ErrorCode(352),
+                        ErrorCode(352),
                         "OP_QUERY is only understood for hello; use OP_MSG",
                     ));
                 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use quorate_node::Node;
@@ -40,6 +40,8 @@ pub struct ServerOptions {
     pub maintenance_interval: Duration,
     /// How often expired documents are removed.
     pub expiry_interval: Duration,
+    /// How long, at the end, clients are told to go elsewhere before their connections close.
+    pub quiesce: Duration,
 }
 
 impl Default for ServerOptions {
@@ -49,6 +51,7 @@ impl Default for ServerOptions {
             journal_interval: Duration::from_millis(100),
             maintenance_interval: Duration::from_secs(1),
             expiry_interval: Duration::from_secs(60),
+            quiesce: Duration::ZERO,
         }
     }
 }
@@ -62,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) topology: watch::Sender<()>,
     /// The newest commit that waiting commands were told of.
     pub(crate) commits: watch::Sender<u64>,
+    /// Whether every `hello` is answered with the error that the server is about to end.
+    pub(crate) quiescing: AtomicBool,
     /// Becomes true when the server ends.
     pub(crate) ending: watch::Sender<bool>,
     /// The set that this member belongs to.
@@ -122,6 +127,7 @@ impl Server {
             durability,
             topology,
             commits,
+            quiescing: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             replica_set,
             next_connection: AtomicI64::new(1),
@@ -172,9 +178,14 @@ impl Server {
         }
         host.abort();
         drop(listener);
-        self.shared.ending.send_replace(true);
+        // Waiting hellos answer with the news; clients move on before their connections close.
+        self.shared.quiescing.store(true, Ordering::SeqCst);
         self.shared.node.raise_topology_version();
         self.shared.topology.send_replace(());
+        if !*self.shared.ending.borrow() {
+            tokio::time::sleep(self.options.quiesce).await;
+        }
+        self.shared.ending.send_replace(true);
         background.abort();
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(GRACE, finished).await.is_err() {

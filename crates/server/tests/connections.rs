@@ -260,3 +260,28 @@ async fn a_client_can_ask_the_server_to_end() {
     assert!(client.receive().await.is_none());
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ends_says_so_to_waiting_clients() {
+    let options = ServerOptions { quiesce: Duration::from_millis(300), ..ServerOptions::default() };
+    let server = TestServer::start_with(options).await;
+    let mut watcher = TestClient::connect(&server).await;
+    let mut other = TestClient::connect(&server).await;
+    let hello = watcher.run(doc! {"hello": 1, "$db": "admin"}).await;
+    let version = hello.get_document("topologyVersion").unwrap().clone();
+    let waiting = doc! {
+        "hello": 1, "$db": "admin", "topologyVersion": version.clone(), "maxAwaitTimeMS": 60_000,
+    };
+    watcher.send(waiting, MsgFlags::EXHAUST_ALLOWED, None).await;
+    other.run(doc! {"ping": 1, "$db": "admin"}).await;
+    let stopping = tokio::spawn(server.stop());
+    let news = watcher.receive().await.unwrap();
+    assert_eq!(news.body.get_i32("code").unwrap(), 91, "{}", news.body);
+    assert!(!news.more_to_come, "an error ends the stream");
+    let newer = news.body.get_document("topologyVersion").unwrap();
+    assert!(newer.get_i64("counter").unwrap() > version.get_i64("counter").unwrap());
+    // Commands in progress and new ones on open connections still run.
+    assert_eq!(other.run(doc! {"ping": 1, "$db": "admin"}).await.get_f64("ok").unwrap(), 1.0);
+    stopping.await.unwrap();
+    assert!(other.receive().await.is_none());
+}

@@ -42,6 +42,13 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
                 format!("collection dropped. namespace: '{namespace}'"),
             ));
         }
+        if tail.has_lost_its_place(&view)? {
+            request.node.cursors().kill(*id);
+            return Err(CommandError::new(
+                ErrorCode::CAPPED_POSITION_LOST,
+                "CollectionScan died due to position in capped collection being deleted",
+            ));
+        }
         cursor.stream = tail.stream(view)?;
     }
     let batch = match cursor.next_batch(size) {

@@ -138,7 +138,7 @@ impl Shape {
                 None => found.document.clone(),
             }
         };
-        if self.record_ids {
+        if self.record_ids && !self.keys_only {
             shown.append(bson::raw::cstr!("$recordId"), found.record.0 as i64);
         }
         Ok(shown)

@@ -137,7 +137,8 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
     for (option, value) in spec {
         let kept = !["v", "key", "name", "ns", "dropDups", "collation", "comment"]
             .contains(&option.as_str());
-        let switched_off = *value == Bson::Boolean(false);
+        // What was asked for is shown, even where it changes nothing.
+        let switched_off = *value == Bson::Boolean(false) && option != "background";
         if kept && !switched_off {
             complete.insert(option, value.clone());
         }

@@ -30,6 +30,13 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let statements = statements(&mut command, "updates", "update")?;
+    if statements.iter().any(|statement| statement.contains_key("sort")) {
+        // Comes with wire version 25; clients decide by the failure of the whole command.
+        return Err(CommandError::new(
+            ErrorCode::UNKNOWN_FIELD,
+            "BSON field 'update.updates.sort' is an unknown field.",
+        ));
+    }
     let fields = Fields::new(&command.body, "update");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
     let concern = WriteConcern::parse(&fields)?;
@@ -223,13 +230,6 @@ fn parse_statement(
     fields: &Fields<'_>,
 ) -> Result<(ParsedUpdate, bool), CommandError> {
     check_collation(fields)?;
-    if fields.has("sort") {
-        // Comes with wire version 25; clients decide by the error.
-        return Err(CommandError::new(
-            ErrorCode::UNKNOWN_FIELD,
-            "BSON field 'update.updates.sort' is an unknown field.",
-        ));
-    }
     let missing = |name: &str| {
         CommandError::new(
             ErrorCode::MISSING_FIELD,
