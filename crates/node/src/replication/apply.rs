@@ -125,7 +125,8 @@ impl Writer<'_> {
         let mut fresh = true;
         for entry in &run {
             let document = entry.get_document("o").map_err(|_| damaged("o"))?;
-            fresh &= self.find_by_id(&collection, document)?.is_none();
+            // Where the data is what the log says, a document cannot be there already.
+            fresh &= fit == Fit::Exact || self.find_by_id(&collection, document)?.is_none();
             documents.push(document.to_owned());
         }
         if fresh {

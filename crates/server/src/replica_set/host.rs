@@ -8,8 +8,8 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use quorate_node::{LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
-    HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress,
-    Term, TopologyVersion,
+    ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
+    ServerAddress, Term, TopologyVersion,
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
@@ -60,7 +60,7 @@ pub(super) struct Parts {
 pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
     let Parts { node, inbox, progress, .. } = &parts;
-    let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone(), Arc::clone(progress));
+    let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
     let applier = worker("apply").map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
@@ -101,6 +101,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         known: positions,
         writable: false,
         led: false,
+        config_version: None,
+        majority_by_default: true,
         shown: None,
         commit_point: OpTimeAndWallTime::default(),
         asked_for_source: None,
@@ -141,6 +143,8 @@ pub(super) struct Host {
     writable: bool,
     /// Whether it was writable once: then its end is news for the others.
     led: bool,
+    config_version: Option<ConfigVersion>,
+    majority_by_default: bool,
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
     commit_point: OpTimeAndWallTime,
@@ -268,6 +272,13 @@ impl Host {
     fn show(&mut self) {
         let now = self.clock.now();
         let status = self.member.status();
+        let version = status.config().map(|config| config.config_version());
+        if version != self.config_version {
+            self.config_version = version;
+            self.majority_by_default = status.config().is_none_or(|config| {
+                implicit_default_write_concern(config) == ImplicitDefault::Majority
+            });
+        }
         let writable = status.is_writable();
         let commit_point = status.commit_point();
         if commit_point != self.commit_point {
@@ -281,9 +292,7 @@ impl Host {
             commit_point,
             rollback_id: status.rollback_id(),
             knows_primary: status.primary().is_some(),
-            majority_by_default: status.config().is_none_or(|config| {
-                implicit_default_write_concern(config) == ImplicitDefault::Majority
-            }),
+            majority_by_default: self.majority_by_default,
         };
         self.view.send_if_modified(|known| {
             let changed = *known != view;
