@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocument, RawDocumentBuf};
-use quorate_protocol::OpTimeAndWallTime;
+use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
@@ -34,17 +34,26 @@ pub(super) enum Fit {
 }
 
 impl Node {
-    /// Appends copied entries to the log and applies them. Entries that are there already are left
-    /// out. Returns the last entry of the log.
+    /// Appends copied entries, which follow `previous`, to the log and applies them. Entries that
+    /// are there already are left out. Returns the last entry of the log.
     ///
     /// # Errors
     ///
-    /// If the store fails, or an entry does not fit the data.
+    /// If the store fails, the log has another end, or an entry does not fit the data.
     pub fn apply(
         &self,
+        previous: OpTime,
         entries: Vec<RawDocumentBuf>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
+        let last = self.log_positions().written.op_time;
+        // Entries on top of any other log would be a history that nobody wrote.
+        if last < previous || (last > previous && !is_among(last, &entries)) {
+            return Err(CommandError::new(
+                ErrorCode::INTERNAL_ERROR,
+                format!("the log ends at {last}, but entries that follow {previous} came"),
+            ));
+        }
         self.apply_as(entries, Fit::Exact, now)
     }
 
@@ -291,6 +300,10 @@ impl Writer<'_> {
             )),
         }
     }
+}
+
+fn is_among(op_time: OpTime, entries: &[RawDocumentBuf]) -> bool {
+    entries.iter().any(|entry| entry_position(entry).is_ok_and(|at| at.op_time == op_time))
 }
 
 /// The collection with the options and the index specifications of a `collMod` entry.

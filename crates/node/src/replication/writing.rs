@@ -14,7 +14,7 @@ use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
 use crate::error::CommandError;
 use crate::records::record_key;
-use crate::writer::{Entry, Operation, RetryableWrite, Totals, Writer};
+use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: what waits for the disk, and what waits for other members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,6 @@ pub(crate) struct LogState {
     last: Option<OpTime>,
     /// The term of an entry that is no client's.
     noop_term: Option<Term>,
-    /// The retryable write that the replayed entries belong to.
-    replayed_write: Option<RetryableWrite>,
 }
 
 impl Writer<'_> {
@@ -117,18 +115,18 @@ impl Writer<'_> {
         entry: &RawDocument,
     ) -> Result<(), CommandError> {
         let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
-        if self.log_state.replayed_write.as_ref() != Some(&write) {
-            // An older number than the one known here is of no use to anybody.
-            if self.begin_retryable(Some(&write)).is_err() {
-                return Ok(());
-            }
-            self.log_state.replayed_write = Some(write);
+        // An older number than the one known here is of no use to anybody.
+        if self.begin_retryable(Some(&write)).is_err() {
+            return Ok(());
         }
         let result = match entry.get_document("retryResult") {
             Ok(result) => Document::try_from(result)?,
             Err(_) => Document::new(),
         };
-        self.record(batch, statement, result)
+        let recorded = self.record(batch, statement, result);
+        // The next entry is applied whatever this session has done before.
+        self.end_retryable();
+        recorded
     }
 
     pub(crate) fn append_noop(

@@ -84,6 +84,11 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// The changes that follow belong to no retryable write.
+    pub(crate) fn end_retryable(&mut self) {
+        self.retry = None;
+    }
+
     /// What came of a statement the first time, if it was done.
     pub(crate) fn earlier_result(&self, statement: usize) -> Option<&Document> {
         let statement = i32::try_from(statement).ok()?;

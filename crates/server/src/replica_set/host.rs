@@ -13,8 +13,8 @@ use quorate_protocol::{
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Contact, Event, FetchId, Input, Member, MemberOptions, Output, Recovered, Request,
-    RequestToken, WaiterId, WriteConcernError,
+    Contact, Event, FetchFailure, FetchId, Input, Member, MemberOptions, Output, Recovered,
+    Request, RequestToken, WaiterId, WriteConcernError,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -105,6 +105,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         majority_by_default: true,
         shown: None,
         commit_point: OpTimeAndWallTime::default(),
+        ordered: OpTime::NULL,
         asked_for_source: None,
         next_number: 1,
         broken: None,
@@ -117,6 +118,8 @@ struct Fetching {
     id: FetchId,
     task: JoinHandle<()>,
     after: OpTime,
+    /// The last entry that was handed on, or the one to begin with.
+    previous: OpTime,
     waiting: VecDeque<(Vec<RawDocumentBuf>, Option<OwnedSemaphorePermit>)>,
 }
 
@@ -148,6 +151,8 @@ pub(super) struct Host {
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
     commit_point: OpTimeAndWallTime,
+    /// The last entry that was handed to the applier.
+    ordered: OpTime,
     asked_for_source: Option<(MemberId, Term, MonotonicTime)>,
     next_number: u64,
     broken: Option<String>,
@@ -268,6 +273,19 @@ impl Host {
         }
     }
 
+    fn feed_log_or_show(&mut self) {
+        let LogPositions { written, durable } = self.node.log_positions();
+        if written == self.known.written {
+            return self.show();
+        }
+        self.known = LogPositions { written, durable };
+        let now = self.clock.now().monotonic;
+        self.member.handle(now, Input::EntriesAppended { last: written });
+        self.member.handle(now, Input::Applied { last: written });
+        self.member.handle(now, Input::EntriesDurable { last: durable });
+        self.show();
+    }
+
     /// Opens or closes the log for clients, and publishes what they see.
     fn show(&mut self) {
         let now = self.clock.now();
@@ -299,8 +317,11 @@ impl Host {
             *known = view;
             changed
         });
-        if writable != self.writable && !writable {
+        if self.writable && !writable {
+            self.writable = false;
             self.node.set_writable(None, now);
+            // A write that came in until now is told before anything follows from the change.
+            return self.feed_log_or_show();
         }
         let version = status.topology_version();
         let shown = Some((version, status.primary()));
@@ -416,10 +437,21 @@ impl Host {
 
     fn fetch_from(&mut self, id: FetchId, source: ServerAddress, after: OpTime) {
         self.cancel_fetch();
+        if after != self.end_of_log() {
+            // A client's write came in while the member stepped down: it must learn of that first.
+            let cause = FetchFailure::Connection;
+            return self.inbox.post(Message::Input(Input::FetchFailed { fetch: id, cause }));
+        }
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
         let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox));
-        self.fetching = Some(Fetching { id, task, after, waiting: VecDeque::new() });
+        let waiting = VecDeque::new();
+        self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
+    }
+
+    /// The last entry of the log once everything ordered is applied.
+    fn end_of_log(&self) -> OpTime {
+        self.node.log_positions().written.op_time.max(self.ordered)
     }
 
     fn cancel_fetch(&mut self) {
@@ -453,10 +485,15 @@ impl Host {
                 return;
             }
             let Some((entries, room)) = fetching.waiting.pop_front() else { return };
+            let previous = fetching.previous;
+            if let Some(last) = last {
+                fetching.previous = last.op_time;
+                self.ordered = last.op_time;
+            }
             let clock = self.clock;
             self.applier.add(Box::new(move |node| {
                 copying::wait_until_old_enough(&entries, delay, clock);
-                node.apply(entries, clock.now())?;
+                node.apply(previous, entries, clock.now())?;
                 drop(room);
                 Ok(())
             }));
@@ -464,6 +501,7 @@ impl Host {
     }
 
     fn roll_back_to(&mut self, common_point: OpTimeAndWallTime) {
+        self.ordered = common_point.op_time;
         let (clock, inbox) = (self.clock, self.inbox.clone());
         let directory = self.rollback_directory.clone();
         self.applier.add(Box::new(move |node| {
