@@ -10,11 +10,15 @@ fn main() -> ExitCode {
         eprintln!("usage: sweep FIRST COUNT");
         return ExitCode::from(2);
     };
-    let mut failures = 0;
+    let (mut failures, mut rollbacks, mut terms) = (0, 0, 0);
     let mut slowest = (std::time::Duration::ZERO, first);
     for seed in first..first.saturating_add(count) {
         match catch_unwind(|| quorate_simulator::run(seed)) {
-            Ok(Ok(figures)) => slowest = slowest.max((figures.agreed_after, seed)),
+            Ok(Ok(figures)) => {
+                slowest = slowest.max((figures.agreed_after, seed));
+                rollbacks += figures.rollbacks;
+                terms += figures.terms;
+            }
             Ok(Err(failure)) => {
                 failures += 1;
                 println!("{failure}");
@@ -25,7 +29,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    println!("{failures} of {count} worlds failed");
+    println!("{failures} of {count} worlds failed; {terms} terms, {rollbacks} rollbacks");
     println!("the slowest to agree after all faults was seed {} ({:?})", slowest.1, slowest.0);
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

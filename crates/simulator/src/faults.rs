@@ -177,8 +177,10 @@ impl<H: Host + Default> World<H> {
     }
 
     fn repair_later(&mut self) {
-        let pause = self.random.duration_up_to(Duration::from_secs(20));
-        self.schedule(pause, Happening::Repair);
+        // A later cut puts off the repair of an earlier one, so that cuts outlast elections.
+        let pause = Duration::from_secs(3) + self.random.duration_up_to(Duration::from_secs(17));
+        self.repair_due = self.repair_due.max(self.now + pause);
+        self.schedule_at(self.repair_due, Happening::Repair);
     }
 
     fn ask_to_step_down(&mut self) {

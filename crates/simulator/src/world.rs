@@ -138,6 +138,8 @@ pub struct World<H = ModelHost> {
     next_happening: u64,
     attempts: Vec<Attempt>,
     pub(crate) first_config: Option<ReplicaSetConfig>,
+    /// When the network is to be whole again.
+    pub(crate) repair_due: MonotonicTime,
     trace: Option<Trace>,
 }
 
@@ -179,6 +181,7 @@ impl<H: Host + Default> World<H> {
             next_happening: 0,
             attempts: Vec::new(),
             first_config: None,
+            repair_due: MonotonicTime::ZERO,
             trace,
         };
         for node in 0..world.nodes.len() {
@@ -319,8 +322,10 @@ impl<H: Host + Default> World<H> {
             }
             Happening::Restart { node } => self.start(node),
             Happening::Repair => {
-                self.network.repair();
-                self.note(None, || "network repaired".to_owned());
+                if self.now >= self.repair_due {
+                    self.network.repair();
+                    self.note(None, || "network repaired".to_owned());
+                }
             }
         }
     }
