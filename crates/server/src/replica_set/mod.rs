@@ -8,7 +8,7 @@
 //!
 //! One task owns the member, feeds it whatever happened and carries out what it orders; it never
 //! waits for a disk or a socket. Rules live in `quorate-replication`, documents in `quorate-wire`,
-//! the log in `quorate-node`. See `docs` and the digest for the protocol.
+//! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
 mod commands;
