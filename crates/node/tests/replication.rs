@@ -9,7 +9,7 @@ use std::ops::Bound;
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Node, Published};
 use quorate_protocol::{
-    HelloReply, MemberState, ObjectId, OpTimeAndWallTime, Term, Timestamp, TopologyVersion,
+    HelloReply, MemberState, ObjectId, OpTime, OpTimeAndWallTime, Term, Timestamp, TopologyVersion,
 };
 use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::ModelStore;
@@ -80,6 +80,10 @@ fn write_everything(member: &Member) {
     member.ok(doc! {"renameCollection": "db.old", "to": "db.new", "$db": "admin"});
 }
 
+fn write_more(member: &Member) {
+    member.insert("a", vec![doc! {"_id": "more", "n": 1}]);
+}
+
 fn position(member: &Member) -> OpTimeAndWallTime {
     member.node.log_positions().written
 }
@@ -107,13 +111,18 @@ fn every_write_makes_an_entry_and_timestamps_rise() {
 fn applied_entries_make_the_same_data_and_twice_is_once() {
     let (from, to) = (primary(), secondary());
     write_everything(&from);
-    let last = to.node.apply(entries(&from), now()).unwrap();
+    let last = to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
     assert_eq!(last, position(&from));
     assert_eq!(hash(&to), hash(&from));
-    to.node.apply(entries(&from), now()).unwrap();
+    to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
     assert_eq!(hash(&to), hash(&from));
     assert_eq!(entries(&to), entries(&from), "the logs are the same bytes");
     show(&to.node, MemberState::Primary, true);
+    to.insert("a", (10..15).map(|id| doc! {"_id": id, "n": 1}).collect());
+    let previous = position(&from).op_time;
+    write_more(&from);
+    let more = entries(&from).split_off(entries(&from).len() - 1);
+    assert!(to.node.apply(previous, more, now()).is_err(), "the log has another end");
     for collection in ["a", "c", "new"] {
         to.validate(collection);
     }
@@ -183,4 +192,46 @@ fn other_members_than_a_primary_refuse_writes_and_secondaries_reads_without_leav
     let reply = member.run(read);
     let version = reply.get_document("topologyVersion").unwrap();
     assert_eq!(version.get_i64("counter").unwrap(), 3);
+}
+
+fn retryable(session: u8, number: i64, mut command: Document) -> Document {
+    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![session; 16] };
+    command.insert("lsid", doc! { "id": id });
+    command.insert("txnNumber", number);
+    command
+}
+
+#[test]
+fn a_repeated_write_is_known_to_followers_and_forgotten_by_a_rollback() {
+    let (from, to) = (primary(), secondary());
+    from.insert("a", vec![doc! {"_id": 1, "n": 0}]);
+    let common_point = position(&from);
+    let modify = doc! {
+        "findAndModify": "a", "query": {"_id": 1}, "update": {"$inc": {"n": 1}}, "new": true,
+    };
+    let first = from.ok(retryable(5, 7, modify.clone()));
+    assert_eq!(first.get_document("value").unwrap().get_i32("n").unwrap(), 1);
+
+    // The follower takes over; the client repeats its write there.
+    to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    show(&to.node, MemberState::Primary, true);
+    let again = to.ok(retryable(5, 7, modify.clone()));
+    assert_eq!(again.get_document("value").unwrap(), first.get_document("value").unwrap());
+    assert_eq!(to.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
+
+    // A session's next writes are applied, however many of its statements are known.
+    show(&to.node, MemberState::Secondary, false);
+    let end = position(&to).op_time;
+    for number in 8..12 {
+        let document = doc! {"_id": number};
+        from.ok(retryable(6, number, doc! {"insert": "b", "documents": [document]}));
+    }
+    to.node.apply(end, entries(&from), now()).unwrap();
+    assert_eq!(hash(&to), hash(&from));
+
+    // Where the write is undone, repeating it does it.
+    from.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 0}]);
+    from.ok(retryable(5, 7, modify));
+    assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
 }

@@ -9,6 +9,7 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use bson::raw::cstr;
 use bson::{Bson, RawDocumentBuf, doc};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,15 +55,14 @@ async fn write(port: u16, client: usize, w: Bson, end: Instant) -> Result<Vec<Du
     let mut latencies = Vec::new();
     let text = "x".repeat(150);
     let run = std::process::id();
+    let command = doc! { "insert": "load", "writeConcern": { "w": w }, "$db": "bench" };
+    let body = RawDocumentBuf::try_from(&command)?;
     while Instant::now() < end {
         let id = format!("{run}-{client}-{}", latencies.len());
-        let command = doc! {
-            "insert": "load", "documents": [{ "_id": id, "text": &text }],
-            "writeConcern": { "w": w.clone() }, "$db": "bench",
-        };
-        let body = RawDocumentBuf::try_from(&command)?;
+        let document = RawDocumentBuf::try_from(&doc! { "_id": id, "text": &text })?;
         let mut bytes = Vec::new();
         MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), MsgFlags::NONE, &body)
+            .sequence(cstr!("documents"), [&*document])
             .finish(None)?;
         let sent = Instant::now();
         stream.write_all(&bytes).await?;

@@ -111,9 +111,11 @@ impl Server {
         replica_set: Option<ReplicaSetOptions>,
     ) -> io::Result<Self> {
         let topology = watch::Sender::new(());
+        let commits = watch::Sender::new(0);
         let replica_set = match replica_set {
             Some(set) => {
-                let set = ReplicaSet::new(Arc::clone(&node), clock, set, topology.clone());
+                let (topology, commits) = (topology.clone(), commits.clone());
+                let set = ReplicaSet::new(Arc::clone(&node), clock, set, topology, commits);
                 Some(Arc::new(set.map_err(io::Error::other)?))
             }
             None => None,
@@ -124,7 +126,7 @@ impl Server {
             clock,
             durability,
             topology,
-            commits: watch::Sender::new(0),
+            commits,
             quiescing: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             replica_set,

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocument, RawDocumentBuf};
-use quorate_protocol::OpTimeAndWallTime;
+use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
+use super::Replication;
 use super::oplog::{damaged, entry_position};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
@@ -33,17 +34,26 @@ pub(super) enum Fit {
 }
 
 impl Node {
-    /// Appends copied entries to the log and applies them. Entries that are there already are left
-    /// out. Returns the last entry of the log.
+    /// Appends copied entries, which follow `previous`, to the log and applies them. Entries that
+    /// are there already are left out. Returns the last entry of the log.
     ///
     /// # Errors
     ///
-    /// If the store fails, or an entry does not fit the data.
+    /// If the store fails, the log has another end, or an entry does not fit the data.
     pub fn apply(
         &self,
+        previous: OpTime,
         entries: Vec<RawDocumentBuf>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
+        let last = self.log_positions().written.op_time;
+        // Entries on top of any other log would be a history that nobody wrote.
+        if last < previous || (last > previous && !is_among(last, &entries)) {
+            return Err(CommandError::new(
+                ErrorCode::INTERNAL_ERROR,
+                format!("the log ends at {last}, but entries that follow {previous} came"),
+            ));
+        }
         self.apply_as(entries, Fit::Exact, now)
     }
 
@@ -124,7 +134,8 @@ impl Writer<'_> {
         let mut fresh = true;
         for entry in &run {
             let document = entry.get_document("o").map_err(|_| damaged("o"))?;
-            fresh &= self.find_by_id(&collection, document)?.is_none();
+            // Where the data is what the log says, a document cannot be there already.
+            fresh &= fit == Fit::Exact || self.find_by_id(&collection, document)?.is_none();
             documents.push(document.to_owned());
         }
         if fresh {
@@ -219,7 +230,7 @@ impl Writer<'_> {
             "createIndexes" => {
                 let spec = rest;
                 let index = spec.get_str("name").map_err(|_| damaged("o.name"))?;
-                if collection.index(index).is_some() {
+                if collection.index(index).is_some() || self.builds_no_indexes() {
                     return Ok(());
                 }
                 self.build_index(&mut collection, spec, || Ok(()))
@@ -230,6 +241,12 @@ impl Writer<'_> {
             }
             _ => Err(damaged("o")),
         }
+    }
+
+    /// Whether this member was configured with `buildIndexes: false`.
+    pub(super) fn builds_no_indexes(&self) -> bool {
+        let published = self.node().replication().and_then(Replication::published);
+        published.is_some_and(|published| published.hello.builds_no_indexes)
     }
 
     fn apply_create(
@@ -283,6 +300,10 @@ impl Writer<'_> {
             )),
         }
     }
+}
+
+fn is_among(op_time: OpTime, entries: &[RawDocumentBuf]) -> bool {
+    entries.iter().any(|entry| entry_position(entry).is_ok_and(|at| at.op_time == op_time))
 }
 
 /// The collection with the options and the index specifications of a `collMod` entry.

@@ -119,7 +119,8 @@ impl Node {
         let mut writer = self.write(now);
         writer.begin_cloning();
         let Some(mut collection) = writer.collection(namespace) else { return Ok(()) };
-        if spec.get_str("name").is_ok_and(|name| collection.index(name).is_some()) {
+        let known = spec.get_str("name").is_ok_and(|name| collection.index(name).is_some());
+        if known || writer.builds_no_indexes() {
             return Ok(());
         }
         writer.build_index(&mut collection, spec, || Ok(()))

@@ -19,7 +19,8 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{parse_record, record_key};
-use crate::writer::Writer;
+use crate::sessions::SessionId;
+use crate::writer::{RetryableWrite, Writer};
 
 /// Undo rows removed in one step of maintenance.
 const TRIM_STEP: usize = 10_000;
@@ -78,6 +79,20 @@ impl Node {
     }
 }
 
+/// A statement of a retryable write.
+pub(super) type Statement = (RetryableWrite, i32);
+
+/// The statement that an entry belongs to.
+pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, CommandError> {
+    let (Ok(lsid), Ok(number), Ok(statement)) =
+        (entry.get_document("lsid"), entry.get_i64("txnNumber"), entry.get_i32("stmtId"))
+    else {
+        return Ok(None);
+    };
+    let session = SessionId::from_lsid(&Document::try_from(lsid)?)?;
+    Ok(Some((RetryableWrite { session, number }, statement)))
+}
+
 impl Writer<'_> {
     fn undo(
         &mut self,
@@ -86,7 +101,7 @@ impl Writer<'_> {
         keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
         let row = self.undo_row(at.timestamp)?;
-        self.begin_undo(at);
+        self.begin_undo(at, statement_of(entry)?);
         let object = entry.get_document("o").map_err(|_| damaged("o"))?;
         let namespace = namespace_of(entry)?;
         match entry.get_str("op").map_err(|_| damaged("op"))? {
@@ -161,8 +176,11 @@ impl Writer<'_> {
     }
 
     /// The other half of undoing: takes the entry and its row out, with the change.
-    pub(super) fn unlog(&mut self, batch: &mut Batch, at: OpTime) {
+    pub(super) fn unlog(&mut self, batch: &mut Batch, at: OpTime, statement: Option<&Statement>) {
         let node = self.node();
+        if let Some((write, number)) = statement {
+            self.forget_statement(batch, write, *number);
+        }
         if let Some(replication) = node.replication() {
             let record = RecordId(at.timestamp.as_u64());
             batch.remove(node.keyspaces().records, record_key(replication.oplog, record));

@@ -11,10 +11,10 @@ use quorate_wire::to_bson_timestamp;
 
 use super::not_writable;
 use super::oplog::{entry_position, undo_key};
+use super::rollback::{Statement, statement_of};
 use crate::error::CommandError;
 use crate::records::record_key;
-use crate::sessions::SessionId;
-use crate::writer::{Entry, Operation, RetryableWrite, Totals, Writer};
+use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: what waits for the disk, and what waits for other members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ enum Mode {
     /// Not at all: the data is a copy.
     Clone,
     /// By taking this entry out.
-    Undo(OpTime),
+    Undo(OpTime, Option<Statement>),
     /// The entry is out; nothing else may change before the next.
     Undone,
 }
@@ -49,8 +49,6 @@ pub(crate) struct LogState {
     last: Option<OpTime>,
     /// The term of an entry that is no client's.
     noop_term: Option<Term>,
-    /// The retryable write that the replayed entries belong to.
-    replayed_write: Option<RetryableWrite>,
 }
 
 impl Writer<'_> {
@@ -72,8 +70,8 @@ impl Writer<'_> {
         undo: Option<&RawDocument>,
     ) -> Result<bool, CommandError> {
         if let Some(undone) = self.take_undone() {
-            if let Some(at) = undone {
-                self.unlog(batch, at);
+            if let Some((at, statement)) = undone {
+                self.unlog(batch, at, statement.as_ref());
             }
             return Ok(true);
         }
@@ -116,30 +114,19 @@ impl Writer<'_> {
         batch: &mut Batch,
         entry: &RawDocument,
     ) -> Result<(), CommandError> {
-        let (Ok(lsid), Ok(number), Ok(statement)) =
-            (entry.get_document("lsid"), entry.get_i64("txnNumber"), entry.get_i32("stmtId"))
-        else {
+        let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
+        // An older number than the one known here is of no use to anybody.
+        if self.begin_retryable(Some(&write)).is_err() {
             return Ok(());
-        };
-        let session = SessionId::from_lsid(&Document::try_from(lsid)?)?;
-        let same = self
-            .log_state
-            .replayed_write
-            .as_ref()
-            .is_some_and(|known| known.session == session && known.number == number);
-        if !same {
-            let write = RetryableWrite { session, number };
-            // An older number than the one known here is of no use to anybody.
-            if self.begin_retryable(Some(&write)).is_err() {
-                return Ok(());
-            }
-            self.log_state.replayed_write = Some(write);
         }
         let result = match entry.get_document("retryResult") {
             Ok(result) => Document::try_from(result)?,
             Err(_) => Document::new(),
         };
-        self.record(batch, statement, result)
+        let recorded = self.record(batch, statement, result);
+        // The next entry is applied whatever this session has done before.
+        self.end_retryable();
+        recorded
     }
 
     pub(crate) fn append_noop(
@@ -197,20 +184,21 @@ impl Writer<'_> {
         matches!(self.log_state.mode, Mode::Clone)
     }
 
-    pub(super) fn begin_undo(&mut self, at: OpTime) {
-        self.log_state.mode = Mode::Undo(at);
+    pub(super) fn begin_undo(&mut self, at: OpTime, statement: Option<Statement>) {
+        self.log_state.mode = Mode::Undo(at, statement);
     }
 
     pub(super) fn is_undoing(&self) -> bool {
-        matches!(self.log_state.mode, Mode::Undo(_))
+        matches!(self.log_state.mode, Mode::Undo(..))
     }
 
     /// The entry to take out with the next change; `Some(None)` if it is out already.
-    pub(super) fn take_undone(&mut self) -> Option<Option<OpTime>> {
-        match self.log_state.mode {
-            Mode::Undo(at) => {
+    pub(super) fn take_undone(&mut self) -> Option<Option<(OpTime, Option<Statement>)>> {
+        match &mut self.log_state.mode {
+            Mode::Undo(at, statement) => {
+                let undone = (*at, statement.take());
                 self.log_state.mode = Mode::Undone;
-                Some(Some(at))
+                Some(Some(undone))
             }
             Mode::Undone => Some(None),
             _ => None,

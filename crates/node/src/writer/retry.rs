@@ -84,6 +84,11 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// The changes that follow belong to no retryable write.
+    pub(crate) fn end_retryable(&mut self) {
+        self.retry = None;
+    }
+
     /// What came of a statement the first time, if it was done.
     pub(crate) fn earlier_result(&self, statement: usize) -> Option<&Document> {
         let statement = i32::try_from(statement).ok()?;
@@ -107,6 +112,18 @@ impl Writer<'_> {
 
     pub(super) fn is_retryable(&self) -> bool {
         self.retry.is_some()
+    }
+
+    /// Forgets that a statement was done, because it is undone.
+    pub(crate) fn forget_statement(
+        &self,
+        batch: &mut Batch,
+        write: &RetryableWrite,
+        statement: i32,
+    ) {
+        let mut key = result_prefix(&write.session, write.number);
+        key.extend(statement.to_be_bytes());
+        batch.remove(self.node.keyspaces().sessions, key);
     }
 
     /// Puts the result of the current statement into the batch of its change.

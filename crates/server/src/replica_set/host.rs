@@ -8,13 +8,13 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use quorate_node::{LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
-    HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress,
-    Term, TopologyVersion,
+    ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
+    ServerAddress, Term, TopologyVersion,
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Contact, Event, FetchId, Input, Member, MemberOptions, Output, Recovered, Request,
-    RequestToken, WaiterId, WriteConcernError,
+    Contact, Event, FetchFailure, FetchId, Input, Member, MemberOptions, Output, Recovered,
+    Request, RequestToken, WaiterId, WriteConcernError,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -51,6 +51,8 @@ pub(super) struct Parts {
     pub(super) view: watch::Sender<SetView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
     pub(super) topology: watch::Sender<()>,
+    /// Wakes cursors that wait for documents.
+    pub(super) commits: watch::Sender<u64>,
     pub(super) progress: Arc<Notify>,
 }
 
@@ -58,14 +60,20 @@ pub(super) struct Parts {
 pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
     let Parts { node, inbox, progress, .. } = &parts;
-    let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone(), Arc::clone(progress));
+    let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
     let applier = worker("apply").map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
     syncer.start(Arc::clone(node), inbox.clone(), Arc::clone(progress)).map_err(thread_failed)?;
     let (wake, appended) = (syncer.clone(), parts.appended.clone());
+    let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
     node.on_append(Box::new(move |last| {
         appended.send_replace(last);
+        if commits.receiver_count() > 0
+            && let Some(node) = known.upgrade()
+        {
+            commits.send_replace(node.durability().0.as_u64());
+        }
         wake.wake();
     }));
     let now = parts.clock.now();
@@ -93,8 +101,11 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         known: positions,
         writable: false,
         led: false,
+        config_version: None,
+        majority_by_default: true,
         shown: None,
         commit_point: OpTimeAndWallTime::default(),
+        ordered: OpTime::NULL,
         asked_for_source: None,
         next_number: 1,
         broken: None,
@@ -107,6 +118,8 @@ struct Fetching {
     id: FetchId,
     task: JoinHandle<()>,
     after: OpTime,
+    /// The last entry that was handed on, or the one to begin with.
+    previous: OpTime,
     waiting: VecDeque<(Vec<RawDocumentBuf>, Option<OwnedSemaphorePermit>)>,
 }
 
@@ -133,9 +146,13 @@ pub(super) struct Host {
     writable: bool,
     /// Whether it was writable once: then its end is news for the others.
     led: bool,
+    config_version: Option<ConfigVersion>,
+    majority_by_default: bool,
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
     commit_point: OpTimeAndWallTime,
+    /// The last entry that was handed to the applier.
+    ordered: OpTime,
     asked_for_source: Option<(MemberId, Term, MonotonicTime)>,
     next_number: u64,
     broken: Option<String>,
@@ -256,10 +273,30 @@ impl Host {
         }
     }
 
+    fn feed_log_or_show(&mut self) {
+        let LogPositions { written, durable } = self.node.log_positions();
+        if written == self.known.written {
+            return self.show();
+        }
+        self.known = LogPositions { written, durable };
+        let now = self.clock.now().monotonic;
+        self.member.handle(now, Input::EntriesAppended { last: written });
+        self.member.handle(now, Input::Applied { last: written });
+        self.member.handle(now, Input::EntriesDurable { last: durable });
+        self.show();
+    }
+
     /// Opens or closes the log for clients, and publishes what they see.
     fn show(&mut self) {
         let now = self.clock.now();
         let status = self.member.status();
+        let version = status.config().map(|config| config.config_version());
+        if version != self.config_version {
+            self.config_version = version;
+            self.majority_by_default = status.config().is_none_or(|config| {
+                implicit_default_write_concern(config) == ImplicitDefault::Majority
+            });
+        }
         let writable = status.is_writable();
         let commit_point = status.commit_point();
         if commit_point != self.commit_point {
@@ -273,17 +310,18 @@ impl Host {
             commit_point,
             rollback_id: status.rollback_id(),
             knows_primary: status.primary().is_some(),
-            majority_by_default: status.config().is_none_or(|config| {
-                implicit_default_write_concern(config) == ImplicitDefault::Majority
-            }),
+            majority_by_default: self.majority_by_default,
         };
         self.view.send_if_modified(|known| {
             let changed = *known != view;
             *known = view;
             changed
         });
-        if writable != self.writable && !writable {
+        if self.writable && !writable {
+            self.writable = false;
             self.node.set_writable(None, now);
+            // A write that came in until now is told before anything follows from the change.
+            return self.feed_log_or_show();
         }
         let version = status.topology_version();
         let shown = Some((version, status.primary()));
@@ -399,10 +437,21 @@ impl Host {
 
     fn fetch_from(&mut self, id: FetchId, source: ServerAddress, after: OpTime) {
         self.cancel_fetch();
+        if after != self.end_of_log() {
+            // A client's write came in while the member stepped down: it must learn of that first.
+            let cause = FetchFailure::Connection;
+            return self.inbox.post(Message::Input(Input::FetchFailed { fetch: id, cause }));
+        }
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
         let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox));
-        self.fetching = Some(Fetching { id, task, after, waiting: VecDeque::new() });
+        let waiting = VecDeque::new();
+        self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
+    }
+
+    /// The last entry of the log once everything ordered is applied.
+    fn end_of_log(&self) -> OpTime {
+        self.node.log_positions().written.op_time.max(self.ordered)
     }
 
     fn cancel_fetch(&mut self) {
@@ -436,10 +485,15 @@ impl Host {
                 return;
             }
             let Some((entries, room)) = fetching.waiting.pop_front() else { return };
+            let previous = fetching.previous;
+            if let Some(last) = last {
+                fetching.previous = last.op_time;
+                self.ordered = last.op_time;
+            }
             let clock = self.clock;
             self.applier.add(Box::new(move |node| {
                 copying::wait_until_old_enough(&entries, delay, clock);
-                node.apply(entries, clock.now())?;
+                node.apply(previous, entries, clock.now())?;
                 drop(room);
                 Ok(())
             }));
@@ -447,6 +501,7 @@ impl Host {
     }
 
     fn roll_back_to(&mut self, common_point: OpTimeAndWallTime) {
+        self.ordered = common_point.op_time;
         let (clock, inbox) = (self.clock, self.inbox.clone());
         let directory = self.rollback_directory.clone();
         self.applier.add(Box::new(move |node| {

@@ -8,7 +8,7 @@
 //!
 //! One task owns the member, feeds it whatever happened and carries out what it orders; it never
 //! waits for a disk or a socket. Rules live in `quorate-replication`, documents in `quorate-wire`,
-//! the log in `quorate-node`. See `docs` and the digest for the protocol.
+//! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
 mod commands;
@@ -113,6 +113,7 @@ impl ReplicaSet {
         clock: Clock,
         options: ReplicaSetOptions,
         topology: watch::Sender<()>,
+        commits: watch::Sender<u64>,
     ) -> Result<Self, CommandError> {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
@@ -138,6 +139,7 @@ impl ReplicaSet {
             view: view_sender,
             appended: appended.clone(),
             topology,
+            commits,
             progress: Arc::new(Notify::new()),
         };
         Ok(Self { inbox, node, clock, view, appended, parts: Mutex::new(Some(parts)) })

@@ -2,7 +2,8 @@
 //!
 //! The applier changes data in the order it is told; the persist thread stores votes, terms and
 //! configurations in theirs; the syncing thread forces the log to disk whenever it has grown, once
-//! for everybody who wrote meanwhile.
+//! for everybody who wrote meanwhile. The host hears of applied entries when they are on disk: one
+//! report to the source then tells both.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -26,12 +27,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn start(
-        name: &str,
-        node: Arc<Node>,
-        inbox: Inbox,
-        progress: Arc<Notify>,
-    ) -> io::Result<Self> {
+    pub(super) fn start(name: &str, node: Arc<Node>, inbox: Inbox) -> io::Result<Self> {
         let (jobs, receiver): (_, Receiver<Job>) = sync_channel(MAX_JOBS);
         let broken = inbox.clone();
         std::thread::Builder::new().name(format!("quorate-{name}")).spawn(move || {
@@ -40,7 +36,6 @@ impl Worker {
                     broken.post(Message::Broken(error.message));
                     return;
                 }
-                progress.notify_one();
             }
         })?;
         Ok(Self { jobs, inbox })
