@@ -232,6 +232,9 @@ pub(crate) struct ServeArguments {
     /// Ask clients for a login. The first user is created from this machine, with createUser.
     #[arg(long)]
     pub(crate) auth: bool,
+    /// End when stdin does: whoever started this one is gone.
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_closes: bool,
     /// Be a member of the replica set of this name; replSetInitiate makes the set.
     #[arg(long, value_name = "NAME")]
     pub(crate) replset: Option<String>,

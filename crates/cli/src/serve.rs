@@ -80,6 +80,12 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     Ok(Outcome::Fine)
 }
 
+/// Ready when whoever holds the other end of stdin is gone.
+async fn stdin_closes() {
+    // Nobody writes to it; an error means that it is closed as well.
+    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
+}
+
 /// Serves as a member of a replica set.
 async fn serve_member(
     arguments: &ServeArguments,
@@ -100,7 +106,10 @@ async fn serve_member(
     })?;
     let address = running.address();
     tell_ready(arguments, address, screen)?;
-    stop.await;
+    tokio::select! {
+        () = stop => {}
+        () = stdin_closes(), if arguments.until_stdin_closes => {}
+    }
     running.stop().await.map_err(|error| {
         Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
     })?;

@@ -55,7 +55,10 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         ))
     })?;
     tokio::pin!(stop);
-    let ports = free_ports(arguments, screen)?;
+    let ports = match remembered_ports(arguments)? {
+        Some(ports) => ports,
+        None => free_ports(arguments, screen)?,
+    };
     let mut members = Members::start(arguments, &ports)?;
     let readiness = async {
         members.listening().await?;
@@ -64,6 +67,7 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
             screen.event("member", json!({"id": id, "host": host, "pid": pid}))?;
             screen.talk_unless_json(format_args!("member {id} is {host}, process {pid}"));
         }
+        remember_ports(arguments, &members)?;
         assemble(arguments, &members).await
     };
     let ready = tokio::select! {
@@ -109,6 +113,44 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     drop(told);
     client.close().await;
     end(members, screen).await
+}
+
+/// Where a set with a data directory keeps the ports of its members: their addresses are part of its
+/// configuration, so it must come back under the same ones.
+const PORTS_FILE: &str = "ports";
+
+/// The ports that the set in the data directory had.
+fn remembered_ports(arguments: &UpArguments) -> Result<Option<Vec<u16>>, Failure> {
+    let Some(directory) = &arguments.data else { return Ok(None) };
+    let path = directory.join(PORTS_FILE);
+    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
+    let ports: Option<Vec<u16>> = text.split_whitespace().map(|port| port.parse().ok()).collect();
+    let wanted = usize::from(arguments.members) + usize::from(arguments.arbiters);
+    match ports {
+        Some(ports) if ports.len() == wanted => Ok(Some(ports)),
+        Some(ports) => Err(Failure::Misuse(format!(
+            "{} holds a set of {} members, not of {wanted}; give the same --members and --arbiters, \
+             or another --data",
+            directory.display(),
+            ports.len()
+        ))),
+        None => Err(Failure::Problem(format!(
+            "{} is damaged; write the ports of the members into it, or give another --data",
+            path.display()
+        ))),
+    }
+}
+
+fn remember_ports(arguments: &UpArguments, members: &Members) -> Result<(), Failure> {
+    let Some(directory) = &arguments.data else { return Ok(()) };
+    let ports: Vec<&str> =
+        members.iter().filter_map(|member| member.host().rsplit(':').next()).collect();
+    std::fs::write(directory.join(PORTS_FILE), ports.join(" ")).map_err(|error| {
+        Failure::Problem(format!(
+            "cannot write into {}: {error}; give another --data",
+            directory.display()
+        ))
+    })
 }
 
 /// The ports of the members: the wanted ones, or the next that are free.

@@ -70,7 +70,8 @@ impl Member {
         }
         // A group of its own: Ctrl-C comes to us alone, and we stop the members in order.
         command.process_group(0).kill_on_drop(true);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        // Closed by the system if we are killed: no member outlives its set.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
         let stdout = process.stdout.take();
         let pid = process.id().unwrap_or_default();

@@ -3,11 +3,6 @@
 use crate::support::quorate;
 
 #[test]
-fn without_arguments_an_overview_is_printed() {
-    quorate(&[]).snapshot("overview");
-}
-
-#[test]
 fn every_help_is_as_recorded() {
     quorate(&["--help"]).snapshot("help");
     let help = quorate(&["--help"]).stdout();

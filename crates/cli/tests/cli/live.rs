@@ -221,3 +221,73 @@ async fn people_read_lines() {
     assert!(seen.iter().any(|line| line.contains(&change)), "{seen:?}");
     assert_eq!(watched.terminate(), Some(0));
 }
+
+/// The set's members by host, and its connection string.
+fn ready_set(set: &mut Living, members: usize) -> (Vec<(String, u64)>, String) {
+    let mut told = Vec::new();
+    for _ in 0..members {
+        let member = set.event();
+        assert_eq!(member["event"], "member", "{member}");
+        let pid = member["pid"].as_u64().unwrap();
+        told.push((member["host"].as_str().unwrap().to_owned(), pid));
+    }
+    let ready = set.event();
+    assert_eq!(ready["event"], "ready", "{ready}");
+    assert!(ready["elapsed_ms"].is_u64(), "{ready}");
+    (told, ready["uri"].as_str().unwrap().to_owned())
+}
+
+fn insert(uri: &str, id: u32) {
+    let command =
+        format!("{{insert: 'kept', documents: [{{_id: {id}}}], writeConcern: {{w: 'majority'}}}}");
+    let run = quorate(&["run", "--database", "test", uri, &command]);
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+}
+
+fn count(uri: &str) -> Value {
+    let run = quorate(&["run", "--json", "--database", "test", uri, "{count: 'kept'}"]);
+    assert_eq!(run.code(), 0, "{}", run.stderr());
+    run.events().remove(0)["reply"]["n"].clone()
+}
+
+#[test]
+fn a_set_survives_the_death_of_its_primary_and_ends_with_the_command() {
+    let mut set = Living::start(&["up", "--port", "0", "--json"]);
+    let (members, uri) = ready_set(&mut set, 3);
+    insert(&uri, 1);
+    let hello = quorate(&["run", "--json", &uri, "{hello: 1}"]).events().remove(0);
+    let primary = hello["reply"]["me"].as_str().unwrap().to_owned();
+    let (_, pid) = members.iter().find(|(host, _)| *host == primary).unwrap();
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    let exit = set.wait_for("member_exited", |_| true);
+    assert_eq!(exit["host"], primary.as_str());
+    // Finds the new primary, however long the election takes.
+    insert(&uri, 2);
+    assert_eq!(count(&uri), 2);
+    assert_eq!(set.terminate(), Some(0));
+    assert_ne!(
+        quorate(&["run", &format!("{uri}&serverSelectionTimeoutMS=200"), "{ping: 1}"]).code(),
+        0
+    );
+}
+
+#[test]
+fn a_set_with_a_data_directory_comes_back_with_its_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap();
+    let up = ["up", "--port", "0", "--json", "--data", data];
+    let mut set = Living::start(&up);
+    let (_, first) = ready_set(&mut set, 3);
+    insert(&first, 1);
+    assert_eq!(set.terminate(), Some(0));
+
+    let mut set = Living::start(&up);
+    let (_, second) = ready_set(&mut set, 3);
+    assert_eq!(second, first);
+    assert_eq!(count(&second), 1);
+    assert_eq!(set.terminate(), Some(0));
+
+    let other = quorate(&["up", "--members", "1", "--data", data]);
+    assert_eq!(other.code(), 2);
+    assert!(other.stderr().contains("holds a set of 3 members, not of 1"), "{}", other.stderr());
+}
