@@ -269,6 +269,7 @@ impl Connection {
                 }
             }
         };
+        let hello = is_hello(command.name());
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
         let max_time = command.max_time();
         let deadline = Deadline::start(&command, &context.interrupt);
@@ -282,14 +283,15 @@ impl Connection {
             if !self.wait_for(events, *until, *at_most).await? {
                 return Ok(None);
             }
-            if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
-                return Ok(Some(self.quiesce_reply()));
-            }
             context.may_wait = false;
             context.now = self.shared.clock.now();
             outcome = self.run_command(&context, command);
         }
         drop(deadline);
+        // The news may have come while the command ran, with or without waiting.
+        if hello && self.shared.quiescing.load(Ordering::SeqCst) {
+            return Ok(Some(self.quiesce_reply()));
+        }
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
             Outcome::Wait { .. } => return Ok(None),
