@@ -39,6 +39,14 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     let listener = bind(arguments.bind, arguments.port).await?;
     let address = listener.local_addr()?;
     if let Some(set_name) = &arguments.replset {
+        if arguments.auth {
+            // Better refused than served without: members cannot log in to each other yet.
+            return Err(Failure::Misuse(
+                "a member of a set cannot ask for a login yet; leave out --auth and stay on \
+                 loopback, or serve without --replset"
+                    .to_owned(),
+            ));
+        }
         return serve_member(arguments, set_name, listener, stop, screen).await;
     }
     let store = open(arguments)?;

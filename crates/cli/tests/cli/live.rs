@@ -291,3 +291,20 @@ fn a_set_with_a_data_directory_comes_back_with_its_data() {
     assert_eq!(other.code(), 2);
     assert!(other.stderr().contains("holds a set of 3 members, not of 1"), "{}", other.stderr());
 }
+
+#[test]
+fn a_taken_port_is_moved_past() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let mut set = Living::start(&["up", "--members", "1", "--port", &port, "--json"]);
+    let (members, _) = ready_set(&mut set, 1);
+    assert!(!members[0].0.ends_with(&format!(":{port}")), "{members:?}");
+    assert_eq!(set.terminate(), Some(0));
+}
+
+#[test]
+fn a_member_that_should_ask_for_a_login_is_refused() {
+    let run = quorate(&["serve", "--memory", "--port", "0", "--replset", "rs0", "--auth"]);
+    assert_eq!(run.code(), 2);
+    assert!(run.stderr().contains("leave out --auth"), "{}", run.stderr());
+}
