@@ -93,23 +93,28 @@ fn tests() -> Outcome {
         &["test", "--workspace", "--lib", "--bins", "--tests", "--color", "never"]
     };
     let transcript = process::watch(process::cargo().args(arguments), true)?;
-    let passed = count_passed(&transcript);
+    let passed = count(&transcript, " passed");
+    // A skipped test is one that somebody believes to be running.
+    let skipped = count(&transcript, " skipped") + count(&transcript, " ignored");
     if !transcript.succeeded {
         return Err(Failure("tests fail; see above".to_owned()));
     }
     if passed == 0 {
         return Err(Failure("no test was run".to_owned()));
     }
+    if skipped > 0 {
+        return Err(Failure(format!("{skipped} tests were skipped; run or remove them")));
+    }
     Ok(format!("{passed} tests"))
 }
 
 /// The number before "passed" in the summaries: one of nextest's, one per program of cargo's.
-fn count_passed(transcript: &Transcript) -> u64 {
+fn count(transcript: &Transcript, what: &str) -> u64 {
     let summaries = transcript.lines.iter().filter(|line| {
         let line = line.trim_start();
         line.starts_with("Summary [") || line.starts_with("test result: ")
     });
-    summaries.filter_map(|line| number_before(line, " passed")).sum()
+    summaries.filter_map(|line| number_before(line, what)).sum()
 }
 
 fn number_before(line: &str, word: &str) -> Option<u64> {
@@ -122,8 +127,20 @@ mod tests {
     use super::*;
 
     fn count(lines: &[&str]) -> u64 {
+        counted(lines, " passed")
+    }
+
+    fn counted(lines: &[&str], what: &str) -> u64 {
         let lines = lines.iter().map(|line| (*line).to_owned()).collect();
-        count_passed(&Transcript { succeeded: true, lines })
+        super::count(&Transcript { succeeded: true, lines }, what)
+    }
+
+    #[test]
+    fn skipped_tests_are_noticed() {
+        let nextest = "     Summary [   0.5s] 77 tests run: 77 passed, 2 skipped";
+        assert_eq!(counted(&[nextest], " skipped"), 2);
+        let libtest = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
+        assert_eq!(counted(&[libtest], " ignored"), 1);
     }
 
     #[test]
