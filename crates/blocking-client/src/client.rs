@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use quorate_connection_string::ConnectionString;
-use quorate_protocol::{MonotonicTime, ServerAddress};
+use quorate_protocol::{MonotonicTime, ServerAddress, SplitMix64};
 use quorate_server_discovery::{
     CheckFailureKind, DiscoveryEvent, DiscoveryOptions, Input, MonitorCommand, Output, PoolCommand,
     Threading, Topology, TopologyDescription, TopologyId,
@@ -21,7 +21,6 @@ use crate::check::CheckOrder;
 use crate::clock::{Clock, SystemClock};
 use crate::connection::Connection;
 use crate::options::{ClientOptions, StartError};
-use crate::random::Random;
 
 /// Who wants to know what happens.
 pub type EventListener = Box<dyn FnMut(&DiscoveryEvent)>;
@@ -35,7 +34,7 @@ pub struct Client {
     pub(crate) connections: BTreeMap<ServerAddress, Connection>,
     pub(crate) options: ClientOptions,
     pub(crate) clock: Box<dyn Clock>,
-    pub(crate) random: Random,
+    pub(crate) random: SplitMix64,
     listener: EventListener,
     /// The check that the core waits for.
     ordered: Option<CheckOrder>,
@@ -83,9 +82,9 @@ impl Client {
         if discovery.stable_api {
             return Err(StartError::Missing { feature: "stable API versions", next_step });
         }
-        let mut random = Random::new(options.seed);
-        let id = TopologyId(random.next_bits());
-        let topology = Topology::new(&discovery, id, random.next_bits(), clock.now())?;
+        let mut random = SplitMix64::new(options.seed);
+        let id = TopologyId(random.next_u64());
+        let topology = Topology::new(&discovery, id, random.next_u64(), clock.now())?;
         let mut client = Self {
             topology,
             connections: BTreeMap::new(),

@@ -55,7 +55,6 @@ mod handshake;
 mod net;
 mod operation;
 mod options;
-mod random;
 mod select;
 
 pub use client::{Client, EventListener};

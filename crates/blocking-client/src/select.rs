@@ -108,7 +108,7 @@ impl Client {
                 self.scan();
                 scanned = true;
             }
-            let bits = self.random.next_bits();
+            let bits = self.random.next_u64();
             // One thread has no operation under way elsewhere: every count is zero.
             match self.topology.description().select(request, bits, |_| 0) {
                 Ok(Some(server)) => return Ok(server.address().clone()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate_protocol::{
     HelloReply, LastWrite, MonotonicTime, ReadPreference, ReadPreferenceMode, ServerAddress,
-    TagSet, WallTime,
+    SplitMix64, TagSet, WallTime,
 };
 use quorate_server_discovery::{
     RoundTripEstimator, RoundTrips, SelectionCriteria, SelectionRequest, SelectionSettings,
@@ -76,10 +76,11 @@ pub(crate) fn check_selection(json: &Value) -> Result<(), String> {
     same_servers("suitable_servers", json, &suitable)?;
     same_servers("in_latency_window", json, &window)?;
 
-    let mut random = SplitMix64(SEED);
+    let mut random = SplitMix64::new(SEED);
     for _ in 0..DRAWS {
-        let chosen =
-            topology.select(&request, random.next(), |_| 0).map_err(|error| error.to_string())?;
+        let chosen = topology
+            .select(&request, random.next_u64(), |_| 0)
+            .map_err(|error| error.to_string())?;
         let is_near = |chosen| window.iter().any(|server| Arc::ptr_eq(server, chosen));
         match chosen {
             Some(chosen) if is_near(chosen) => {}
@@ -105,10 +106,10 @@ fn check_frequencies(json: &Value) -> Result<(), String> {
     let request = SelectionRequest::read(&preference);
     let iterations = json.get("iterations").and_then(Value::as_u64).ok_or("no iterations")?;
     let mut chosen: BTreeMap<ServerAddress, u64> = BTreeMap::new();
-    let mut random = SplitMix64(SEED);
+    let mut random = SplitMix64::new(SEED);
     for _ in 0..iterations {
         let server = topology
-            .select(&request, random.next(), |server| {
+            .select(&request, random.next_u64(), |server| {
                 operation_counts.get(server).copied().unwrap_or(0)
             })
             .map_err(|error| error.to_string())?
@@ -284,17 +285,5 @@ fn only(object: &Map<String, Value>, known: &[&str]) -> Result<(), String> {
     match object.keys().find(|key| !known.contains(&key.as_str())) {
         Some(key) => Err(format!("{key:?} is not understood")),
         None => Ok(()),
-    }
-}
-
-/// A small generator whose every output depends on the seed alone.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU32;
 
-use quorate_protocol::{AddressError, ServerAddress};
+use quorate_protocol::{AddressError, ServerAddress, SplitMix64};
 
 use crate::definitions;
 use crate::error::{ParseError, Warning};
@@ -231,22 +231,13 @@ fn choose(hosts: &mut Vec<ServerAddress>, limit: usize, seed: u64) {
     if limit >= hosts.len() {
         return;
     }
-    let mut state = seed;
+    let mut random = SplitMix64::new(seed);
     for position in 0..limit {
         let remaining = hosts.len() - position;
-        let offset = usize::try_from(split_mix(&mut state) % remaining as u64).unwrap_or(0);
+        let offset = usize::try_from(random.next_u64() % remaining as u64).unwrap_or(0);
         hosts.swap(position, position + offset);
     }
     hosts.truncate(limit);
-}
-
-/// The generator of Steele, Lea and Flood (2014): small, and good enough to spread load.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// `srvAllowedHostsSuffix` without dots around it, in lower case. A single label is refused unless

@@ -9,6 +9,7 @@ mod hello;
 mod identifiers;
 mod monitoring_mode;
 mod optime;
+mod random;
 mod read_preference;
 mod replica_set;
 mod tags;
@@ -19,6 +20,7 @@ pub use hello::{HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
 pub use monitoring_mode::ServerMonitoringMode;
 pub use optime::{OpTime, Timestamp};
+pub use random::SplitMix64;
 pub use read_preference::{ReadPreference, ReadPreferenceMode, UnknownReadPreferenceMode};
 pub use replica_set::{
     ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId,

@@ -1,26 +1,22 @@
 //! The one source of chance in a member: a generator that the caller seeds.
-//!
-//! SplitMix64 (Steele, Lea, Flood 2014): one word of state, good enough to spread elections apart.
 
 use std::time::Duration;
 
+use quorate_protocol::SplitMix64;
+
 /// A deterministic generator. The same seed gives the same sequence.
 #[derive(Clone, Debug)]
-pub struct SeededRandom(u64);
+pub struct SeededRandom(SplitMix64);
 
 impl SeededRandom {
     /// The generator of a seed.
     pub const fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `bound`; 0 if `bound` is 0. The bias of the remainder does not matter here.

@@ -18,7 +18,7 @@ use crate::command::{CheckId, Input, MonitorCommand, Output, PoolCommand, PoolGe
 use crate::event::{DiscoveryEvent, TopologyId, Warning};
 use crate::monitor::{Monitor, MonitorSettings};
 use crate::options::{DiscoveryOptions, OptionsError, Threading};
-use crate::random::SplitMix64;
+use crate::random::SeededChoice;
 use crate::server_description::ServerDescription;
 use crate::servers::Servers;
 use crate::topology::scan::Scan;
@@ -61,7 +61,7 @@ pub struct Topology {
     /// Counts the changes of the description that matter to `transition.rs`.
     revision: u64,
     scan: Scan,
-    random: SplitMix64,
+    random: SeededChoice,
     closed: bool,
 }
 
@@ -118,7 +118,7 @@ impl Topology {
             last_connection: 0,
             revision: 0,
             scan: Scan::default(),
-            random: SplitMix64::new(seed),
+            random: SeededChoice::new(seed),
             closed: false,
         };
         topology.open(options, now);
