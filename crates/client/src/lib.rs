@@ -50,6 +50,7 @@ mod options;
 pub mod pool;
 mod session;
 mod srv;
+mod tap;
 pub mod tls;
 
 pub use client::{Client, EVENT_BUFFER};
@@ -66,3 +67,4 @@ pub use options::{
     ClientOptions, DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
 };
 pub use session::Session;
+pub use tap::Tap;
