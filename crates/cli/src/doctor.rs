@@ -7,6 +7,7 @@
 
 mod deployment;
 mod examination;
+mod inside;
 mod login;
 mod probe;
 mod reachability;

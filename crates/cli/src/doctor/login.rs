@@ -1,5 +1,5 @@
 //! The stage behind hello: the login of the connection string, and what a server says once it knows
-//! who asks.
+//! who asks. What it says about its set is read by `inside`.
 //!
 //! Asks one server, the primary if there is one. Sends nothing that changes anything.
 
@@ -21,6 +21,7 @@ use quorate_wire::{CommandError, command_error};
 use tokio::time::timeout;
 
 use super::examination::Examination;
+use super::inside;
 use super::probe::Prober;
 use crate::finding::Finding;
 use crate::words::Foreign;
@@ -83,6 +84,7 @@ pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login>
             Err(_) => {}
         }
     }
+    login.findings.extend(inside::findings(&mut connection, seen, prober.limit).await);
     Some(login)
 }
 

@@ -17,6 +17,9 @@ use quorate_wire::{command_error, parse_hello};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+/// `SSLHandshakeFailed`: what our own server says to a client that does not encrypt.
+pub(crate) const TLS_REQUIRED: i32 = 141;
+
 /// How many addresses of one name are tried.
 const MAX_ADDRESSES: usize = 16;
 
@@ -66,7 +69,12 @@ pub(crate) enum HelloFault {
     /// Nothing came in time.
     Silent,
     /// The server answered with an error.
-    Refused(String),
+    Refused {
+        /// Its number.
+        code: Option<i32>,
+        /// What it said.
+        text: String,
+    },
     /// What came is no reply.
     Malformed(String),
     /// The certificate or the handshake does not convince.
@@ -80,7 +88,7 @@ impl std::fmt::Display for HelloFault {
         match self {
             Self::Closed => f.write_str("the server closed the connection without a word"),
             Self::Silent => f.write_str("no reply in time"),
-            Self::Refused(text) => write!(f, "the server answered with an error: {text}"),
+            Self::Refused { text, .. } => write!(f, "the server answered with an error: {text}"),
             Self::Malformed(text) => write!(f, "what came is no reply: {text}"),
             Self::Tls(text) => write!(f, "the TLS handshake failed: {text}"),
             Self::Connect(text) => f.write_str(text),
@@ -134,8 +142,12 @@ impl Prober {
             }
         }
         let hello = self.hello(address, self.tls.clone()).await;
-        // A server that answers with an error was understood; no other way would be better.
-        let failed = matches!(&hello, Err(fault) if !matches!(fault, HelloFault::Refused(_)));
+        // A server that answers with an error was understood, and no other way would be better,
+        // unless the error is that it wants the other way.
+        let failed = match &hello {
+            Err(HelloFault::Refused { code, .. }) => *code == Some(TLS_REQUIRED),
+            other => other.is_err(),
+        };
         probe.hello = Some(hello);
         if failed && !address.is_unix() {
             let other = if self.tls.is_some() { None } else { Some(self.any_tls.clone()) };
@@ -203,7 +215,7 @@ async fn exchange(stream: Stream) -> Result<Answer, HelloFault> {
     let round_trip = began.elapsed();
     let document = reply.body();
     if let Ok(Some(error)) = command_error(document) {
-        return Err(HelloFault::Refused(error.to_string()));
+        return Err(HelloFault::Refused { code: error.code, text: error.to_string() });
     }
     let reply = parse_hello(document).map_err(|error| HelloFault::Malformed(error.to_string()))?;
     let told = document.get_datetime("localTime").ok();

@@ -190,7 +190,7 @@ fn neither_way(address: &ServerAddress, fault: &HelloFault) -> Finding {
         .because("the port is open and speaks TLS; the certificate does not convince")
         .fix("add tlsCAFile=/path/to/ca.pem to the connection string")
         .fix(format!("see it: openssl s_client -connect {address} -showcerts </dev/null")),
-        HelloFault::Refused(reason) => Finding::problem(
+        HelloFault::Refused { text: reason, .. } => Finding::problem(
             "hello_refused",
             format!("{address} answers hello with an error: {}", Foreign(reason)),
         )

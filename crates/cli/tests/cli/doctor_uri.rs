@@ -75,7 +75,7 @@ pub(crate) fn secondary_hello(
 }
 
 /// The codes of the findings, and everything said.
-fn findings(uri: &str) -> (Vec<String>, String, i32) {
+pub(crate) fn findings(uri: &str) -> (Vec<String>, String, i32) {
     let run = quorate(&["doctor", "--json", uri]);
     let events = run.events();
     for event in &events {
@@ -92,7 +92,7 @@ fn findings(uri: &str) -> (Vec<String>, String, i32) {
 }
 
 /// An address on which nothing listens.
-fn closed_port() -> SocketAddr {
+pub(crate) fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 

@@ -8,5 +8,6 @@ mod down;
 mod drill;
 mod frame;
 mod live;
+mod pains;
 mod replay;
 mod support;

@@ -1,0 +1,301 @@
+//! What a member says about its set once it lets us in: who is in which state and why, how long the
+//! oplog reaches back, and why nobody leads.
+//!
+//! Asks with commands that change nothing, and passes over what a server does not know or does not
+//! tell us: the stages before this one have said what is wrong then.
+
+use std::time::Duration;
+
+use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::rawdoc;
+use quorate_client::connection::{Connection, Request};
+use quorate_client::net::Stream;
+use quorate_protocol::{MemberState, ServerAddress};
+use quorate_server_discovery::ServerType;
+use quorate_wire::command_error;
+use tokio::time::timeout;
+
+use super::examination::Examination;
+use crate::finding::Finding;
+use crate::words::Foreign;
+
+/// Below this much oplog ahead of a member a word is in place: time to notice, and to act.
+const COMFORTABLE_MARGIN: Duration = Duration::from_secs(60 * 60);
+
+/// An oplog fuller than this throws its oldest entries away, or soon will. A younger one is short
+/// because the set is young.
+const FULL_SHARE: f64 = 0.9;
+
+/// The most members that are told apart. A set has at most 50.
+const MAX_MEMBERS: usize = 50;
+
+/// Asks everything of one member. `limit` bounds each question.
+pub(super) async fn findings(
+    connection: &mut Connection<Stream>,
+    seen: &Examination,
+    limit: Duration,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let status = rawdoc! { "replSetGetStatus": 1, "$db": "admin" };
+    if let Some(status) = ask(connection, status, limit).await {
+        findings.extend(member_states(&status));
+    }
+    if seen.topology.primary().is_none() {
+        let explain = rawdoc! { "quorateExplainElection": 1, "$db": "admin" };
+        let answer = ask(connection, explain, limit).await;
+        findings.extend(answer.as_deref().and_then(explained));
+    } else if let Some(oplog) = Oplog::read(connection, limit).await {
+        findings.extend(oplog_window(&oplog, &lags(seen)));
+    }
+    findings
+}
+
+/// The reply, if there is one and it is no error.
+async fn ask(
+    connection: &mut Connection<Stream>,
+    command: RawDocumentBuf,
+    limit: Duration,
+) -> Option<RawDocumentBuf> {
+    let reply = timeout(limit, connection.round_trip(Request::new(&command))).await.ok()?.ok()?;
+    match command_error(reply.body()) {
+        Ok(None) => Some(reply.body().to_owned()),
+        _ => None,
+    }
+}
+
+/// Members that neither lead nor follow, with what they say about it.
+fn member_states(status: &RawDocument) -> Vec<Finding> {
+    let Ok(members) = status.get_array("members") else { return Vec::new() };
+    let members = members.into_iter().filter_map(Result::ok).filter_map(RawBsonRef::as_document);
+    members.take(MAX_MEMBERS).filter_map(|member| member_state(status, member)).collect()
+}
+
+fn member_state(status: &RawDocument, member: &RawDocument) -> Option<Finding> {
+    let name = Foreign(member.get_str("name").ok()?).to_string();
+    let number = number(member.get("state").ok()??)?;
+    let state = i32::try_from(number).ok().and_then(MemberState::from_number)?;
+    let told = ["infoMessage", "lastHeartbeatMessage"].map(|field| member.get_str(field).ok());
+    let told = told.into_iter().flatten().find(|text| !text.is_empty());
+    let told = told.map_or_else(String::new, |text| format!(": {}", Foreign(text)));
+    let is_self = member.get_bool("self").unwrap_or(false);
+    match state {
+        MemberState::Startup2 => {
+            let progress = if is_self { initial_sync(status) } else { None };
+            let progress = progress.map_or(told, |progress| format!(": {progress}"));
+            Some(
+                Finding::warning("initial_sync", format!("{name} copies all data{progress}"))
+                    .because("until it is done it answers no reads and cannot be elected")
+                    .fix("wait; its progress: mongosh --eval 'rs.status().initialSyncStatus'"),
+            )
+        }
+        MemberState::Recovering => Some(
+            Finding::warning("recovering", format!("{name} is RECOVERING{told}"))
+                .because("it answers no reads and cannot be elected")
+                .fix(
+                    "if it fell behind every oplog: stop it, empty its data directory, start it; \
+                     it copies everything anew",
+                )
+                .fix(
+                    "if somebody put it there: db.adminCommand({replSetMaintenance: false}) on it",
+                ),
+        ),
+        MemberState::Rollback => Some(
+            Finding::warning(
+                "rollback",
+                format!("{name} undoes writes that no majority had{told}"),
+            )
+            .because("writes acknowledged with w=1 vanish from it; they are kept in files")
+            .fix("look into the folder rollback of its data directory")
+            .fix("write with w=majority what must not vanish"),
+        ),
+        MemberState::Removed => Some(
+            Finding::problem("removed", format!("{name} is not in the configuration{told}"))
+                .because("the configuration lists other addresses than the one it goes by")
+                .fix(format!(
+                    "add it under the name that the others can reach: rs.add(\"{name}\")"
+                )),
+        ),
+        MemberState::Down | MemberState::Unknown => Some(
+            Finding::warning("member_down", format!("{name} does not answer the others{told}"))
+                .because("what a majority must acknowledge waits for the members that are left")
+                .fix(format!("start it, and from another member: nc -vz {}", nc(&name))),
+        ),
+        _ => None,
+    }
+}
+
+/// `host port` as nc takes them.
+fn nc(address: &str) -> String {
+    address
+        .rsplit_once(':')
+        .map_or_else(|| address.to_owned(), |(host, port)| format!("{host} {port}"))
+}
+
+/// How far a member is that copies everything, in its own words.
+fn initial_sync(status: &RawDocument) -> Option<String> {
+    let progress = status.get_document("initialSyncStatus").ok()?;
+    let text = progress.get_str("summary").or_else(|_| progress.get_str("stage")).ok()?;
+    Some(Foreign(text).to_string())
+}
+
+/// Why nobody leads, as a member of ours explains it.
+fn explained(explanation: &RawDocument) -> Option<Finding> {
+    // A client may be without a primary that the members agree on: then the reason is elsewhere.
+    if number(explanation.get("primaryId").ok()??)? >= 0 {
+        return None;
+    }
+    let summary = explanation.get_str("summary").ok()?;
+    Some(
+        Finding::note("election", Foreign(summary).to_string())
+            .because("so says the member that was asked, from what it heard of the others")
+            .fix("quorate run URI '{quorateExplainElection: 1}' --read-preference nearest"),
+    )
+}
+
+/// How far each secondary is behind the primary.
+fn lags(seen: &Examination) -> Vec<(ServerAddress, Duration)> {
+    let date = |address: &ServerAddress| {
+        Some(seen.topology.server(address)?.last_write_date()?.as_millis())
+    };
+    let newest = seen.topology.primary().and_then(|primary| date(primary.address()));
+    let Some(newest) = newest else { return Vec::new() };
+    let servers = seen.topology.servers().iter();
+    servers
+        .filter(|server| server.server_type() == ServerType::RsSecondary)
+        .filter_map(|server| {
+            let behind = newest.saturating_sub(date(server.address())?).max(0);
+            Some((server.address().clone(), Duration::from_millis(behind.unsigned_abs())))
+        })
+        .collect()
+}
+
+/// What the asked member remembers of the past.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Oplog {
+    /// From its oldest entry to its newest.
+    window: Duration,
+    /// How much of its room is used, if it says.
+    used: Option<f64>,
+}
+
+impl Oplog {
+    async fn read(connection: &mut Connection<Stream>, limit: Duration) -> Option<Self> {
+        let oldest = edge(connection, 1, limit).await?;
+        let newest = edge(connection, -1, limit).await?;
+        let stats = rawdoc! { "collStats": "oplog.rs", "$db": "local" };
+        let stats = ask(connection, stats, limit).await;
+        let field = |name| stats.as_ref().and_then(|stats| number(stats.get(name).ok()??));
+        let used = field("size").zip(field("maxSize")).filter(|(_, most)| *most > 0);
+        Some(Self {
+            window: Duration::from_secs(u64::from(newest.saturating_sub(oldest))),
+            used: used.map(|(size, most)| size as f64 / most as f64),
+        })
+    }
+}
+
+/// The seconds of the first entry in this direction.
+async fn edge(connection: &mut Connection<Stream>, way: i32, limit: Duration) -> Option<u32> {
+    let find = rawdoc! {
+        "find": "oplog.rs", "sort": { "$natural": way }, "projection": { "ts": 1 }, "limit": 1,
+        "singleBatch": true, "$db": "local",
+    };
+    let reply = ask(connection, find, limit).await?;
+    let batch = reply.get_document("cursor").ok()?.get_array("firstBatch").ok()?;
+    let entry = batch.into_iter().next()?.ok()?.as_document()?;
+    Some(entry.get_timestamp("ts").ok()?.time)
+}
+
+/// Pain 16: who falls off, and when.
+fn oplog_window(oplog: &Oplog, lags: &[(ServerAddress, Duration)]) -> Vec<Finding> {
+    if oplog.used.is_some_and(|used| used < FULL_SHARE) {
+        return Vec::new();
+    }
+    let window = minutes(oplog.window);
+    let enlarge = "db.adminCommand({replSetResizeOplog: 1, size: MEGABYTES}) on each member";
+    let mut findings: Vec<Finding> = lags
+        .iter()
+        .filter(|(_, lag)| *lag > Duration::from_secs(60))
+        .filter(|(_, lag)| oplog.window.saturating_sub(*lag) < COMFORTABLE_MARGIN)
+        .map(|(address, lag)| {
+            let left = minutes(oplog.window.saturating_sub(*lag));
+            Finding::problem(
+                "falls_off_oplog",
+                format!(
+                    "{address} falls off the oplog in {left} min (window {window} − lag {})",
+                    minutes(*lag)
+                ),
+            )
+            .because("the next entry it needs is then gone: it must copy everything anew")
+            .fix(enlarge)
+            .fix("find what slows it down: disk, network, or a long index build")
+        })
+        .collect();
+    if findings.is_empty() && oplog.window < COMFORTABLE_MARGIN {
+        findings.push(
+            Finding::warning("short_oplog", format!("the oplog reaches back {window} min only"))
+                .because("a member that is away for longer must copy everything anew")
+                .fix(enlarge),
+        );
+    }
+    findings
+}
+
+fn minutes(span: Duration) -> u64 {
+    span.as_secs() / 60
+}
+
+fn number(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(i64::from(number)),
+        RawBsonRef::Int64(number) => Some(number),
+        RawBsonRef::Double(number) => Some(number as i64),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn oplog(minutes: u64, used: Option<f64>) -> Oplog {
+        Oplog { window: Duration::from_secs(minutes * 60), used }
+    }
+
+    fn lag(minutes: u64) -> Vec<(ServerAddress, Duration)> {
+        vec![("b:1".parse().expect("an address"), Duration::from_secs(minutes * 60))]
+    }
+
+    #[test]
+    fn a_member_that_falls_off_is_told_when() {
+        let findings = oplog_window(&oplog(90, Some(1.0)), &lag(49));
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].seen, "b:1 falls off the oplog in 41 min (window 90 − lag 49)");
+    }
+
+    #[test]
+    fn a_young_oplog_is_no_short_one() {
+        assert!(oplog_window(&oplog(3, Some(0.1)), &lag(2)).is_empty());
+        let findings = oplog_window(&oplog(3, Some(0.95)), &[]);
+        assert_eq!(findings[0].code, "short_oplog");
+        assert!(oplog_window(&oplog(600, Some(0.95)), &lag(2)).is_empty());
+    }
+
+    #[test]
+    fn states_that_neither_lead_nor_follow_are_told_with_their_message() {
+        let status = rawdoc! { "members": [
+            { "name": "a:1", "state": 1, "self": true },
+            { "name": "b:1", "state": 3, "infoMessage": "90 s too stale" },
+            { "name": "c:1", "state": 8, "lastHeartbeatMessage": "refused" },
+            { "name": "d:1", "state": 99 },
+        ] };
+        let findings = member_states(&status);
+        let told: Vec<_> = findings.iter().map(|finding| (finding.code, &*finding.seen)).collect();
+        assert_eq!(
+            told,
+            [
+                ("recovering", "b:1 is RECOVERING: 90 s too stale"),
+                ("member_down", "c:1 does not answer the others: refused"),
+            ]
+        );
+    }
+}
