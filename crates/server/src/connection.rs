@@ -228,8 +228,22 @@ impl Connection {
         }
     }
 
-    /// Runs a command to its reply; none if the connection must be closed instead.
+    /// Runs a command to its reply; none if the connection must be closed instead. Members of a set
+    /// add their clock.
     async fn execute(
+        &mut self,
+        command: Command,
+    ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
+        // What members say to each other has its own times.
+        let internal = command.name().starts_with("replSet");
+        let mut body = self.answer(command).await?;
+        if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
+            set.tell_time(body);
+        }
+        Ok(body)
+    }
+
+    async fn answer(
         &mut self,
         mut command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
@@ -270,13 +284,24 @@ impl Connection {
                 if let Some(body) = set.answer(&command).await {
                     return Ok(Some(body));
                 }
+                if let Some(body) = set.forward(&command).await {
+                    return Ok(Some(body));
+                }
                 match set.take_concern(&mut command) {
                     Ok(wanted) => wanted,
                     Err(error) => return Ok(Some(error_body(&error))),
                 }
             }
         };
+        if let Some(set) = &set
+            && let Err(error) = set.wait_for_cluster_time(&command).await
+        {
+            return Ok(Some(error_body(&error)));
+        }
         let hello = is_hello(command.name());
+        // Only a retryable write can meet the fail point that cuts its connection off.
+        let retryable = command.body.contains_key("txnNumber");
+        let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
         let max_time = command.max_time();
         let deadline = Deadline::start(&command, &context.interrupt);
@@ -295,6 +320,9 @@ impl Connection {
             outcome = self.run_command(&context, command);
         }
         drop(deadline);
+        if lsid.is_some_and(|lsid| self.shared.node.take_cut_off(&lsid)) {
+            return Ok(None);
+        }
         // The news may have come while the command ran, with or without waiting.
         if hello && self.shared.quiescing.load(Ordering::SeqCst) {
             return Ok(Some(self.quiesce_reply()));

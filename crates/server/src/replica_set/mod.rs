@@ -14,6 +14,7 @@ mod client;
 mod commands;
 mod copying;
 mod fetching;
+mod forwarding;
 mod host;
 mod initial_sync;
 mod peers;
@@ -101,6 +102,8 @@ pub(crate) struct ReplicaSet {
     inbox: Inbox,
     node: Arc<Node>,
     clock: Clock,
+    /// How members are reached.
+    dialer: Dialer,
     view: watch::Receiver<SetView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
@@ -133,7 +136,7 @@ impl ReplicaSet {
         let parts = host::Parts {
             node: Arc::clone(&node),
             clock,
-            dialer,
+            dialer: dialer.clone(),
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,
             recovered,
@@ -145,7 +148,8 @@ impl ReplicaSet {
             commits,
             progress: Arc::new(Notify::new()),
         };
-        Ok(Self { inbox, node, clock, view, appended, parts: Mutex::new(Some(parts)) })
+        let parts = Mutex::new(Some(parts));
+        Ok(Self { inbox, node, clock, dialer, view, appended, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -182,6 +186,27 @@ impl ReplicaSet {
         };
         let document = replies.unwrap_or_else(|error| error.reply());
         RawDocumentBuf::try_from(&document).ok()
+    }
+
+    /// Sends a pipeline that writes on to the primary, if this member is a secondary that may be
+    /// asked for it; none if the command is to run here. Clients of servers with users are told to go
+    /// to the primary themselves: members do not vouch for them.
+    pub(crate) async fn forward(&self, command: &Command) -> Option<RawDocumentBuf> {
+        if self.view.borrow().is_primary
+            || self.node.options().authentication
+            || !forwarding::is_wanted(&command.body)
+        {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Inspect(Box::new(move |status, _| {
+            let primary = status.primary().and_then(|id| status.address_of(id));
+            // A client that has left does not care.
+            let _ = sender.send(primary.cloned());
+        })));
+        let primary = receiver.await.ok().flatten()?;
+        let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
+        Some(forwarding::forward(&self.dialer, &primary, &command.body, limit).await)
     }
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
