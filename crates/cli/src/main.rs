@@ -21,6 +21,8 @@ mod serve;
 mod signals;
 mod topology_view;
 mod up;
+#[allow(dead_code, reason = "the screen that draws it comes next")]
+mod view;
 mod watch;
 mod words;
 

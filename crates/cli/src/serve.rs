@@ -4,20 +4,14 @@
 //! data, says when it is ready, and ends cleanly on SIGINT and SIGTERM.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use quorate_node::{Node, NodeOptions};
-use quorate_server::{Clock, MAX_CONNECTIONS, Place, Server, ServerOptions, StartOptions};
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, Store};
+use quorate_server::{Place, Running, Server, StartOptions};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::arguments::ServeArguments;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
-
-/// The compressors offered, best first.
-const COMPRESSORS: [&str; 3] = ["zstd", "snappy", "zlib"];
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
@@ -35,52 +29,30 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
             "cannot listen for signals: {error}; check the limits (ulimit -a)"
         ))
     })?;
+    if arguments.replset.is_some() && arguments.auth {
+        // Better refused than served without: members cannot log in to each other yet.
+        return Err(Failure::Misuse(
+            "a member of a set cannot ask for a login yet; leave out --auth and stay on loopback, \
+             or serve without --replset"
+                .to_owned(),
+        ));
+    }
     // Before the data: a taken port must not leave a directory behind.
     let listener = bind(arguments.bind, arguments.port).await?;
-    let address = listener.local_addr()?;
-    if let Some(set_name) = &arguments.replset {
-        if arguments.auth {
-            // Better refused than served without: members cannot log in to each other yet.
-            return Err(Failure::Misuse(
-                "a member of a set cannot ask for a login yet; leave out --auth and stay on \
-                 loopback, or serve without --replset"
-                    .to_owned(),
-            ));
-        }
-        return serve_member(arguments, set_name, listener, stop, screen).await;
-    }
-    let store = open(arguments)?;
-    // Nonces and salts come from it, so that it must not be guessed.
-    let seed = getrandom::u64().map_err(|error| {
-        Failure::Problem(format!(
-            "this machine gives no random numbers: {error}; check /dev/urandom"
-        ))
-    })?;
-    let clock = Clock::new();
-    let now = clock.now();
-    let options = NodeOptions {
-        seed,
-        host: reached_as(address).to_string(),
-        compressors: COMPRESSORS.map(str::to_owned).to_vec(),
-        authentication: arguments.auth,
-        oplog_bytes: None,
-        max_connections: MAX_CONNECTIONS,
+    let mut running = Server::start(listener, options(arguments))
+        .await
+        .map_err(|error| Failure::Problem(error.to_string()))?;
+    tell_ready(arguments, &running, screen)?;
+    let host = running.address().to_string();
+    let ended = tokio::select! {
+        ended = running.ended() => ended,
+        () = stop => running.stop().await,
+        () = stdin_closes(), if arguments.until_stdin_closes => running.stop().await,
     };
-    let node = Node::open(store, options, now).map_err(|error| {
-        Failure::Problem(format!(
-            "the data cannot be read: {error}; restore the directory, or give another --data"
-        ))
-    })?;
-    let server = Server::new(Arc::new(node), clock, ServerOptions::default()).map_err(|error| {
-        Failure::Problem(format!(
-            "cannot start: {error}; check the limits of this process (ulimit -a)"
-        ))
-    })?;
-    tell_ready(arguments, address, screen)?;
-    server.run(listener, stop).await.map_err(|error| {
+    ended.map_err(|error| {
         Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
     })?;
-    screen.event("stopped", json!({"host": reached_as(address).to_string()}))?;
+    screen.event("stopped", json!({"host": host}))?;
     screen.talk_unless_json(match arguments.memory {
         true => "stopped; nothing was kept",
         false => "stopped; everything acknowledged is on disk",
@@ -88,41 +60,21 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     Ok(Outcome::Fine)
 }
 
-/// Ready when whoever holds the other end of stdin is gone.
-async fn stdin_closes() {
-    // Nobody writes to it; an error means that it is closed as well.
-    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
-}
-
-/// Serves as a member of a replica set.
-async fn serve_member(
-    arguments: &ServeArguments,
-    set_name: &str,
-    listener: TcpListener,
-    stop: impl Future<Output = ()>,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+fn options(arguments: &ServeArguments) -> StartOptions {
     let place = match &arguments.data {
         Some(directory) => Place::Directory(directory.clone()),
         None => Place::Memory,
     };
     let mut options = StartOptions::new(place);
-    options.replica_set = Some(set_name.to_owned());
-    let running = Server::start(listener, options).await.map_err(|error| {
-        let advice = "give another --data, or stop whoever uses it";
-        Failure::Problem(format!("the member cannot start: {error}; {advice}"))
-    })?;
-    let address = running.address();
-    tell_ready(arguments, address, screen)?;
-    tokio::select! {
-        () = stop => {}
-        () = stdin_closes(), if arguments.until_stdin_closes => {}
-    }
-    running.stop().await.map_err(|error| {
-        Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
-    })?;
-    screen.event("stopped", json!({"host": reached_as(address).to_string()}))?;
-    Ok(Outcome::Fine)
+    options.replica_set.clone_from(&arguments.replset);
+    options.authentication = arguments.auth;
+    options
+}
+
+/// Ready when whoever holds the other end of stdin is gone.
+async fn stdin_closes() {
+    // Nobody writes to it; an error means that it is closed as well.
+    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
 async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
@@ -143,33 +95,12 @@ async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
     })
 }
 
-fn open(arguments: &ServeArguments) -> Result<Arc<dyn Store>, Failure> {
-    let Some(directory) = &arguments.data else { return Ok(Arc::new(ModelStore::new())) };
-    match LsmStore::open(directory, LsmOptions::default()) {
-        Ok(store) => Ok(Arc::new(store)),
-        Err(error) => {
-            let advice = "give another --data, or stop whoever uses it";
-            Err(Failure::Problem(format!("cannot open {}: {error}; {advice}", directory.display())))
-        }
-    }
-}
-
-/// The address for clients on this machine.
-fn reached_as(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
-}
-
 fn tell_ready(
     arguments: &ServeArguments,
-    address: SocketAddr,
+    running: &Running,
     screen: &mut Screen,
 ) -> Result<(), Failure> {
-    let host = reached_as(address).to_string();
+    let host = running.address().to_string();
     let uri = match &arguments.replset {
         Some(name) => format!("mongodb://{host}/?replicaSet={name}"),
         None => format!("mongodb://{host}/"),
@@ -185,7 +116,7 @@ fn tell_ready(
         Some(data) => screen.talk_unless_json(format_args!("serving {data}; Ctrl-C stops")),
         None => screen.talk_unless_json("serving from memory, nothing is kept; Ctrl-C stops"),
     }
-    if !address.ip().is_loopback() && !arguments.auth {
+    if !arguments.bind.is_loopback() && !arguments.auth {
         screen.talk_unless_json(
             "warning: whoever reaches this address reads and writes; --auth asks for a login",
         );

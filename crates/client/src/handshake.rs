@@ -342,6 +342,21 @@ impl EstablishError {
         }
     }
 
+    /// What the server said, if it refused.
+    pub fn command_error(&self) -> Option<&CommandError> {
+        match self {
+            Self::Handshake { cause, .. } => match &**cause {
+                HandshakeError::Refused(error) => Some(error),
+                _ => None,
+            },
+            Self::Authentication(error) => match &error.cause {
+                AuthenticationCause::Conversation(ConversationError::Refused(error)) => Some(error),
+                _ => None,
+            },
+            Self::Connect(_) => None,
+        }
+    }
+
     /// How far the connection was.
     pub fn progress(&self) -> HandshakeProgress {
         match self {

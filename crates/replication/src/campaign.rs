@@ -16,6 +16,7 @@ use crate::election::{
 };
 use crate::error::CommandError;
 use crate::event::Event;
+use crate::explain::CampaignRecord;
 use crate::input::{Reply, Request, RequestToken};
 use crate::member::{AfterPersist, Asked, MAX_PERSISTS, Member, VetoRecord};
 use crate::output::Change;
@@ -83,7 +84,7 @@ impl Member {
             && !self.shutting_down
     }
 
-    fn why_not_standing(&self) -> Option<&'static str> {
+    pub(crate) fn why_not_standing(&self) -> Option<&'static str> {
         let config = self.installed_config();
         let reachable = self.reachable_voters();
         if !matches!(self.role, Role::Follower(_)) || self.state() != MemberState::Secondary {
@@ -480,6 +481,7 @@ impl Member {
     fn win_campaign(&mut self, term: Term, votes: usize) {
         let Role::Follower(follower) = &mut self.role else { return };
         let Some(campaign) = follower.campaign.take() else { return };
+        self.note_campaign(campaign.reason, format!("won with {votes} votes"));
         self.emit(Event::ElectionWon { term, votes });
         if let Some(token) = campaign.asked_by {
             self.respond(token, Ok(Reply::Done));
@@ -500,6 +502,9 @@ impl Member {
         if self.primary.is_none() && veto != Veto::IAmPrimary && !counted_lately {
             self.vetoed_dry_runs += 1;
             self.veto_counted_at = Some(self.now);
+        }
+        if let Some(reason) = self.campaign_reason() {
+            self.note_campaign(reason, format!("vetoed by {by}: {veto}"));
         }
         self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });
         // What the fresher member has is to be copied first: look at it now, not at the next beat.
@@ -522,7 +527,9 @@ impl Member {
     fn lose_campaign(&mut self, why: String) {
         let Role::Follower(follower) = &self.role else { return };
         let Some(campaign) = &follower.campaign else { return };
-        match campaign.round {
+        let (reason, round) = (campaign.reason, campaign.round.clone());
+        self.note_campaign(reason, format!("lost: {why}"));
+        match round {
             Round::DryRun { .. } => self.emit(Event::DryRunLost { why: why.clone() }),
             Round::Storing { term } | Round::Vote { term, .. } => {
                 self.emit(Event::ElectionLost { term, why: why.clone() });
@@ -539,6 +546,16 @@ impl Member {
         } else {
             self.reset_election_timer();
         }
+    }
+
+    fn campaign_reason(&self) -> Option<ElectionReason> {
+        let Role::Follower(follower) = &self.role else { return None };
+        follower.campaign.as_ref().map(|campaign| campaign.reason)
+    }
+
+    fn note_campaign(&mut self, reason: ElectionReason, outcome: String) {
+        let (term, at) = (self.term, self.now);
+        self.last_campaign = Some(CampaignRecord { reason, term, outcome, at });
     }
 
     fn may_try_quickly(&mut self) -> bool {

@@ -25,6 +25,7 @@ pub mod config_check;
 pub mod election;
 mod error;
 mod event;
+mod explain;
 mod heartbeating;
 mod hello;
 mod initial_sync;
@@ -52,6 +53,7 @@ mod write_concern;
 
 pub use error::CommandError;
 pub use event::{CatchUpEnd, Event, SourceLost, StepDownReason};
+pub use explain::{CampaignRecord, ElectionExplanation, MemberExplanation};
 pub use hello::MemberHello;
 pub use initial_sync::InitialSyncStage;
 pub use input::{
@@ -62,7 +64,7 @@ pub use member::{Member, VetoRecord};
 pub use output::{Change, Fatal, InitialSyncStep, NoopReason, Output};
 pub use peer::Contact;
 pub use random::SeededRandom;
-pub use status::{ElectionExplanation, MemberExplanation, MemberView, Status};
+pub use status::{MemberView, Status};
 pub use write_concern::{
     Acknowledgements, UnsatisfiableWriteConcern, WriteConcern, WriteConcernError,
 };

@@ -17,6 +17,7 @@ use crate::config_check::find_self;
 use crate::election::LastVote;
 use crate::error::CommandError;
 use crate::event::{Event, StepDownReason};
+use crate::explain::CampaignRecord;
 use crate::input::{
     FetchId, Input, MemberOptions, Recovered, Reply, Request, RequestId, RequestToken, Ticket,
     Unreachable, WaiterId,
@@ -89,6 +90,8 @@ pub struct Member {
     pub(crate) veto_counted_at: Option<MonotonicTime>,
     /// The last veto against each candidate, given or received.
     pub(crate) vetoes: BTreeMap<MemberId, VetoRecord>,
+    /// How its last try to be elected ended.
+    pub(crate) last_campaign: Option<CampaignRecord>,
     pub(crate) rollback_id: i32,
     pub(crate) topology_counter: i64,
     pub(crate) shutting_down: bool,
@@ -211,6 +214,7 @@ impl Member {
             vetoed_dry_runs: 0,
             veto_counted_at: None,
             vetoes: BTreeMap::new(),
+            last_campaign: None,
             rollback_id: recovered.rollback_id,
             topology_counter: 0,
             shutting_down: false,

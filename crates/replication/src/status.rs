@@ -1,21 +1,20 @@
 //! What a member knows and is, for everybody who asks between two inputs.
 //!
-//! A view without state of its own: `replSetGetStatus`, `quorateExplainElection` and the host's own
-//! decisions read it. Nothing here changes anything.
+//! A view without state of its own: `replSetGetStatus` and the host's own decisions read it. Why there
+//! is or is not a primary is told by `explain`. Nothing here changes anything.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::{
     ConfigVersion, ElectionReason, HelloReply, MemberId, MemberState, MonotonicTime,
-    OpTimeAndWallTime, Priority, ReplicaSetConfig, ServerAddress, Term, Timestamp, TopologyVersion,
+    OpTimeAndWallTime, ReplicaSetConfig, ServerAddress, Term, Timestamp, TopologyVersion,
 };
 
 use crate::election::LastVote;
 use crate::hello::{MemberHello, hello};
 use crate::initial_sync::InitialSyncStage;
-use crate::member::{Member, VetoRecord};
+use crate::member::Member;
 use crate::peer::Contact;
 use crate::quorum::Counts;
 use crate::role::{LeaderMode, Role};
@@ -210,33 +209,6 @@ impl<'a> Status<'a> {
         });
         views.collect()
     }
-
-    /// Why there is or is not a primary, as far as this member can tell.
-    pub fn explain(&self) -> ElectionExplanation {
-        let member = self.member;
-        let members = self.members().into_iter().filter_map(|view| {
-            let listed = self.config()?.member(view.id)?;
-            Some(MemberExplanation {
-                id: view.id,
-                votes: u32::from(listed.is_voter()),
-                priority: listed.effective_priority(),
-                state: view.state,
-                reachable: view.contact == Contact::Up,
-                applied: view.applied,
-                last_veto: member.vetoes.get(&view.id).copied(),
-            })
-        });
-        let members: Vec<MemberExplanation> = members.collect();
-        let votes_visible = members.iter().filter(|m| m.reachable && m.votes > 0).count();
-        ElectionExplanation {
-            term: self.term(),
-            primary: self.primary(),
-            votes_visible,
-            votes_needed: self.counts().map_or(0, |counts| counts.majority_vote),
-            vetoed_dry_runs: member.vetoed_dry_runs,
-            members,
-        }
-    }
 }
 
 /// One element of `members` in `replSetGetStatus`.
@@ -268,73 +240,4 @@ pub struct MemberView {
     pub sync_source: Option<ServerAddress>,
     /// `electionTime`.
     pub election_time: Option<Timestamp>,
-}
-
-/// Why there is or is not a primary: `quorateExplainElection`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ElectionExplanation {
-    /// The present term.
-    pub term: Term,
-    /// Its primary, if known.
-    pub primary: Option<MemberId>,
-    /// Votes of reachable members, this one among them.
-    pub votes_visible: usize,
-    /// Votes that elect.
-    pub votes_needed: usize,
-    /// Vetoed dry runs of this member since there was a primary.
-    pub vetoed_dry_runs: u32,
-    /// Each member.
-    pub members: Vec<MemberExplanation>,
-}
-
-/// What speaks for and against one member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberExplanation {
-    /// Who.
-    pub id: MemberId,
-    /// Its votes that count.
-    pub votes: u32,
-    /// Its priority that counts.
-    pub priority: Priority,
-    /// Its state.
-    pub state: MemberState,
-    /// Whether it answers.
-    pub reachable: bool,
-    /// How far it is.
-    pub applied: OpTimeAndWallTime,
-    /// The last veto against it that this member gave or, about itself, received.
-    pub last_veto: Option<VetoRecord>,
-}
-
-impl fmt::Display for ElectionExplanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { term, votes_visible, votes_needed, .. } = self;
-        match self.primary {
-            Some(primary) => writeln!(f, "{primary} is primary of {term:?}.")?,
-            None if votes_visible < votes_needed => writeln!(
-                f,
-                "No primary: votes visible {votes_visible}, need {votes_needed}. Start or reconnect \
-                 members that vote."
-            )?,
-            None => writeln!(
-                f,
-                "No primary in {term:?} although {votes_visible} of {votes_needed} needed votes are \
-                 visible; {} dry runs were vetoed.",
-                self.vetoed_dry_runs
-            )?,
-        }
-        for member in &self.members {
-            let reach = if member.reachable { "reachable" } else { "unreachable" };
-            write!(
-                f,
-                "{}: {}, {reach}, votes {}, priority {}, at {}",
-                member.id, member.state, member.votes, member.priority, member.applied
-            )?;
-            if let Some(record) = member.last_veto {
-                write!(f, ", vetoed by {} at {:?}: {}", record.by, record.at, record.veto)?;
-            }
-            writeln!(f)?;
-        }
-        Ok(())
-    }
 }

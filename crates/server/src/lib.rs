@@ -21,4 +21,4 @@ mod start;
 pub use clock::Clock;
 pub use replica_set::ReplicaSetOptions;
 pub use server::{MAX_CONNECTIONS, Server, ServerOptions};
-pub use start::{Place, Running, StartOptions};
+pub use start::{Place, Running, StartError, StartOptions};

@@ -135,6 +135,10 @@ impl Server {
         Ok(Self { shared: Arc::new(shared), options })
     }
 
+    pub(crate) fn node(&self) -> Arc<Node> {
+        Arc::clone(&self.shared.node)
+    }
+
     /// Serves connections until `shutdown` is done or a client asks for it, then lets running
     /// commands finish and syncs what was written.
     ///

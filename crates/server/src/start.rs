@@ -1,13 +1,13 @@
 //! Starting a whole server in one call: a store, a member over it, a listener, and a way to stop.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quorate_node::{Node, NodeOptions};
+use quorate_node::{CommandError, Node, NodeOptions};
 use quorate_protocol::ServerAddress;
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, Store};
+use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -18,6 +18,9 @@ use crate::server::{Server, ServerOptions};
 
 /// The size of the oplog unless told otherwise.
 const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
+
+/// The compressors offered, best first.
+const COMPRESSORS: [&str; 3] = ["zstd", "snappy", "zlib"];
 
 /// Where a server keeps its data.
 #[derive(Clone, Debug)]
@@ -37,8 +40,13 @@ pub struct StartOptions {
     pub replica_set: Option<String>,
     /// Further addresses by which others may list it, besides the one it listens on.
     pub own_addresses: Vec<ServerAddress>,
-    /// How many bytes of history to keep.
+    /// How many bytes of history a member of a set keeps.
     pub oplog_bytes: u64,
+    /// Whether clients must log in, and may do only what their roles allow.
+    pub authentication: bool,
+    /// Where nonces, salts and identifiers come from; none draws one from the operating system, as
+    /// whoever guesses it can pretend to be somebody else.
+    pub seed: Option<u64>,
     /// How it behaves.
     pub server: ServerOptions,
 }
@@ -51,14 +59,37 @@ impl StartOptions {
             replica_set: None,
             own_addresses: Vec::new(),
             oplog_bytes: DEFAULT_OPLOG_BYTES,
+            authentication: false,
+            seed: None,
             server: ServerOptions::default(),
         }
     }
 }
 
+/// A server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The listener is of no use.
+    #[error("the listener has no address: {0}; check the limits of this process (ulimit -a)")]
+    Listener(#[source] io::Error),
+    /// The directory is of no use.
+    #[error("cannot open the data: {0}")]
+    Open(#[source] OpenError),
+    /// What the directory holds is of no use.
+    #[error("the data cannot be read: {0}; restore the directory, or give another")]
+    Damaged(#[source] CommandError),
+    /// There is no seed.
+    #[error("this machine gives no random numbers: {0}; check /dev/urandom")]
+    Random(#[source] getrandom::Error),
+    /// The system gives no thread, or a member's memory of its set is damaged.
+    #[error("cannot start: {0}; check the limits of this process (ulimit -a)")]
+    Prepare(#[source] io::Error),
+}
+
 /// A server that runs.
 pub struct Running {
     address: SocketAddr,
+    node: Arc<Node>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
 }
@@ -68,11 +99,15 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the data cannot be opened or the listener has no address.
-    pub async fn start(listener: TcpListener, options: StartOptions) -> io::Result<Running> {
-        let address = listener.local_addr()?;
+    /// If the data cannot be opened, or the system gives no threads or random numbers.
+    pub async fn start(
+        listener: TcpListener,
+        options: StartOptions,
+    ) -> Result<Running, StartError> {
+        let address = listener.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
+        let node = server.node();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(listener, async {
             // Without anybody left to stop it, the server goes on.
@@ -80,34 +115,35 @@ impl Server {
                 std::future::pending::<()>().await;
             }
         }));
-        Ok(Running { address, stop: Some(stop), task })
+        Ok(Running { address, node, stop: Some(stop), task })
     }
 }
 
-fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> io::Result<Server> {
+fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Server, StartError> {
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
             let store = LsmStore::open(&directory, LsmOptions::default());
-            (Arc::new(store.map_err(io::Error::other)?), Some(directory))
+            (Arc::new(store.map_err(StartError::Open)?), Some(directory))
         }
     };
-    let now = clock.now();
-    let host = match address.ip() {
-        ip if ip.is_loopback() || ip.is_unspecified() => format!("127.0.0.1:{}", address.port()),
-        ip => format!("{ip}:{}", address.port()),
+    let seed = match options.seed {
+        Some(seed) => seed,
+        None => getrandom::u64().map_err(StartError::Random)?,
     };
+    let host = reached_as(address).to_string();
     let node_options = NodeOptions {
-        seed: now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 40),
+        seed,
         host: host.clone(),
-        compressors: ["zstd", "snappy", "zlib"].map(str::to_owned).to_vec(),
+        compressors: COMPRESSORS.map(str::to_owned).to_vec(),
         oplog_bytes: options.replica_set.as_ref().map(|_| options.oplog_bytes),
-        authentication: false,
+        authentication: options.authentication,
         max_connections: options.server.max_connections,
     };
-    let node = Arc::new(Node::open(store, node_options, now).map_err(io::Error::other)?);
+    let node = Node::open(store, node_options, clock.now()).map_err(StartError::Damaged)?;
+    let node = Arc::new(node);
     let Some(set_name) = options.replica_set else {
-        return Server::new(node, clock, options.server);
+        return Server::new(node, clock, options.server).map_err(StartError::Prepare);
     };
     let mut own_addresses: Vec<ServerAddress> = host.parse().into_iter().collect();
     own_addresses.extend(format!("localhost:{}", address.port()).parse().ok());
@@ -117,13 +153,28 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> io::Result<
         own_addresses,
         rollback_directory: directory.map(|directory| directory.join("rollback")),
     };
-    Server::new_member(node, clock, options.server, replica_set)
+    Server::new_member(node, clock, options.server, replica_set).map_err(StartError::Prepare)
+}
+
+/// The address by which clients on this machine reach a listener.
+fn reached_as(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 impl Running {
-    /// Where it listens.
+    /// Where clients on this machine reach it.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        reached_as(self.address)
+    }
+
+    /// The member that is served.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
     }
 
     /// Asks it to hand over and stop, and waits until it has.
@@ -139,13 +190,14 @@ impl Running {
         self.ended().await
     }
 
-    /// Waits until it ends by itself: a client ended it, or it failed.
+    /// Waits until it ends by itself: a client ended it, or it failed. Once it has, there is nothing
+    /// left to wait for or to stop.
     ///
     /// # Errors
     ///
     /// If it failed.
-    pub async fn ended(self) -> io::Result<()> {
-        match self.task.await {
+    pub async fn ended(&mut self) -> io::Result<()> {
+        match (&mut self.task).await {
             Ok(result) => result,
             Err(panic) => Err(io::Error::other(panic)),
         }

@@ -61,10 +61,6 @@ pub(super) fn status_document(status: Status<'_>, now: Now) -> Result<Document, 
 }
 
 fn member_document(status: Status<'_>, member: &MemberView, now: Now) -> Document {
-    let ago = |at: MonotonicTime| {
-        let elapsed = now.monotonic.since(at).as_millis() as i64;
-        bson::DateTime::from_millis(now.wall.as_millis() - elapsed)
-    };
     let up = member.contact == Contact::Up;
     let mut document = doc! {
         "_id": member.id.0,
@@ -82,10 +78,10 @@ fn member_document(status: Status<'_>, member: &MemberView, now: Now) -> Documen
     put(&mut document, "optimeDurable", member.durable);
     if !member.is_self {
         if let Some(at) = member.last_heard {
-            document.insert("lastHeartbeat", ago(at));
+            document.insert("lastHeartbeat", wall_time_of(at, now));
         }
         if let Some(at) = member.last_heartbeat_received {
-            document.insert("lastHeartbeatRecv", ago(at));
+            document.insert("lastHeartbeatRecv", wall_time_of(at, now));
         }
         let ping = member.ping.map_or(0, |ping| ping.as_millis() as i64);
         document.insert("pingMs", ping);
@@ -110,34 +106,76 @@ fn member_document(status: Status<'_>, member: &MemberView, now: Now) -> Documen
     document
 }
 
-pub(super) fn explanation_document(
-    status: Status<'_>,
-    _now: Now,
-) -> Result<Document, CommandError> {
+/// `quorateExplainElection`: its shape is in `docs/replication.md`.
+pub(super) fn explanation_document(status: Status<'_>, now: Now) -> Result<Document, CommandError> {
     let explanation = status.explain();
+    let host = |id| status.address_of(id).map_or("", |address| address.as_str());
     let members = explanation.members.iter().map(|member| {
         let mut document = doc! {
             "_id": member.id.0,
+            "host": member.host.as_str(),
+            "self": member.is_self,
             "votes": member.votes as i32,
             "priority": member.priority.0,
-            "state": member.state.name(),
-            "reachable": member.reachable,
+            "state": member.state.number(),
+            "stateStr": member.state.name(),
+            "reachable": member.is_reachable(),
             "optime": optime_document(member.applied.op_time),
+            "optimeDate": to_bson_date_time(member.applied.wall_time),
+            "secondsBehind": i64::from(member.seconds_behind),
+            "canLead": member.obstacle.is_none(),
         };
+        if let Some(at) = member.last_heard {
+            document.insert("lastHeard", wall_time_of(at, now));
+        }
+        if let Contact::Down { since, cause } = member.contact {
+            document.insert("downSince", wall_time_of(since, now));
+            document.insert("downBecause", cause.to_string());
+        }
+        if let Some(obstacle) = &member.obstacle {
+            document.insert("cannotLeadBecause", obstacle);
+        }
         if let Some(veto) = member.last_veto {
-            let by = doc! { "by": veto.by.0, "reason": veto.veto.to_string() };
+            let by = doc! {
+                "by": veto.by.0,
+                "byHost": host(veto.by),
+                "reason": veto.veto.to_string(),
+                "at": wall_time_of(veto.at, now),
+            };
             document.insert("lastVeto", by);
         }
         Bson::from(document)
     });
-    Ok(doc! {
+    let mut document = doc! {
+        "set": status.config().map_or("", |config| config.set_name.as_str()),
         "term": explanation.term.0,
+        "me": explanation.me.map_or(-1, |id| id.0),
         "primaryId": explanation.primary.map_or(-1, |id| id.0),
+        "primary": explanation.primary.map_or("", host),
+        "summary": explanation.summary(),
+        "voters": explanation.voters as i32,
         "votesVisible": explanation.votes_visible as i32,
         "votesNeeded": explanation.votes_needed as i32,
         "vetoedDryRuns": explanation.vetoed_dry_runs as i32,
+        "campaigning": explanation.campaigning,
         "members": members.collect::<Vec<_>>(),
         "text": explanation.to_string(),
-        "ok": 1.0,
-    })
+    };
+    if let Some(last) = &explanation.last_campaign {
+        let last = doc! {
+            "reason": last.reason.name(),
+            "term": last.term.0,
+            "outcome": &last.outcome,
+            "at": wall_time_of(last.at, now),
+        };
+        document.insert("lastCampaign", last);
+    }
+    document.insert("ok", 1.0);
+    Ok(document)
+}
+
+/// When something happened, by the wall clock of this member.
+fn wall_time_of(at: MonotonicTime, now: Now) -> bson::DateTime {
+    let elapsed = now.monotonic.since(at).as_millis() as i64;
+    bson::DateTime::from_millis(now.wall.as_millis() - elapsed)
 }

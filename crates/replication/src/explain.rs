@@ -1,0 +1,332 @@
+//! Why there is or is not a primary: `quorateExplainElection`.
+//!
+//! A view of what one member knows: who votes, who may lead, who is reachable, who is behind, and
+//! what the last objections were. Decides nothing; the rules are in `campaign` and `election`. The
+//! shape of the command's reply is in `docs/replication.md`.
+
+use std::fmt;
+
+use quorate_protocol::{
+    ElectionReason, MemberId, MemberState, MonotonicTime, OpTimeAndWallTime, Priority,
+    ServerAddress, Term,
+};
+
+use crate::member::VetoRecord;
+use crate::peer::Contact;
+use crate::role::Role;
+use crate::status::Status;
+
+/// How a member's last try to be elected ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CampaignRecord {
+    /// Why it stood.
+    pub reason: ElectionReason,
+    /// In which term the try ended.
+    pub term: Term,
+    /// How it ended, in words.
+    pub outcome: String,
+    /// When.
+    pub at: MonotonicTime,
+}
+
+/// Why there is or is not a primary, as far as one member can tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionExplanation {
+    /// Who tells.
+    pub me: Option<MemberId>,
+    /// The present term.
+    pub term: Term,
+    /// Its primary, if known.
+    pub primary: Option<MemberId>,
+    /// Members that vote.
+    pub voters: usize,
+    /// Votes of reachable members, this one among them.
+    pub votes_visible: usize,
+    /// Votes that elect.
+    pub votes_needed: usize,
+    /// Vetoed dry runs of this member since there was a primary.
+    pub vetoed_dry_runs: u32,
+    /// Whether this member stands for election right now.
+    pub campaigning: bool,
+    /// How this member's last try ended.
+    pub last_campaign: Option<CampaignRecord>,
+    /// Each member.
+    pub members: Vec<MemberExplanation>,
+}
+
+/// What speaks for and against one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberExplanation {
+    /// Who.
+    pub id: MemberId,
+    /// Where it listens.
+    pub host: ServerAddress,
+    /// Whether it is the one that tells.
+    pub is_self: bool,
+    /// Its votes that count.
+    pub votes: u32,
+    /// Its priority that counts.
+    pub priority: Priority,
+    /// Its state.
+    pub state: MemberState,
+    /// Whether it answers, and if not, why and since when.
+    pub contact: Contact,
+    /// When it was heard of last.
+    pub last_heard: Option<MonotonicTime>,
+    /// How far it is.
+    pub applied: OpTimeAndWallTime,
+    /// Seconds between its last entry and the newest that is known.
+    pub seconds_behind: u32,
+    /// Why it cannot be elected now; none if it can be, or is the primary.
+    pub obstacle: Option<String>,
+    /// The last veto against it that this member gave or, about itself, received.
+    pub last_veto: Option<VetoRecord>,
+}
+
+impl MemberExplanation {
+    /// Whether it answers.
+    pub fn is_reachable(&self) -> bool {
+        self.contact == Contact::Up
+    }
+}
+
+impl Status<'_> {
+    /// Why there is or is not a primary, as far as this member can tell.
+    pub fn explain(&self) -> ElectionExplanation {
+        let views = self.members();
+        let seconds = |at: OpTimeAndWallTime| at.op_time.timestamp.seconds;
+        let newest = views.iter().map(|view| view.applied).max().map_or(0, seconds);
+        let members = views.into_iter().filter_map(|view| {
+            let listed = self.config()?.member(view.id)?;
+            Some(MemberExplanation {
+                id: view.id,
+                is_self: view.is_self,
+                votes: u32::from(listed.is_voter()),
+                priority: listed.effective_priority(),
+                state: view.state,
+                contact: view.contact,
+                last_heard: view.last_heard,
+                applied: view.applied,
+                seconds_behind: match seconds(view.applied) {
+                    // Arbiters and members that were never heard of show no entry to compare.
+                    0 => 0,
+                    own => newest.saturating_sub(own),
+                },
+                obstacle: self.obstacle_of(view.id),
+                last_veto: self.member.vetoes.get(&view.id).copied(),
+                host: view.address,
+            })
+        });
+        let members: Vec<MemberExplanation> = members.collect();
+        let counts = self.counts();
+        ElectionExplanation {
+            me: self.me(),
+            term: self.term(),
+            primary: self.primary(),
+            voters: counts.map_or(0, |counts| counts.voters),
+            votes_visible: members.iter().filter(|m| m.is_reachable() && m.votes > 0).count(),
+            votes_needed: counts.map_or(0, |counts| counts.majority_vote),
+            vetoed_dry_runs: self.member.vetoed_dry_runs,
+            campaigning: self.member.is_campaigning(),
+            last_campaign: self.member.last_campaign.clone(),
+            members,
+        }
+    }
+
+    fn obstacle_of(&self, id: MemberId) -> Option<String> {
+        let member = self.member;
+        let listed = self.config()?.member(id)?;
+        if self.primary() == Some(id) {
+            return None;
+        }
+        if listed.arbiter_only {
+            return Some("it is an arbiter".to_owned());
+        }
+        if !listed.is_electable() {
+            return Some(if listed.newly_added {
+                "it was added lately and is not a secondary yet".to_owned()
+            } else {
+                "its priority is 0".to_owned()
+            });
+        }
+        if self.me() == Some(id) {
+            return match member.role {
+                Role::Leader(_) => None,
+                _ => member.why_not_standing().map(str::to_owned),
+            };
+        }
+        let peer = member.peers.get(&id)?;
+        match peer.contact {
+            Contact::Unheard => Some("it was never heard of".to_owned()),
+            Contact::Down { cause, .. } => Some(format!("it does not answer: {cause}")),
+            Contact::Up if peer.state != MemberState::Secondary => {
+                Some(format!("it is in state {}", peer.state))
+            }
+            Contact::Up if !peer.electable => Some(
+                "it says that it will not stand; it may be frozen or newly stepped down".into(),
+            ),
+            Contact::Up => None,
+        }
+    }
+}
+
+impl ElectionExplanation {
+    /// The answer in one or two sentences, with what to do.
+    pub fn summary(&self) -> String {
+        let Self { term, votes_visible, votes_needed, voters, .. } = self;
+        if self.members.is_empty() {
+            return "No primary: this member has no configuration that lists it. Run rs.initiate() \
+                    on one member, or add this one with rs.add()."
+                .to_owned();
+        }
+        if let Some(primary) = self.primary.and_then(|id| self.member(id)) {
+            return format!(
+                "{} ({}) is primary of term {}: {votes_visible} of {voters} votes are in sight, \
+                 {votes_needed} are needed to keep it.",
+                primary.host, primary.id, term.0
+            );
+        }
+        if votes_visible < votes_needed {
+            return format!(
+                "No primary: {votes_visible} of {voters} votes are in sight, {votes_needed} are \
+                 needed. Start or reconnect {}.",
+                self.listed(|member| !member.is_reachable() && member.votes > 0)
+            );
+        }
+        if self.campaigning {
+            return format!("No primary yet: this member stands for election in term {}.", term.0);
+        }
+        if self.members.iter().all(|member| member.obstacle.is_some()) {
+            let reasons: Vec<String> = self
+                .members
+                .iter()
+                .filter_map(|member| {
+                    member.obstacle.as_ref().map(|why| format!("{}: {why}", member.host))
+                })
+                .collect();
+            return format!("No primary: nobody in sight can lead ({}).", reasons.join("; "));
+        }
+        let candidates = self.listed(|member| member.obstacle.is_none());
+        let tried = match &self.last_campaign {
+            Some(last) => format!(" Its own last try was {}.", last.outcome),
+            None => String::new(),
+        };
+        format!(
+            "No primary in term {} although {votes_visible} of {voters} votes are in sight: \
+             {candidates} may lead, and an election is due within the election timeout.{tried}",
+            term.0
+        )
+    }
+
+    fn member(&self, id: MemberId) -> Option<&MemberExplanation> {
+        self.members.iter().find(|member| member.id == id)
+    }
+
+    fn listed(&self, which: impl Fn(&MemberExplanation) -> bool) -> String {
+        let hosts: Vec<&str> = self
+            .members
+            .iter()
+            .filter(|member| which(member))
+            .map(|member| member.host.as_str())
+            .collect();
+        hosts.join(", ")
+    }
+}
+
+impl fmt::Display for ElectionExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.summary())?;
+        for member in &self.members {
+            let reach = if member.is_reachable() { "reachable" } else { "unreachable" };
+            write!(
+                f,
+                "{}: {}, {reach}, votes {}, priority {}, at {}",
+                member.id, member.state, member.votes, member.priority, member.applied
+            )?;
+            if let Some(obstacle) = &member.obstacle {
+                write!(f, ", cannot lead: {obstacle}")?;
+            }
+            if let Some(record) = member.last_veto {
+                write!(f, ", vetoed by {} at {:?}: {}", record.by, record.at, record.veto)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Unreachable;
+    use crate::testing::{member, stamp};
+
+    fn explained(id: i32, contact: Contact) -> MemberExplanation {
+        let listed = member(id);
+        MemberExplanation {
+            id: listed.id,
+            host: listed.host,
+            is_self: id == 0,
+            votes: 1,
+            priority: Priority(1.0),
+            state: MemberState::Secondary,
+            contact,
+            last_heard: None,
+            applied: stamp(1, 5),
+            seconds_behind: 0,
+            obstacle: None,
+            last_veto: None,
+        }
+    }
+
+    fn explanation(members: Vec<MemberExplanation>) -> ElectionExplanation {
+        ElectionExplanation {
+            me: Some(MemberId(0)),
+            term: Term(3),
+            primary: None,
+            voters: members.len(),
+            votes_visible: members.iter().filter(|member| member.is_reachable()).count(),
+            votes_needed: members.len() / 2 + 1,
+            vetoed_dry_runs: 0,
+            campaigning: false,
+            last_campaign: None,
+            members,
+        }
+    }
+
+    fn down() -> Contact {
+        Contact::Down { since: MonotonicTime::ZERO, cause: Unreachable::Refused }
+    }
+
+    #[test]
+    fn the_summary_names_the_primary_or_what_is_missing() {
+        let all = || (0..3).map(|id| explained(id, Contact::Up)).collect::<Vec<_>>();
+        let led = ElectionExplanation { primary: Some(MemberId(1)), ..explanation(all()) };
+        assert!(led.summary().contains("is primary of term 3: 3 of 3 votes"), "{}", led.summary());
+
+        let mut cut = all();
+        for member in &mut cut[1..] {
+            member.contact = down();
+        }
+        let cut = explanation(cut);
+        let hosts = format!("{}, {}", cut.members[1].host, cut.members[2].host);
+        assert!(cut.summary().contains("1 of 3 votes are in sight, 2 are needed"));
+        assert!(cut.summary().contains(&hosts), "{}", cut.summary());
+
+        let mut none = all();
+        for member in &mut none {
+            member.obstacle = Some("its priority is 0".to_owned());
+        }
+        assert!(explanation(none).summary().contains("nobody in sight can lead"));
+
+        let mut tried = explanation(all());
+        tried.last_campaign = Some(CampaignRecord {
+            reason: ElectionReason::ElectionTimeout,
+            term: Term(3),
+            outcome: "lost: 1 of 2 votes".to_owned(),
+            at: MonotonicTime::ZERO,
+        });
+        assert!(tried.summary().ends_with("Its own last try was lost: 1 of 2 votes."));
+        assert!(explanation(Vec::new()).summary().contains("rs.initiate()"));
+    }
+}
