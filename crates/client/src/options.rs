@@ -1,7 +1,6 @@
 //! What a client is told once, at its start.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,7 +98,7 @@ impl ClientOptions {
             socket_timeout: options.socket_timeout.and_then(Limit::bound),
             timeout: options.timeout.and_then(Limit::bound),
             credential: string.credential().cloned(),
-            tls: tls_options(options),
+            tls: TlsOptions::from_connection_string(string),
             app_name: options.app_name.clone(),
             compressors: options.compressors.iter().flatten().map(compressor_id).collect(),
             zlib_level: options.zlib_compression_level.map(i32::from),
@@ -140,20 +139,6 @@ fn pool_options(options: &Options) -> PoolOptions {
         wait_queue_timeout: options.wait_queue_timeout.filter(|limit| !limit.is_zero()),
         ..defaults
     }
-}
-
-fn tls_options(options: &Options) -> Option<TlsOptions> {
-    if options.tls != Some(true) {
-        return None;
-    }
-    let insecure = options.tls_insecure == Some(true);
-    Some(TlsOptions {
-        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
-        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
-        allow_invalid_certificates: insecure
-            || options.tls_allow_invalid_certificates == Some(true),
-        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
-    })
 }
 
 fn compressor_id(compressor: &Compressor) -> CompressorId {
