@@ -17,8 +17,10 @@ use quorate_authentication::scram::{ClientFirst, ServerConversation, StoredCrede
 use quorate_blocking_client::{
     AuthenticationCause, Client, ClientOptions, OperationError, StartError,
 };
+use quorate_certificates::{read_authorities, read_certificates, read_key};
+use quorate_tls_config::rustls::crypto::ring;
+use quorate_tls_config::rustls::server::WebPkiClientVerifier;
 use quorate_tls_config::rustls::{ServerConfig, ServerConnection, StreamOwned};
-use quorate_tls_config::{ClientCertificates, ServerTlsOptions, server_config};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
 trait Duplex: Read + Write {}
@@ -176,16 +178,20 @@ fn certificate(directory: &tempfile::TempDir) -> PathBuf {
 
 fn tls_server(directory: &tempfile::TempDir, wants_certificate: bool) -> (Server, PathBuf) {
     let path = certificate(directory);
-    let client_certificates = match wants_certificate {
-        true => ClientCertificates::Required(path.clone()),
-        false => ClientCertificates::NotAsked,
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let authorities = Arc::new(read_authorities(&path).unwrap());
+    let verifier = match wants_certificate {
+        true => WebPkiClientVerifier::builder_with_provider(authorities, provider).build().unwrap(),
+        false => WebPkiClientVerifier::no_client_auth(),
     };
-    let options = ServerTlsOptions {
-        certificate_file: path.clone(),
-        key_file: path.clone(),
-        client_certificates,
-    };
-    (Server::start(Some(server_config(&options).unwrap())), path)
+    let config = builder
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(read_certificates(&path).unwrap(), read_key(&path).unwrap())
+        .unwrap();
+    (Server::start(Some(Arc::new(config))), path)
 }
 
 fn drop_database(client: &mut Client) -> Result<RawDocumentBuf, OperationError> {
@@ -256,9 +262,9 @@ fn a_certificate_logs_in_by_x509() {
 }
 
 #[test]
-fn a_server_without_tls_is_not_waited_for() {
+fn a_server_without_tls_is_told_so() {
     let server = Server::start(None);
-    let options = "tls=true&tlsInsecure=true&connectTimeoutMS=30000";
+    let options = "tls=true&tlsInsecure=true&connectTimeoutMS=200";
     let mut client = Client::for_uri(&server.uri("", options)).unwrap();
     let text = drop_database(&mut client).unwrap_err().to_string();
     assert!(text.contains("does the server speak TLS?"), "{text}");

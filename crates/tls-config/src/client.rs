@@ -3,17 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use quorate_certificates::{FileError, read_authorities, read_certificates, read_key};
 use quorate_connection_string::ConnectionString;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use rustls::{ClientConfig, Error, RootCertStore};
 
-use crate::TlsError;
-use crate::files::{read_certificates, read_private_key};
+use crate::lenient::Lenient;
 
 /// The `tls*` options of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,7 +66,7 @@ pub fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError
     let config = match &options.certificate_key_file {
         None => builder.with_no_client_auth(),
         Some(path) => {
-            let (chain, key) = (read_certificates(path)?, read_private_key(path)?);
+            let (chain, key) = (read_certificates(path)?, read_key(path)?);
             builder.with_client_auth_cert(chain, key).map_err(TlsError::Config)?
         }
     };
@@ -91,15 +89,10 @@ fn server_verifier(
     if options.allow_invalid_certificates {
         return Ok(Arc::new(Lenient { provider, chain: None }));
     }
-    let mut roots = RootCertStore::empty();
-    match &options.ca_file {
-        Some(path) => {
-            for certificate in read_certificates(path)? {
-                roots.add(certificate).map_err(TlsError::Config)?;
-            }
-        }
-        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-    }
+    let roots = match &options.ca_file {
+        Some(path) => read_authorities(path)?,
+        None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+    };
     let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .build()
         .map_err(|error| TlsError::Config(Error::General(error.to_string())))?;
@@ -109,55 +102,46 @@ fn server_verifier(
     Ok(chain)
 }
 
-/// Accepts more than a careful client would, because the user said so.
-#[derive(Debug)]
-struct Lenient {
-    provider: Arc<CryptoProvider>,
-    /// Whose judgement on everything but the name still counts; `None` accepts anything.
-    chain: Option<Arc<WebPkiServerVerifier>>,
+/// Why TLS could not be configured. The files or options are at fault.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is of no use.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An option that is not supported.
+    #[error("{option} is not supported; {next_step}")]
+    Unsupported {
+        /// The option, as connection strings name it.
+        option: &'static str,
+        /// What to do instead.
+        next_step: &'static str,
+    },
+    /// rustls refused.
+    #[error("the TLS options do not work: {0}")]
+    Config(Error),
 }
 
-impl ServerCertVerifier for Lenient {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        let judged =
-            chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match judged {
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            other => other,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_string_may_imply_tls() {
+        let options =
+            |uri: &str| TlsOptions::from_connection_string(&ConnectionString::parse(uri).unwrap());
+        assert_eq!(options("mongodb://a"), None);
+        assert_eq!(options("mongodb://a/?tls=true"), Some(TlsOptions::default()));
+        let implied = options("mongodb://a/?tlsCAFile=ca.pem").unwrap();
+        assert_eq!(implied.ca_file, Some(PathBuf::from("ca.pem")));
+        let insecure = options("mongodb://a/?tls=true&tlsInsecure=true").unwrap();
+        assert!(insecure.allow_invalid_certificates && insecure.allow_invalid_hostnames);
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+    #[test]
+    fn passwords_of_key_files_are_refused_by_name() {
+        let options = TlsOptions { has_key_file_password: true, ..TlsOptions::default() };
+        let error = client_config(&options).unwrap_err().to_string();
+        assert!(error.starts_with("tlsCertificateKeyFilePassword is not supported"), "{error}");
+        assert!(error.contains("openssl pkey"), "{error}");
     }
 }
