@@ -32,6 +32,7 @@ use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
 use crate::logging;
+use crate::metrics::{Counters, Metrics, ServerTable as ServerCounterTable};
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
 use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
@@ -113,6 +114,7 @@ pub struct Discovery {
     settings: Settings,
     listener: EventListener,
     tap: OptionalTap,
+    counters: Counters,
     state: Mutex<State>,
     published: ArcSwap<TopologyDescription>,
     servers: ArcSwap<ServerTable>,
@@ -126,6 +128,7 @@ pub struct Discovery {
 struct State {
     topology: Topology,
     monitors: BTreeMap<ServerAddress, MonitorState>,
+    counted: ServerCounterTable,
     timer: Option<AbortHandle>,
     /// Cloned into every task, so that closing can wait until the last one is gone.
     alive: Option<mpsc::Sender<Infallible>>,
@@ -219,10 +222,12 @@ impl Discovery {
             settings,
             listener,
             tap: OptionalTap(tap),
+            counters: Counters::default(),
             published: ArcSwap::from(Arc::clone(topology.description())),
             state: Mutex::new(State {
                 topology,
                 monitors: BTreeMap::new(),
+                counted: ServerCounterTable::default(),
                 timer: None,
                 alive: Some(alive),
                 all_gone: Some(all_gone),
@@ -270,6 +275,16 @@ impl Discovery {
     /// What log messages call this view.
     pub fn topology_id(&self) -> TopologyId {
         self.id
+    }
+
+    /// What was counted so far.
+    pub fn metrics(&self) -> Metrics {
+        let description = self.description();
+        Metrics::take(&self.counters, &self.lock().counted, &description, self)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// The clock of everything here.
@@ -343,10 +358,11 @@ impl Discovery {
                 Output::Event(event) => {
                     logging::discovery(self.id, &event);
                     self.tap.event(now, &event);
+                    state.counted.on_event(&event, &self.counters);
                     (self.listener)(ClientEvent::Discovery(event));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
-                Output::Pool { server, command } => self.command_pool(&server, command),
+                Output::Pool { server, command } => self.command_pool(state, &server, command),
             }
         }
         self.deadline_changed.notify_one();
@@ -396,13 +412,15 @@ impl Discovery {
         }
     }
 
-    fn command_pool(&self, server: &ServerAddress, command: PoolCommand) {
+    fn command_pool(&self, state: &mut State, server: &ServerAddress, command: PoolCommand) {
         match command {
             PoolCommand::Open => {
                 let listener = Arc::clone(&self.listener);
                 let id = self.id;
+                let counted = Arc::clone(state.counted.of(server));
                 let listener: PoolEventListener = Arc::new(move |event| {
                     logging::pool(id, &event);
+                    counted.on_pool_event(&event.kind);
                     listener(ClientEvent::Pool(event));
                 });
                 let pool = Pool::within(

@@ -50,6 +50,9 @@ pub struct ClientOptions {
     pub zlib_level: Option<i32>,
     /// `hostMap`: advertised name to reachable address.
     pub host_map: BTreeMap<ServerAddress, ServerAddress>,
+    /// `proxyHost`: not supported. A client with one is refused, for going past it may be what the
+    /// user wanted to avoid.
+    pub proxy_host: Option<String>,
     /// The read preference of reads that give none.
     pub read_preference: ReadPreference,
     /// The read concern of reads.
@@ -103,6 +106,7 @@ impl ClientOptions {
             compressors: options.compressors.iter().flatten().map(compressor_id).collect(),
             zlib_level: options.zlib_compression_level.map(i32::from),
             host_map: BTreeMap::new(),
+            proxy_host: options.proxy_host.clone(),
             read_preference: read_preference(options),
             read_concern: options.read_concern_level.clone(),
             write_concern: WriteConcern {
