@@ -130,6 +130,14 @@ struct State {
     monitors: BTreeMap<ServerAddress, MonitorState>,
     counted: ServerCounterTable,
     timer: Option<AbortHandle>,
+    /// When the timer wakes. Only an earlier deadline has to tell it.
+    armed: Option<MonotonicTime>,
+    /// The check whose answer the core is being told, and its task, which makes the server's next
+    /// check as well: most replies are followed by one, and a task for each would cost more than
+    /// the reply.
+    answering: Option<(ServerAddress, AbortHandle)>,
+    /// The next check of that task.
+    continued: Option<(CheckId, Check)>,
     /// Cloned into every task, so that closing can wait until the last one is gone.
     alive: Option<mpsc::Sender<Infallible>>,
     all_gone: Option<mpsc::Receiver<Infallible>>,
@@ -229,6 +237,9 @@ impl Discovery {
                 monitors: BTreeMap::new(),
                 counted: ServerCounterTable::default(),
                 timer: None,
+                armed: None,
+                answering: None,
+                continued: None,
                 alive: Some(alive),
                 all_gone: Some(all_gone),
             }),
@@ -348,6 +359,22 @@ impl Discovery {
         self.drain(state, now);
     }
 
+    /// When the timer is to wake.
+    fn arm(&self) -> Option<MonotonicTime> {
+        let mut state = self.lock();
+        state.armed = state.topology.next_deadline();
+        state.armed
+    }
+
+    /// The deadline that the timer slept for may have moved on meanwhile.
+    fn tick_if_due(&self) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        if state.topology.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.tell_core(&mut state, Input::Tick);
+        }
+    }
+
     fn drain(&self, state: &mut State, now: MonotonicTime) {
         while let Some(output) = state.topology.poll_output() {
             match output {
@@ -365,7 +392,11 @@ impl Discovery {
                 Output::Pool { server, command } => self.command_pool(state, &server, command),
             }
         }
-        self.deadline_changed.notify_one();
+        let next = state.topology.next_deadline();
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            state.armed = next;
+            self.deadline_changed.notify_one();
+        }
     }
 
     fn command(&self, state: &mut State, server: ServerAddress, command: MonitorCommand) {
@@ -395,8 +426,16 @@ impl Discovery {
                 };
                 let connection = monitor.connection.take().filter(|_| kind != CheckKind::Connect);
                 let work = Check { kind, hello, limit: timeout, connection };
-                let task = self.runtime.spawn(run_check(me, server, check, work, alive));
-                monitor.check = Some((check, task.abort_handle()));
+                match state.answering.take_if(|(answering, _)| *answering == server) {
+                    Some((_, task)) => {
+                        state.continued = Some((check, work));
+                        monitor.check = Some((check, task));
+                    }
+                    None => {
+                        let task = self.runtime.spawn(run_check(me, server, check, work, alive));
+                        monitor.check = Some((check, task.abort_handle()));
+                    }
+                }
             }
             MonitorCommand::MeasureRoundTrip { check, hello, timeout } => {
                 let (Some(me), Some(monitor)) =
@@ -464,22 +503,26 @@ impl Discovery {
     }
 
     /// Takes the connection of an answered check back, and tells the core; unless nobody waits for
-    /// the answer any more, in which case the connection is closed.
+    /// the answer any more, in which case the connection is closed. Returns the server's next check
+    /// if it is to be made at once.
     fn finish_check(
         &self,
         server: &ServerAddress,
         check: CheckId,
         connection: Option<Connection<Stream>>,
         input: Input,
-    ) {
+    ) -> Option<(CheckId, Check)> {
         let mut state = self.lock();
-        let Some(monitor) = state.monitors.get_mut(server) else { return };
-        if monitor.check.as_ref().is_none_or(|(current, _)| *current != check) {
-            return;
-        }
-        monitor.check = None;
+        let monitor = state.monitors.get_mut(server)?;
+        let (_, task) = monitor.check.take_if(|(current, _)| *current == check)?;
         monitor.connection = connection;
+        state.answering = Some((server.clone(), task));
         self.tell_core(&mut state, input);
+        state.answering = None;
+        let continued = state.continued.take();
+        // What was cancelled in the same breath is not made.
+        let current = state.monitors.get(server)?.check.as_ref()?.0;
+        continued.filter(|(next, _)| *next == current)
     }
 
     fn finish_measurement(
@@ -500,27 +543,32 @@ impl Discovery {
     }
 }
 
+/// Makes the checks of one server for as long as each follows the answer to the last. Ends when the
+/// core wants to wait, and when it is aborted.
 async fn run_check(
     discovery: Arc<Discovery>,
     server: ServerAddress,
-    check: CheckId,
-    work: Check,
+    mut check: CheckId,
+    mut work: Check,
     _alive: Option<mpsc::Sender<Infallible>>,
 ) {
-    match monitor::check(&discovery.settings, &server, work).await {
-        Ok(checked) => {
-            let input = Input::HelloReceived {
-                server: server.clone(),
-                check,
-                reply: Arc::new(checked.reply),
-                round_trip: checked.round_trip,
-                more_to_come: checked.connection.is_streaming(),
-            };
-            discovery.finish_check(&server, check, Some(checked.connection), input);
-        }
-        Err(failure) => {
-            let input = Input::CheckFailed { server: server.clone(), check, failure };
-            discovery.finish_check(&server, check, None, input);
+    loop {
+        let (connection, input) = match monitor::check(&discovery.settings, &server, work).await {
+            Ok(checked) => {
+                let input = Input::HelloReceived {
+                    server: server.clone(),
+                    check,
+                    reply: Arc::new(checked.reply),
+                    round_trip: checked.round_trip,
+                    more_to_come: checked.connection.is_streaming(),
+                };
+                (Some(checked.connection), input)
+            }
+            Err(failure) => (None, Input::CheckFailed { server: server.clone(), check, failure }),
+        };
+        match discovery.finish_check(&server, check, connection, input) {
+            Some(next) => (check, work) = next,
+            None => return,
         }
     }
 }
@@ -546,9 +594,8 @@ async fn run_measurement(
 /// Passes the core's deadlines on until the client is gone, without keeping it alive.
 async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
     loop {
-        let Some((deadline, clock)) = discovery
-            .upgrade()
-            .map(|discovery| (discovery.lock().topology.next_deadline(), discovery.clock))
+        let Some((deadline, clock)) =
+            discovery.upgrade().map(|discovery| (discovery.arm(), discovery.clock))
         else {
             return;
         };
@@ -560,7 +607,7 @@ async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
         };
         tokio::select! {
             () = due => match discovery.upgrade() {
-                Some(discovery) => discovery.handle(Input::Tick),
+                Some(discovery) => discovery.tick_if_due(),
                 None => return,
             },
             () = changed.notified() => {}
