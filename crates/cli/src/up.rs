@@ -4,23 +4,31 @@
 //! acknowledged went through our own client. Then it looks after the processes: a member that dies is
 //! reported, not hidden, and the set ends with this command.
 
+mod levers;
 mod members;
+mod step_down;
 mod workload;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
 use bson::rawdoc;
-use quorate_client::Client;
+use quorate_client::{Client, ClientOptions};
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::arguments::UpArguments;
 use crate::connect;
+use crate::dashboard;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
+use crate::view::Input;
+use crate::view::actions::Action;
+use crate::view::collector::Live;
 
+use levers::Order;
 use members::{Exit, Members};
 
 /// How long the members may take to become a set that takes writes.
@@ -34,7 +42,7 @@ const PORTS_TRIED: u16 = 200;
 pub(crate) enum Then {
     /// Look after the members.
     Wait,
-    /// Write to it and tell what happens, for somebody to watch.
+    /// Write to it and show what happens: on a screen, or in lines where there is no terminal.
     Show,
 }
 
@@ -90,13 +98,45 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority; Ctrl-C \
          stops the set"
     ));
+    let outcome = tokio::select! {
+        () = &mut stop => Ok(()),
+        outcome = look_after(&mut members, &client, &uri, then, screen) => outcome,
+    };
+    client.close().await;
+    // The members are stopped also where the screen broke.
+    let ended = end(members, screen).await;
+    outcome.and(ended)
+}
+
+/// Looks after the members until somebody leaves the screen; without one, for ever.
+async fn look_after(
+    members: &mut Members,
+    client: &Client,
+    uri: &str,
+    then: Then,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    let (actions, mut orders) = levers::levers();
+    let on_screen = then == Then::Show && dashboard::is_possible();
+    let live = match on_screen {
+        true => Some(watch_members(members, client, uri)?),
+        false => None,
+    };
     let mut told = match then {
         Then::Wait => None,
         Then::Show => {
-            workload::invite(&members, screen);
-            Some(workload::start(&client))
+            if !on_screen {
+                workload::invite(members, screen);
+            }
+            Some(workload::start(client))
         }
     };
+    let mut shown = pin!(async {
+        match &live {
+            Some(live) => dashboard::show(live, Some(actions)).await,
+            None => std::future::pending().await,
+        }
+    });
     loop {
         let line = async {
             match &mut told {
@@ -105,14 +145,72 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
             }
         };
         tokio::select! {
-            () = &mut stop => break,
-            exit = members.next_exit() => tell_exit(&exit, screen)?,
-            Some(line) = line => screen.talk(line),
+            left = &mut shown => return left.map_err(|error| no_screen(&error)),
+            exit = members.next_exit() => match &live {
+                None => tell_exit(&exit, screen)?,
+                Some(live) => {
+                    let (member, text) = (exit.host.parse(), format!("is gone: {}", exit.how));
+                    if let Ok(member) = member {
+                        live.tell(Input::Done { member, text });
+                    }
+                    tell_processes(members, live);
+                }
+            },
+            Some(order) = orders.recv() => {
+                carry_out(members, order, live.as_ref()).await;
+                if let Some(live) = &live {
+                    tell_processes(members, live);
+                }
+            }
+            // What a screen shows need not be told in lines.
+            Some(line) = line => if live.is_none() { screen.talk(line) },
         }
     }
-    drop(told);
-    client.close().await;
-    end(members, screen).await
+}
+
+/// Begins to collect what the screen shows.
+fn watch_members(members: &Members, client: &Client, uri: &str) -> Result<Live, Failure> {
+    let options = ClientOptions::from_connection_string(&connect::parse(uri)?);
+    let live = Live::start(client.clone(), &options, uri.to_owned())
+        .map_err(|error| connect::refused(&error))?;
+    tell_processes(members, &live);
+    Ok(live)
+}
+
+fn tell_processes(members: &Members, live: &Live) {
+    for member in members.iter() {
+        if let Some(address) = member.address() {
+            let (pid, process) = (member.pid(), member.condition().clone());
+            live.tell(Input::Process { member: address, pid, process });
+        }
+    }
+}
+
+/// Does what somebody ordered. What takes a network is done beside.
+async fn carry_out(members: &mut Members, order: Order, live: Option<&Live>) {
+    let Order { action, member, outcome } = order;
+    let live = live.cloned();
+    let tell = move |member, done: &Result<String, _>| {
+        if let (Some(live), Ok(text)) = (&live, done) {
+            live.tell(Input::Done { member, text: text.clone() });
+        }
+    };
+    if action == Action::StepDown && members.of(&member).is_some() {
+        tokio::spawn(async move {
+            let done = step_down::step_down(&member).await;
+            tell(member, &done);
+            // Whoever ordered it may have left.
+            let _ = outcome.send(done);
+        });
+        return;
+    }
+    let done = members.perform(action, &member).await;
+    tell(member, &done);
+    let _ = outcome.send(done);
+}
+
+fn no_screen(error: &std::io::Error) -> Failure {
+    Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
 }
 
 /// Where a set with a data directory keeps the ports of its members: their addresses are part of its

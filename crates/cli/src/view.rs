@@ -13,6 +13,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod collector;
+pub(crate) mod comparison;
 pub(crate) mod difference;
 mod json;
 pub(crate) mod log;

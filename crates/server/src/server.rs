@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::connection::Connection;
 use crate::durability::Durability;
 use crate::net::TcpListener;
-use crate::replica_set::{ReplicaSet, ReplicaSetOptions};
+use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions};
 
 /// The most connections at once, unless told otherwise.
 pub const MAX_CONNECTIONS: usize = 20_000;
@@ -133,6 +133,10 @@ impl Server {
             next_connection: AtomicI64::new(1),
         };
         Ok(Self { shared: Arc::new(shared), options })
+    }
+
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        self.shared.replica_set.as_ref().map(|set| set.cut())
     }
 
     pub(crate) fn node(&self) -> Arc<Node> {

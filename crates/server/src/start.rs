@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::net::TcpListener;
-use crate::replica_set::ReplicaSetOptions;
+use crate::replica_set::{Cut, ReplicaSetOptions};
 use crate::server::{Server, ServerOptions};
 
 /// The size of the oplog unless told otherwise.
@@ -90,6 +90,7 @@ pub enum StartError {
 pub struct Running {
     address: SocketAddr,
     node: Arc<Node>,
+    cut: Option<Cut>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
 }
@@ -107,7 +108,7 @@ impl Server {
         let address = listener.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
-        let node = server.node();
+        let (node, cut) = (server.node(), server.cut());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(listener, async {
             // Without anybody left to stop it, the server goes on.
@@ -115,7 +116,7 @@ impl Server {
                 std::future::pending::<()>().await;
             }
         }));
-        Ok(Running { address, node, stop: Some(stop), task })
+        Ok(Running { address, node, cut, stop: Some(stop), task })
     }
 }
 
@@ -175,6 +176,15 @@ impl Running {
     /// The member that is served.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    /// Cuts a member of a set off from the others, or joins it to them again: requests between
+    /// them stand still, and clients are served as before. For drills; nothing for a server that
+    /// is in no set.
+    pub fn set_cut_off(&self, is_cut: bool) {
+        if let Some(cut) = &self.cut {
+            cut.set(is_cut);
+        }
     }
 
     /// Asks it to hand over and stop, and waits until it has.

@@ -1,8 +1,10 @@
-//! The processes of a set.
+//! The processes of a set: started, looked after, broken on purpose, mended and stopped.
 
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use quorate_protocol::ServerAddress;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -11,6 +13,11 @@ use tokio::time::timeout;
 
 use crate::arguments::UpArguments;
 use crate::screen::Failure;
+use crate::view::actions::{Action, ActionError};
+use crate::view::member::Process;
+
+/// How long a member may take to listen again.
+const START_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a member may take to stop by itself before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
@@ -23,7 +30,14 @@ pub(super) struct Member {
     process: Child,
     /// What it says; its first event tells where it listens.
     says: Lines<BufReader<ChildStdout>>,
-    gone: bool,
+    condition: Process,
+}
+
+/// What all members are started with.
+#[derive(Clone)]
+struct Plan {
+    name: String,
+    data: Option<PathBuf>,
 }
 
 /// A member that ended by itself.
@@ -34,18 +48,35 @@ pub(super) struct Exit {
 }
 
 /// Every member, by id.
-pub(super) struct Members(Vec<Member>);
+pub(super) struct Members {
+    all: Vec<Member>,
+    plan: Plan,
+}
 
 impl Member {
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
+    /// Where it is reached.
+    pub(super) fn address(&self) -> Option<ServerAddress> {
+        self.host.parse().ok()
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
 
-    fn start(arguments: &UpArguments, id: u8, port: u16) -> Result<Self, Failure> {
+    /// What became of the process.
+    pub(super) fn condition(&self) -> &Process {
+        &self.condition
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.condition, Process::Gone(_))
+    }
+
+    fn start(plan: &Plan, id: u8, port: u16) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| {
             Failure::Problem(format!(
                 "member {id} cannot be started: {error}; check the limits (ulimit -a)"
@@ -55,12 +86,14 @@ impl Member {
         command.args([
             "serve",
             "--json",
+            "--breakable",
+            "--until-stdin-closes",
             "--replset",
-            &arguments.name,
+            &plan.name,
             "--port",
             &port.to_string(),
         ]);
-        match &arguments.data {
+        match &plan.data {
             Some(directory) => {
                 command.arg("--data").arg(directory.join(format!("member{id}")));
             }
@@ -78,7 +111,7 @@ impl Member {
         let says = stdout.map(|stdout| BufReader::new(stdout).lines()).ok_or_else(|| {
             Failure::Problem(format!("member {id} says nothing; this is a defect, report it"))
         })?;
-        Ok(Self { id, pid, host: String::new(), process, says, gone: false })
+        Ok(Self { id, pid, host: String::new(), process, says, condition: Process::Running })
     }
 
     async fn listening(&mut self) -> Result<(), Failure> {
@@ -93,33 +126,101 @@ impl Member {
         Err(Failure::Problem(format!("member {} did not start; its reason is above", self.id)))
     }
 
-    fn terminate(&self) {
+    fn signal(&self, signal: Signal) {
+        // The number of a process that was waited for may belong to somebody else by now.
+        if self.is_gone() {
+            return;
+        }
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
             // A process that is gone already needs no signal.
-            let _ = kill_process(pid, Signal::TERM);
+            let _ = kill_process(pid, signal);
         }
+    }
+
+    /// Asks it to end, in whatever condition it is.
+    fn terminate(&self) {
+        for signal in [Signal::CONT, Signal::USR2, Signal::TERM] {
+            self.signal(signal);
+        }
+    }
+
+    /// Breaks it or mends it; a member that is gone is started by [`Members::perform`].
+    fn perform(&mut self, action: Action) -> Result<&'static str, String> {
+        let (signals, condition, done): (&[Signal], _, _) = match (action, &self.condition) {
+            (Action::Restore, Process::Running) => {
+                return Err("runs; there is nothing to restore".to_owned());
+            }
+            (Action::Restore, _) => {
+                (&[Signal::CONT, Signal::USR2], Process::Running, "restored: it takes part again")
+            }
+            (_, Process::Gone(how)) => return Err(format!("is gone: {how}; restore it first")),
+            (Action::Kill, _) => (&[Signal::KILL], self.condition.clone(), "killed with SIGKILL"),
+            (_, Process::Paused) => return Err("is paused; restore it first".to_owned()),
+            (Action::Pause, _) => {
+                (&[Signal::STOP], Process::Paused, "paused with SIGSTOP: it hangs, sockets open")
+            }
+            (Action::Partition, Process::Partitioned) => {
+                return Err("is cut off already; restore it first".to_owned());
+            }
+            (Action::Partition, _) => {
+                (&[Signal::USR1], Process::Partitioned, "cut off: it hears no other member")
+            }
+            (Action::StepDown, _) => return Err("is asked over the network".to_owned()),
+        };
+        signals.iter().for_each(|signal| self.signal(*signal));
+        self.condition = condition;
+        Ok(done)
     }
 }
 
 impl Members {
     /// Starts a process for each port.
     pub(super) fn start(arguments: &UpArguments, ports: &[u16]) -> Result<Self, Failure> {
-        let started = (0..).zip(ports).map(|(id, port)| Member::start(arguments, id, *port));
-        started.collect::<Result<_, _>>().map(Self)
+        let plan = Plan { name: arguments.name.clone(), data: arguments.data.clone() };
+        let started = (0..).zip(ports).map(|(id, port)| Member::start(&plan, id, *port));
+        let all = started.collect::<Result<_, _>>()?;
+        Ok(Self { all, plan })
+    }
+
+    /// The member of this address.
+    pub(super) fn of(&self, address: &ServerAddress) -> Option<&Member> {
+        self.all.iter().find(|member| member.address().as_ref() == Some(address))
+    }
+
+    /// Breaks or mends a member, and tells what was done.
+    pub(super) async fn perform(
+        &mut self,
+        action: Action,
+        address: &ServerAddress,
+    ) -> Result<String, ActionError> {
+        let member = self
+            .all
+            .iter_mut()
+            .find(|member| member.address().as_ref() == Some(address))
+            .ok_or_else(|| ActionError::NotOurs(address.clone()))?;
+        let senseless = |why| ActionError::Senseless { member: address.clone(), why };
+        if action == Action::Restore && member.is_gone() {
+            let again = restart(&self.plan, member.id, address).await.map_err(senseless)?;
+            let kept = if self.plan.data.is_some() { "with its data" } else { "empty" };
+            let pid = again.pid;
+            *member = again;
+            return Ok(format!("started again {kept}, process {pid}"));
+        }
+        member.perform(action).map(str::to_owned).map_err(senseless)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// The one that the set begins with.
     pub(super) fn first(&self) -> &Member {
-        &self.0[0]
+        &self.all[0]
     }
 
     /// Returns when every member takes connections.
     pub(super) async fn listening(&mut self) -> Result<(), Failure> {
-        for member in &mut self.0 {
+        for member in &mut self.all {
             member.listening().await?;
         }
         Ok(())
@@ -128,21 +229,21 @@ impl Members {
     /// The next member that ends by itself.
     pub(super) async fn next_exit(&mut self) -> Exit {
         loop {
-            for member in self.0.iter_mut().filter(|member| !member.gone) {
+            for member in self.all.iter_mut().filter(|member| !member.is_gone()) {
                 if let Ok(Some(status)) = member.process.try_wait() {
-                    member.gone = true;
-                    let (id, host) = (member.id, member.host.clone());
-                    return Exit { id, host, how: told(status) };
+                    let how = told(status);
+                    member.condition = Process::Gone(how.clone());
+                    return Exit { id: member.id, host: member.host.clone(), how };
                 }
             }
-            wait_for_any(&mut self.0).await;
+            wait_for_any(&mut self.all).await;
         }
     }
 
     /// Asks every member to stop, and sees to it.
     pub(super) async fn stop(&mut self) {
-        self.0.iter().filter(|member| !member.gone).for_each(Member::terminate);
-        for member in &mut self.0 {
+        self.all.iter().for_each(Member::terminate);
+        for member in &mut self.all {
             if timeout(STOP_WITHIN, member.process.wait()).await.is_err() {
                 let _ = member.process.kill().await;
             }
@@ -150,11 +251,22 @@ impl Members {
     }
 }
 
+/// Starts a member again where it was.
+async fn restart(plan: &Plan, id: u8, address: &ServerAddress) -> Result<Member, String> {
+    let port = address.port().unwrap_or(quorate_protocol::DEFAULT_PORT);
+    let mut member = Member::start(plan, id, port).map_err(|failure| failure.to_string())?;
+    match timeout(START_WITHIN, member.listening()).await {
+        Ok(Ok(())) => Ok(member),
+        Ok(Err(failure)) => Err(failure.to_string()),
+        Err(_) => Err("does not listen again; try once more".to_owned()),
+    }
+}
+
 /// Returns when one of the processes has ended.
 async fn wait_for_any(members: &mut [Member]) {
     let mut waits: Vec<_> = members
         .iter_mut()
-        .filter(|member| !member.gone)
+        .filter(|member| !member.is_gone())
         .map(|member| Box::pin(member.process.wait()))
         .collect();
     std::future::poll_fn(|context| {

@@ -407,7 +407,8 @@ impl Host {
             }
             Output::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
-                tokio::spawn(copying::find_common_point(fetch, source, node, inbox));
+                let cut = inbox.cut.clone();
+                tokio::spawn(cut.guard(copying::find_common_point(fetch, source, node, inbox)));
             }
             Output::RollBackTo { common_point } => self.roll_back_to(common_point),
             Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
@@ -444,7 +445,8 @@ impl Host {
         }
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox));
+        let cut = inbox.cut.clone();
+        let task = tokio::spawn(cut.guard(fetching::fetch(id, source, after, term, buffer, inbox)));
         let waiting = VecDeque::new();
         self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
     }
