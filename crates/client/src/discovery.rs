@@ -106,6 +106,7 @@ type ServerTable = BTreeMap<ServerAddress, Arc<ServerHandle>>;
 
 /// A client's view of a deployment, alive.
 pub struct Discovery {
+    id: TopologyId,
     clock: Clock,
     runtime: Handle,
     settings: Settings,
@@ -189,6 +190,7 @@ impl Discovery {
         // Nobody ever sends anything: the channel closes when the last task is gone.
         let (alive, all_gone) = mpsc::channel(1);
         let discovery = Arc::new_cyclic(|me| Self {
+            id,
             clock,
             runtime: Handle::current(),
             settings,
@@ -242,6 +244,11 @@ impl Discovery {
     /// How many operations are running on a server.
     pub fn operation_count(&self, address: &ServerAddress) -> u64 {
         self.servers.load().get(address).map_or(0, |server| server.operation_count())
+    }
+
+    /// What log messages call this view.
+    pub fn topology_id(&self) -> TopologyId {
+        self.id
     }
 
     /// The clock of everything here.
@@ -304,7 +311,7 @@ impl Discovery {
                     self.revision.send_modify(|revision| *revision += 1);
                 }
                 Output::Event(event) => {
-                    logging::discovery(state.topology.id(), &event);
+                    logging::discovery(self.id, &event);
                     (self.listener)(ClientEvent::Discovery(event));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
@@ -362,8 +369,9 @@ impl Discovery {
         match command {
             PoolCommand::Open => {
                 let listener = Arc::clone(&self.listener);
+                let id = self.id;
                 let listener: PoolEventListener = Arc::new(move |event| {
-                    logging::pool(&event);
+                    logging::pool(id, &event);
                     listener(ClientEvent::Pool(event));
                 });
                 let pool = Pool::within(

@@ -3,14 +3,13 @@
 // A panic in the functions that the tests share is a report, as it is in the tests.
 #![allow(clippy::unwrap_used)]
 
-use std::future::Future;
 use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{doc, rawdoc};
 use quorate_client::discovery::ClientEvent;
 use quorate_client::{
-    Client, CommandEventKind, ErrorKind, FindOptions, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
+    Client, CommandEventKind, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
     SYSTEM_OVERLOADED_ERROR,
 };
 use quorate_protocol::ServerAddress;
@@ -24,7 +23,7 @@ use tokio::sync::broadcast::Receiver;
 /// Nothing here takes long; what does is stuck.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn soon<T>(work: impl Future<Output = T>) -> T {
+async fn soon<T>(work: impl IntoFuture<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes too long")
 }
 
@@ -236,13 +235,13 @@ async fn cursors_stay_with_their_server_and_are_killed_when_dropped() {
     server.set_reply("getMore", batch("nextBatch", 77));
     let client = Client::with_uri(&server.uri()).unwrap();
     let collection = client.collection("d", "c");
-    let mut cursor = soon(collection.find(doc! {}, FindOptions::default())).await.unwrap();
+    let mut cursor = soon(collection.find(doc! {})).await.unwrap();
     for _ in 0..3 {
         assert!(soon(cursor.next()).await.unwrap().is_some());
     }
     drop(cursor);
     server.set_reply("getMore", batch("nextBatch", 0));
-    let rest = soon(collection.find(doc! {}, FindOptions::default())).await.unwrap();
+    let rest = soon(collection.find(doc! {})).await.unwrap();
     assert_eq!(soon(rest.collect()).await.unwrap().len(), 2);
     let names = server.command_names();
     assert_eq!(names.iter().filter(|name| *name == "getMore").count(), 3);
