@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::clock;
+use crate::view::Input;
 use crate::view::actions::{Action, ActionError, Actions};
 use crate::view::collector::Live;
 use palette::Palette;
@@ -69,6 +70,10 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
             _ = tick.tick() => {}
             _ = revision.changed() => sleep(LEAST_PAUSE).await,
             Some((action, member, outcome)) = outcomes.recv() => {
+                if let (Action::StepDown, Ok(text)) = (action, &outcome) {
+                    // No process shows it, so nobody else puts it into the log.
+                    live.tell(Input::Done { member: member.clone(), text: text.clone() });
+                }
                 dashboard.say(clock::now(), told(action, &member, outcome));
             }
             event = keys.next() => {
@@ -99,10 +104,10 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
     }
 }
 
-/// The outcome of an action in words. Whoever carried it out has put it into the log.
+/// The outcome of an action in words.
 fn told(action: Action, member: &ServerAddress, outcome: Result<String, ActionError>) -> String {
     match outcome {
-        Ok(done) => format!("{member}: {done}"),
+        Ok(done) => done,
         Err(error) => format!("cannot {action}: {error}"),
     }
 }

@@ -11,6 +11,8 @@ mod clock;
 mod connect;
 mod dashboard;
 mod doctor;
+mod down;
+mod drill;
 mod finding;
 mod manual;
 mod pasted;
@@ -47,6 +49,8 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
     match &arguments.command {
         None => up::run(&UpArguments::default(), Then::Show, screen),
         Some(Command::Up(arguments)) => up::run(arguments, Then::Wait, screen),
+        Some(Command::Down(arguments)) => down::run(arguments, screen),
+        Some(Command::Drill(arguments)) => drill::run(arguments, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),

@@ -1,4 +1,4 @@
-//! The signals that ask a process to end, or to do something for a drill.
+//! The signals that ask a process to end, to break something, or to mend it.
 
 use std::future::Future;
 use std::io;
@@ -45,4 +45,13 @@ pub(crate) fn stop() -> io::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// SIGUSR2, again and again: somebody asks for what was broken to be mended.
+///
+/// # Errors
+///
+/// If the handler cannot be installed.
+pub(crate) fn mend() -> io::Result<Signal> {
+    signal(SignalKind::user_defined2())
 }

@@ -4,13 +4,15 @@
 //! acknowledged went through our own client. Then it looks after the processes: a member that dies is
 //! reported, not hidden, and the set ends with this command.
 
-mod levers;
+mod detach;
+pub(crate) mod keeper;
 mod members;
-mod step_down;
+mod process;
+pub(crate) mod running;
 mod workload;
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
@@ -24,12 +26,12 @@ use crate::connect;
 use crate::dashboard;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
-use crate::view::Input;
-use crate::view::actions::Action;
 use crate::view::collector::Live;
 
-use levers::Order;
-use members::{Exit, Members};
+use keeper::Keeper;
+use members::Members;
+use process::ProcessId;
+use running::RunningSet;
 
 /// How long the members may take to become a set that takes writes.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -52,16 +54,21 @@ pub(crate) fn run(
     then: Then,
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
+    if arguments.detach {
+        return detach::start(arguments, screen);
+    }
     connect::runtime()?.block_on(up(arguments, then, screen))
 }
 
 async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<Outcome, Failure> {
     let started = Instant::now();
-    let stop = signals::stop().map_err(|error| {
+    let no_signals = |error: std::io::Error| {
         Failure::Problem(format!(
             "cannot listen for signals: {error}; check the limits (ulimit -a)"
         ))
-    })?;
+    };
+    let stop = signals::stop().map_err(no_signals)?;
+    let mut mend = signals::mend().map_err(no_signals)?;
     tokio::pin!(stop);
     let ports = match remembered_ports(arguments)? {
         Some(ports) => ports,
@@ -71,146 +78,119 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     let readiness = async {
         members.listening().await?;
         for member in members.iter() {
-            let (id, host, pid) = (member.id, member.host(), member.pid());
-            screen.event("member", json!({"id": id, "host": host, "pid": pid}))?;
-            screen.talk_unless_json(format_args!("member {id} is {host}, process {pid}"));
+            tell_member(member.id.into(), member.host(), member.pid().into(), screen)?;
         }
         remember_ports(arguments, &members)?;
         assemble(arguments, &members).await
     };
     let ready = tokio::select! {
         ready = timeout(READY_WITHIN, readiness) => ready.unwrap_or_else(|_| Err(too_slow())),
-        () = &mut stop => return end(members, screen).await,
+        () = &mut stop => {
+            members.stop().await;
+            return tell_stopped(screen);
+        }
     };
-    let client = match ready {
-        Ok(client) => client,
+    let begun = ready.and_then(|client| Ok((client, register(arguments, &members)?)));
+    let (client, set) = match begun {
+        Ok(begun) => begun,
         Err(failure) => {
             members.stop().await;
             return Err(failure);
         }
     };
-    let uri = uri(arguments, &members);
-    let elapsed_ms = started.elapsed().as_millis();
-    screen.line(&uri)?;
-    screen.flush()?;
-    screen.event("ready", json!({"uri": uri, "elapsed_ms": elapsed_ms}))?;
-    screen.talk_unless_json(format_args!(
-        "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority; Ctrl-C \
-         stops the set"
-    ));
-    let outcome = tokio::select! {
-        () = &mut stop => Ok(()),
-        outcome = look_after(&mut members, &client, &uri, then, screen) => outcome,
-    };
-    client.close().await;
-    // The members are stopped also where the screen broke.
-    let ended = end(members, screen).await;
-    outcome.and(ended)
-}
-
-/// Looks after the members until somebody leaves the screen; without one, for ever.
-async fn look_after(
-    members: &mut Members,
-    client: &Client,
-    uri: &str,
-    then: Then,
-    screen: &mut Screen,
-) -> Result<(), Failure> {
-    let (actions, mut orders) = levers::levers();
-    let on_screen = then == Then::Show && dashboard::is_possible();
-    let live = match on_screen {
-        true => Some(watch_members(members, client, uri)?),
+    let (uri, first) = (set.uri.clone(), members.first().pid());
+    let live = match then == Then::Show && dashboard::is_possible() {
+        true => Some(watch_members(&client, &uri)?),
         false => None,
     };
-    let mut told = match then {
-        Then::Wait => None,
+    let (mut keeper, handle) = Keeper::new(members, set, live.clone());
+    tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
+    if arguments.keeper_log.is_none() && live.is_none() {
+        screen.talk_unless_json("Ctrl-C stops the set");
+    }
+    let mut lines = match then {
+        Then::Wait => workload::silence(),
         Then::Show => {
-            if !on_screen {
-                workload::invite(members, screen);
+            if live.is_none() {
+                workload::invite(first, screen);
             }
-            Some(workload::start(client))
+            workload::start(&client)
         }
     };
-    let mut shown = pin!(async {
+    let mut left = Ok(());
+    let stop = async {
         match &live {
-            Some(live) => dashboard::show(live, Some(actions)).await,
-            None => std::future::pending().await,
-        }
-    });
-    loop {
-        let line = async {
-            match &mut told {
-                Some(told) => told.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            left = &mut shown => return left.map_err(|error| no_screen(&error)),
-            exit = members.next_exit() => match &live {
-                None => tell_exit(&exit, screen)?,
-                Some(live) => {
-                    let (member, text) = (exit.host.parse(), format!("is gone: {}", exit.how));
-                    if let Ok(member) = member {
-                        live.tell(Input::Done { member, text });
-                    }
-                    tell_processes(members, live);
-                }
+            None => stop.await,
+            Some(live) => tokio::select! {
+                () = stop => {}
+                shown = dashboard::show(live, Some(Arc::new(handle))) => left = shown,
             },
-            Some(order) = orders.recv() => {
-                carry_out(members, order, live.as_ref()).await;
-                if let Some(live) = &live {
-                    tell_processes(members, live);
-                }
-            }
-            // What a screen shows need not be told in lines.
-            Some(line) = line => if live.is_none() { screen.talk(line) },
         }
-    }
+    };
+    // What a screen shows must not be told in lines as well: they would tear it.
+    screen.hush(live.is_some());
+    let kept = keeper.run(stop, &mut mend, &mut lines, screen).await;
+    screen.hush(false);
+    drop((lines, live));
+    client.close().await;
+    keeper.stop().await;
+    kept?;
+    left.map_err(|error| {
+        Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
+    })?;
+    tell_stopped(screen)
 }
 
 /// Begins to collect what the screen shows.
-fn watch_members(members: &Members, client: &Client, uri: &str) -> Result<Live, Failure> {
+fn watch_members(client: &Client, uri: &str) -> Result<Live, Failure> {
     let options = ClientOptions::from_connection_string(&connect::parse(uri)?);
-    let live = Live::start(client.clone(), &options, uri.to_owned())
-        .map_err(|error| connect::refused(&error))?;
-    tell_processes(members, &live);
-    Ok(live)
+    let live = Live::start(client.clone(), &options, uri.to_owned());
+    live.map_err(|error| connect::refused(&error))
 }
 
-fn tell_processes(members: &Members, live: &Live) {
-    for member in members.iter() {
-        if let Some(address) = member.address() {
-            let (pid, process) = (member.pid(), member.condition().clone());
-            live.tell(Input::Process { member: address, pid, process });
-        }
-    }
-}
-
-/// Does what somebody ordered. What takes a network is done beside.
-async fn carry_out(members: &mut Members, order: Order, live: Option<&Live>) {
-    let Order { action, member, outcome } = order;
-    let live = live.cloned();
-    let tell = move |member, done: &Result<String, _>| {
-        if let (Some(live), Ok(text)) = (&live, done) {
-            live.tell(Input::Done { member, text: text.clone() });
-        }
+/// Lets other commands know the set as ours.
+fn register(arguments: &UpArguments, members: &Members) -> Result<RunningSet, Failure> {
+    let keeper = ProcessId::of(std::process::id()).ok_or_else(|| {
+        Failure::Problem("this process cannot see itself; mount /proc".to_owned())
+    })?;
+    let set = RunningSet {
+        name: arguments.name.clone(),
+        uri: uri(arguments, members),
+        data: detach::absolute(&arguments.data),
+        keeper,
+        log: arguments.keeper_log.clone(),
+        members: members.running(),
     };
-    if action == Action::StepDown && members.of(&member).is_some() {
-        tokio::spawn(async move {
-            let done = step_down::step_down(&member).await;
-            tell(member, &done);
-            // Whoever ordered it may have left.
-            let _ = outcome.send(done);
-        });
-        return;
-    }
-    let done = members.perform(action, &member).await;
-    tell(member, &done);
-    let _ = outcome.send(done);
+    set.save()?;
+    Ok(set)
 }
 
-fn no_screen(error: &std::io::Error) -> Failure {
-    Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
+fn tell_member(id: u64, host: &str, pid: u64, screen: &mut Screen) -> Result<(), Failure> {
+    screen.event("member", json!({"id": id, "host": host, "pid": pid}))?;
+    screen.talk_unless_json(format_args!("member {id} is {host}, process {pid}"));
+    Ok(())
+}
+
+fn tell_taken(ports: &str, screen: &mut Screen) -> Result<(), Failure> {
+    screen.event("port_taken", json!({"ports": ports}))?;
+    screen.talk_unless_json(format_args!("port {ports} is taken, so the set moves past it"));
+    Ok(())
+}
+
+fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
+    screen.event("page", json!({"url": url}))?;
+    screen.talk_unless_json(format_args!("see it at {url}"));
+    Ok(())
+}
+
+fn tell_ready(uri: &str, elapsed_ms: u64, screen: &mut Screen) -> Result<(), Failure> {
+    screen.line(uri)?;
+    screen.flush()?;
+    screen.event("ready", json!({"uri": uri, "elapsed_ms": elapsed_ms}))?;
+    screen.talk_unless_json(format_args!(
+        "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority"
+    ));
+    Ok(())
 }
 
 /// Where a set with a data directory keeps the ports of its members: their addresses are part of its
@@ -278,7 +258,7 @@ fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, 
     }
     if let (Some(first), Some(last)) = (taken.first(), taken.last()) {
         let range = if first == last { format!("{first}") } else { format!("{first} to {last}") };
-        screen.talk_unless_json(format_args!("port {range} is taken, so the set moves past it"));
+        tell_taken(&range, screen)?;
     }
     Ok(ports)
 }
@@ -340,15 +320,7 @@ fn too_slow() -> Failure {
     ))
 }
 
-fn tell_exit(exit: &Exit, screen: &mut Screen) -> Result<(), Failure> {
-    let Exit { id, host, how } = exit;
-    screen.event("member_exited", json!({"id": id, "host": host, "how": how}))?;
-    screen.talk_unless_json(format_args!("member {id} ({host}) is gone: {how}"));
-    Ok(())
-}
-
-async fn end(mut members: Members, screen: &mut Screen) -> Result<Outcome, Failure> {
-    members.stop().await;
+fn tell_stopped(screen: &mut Screen) -> Result<Outcome, Failure> {
     screen.event("stopped", json!({}))?;
     screen.talk_unless_json("every member has stopped");
     Ok(Outcome::Fine)

@@ -105,7 +105,8 @@ impl Client {
             })
         };
         let seed = random_seed()?;
-        let discovery = Discovery::start(&discovery_options, settings, seed, listener)?;
+        let tap = options.tap.clone();
+        let discovery = Discovery::start(&discovery_options, settings, seed, listener, tap)?;
         let inner = Inner {
             options,
             discovery,

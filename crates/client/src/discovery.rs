@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
     CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, HelloCommand, Input, MonitorCommand,
-    OptionsError, Output, PoolCommand, Topology, TopologyDescription, TopologyId,
+    OptionsError, Output, PoolCommand, RecordingStart, Topology, TopologyDescription, TopologyId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -35,6 +35,7 @@ use crate::logging;
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
 use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
+use crate::tap::{OptionalTap, Tap};
 
 /// Something that happened in a client.
 #[derive(Clone, Debug)]
@@ -111,6 +112,7 @@ pub struct Discovery {
     runtime: Handle,
     settings: Settings,
     listener: EventListener,
+    tap: OptionalTap,
     state: Mutex<State>,
     published: ArcSwap<TopologyDescription>,
     servers: ArcSwap<ServerTable>,
@@ -183,18 +185,40 @@ impl Discovery {
         settings: Settings,
         seed: u64,
         listener: EventListener,
+        tap: Option<Arc<dyn Tap>>,
     ) -> Result<Arc<Self>, OptionsError> {
         let clock = Clock::start();
         let id = TopologyId(TOPOLOGIES.fetch_add(1, Ordering::Relaxed));
-        let topology = Topology::new(options, id, seed, clock.now())?;
+        let start = RecordingStart { options: options.clone(), id, seed, at: clock.began() };
+        let topology = start.topology()?;
+        if let Some(tap) = &tap {
+            tap.on_start(&start);
+        }
+        Ok(Self::begin(topology, clock, settings, listener, tap))
+    }
+
+    /// The same with a core of the caller's, made at the time when the clock began. The tap is not
+    /// told the beginning, which the caller knows.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn begin(
+        topology: Topology,
+        clock: Clock,
+        settings: Settings,
+        listener: EventListener,
+        tap: Option<Arc<dyn Tap>>,
+    ) -> Arc<Self> {
         // Nobody ever sends anything: the channel closes when the last task is gone.
         let (alive, all_gone) = mpsc::channel(1);
         let discovery = Arc::new_cyclic(|me| Self {
-            id,
+            id: topology.id(),
             clock,
             runtime: Handle::current(),
             settings,
             listener,
+            tap: OptionalTap(tap),
             published: ArcSwap::from(Arc::clone(topology.description())),
             state: Mutex::new(State {
                 topology,
@@ -212,18 +236,15 @@ impl Discovery {
         let timer = discovery.runtime.spawn(keep_time(Weak::clone(&discovery.me), changed));
         let mut state = discovery.lock();
         state.timer = Some(timer.abort_handle());
-        discovery.drain(&mut state);
+        discovery.drain(&mut state, clock.began());
         drop(state);
-        Ok(discovery)
+        discovery
     }
 
     /// Tells the core something and does all that follows from it.
     pub fn handle(&self, input: Input) {
         let mut state = self.lock();
-        // Read under the lock, so that time never goes back for the core.
-        let now = self.clock.now();
-        state.topology.handle(now, input);
-        self.drain(&mut state);
+        self.tell_core(&mut state, input);
     }
 
     /// What the client believes now. Takes no lock.
@@ -303,7 +324,16 @@ impl Discovery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn drain(&self, state: &mut State) {
+    /// The one way into the core.
+    fn tell_core(&self, state: &mut State, input: Input) {
+        // Read under the lock, so that time never goes back for the core.
+        let now = self.clock.now();
+        self.tap.input(now, &input);
+        state.topology.handle(now, input);
+        self.drain(state, now);
+    }
+
+    fn drain(&self, state: &mut State, now: MonotonicTime) {
         while let Some(output) = state.topology.poll_output() {
             match output {
                 Output::Publish(description) => {
@@ -312,6 +342,7 @@ impl Discovery {
                 }
                 Output::Event(event) => {
                     logging::discovery(self.id, &event);
+                    self.tap.event(now, &event);
                     (self.listener)(ClientEvent::Discovery(event));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
@@ -430,9 +461,7 @@ impl Discovery {
         }
         monitor.check = None;
         monitor.connection = connection;
-        let now = self.clock.now();
-        state.topology.handle(now, input);
-        self.drain(&mut state);
+        self.tell_core(&mut state, input);
     }
 
     fn finish_measurement(
@@ -449,9 +478,7 @@ impl Discovery {
         monitor.measurement = None;
         let (connection, round_trip) = measured.unzip();
         monitor.measuring_connection = connection;
-        let now = self.clock.now();
-        state.topology.handle(now, Input::RoundTripMeasured { server, check, round_trip });
-        self.drain(&mut state);
+        self.tell_core(&mut state, Input::RoundTripMeasured { server, check, round_trip });
     }
 }
 

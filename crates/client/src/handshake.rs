@@ -350,7 +350,7 @@ impl EstablishError {
                 _ => None,
             },
             Self::Authentication(error) => match &error.cause {
-                AuthenticationCause::Refused(error) => Some(error),
+                AuthenticationCause::Conversation(ConversationError::Refused(error)) => Some(error),
                 _ => None,
             },
             Self::Connect(_) => None,

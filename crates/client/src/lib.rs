@@ -55,6 +55,7 @@ pub mod pool;
 mod selection;
 mod session;
 mod srv;
+mod tap;
 pub mod tls;
 mod value;
 
@@ -81,4 +82,5 @@ pub use options::{
     ClientOptions, DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
 };
 pub use session::{Session, SessionOptions};
+pub use tap::Tap;
 pub use value::{IntoRaw, IntoValue};

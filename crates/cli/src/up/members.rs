@@ -1,43 +1,49 @@
-//! The processes of a set: started, looked after, broken on purpose, mended and stopped.
+//! The processes of a set: started, watched, broken on request, mended and stopped.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use quorate_protocol::ServerAddress;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+use super::process::ProcessId;
+use super::running::RunningMember;
 use crate::arguments::UpArguments;
 use crate::screen::Failure;
-use crate::view::actions::{Action, ActionError};
 use crate::view::member::Process;
 
-/// How long a member may take to listen again.
-const START_WITHIN: Duration = Duration::from_secs(10);
+/// How long a member that is started again may take until it listens.
+const LISTEN_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long a member may take to stop by itself before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
+/// How a member is started, the first time and again.
+#[derive(Clone, Debug)]
+struct Recipe {
+    set_name: String,
+    /// Its directory; in memory otherwise.
+    data: Option<PathBuf>,
+    port: u16,
+}
+
 /// One member and its process.
 pub(super) struct Member {
     pub(super) id: u8,
-    pid: u32,
+    recipe: Recipe,
     host: String,
     process: Child,
+    identity: ProcessId,
+    /// Closed by the system if we are killed: no member outlives its set.
+    leash: Option<ChildStdin>,
     /// What it says; its first event tells where it listens.
     says: Lines<BufReader<ChildStdout>>,
     condition: Process,
-}
-
-/// What all members are started with.
-#[derive(Clone)]
-struct Plan {
-    name: String,
-    data: Option<PathBuf>,
 }
 
 /// A member that ended by itself.
@@ -48,26 +54,18 @@ pub(super) struct Exit {
 }
 
 /// Every member, by id.
-pub(super) struct Members {
-    all: Vec<Member>,
-    plan: Plan,
-}
+pub(super) struct Members(Vec<Member>);
 
 impl Member {
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Where it is reached.
-    pub(super) fn address(&self) -> Option<ServerAddress> {
-        self.host.parse().ok()
-    }
-
     pub(super) fn pid(&self) -> u32 {
-        self.pid
+        self.identity.pid()
     }
 
-    /// What became of the process.
+    /// What was done to its process, or became of it.
     pub(super) fn condition(&self) -> &Process {
         &self.condition
     }
@@ -76,42 +74,34 @@ impl Member {
         matches!(self.condition, Process::Gone(_))
     }
 
-    fn start(plan: &Plan, id: u8, port: u16) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| {
+    fn start(id: u8, recipe: Recipe) -> Result<Self, Failure> {
+        let failed = |error: io::Error| {
             Failure::Problem(format!(
                 "member {id} cannot be started: {error}; check the limits (ulimit -a)"
             ))
         };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args([
-            "serve",
-            "--json",
-            "--breakable",
-            "--until-stdin-closes",
-            "--replset",
-            &plan.name,
-            "--port",
-            &port.to_string(),
-        ]);
-        match &plan.data {
-            Some(directory) => {
-                command.arg("--data").arg(directory.join(format!("member{id}")));
-            }
-            None => {
-                command.arg("--memory");
-            }
-        }
+        command.args(["serve", "--json", "--until-stdin-closes", "--breakable"]);
+        command.args(["--replset", &recipe.set_name, "--port", &recipe.port.to_string()]);
+        match &recipe.data {
+            Some(directory) => command.arg("--data").arg(directory),
+            None => command.arg("--memory"),
+        };
         // A group of its own: Ctrl-C comes to us alone, and we stop the members in order.
         command.process_group(0).kill_on_drop(true);
-        // Closed by the system if we are killed: no member outlives its set.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
+        // Waiting for the process would close it.
+        let leash = process.stdin.take();
         let stdout = process.stdout.take();
-        let pid = process.id().unwrap_or_default();
         let says = stdout.map(|stdout| BufReader::new(stdout).lines()).ok_or_else(|| {
             Failure::Problem(format!("member {id} says nothing; this is a defect, report it"))
         })?;
-        Ok(Self { id, pid, host: String::new(), process, says, condition: Process::Running })
+        let identity = process.id().and_then(ProcessId::of).ok_or_else(|| {
+            Failure::Problem(format!("member {id} ended at once; its reason is above"))
+        })?;
+        let condition = Process::Running;
+        Ok(Self { id, recipe, host: String::new(), process, identity, leash, says, condition })
     }
 
     async fn listening(&mut self) -> Result<(), Failure> {
@@ -119,6 +109,9 @@ impl Member {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if let Some(host) = event["host"].as_str() {
                 self.host = host.to_owned();
+                // Under another address it would be no member of its set any more.
+                let port = host.rsplit(':').next().and_then(|port| port.parse().ok());
+                self.recipe.port = port.unwrap_or(self.recipe.port);
                 return Ok(());
             }
         }
@@ -126,139 +119,115 @@ impl Member {
         Err(Failure::Problem(format!("member {} did not start; its reason is above", self.id)))
     }
 
-    fn signal(&self, signal: Signal) {
-        // The number of a process that was waited for may belong to somebody else by now.
-        if self.is_gone() {
-            return;
+    /// Sends a signal that changes its condition. False if the process is gone.
+    pub(super) fn afflict(&mut self, signal: Signal, condition: Process) -> bool {
+        let sent = !self.is_gone() && self.identity.signal(signal);
+        if sent {
+            self.condition = condition;
         }
-        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
-            // A process that is gone already needs no signal.
-            let _ = kill_process(pid, signal);
+        sent
+    }
+
+    /// Kills it. Its end is reported like any other.
+    pub(super) fn kill(&mut self) -> bool {
+        !self.is_gone() && self.identity.signal(Signal::KILL)
+    }
+
+    /// Undoes what was done to it. False if nothing was.
+    pub(super) async fn mend(&mut self) -> Result<bool, Failure> {
+        match self.condition {
+            Process::Running => Ok(false),
+            Process::Paused => Ok(self.afflict(Signal::CONT, Process::Running)),
+            Process::Partitioned => Ok(self.afflict(Signal::USR2, Process::Running)),
+            Process::Gone(_) => {
+                let mut again = Self::start(self.id, self.recipe.clone())?;
+                let listening = timeout(LISTEN_WITHIN, again.listening()).await;
+                listening.unwrap_or_else(|_| {
+                    Err(Failure::Problem(format!(
+                        "member {} does not listen after {} s; look at what it says",
+                        self.id,
+                        LISTEN_WITHIN.as_secs()
+                    )))
+                })?;
+                *self = again;
+                Ok(true)
+            }
         }
     }
 
-    /// Asks it to end, in whatever condition it is.
-    fn terminate(&self) {
-        for signal in [Signal::CONT, Signal::USR2, Signal::TERM] {
-            self.signal(signal);
+    fn terminate(&mut self) {
+        // A process that is gone already needs no signal; one that is paused hears none; one that
+        // is cut off could not hand over.
+        for signal in [Signal::TERM, Signal::CONT, Signal::USR2] {
+            self.identity.signal(signal);
         }
-    }
-
-    /// Breaks it or mends it; a member that is gone is started by [`Members::perform`].
-    fn perform(&mut self, action: Action) -> Result<&'static str, String> {
-        let (signals, condition, done): (&[Signal], _, _) = match (action, &self.condition) {
-            (Action::Restore, Process::Running) => {
-                return Err("runs; there is nothing to restore".to_owned());
-            }
-            (Action::Restore, _) => {
-                (&[Signal::CONT, Signal::USR2], Process::Running, "restored: it takes part again")
-            }
-            (_, Process::Gone(how)) => return Err(format!("is gone: {how}; restore it first")),
-            (Action::Kill, _) => (&[Signal::KILL], self.condition.clone(), "killed with SIGKILL"),
-            (_, Process::Paused) => return Err("is paused; restore it first".to_owned()),
-            (Action::Pause, _) => {
-                (&[Signal::STOP], Process::Paused, "paused with SIGSTOP: it hangs, sockets open")
-            }
-            (Action::Partition, Process::Partitioned) => {
-                return Err("is cut off already; restore it first".to_owned());
-            }
-            (Action::Partition, _) => {
-                (&[Signal::USR1], Process::Partitioned, "cut off: it hears no other member")
-            }
-            (Action::StepDown, _) => return Err("is asked over the network".to_owned()),
-        };
-        signals.iter().for_each(|signal| self.signal(*signal));
-        self.condition = condition;
-        Ok(done)
+        self.leash = None;
     }
 }
 
 impl Members {
     /// Starts a process for each port.
     pub(super) fn start(arguments: &UpArguments, ports: &[u16]) -> Result<Self, Failure> {
-        let plan = Plan { name: arguments.name.clone(), data: arguments.data.clone() };
-        let started = (0..).zip(ports).map(|(id, port)| Member::start(&plan, id, *port));
-        let all = started.collect::<Result<_, _>>()?;
-        Ok(Self { all, plan })
-    }
-
-    /// The member of this address.
-    pub(super) fn of(&self, address: &ServerAddress) -> Option<&Member> {
-        self.all.iter().find(|member| member.address().as_ref() == Some(address))
-    }
-
-    /// Breaks or mends a member, and tells what was done.
-    pub(super) async fn perform(
-        &mut self,
-        action: Action,
-        address: &ServerAddress,
-    ) -> Result<String, ActionError> {
-        let member = self
-            .all
-            .iter_mut()
-            .find(|member| member.address().as_ref() == Some(address))
-            .ok_or_else(|| ActionError::NotOurs(address.clone()))?;
-        let senseless = |why| ActionError::Senseless { member: address.clone(), why };
-        if action == Action::Restore && member.is_gone() {
-            let again = restart(&self.plan, member.id, address).await.map_err(senseless)?;
-            let kept = if self.plan.data.is_some() { "with its data" } else { "empty" };
-            let pid = again.pid;
-            *member = again;
-            return Ok(format!("started again {kept}, process {pid}"));
-        }
-        member.perform(action).map(str::to_owned).map_err(senseless)
+        let started = (0_u8..).zip(ports).map(|(id, port)| {
+            let data = arguments.data.as_ref().map(|data| data.join(format!("member{id}")));
+            Member::start(id, Recipe { set_name: arguments.name.clone(), data, port: *port })
+        });
+        started.collect::<Result<_, _>>().map(Self)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
-        self.all.iter()
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.0.iter_mut()
     }
 
     /// The one that the set begins with.
     pub(super) fn first(&self) -> &Member {
-        &self.all[0]
+        &self.0[0]
+    }
+
+    /// The processes as they are now.
+    pub(super) fn running(&self) -> Vec<RunningMember> {
+        let running = self.0.iter().map(|member| RunningMember {
+            id: member.id,
+            host: member.host.clone(),
+            process: member.identity.clone(),
+        });
+        running.collect()
     }
 
     /// Returns when every member takes connections.
     pub(super) async fn listening(&mut self) -> Result<(), Failure> {
-        for member in &mut self.all {
+        for member in &mut self.0 {
             member.listening().await?;
         }
         Ok(())
     }
 
-    /// The next member that ends by itself.
+    /// The next member that ends by itself. Dropping the future loses nothing.
     pub(super) async fn next_exit(&mut self) -> Exit {
         loop {
-            for member in self.all.iter_mut().filter(|member| !member.is_gone()) {
+            for member in self.0.iter_mut().filter(|member| !member.is_gone()) {
                 if let Ok(Some(status)) = member.process.try_wait() {
-                    let how = told(status);
+                    let (id, host, how) = (member.id, member.host.clone(), told(status));
                     member.condition = Process::Gone(how.clone());
-                    return Exit { id: member.id, host: member.host.clone(), how };
+                    return Exit { id, host, how };
                 }
             }
-            wait_for_any(&mut self.all).await;
+            wait_for_any(&mut self.0).await;
         }
     }
 
     /// Asks every member to stop, and sees to it.
     pub(super) async fn stop(&mut self) {
-        self.all.iter().for_each(Member::terminate);
-        for member in &mut self.all {
+        self.0.iter_mut().for_each(Member::terminate);
+        for member in &mut self.0 {
             if timeout(STOP_WITHIN, member.process.wait()).await.is_err() {
                 let _ = member.process.kill().await;
             }
         }
-    }
-}
-
-/// Starts a member again where it was.
-async fn restart(plan: &Plan, id: u8, address: &ServerAddress) -> Result<Member, String> {
-    let port = address.port().unwrap_or(quorate_protocol::DEFAULT_PORT);
-    let mut member = Member::start(plan, id, port).map_err(|failure| failure.to_string())?;
-    match timeout(START_WITHIN, member.listening()).await {
-        Ok(Ok(())) => Ok(member),
-        Ok(Err(failure)) => Err(failure.to_string()),
-        Err(_) => Err("does not listen again; try once more".to_owned()),
     }
 }
 

@@ -10,15 +10,21 @@ use serde_json::Value;
 use crate::support::quorate;
 
 /// A running `quorate`, stopped when dropped.
-struct Living {
+pub(crate) struct Living {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Living {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// The same with these variables in its environment.
+    pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_quorate"))
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -29,13 +35,13 @@ impl Living {
     }
 
     /// The next line as JSON.
-    fn event(&mut self) -> Value {
+    pub(crate) fn event(&mut self) -> Value {
         let line = self.lines.next().expect("another line").unwrap();
         serde_json::from_str(&line).expect(&line)
     }
 
     /// The next line that tells this event and satisfies the condition.
-    fn wait_for(&mut self, name: &str, accepts: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait_for(&mut self, name: &str, accepts: impl Fn(&Value) -> bool) -> Value {
         loop {
             let event = self.event();
             if event["event"] == name && accepts(&event) {
@@ -45,7 +51,7 @@ impl Living {
     }
 
     /// Asks it to end, and returns the code it ends with.
-    fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn terminate(mut self) -> Option<i32> {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         self.child.wait().unwrap().code()
@@ -223,7 +229,7 @@ async fn people_read_lines() {
 }
 
 /// The set's members by host, and its connection string.
-fn ready_set(set: &mut Living, members: usize) -> (Vec<(String, u64)>, String) {
+pub(crate) fn ready_set(set: &mut Living, members: usize) -> (Vec<(String, u64)>, String) {
     let mut told = Vec::new();
     for _ in 0..members {
         let member = set.event();
@@ -297,6 +303,8 @@ fn a_taken_port_is_moved_past() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let mut set = Living::start(&["up", "--members", "1", "--port", &port, "--json"]);
+    let moved = set.event();
+    assert_eq!((&moved["event"], &moved["ports"]), (&"port_taken".into(), &port.as_str().into()));
     let (members, _) = ready_set(&mut set, 1);
     assert!(!members[0].0.ends_with(&format!(":{port}")), "{members:?}");
     assert_eq!(set.terminate(), Some(0));

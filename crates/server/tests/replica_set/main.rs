@@ -17,7 +17,7 @@ mod set;
 use std::time::Instant;
 
 use bson::{Bson, doc};
-use set::{IMPATIENT_MILLIS, Set};
+use set::{Set, impatient};
 
 const PRIMARY_ONLY: Bson = Bson::Int32(1);
 
@@ -166,7 +166,7 @@ fn a_step_down_hands_over_and_loses_nothing() {
 
 #[test]
 fn writes_that_nobody_copied_are_rolled_back_into_files() {
-    let mut set = Set::start(3).initiate(doc! { "electionTimeoutMillis": IMPATIENT_MILLIS });
+    let mut set = Set::start(3).initiate(impatient());
     let first = set.primary();
     set.insert(first, doc! { "_id": "kept" }, Bson::Int32(3)).unwrap();
     let others = set.others(first);

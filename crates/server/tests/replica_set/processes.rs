@@ -6,15 +6,11 @@
 use bson::{Bson, doc};
 
 use crate::load::Load;
-use crate::set::{IMPATIENT_MILLIS, Set};
+use crate::set::{Set, impatient};
 use crate::{majority, remove_member};
 
 /// Acknowledged writes between two misfortunes.
 const A_WHILE: usize = 50;
-
-fn impatient(count: usize) -> Set {
-    Set::start(count).initiate(doc! { "electionTimeoutMillis": IMPATIENT_MILLIS })
-}
 
 #[test]
 fn five_members_survive_kill_9_of_two_primaries_in_a_row() {
@@ -35,7 +31,7 @@ fn five_members_survive_kill_9_of_two_primaries_in_a_row() {
 
 #[test]
 fn a_power_cut_of_all_members_loses_nothing_that_was_acknowledged() {
-    let mut set = impatient(3);
+    let mut set = Set::start(3).initiate(impatient());
     let load = Load::start(&set);
     for _ in 0..2 {
         load.wait_for(A_WHILE);
@@ -52,7 +48,7 @@ fn a_power_cut_of_all_members_loses_nothing_that_was_acknowledged() {
 
 #[test]
 fn a_frozen_primary_is_replaced_and_follows_when_it_thaws() {
-    let set = impatient(3);
+    let set = Set::start(3).initiate(impatient());
     let load = Load::start(&set);
     load.wait_for(A_WHILE);
     let frozen = set.primary();
@@ -68,7 +64,7 @@ fn a_frozen_primary_is_replaced_and_follows_when_it_thaws() {
 
 #[test]
 fn a_frozen_secondary_of_five_hinders_nobody_and_catches_up() {
-    let set = impatient(5);
+    let set = Set::start(5).initiate(impatient());
     let load = Load::start(&set);
     let frozen = set.others(set.primary())[0];
     set.freeze(frozen);
@@ -112,7 +108,7 @@ fn primaries_step_down_again_and_again() {
 
 #[test]
 fn a_reconfiguration_moves_the_primary_by_priority() {
-    let set = impatient(3);
+    let set = Set::start(3).initiate(impatient());
     let load = Load::start(&set);
     load.wait_for(A_WHILE);
     let chosen = set.others(set.primary())[1];

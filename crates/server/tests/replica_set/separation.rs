@@ -6,14 +6,14 @@ use bson::{Bson, doc};
 
 use crate::load::Load;
 use crate::namespaces::Namespaces;
-use crate::set::{IMPATIENT_MILLIS, Network, Set};
+use crate::set::{Network, Set, impatient};
 
 /// Acknowledged writes between two misfortunes.
 const A_WHILE: usize = 30;
 
 fn separate(count: usize) -> Option<Set> {
     let set = Set::start_on(Network::Separate(Namespaces::new()?), count);
-    Some(set.initiate(doc! { "electionTimeoutMillis": IMPATIENT_MILLIS }))
+    Some(set.initiate(impatient()))
 }
 
 fn namespaces(set: &Set) -> &Namespaces {

@@ -27,8 +27,10 @@ const GLANCE: Duration = Duration::from_secs(1);
 /// Between two looks at something that is waited for.
 const BREATH: Duration = Duration::from_millis(3);
 
-/// Silence of a primary after which the others elect, in tests that silence one.
-pub(crate) const IMPATIENT_MILLIS: i32 = 1000;
+/// Settings for tests that silence a member: the others notice sooner than by default.
+pub(crate) fn impatient() -> Document {
+    doc! { "electionTimeoutMillis": 1500, "heartbeatIntervalMillis": 300 }
+}
 
 pub(crate) struct Member {
     /// Where its process listens.
@@ -74,7 +76,7 @@ impl Set {
     /// A set whose members reach each other through proxies, and soon elect when one is silent.
     pub(crate) fn proxied(count: usize) -> Self {
         let set = Self::start_on(Network::Proxied(FaultNetwork::new()), count);
-        set.initiate(doc! { "electionTimeoutMillis": IMPATIENT_MILLIS })
+        set.initiate(impatient())
     }
 
     /// Makes a set of the members that run, and waits until it has a primary that all follow.
