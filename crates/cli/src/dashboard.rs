@@ -74,7 +74,7 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
                     // No process shows it, so nobody else puts it into the log.
                     live.tell(Input::Done { member: member.clone(), text: text.clone() });
                 }
-                dashboard.say(clock::now(), told(action, &member, outcome));
+                dashboard.say(clock::now(), told(action, outcome));
             }
             event = keys.next() => {
                 let Some(event) = event else { return Ok(()) };
@@ -105,7 +105,7 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
 }
 
 /// The outcome of an action in words.
-fn told(action: Action, member: &ServerAddress, outcome: Result<String, ActionError>) -> String {
+fn told(action: Action, outcome: Result<String, ActionError>) -> String {
     match outcome {
         Ok(done) => done,
         Err(error) => format!("cannot {action}: {error}"),

@@ -36,6 +36,7 @@ use quorate_wire::replica_set::config_document;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 pub(crate) use cut::Cut;
 pub(crate) use read_concern::ReadConcern;
@@ -118,6 +119,7 @@ impl ReplicaSet {
         node: Arc<Node>,
         clock: Clock,
         options: ReplicaSetOptions,
+        dialer: Dialer,
         topology: watch::Sender<()>,
         commits: watch::Sender<u64>,
     ) -> Result<Self, CommandError> {
@@ -137,6 +139,7 @@ impl ReplicaSet {
         let parts = host::Parts {
             node: Arc::clone(&node),
             clock,
+            dialer,
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,
             recovered,
