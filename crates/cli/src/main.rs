@@ -16,6 +16,7 @@ mod drill;
 mod finding;
 mod manual;
 mod pasted;
+mod progress;
 mod remedy;
 mod replay;
 mod run;

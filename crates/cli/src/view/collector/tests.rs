@@ -86,7 +86,7 @@ async fn a_member_tells_its_state_its_lag_and_its_votes() {
 async fn a_server_that_refuses_questions_is_asked_for_hello_alone() {
     let server = FakeServer::start().await.unwrap();
     let me = server.address().clone();
-    server.set_hello(primary_hello("rs0", &me, &[me.clone()], 1));
+    server.set_hello(primary_hello("rs0", &me, std::slice::from_ref(&me), 1));
     for command in ["replSetGetStatus", "replSetGetConfig", "serverStatus"] {
         let refusal = rawdoc! { "ok": 0, "code": 13, "errmsg": "not authorized" };
         server.set_reply(command, refusal);
@@ -105,7 +105,7 @@ async fn a_server_that_refuses_questions_is_asked_for_hello_alone() {
 async fn silence_has_a_reason_and_ends() {
     let server = FakeServer::start().await.unwrap();
     let me = server.address().clone();
-    server.set_hello(primary_hello("rs0", &me, &[me.clone()], 1));
+    server.set_hello(primary_hello("rs0", &me, std::slice::from_ref(&me), 1));
     let live = watch(&format!("mongodb://{me}/?replicaSet=rs0&heartbeatFrequencyMS=500"));
     let health = |wanted| move |view: &View| view.members().iter().all(|m| m.health == wanted);
     wait_for(&live, "answer", health(Health::Up)).await;
