@@ -23,6 +23,7 @@ use crate::error::{ClientError, Error};
 use crate::handshake::Handshake;
 use crate::logging;
 use crate::metadata::{Environment, client_metadata};
+use crate::metrics::Metrics;
 use crate::net::{Connector, ConnectorOptions};
 use crate::operation::{Deadline, Operation, Target};
 use crate::options::ClientOptions;
@@ -88,6 +89,9 @@ impl Client {
     /// Outside of a runtime.
     pub fn with_options(options: ClientOptions) -> Result<Self, ClientError> {
         options.pool.check()?;
+        if options.proxy_host.is_some() {
+            return Err(ClientError::Unsupported("proxyHost (SOCKS5)"));
+        }
         let environment = Environment::of_this_process();
         let mut discovery_options = options.discovery.clone();
         discovery_options.function_platform = environment.function_platform();
@@ -134,6 +138,11 @@ impl Client {
     /// some, and is told how many.
     pub fn events(&self) -> broadcast::Receiver<ClientEvent> {
         self.inner.events.subscribe()
+    }
+
+    /// What was counted so far; [`Metrics::to_prometheus`] puts it into words.
+    pub fn metrics(&self) -> Metrics {
+        self.inner.discovery.metrics()
     }
 
     /// The counts of every pool, by server.

@@ -382,6 +382,9 @@ pub enum ClientError {
     /// `with_uri` does no I/O, and the seeds of a `mongodb+srv://` string are in DNS.
     #[error("mongodb+srv:// needs DNS; use Client::connect")]
     UnresolvedSrv,
+    /// An option that this client does not have, and that would be unsafe to ignore.
+    #[error("{0} is not supported; remove it, or reach the servers through a tunnel and hostMap")]
+    Unsupported(&'static str),
     /// The operating system has no randomness.
     #[error("the operating system has no random numbers")]
     NoRandomness,

@@ -83,6 +83,8 @@ pub struct ConnectionFacts {
     pub max_write_batch_size: usize,
     /// `connectionId`: what the server calls the connection.
     pub server_connection_id: Option<i64>,
+    /// `saslSupportedMechs`: what the server said of the user's mechanisms, if it was asked.
+    pub mechanisms: Option<Vec<String>>,
 }
 
 impl Handshake {
@@ -206,6 +208,7 @@ impl Handshake {
             max_message_size: handshake.max_message_size,
             max_write_batch_size: handshake.max_write_batch_size,
             server_connection_id: handshake.connection_id,
+            mechanisms: handshake.sasl_supported_mechs,
             hello: handshake.hello,
         })
     }

@@ -157,6 +157,11 @@ impl Connection {
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)
         {
+            if let Err(error) = self.shared.node.authorize_member(&self.client) {
+                let body = error_body(&error);
+                self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
+                return Ok(Next::GoOn);
+            }
             return self.stream_oplog(&set, request, from).await;
         }
         loop {
@@ -260,7 +265,12 @@ impl Connection {
                 return Ok(Some(error_body(error)));
             }
         }
-        if command.name() == "shutdown" && command.database() == "admin" {
+        if is_answered_here(command.name())
+            && let Err(error) = self.shared.node.authorize(&self.client, &command)
+        {
+            return Ok(Some(error_body(&error)));
+        }
+        if command.name() == "shutdown" {
             self.shared.ending.send_replace(true);
             return Ok(None);
         }
@@ -269,12 +279,6 @@ impl Connection {
         }
         let set = self.shared.replica_set.clone();
         let wanted = match &set {
-            None if command.name().starts_with("replSet") => {
-                return Ok(Some(error_body(&CommandError::new(
-                    quorate_node::ErrorCode(76),
-                    "not running with --replSet",
-                ))));
-            }
             None => None,
             Some(set) => {
                 if let Some(body) = set.answer(&command).await {
@@ -514,6 +518,11 @@ fn take_apart(message: &Message<'_>) -> Received {
 
 fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
+}
+
+/// Commands that the member itself never sees, so that whether they are allowed is asked before.
+fn is_answered_here(name: &str) -> bool {
+    name == "shutdown" || name.starts_with("replSet") || name == "quorateExplainElection"
 }
 
 /// The command whose reply follows in a stream; none if this was the last.

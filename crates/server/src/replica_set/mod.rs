@@ -70,6 +70,27 @@ pub(crate) struct SetView {
     pub(crate) majority_by_default: bool,
 }
 
+impl SetView {
+    /// The part that followers decide by.
+    fn role(&self) -> RoleView {
+        RoleView {
+            term: self.term,
+            state: self.state,
+            is_primary: self.is_primary,
+            rollback_id: self.rollback_id,
+        }
+    }
+}
+
+/// The part of [`SetView`] that does not change with every write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoleView {
+    term: Term,
+    state: MemberState,
+    is_primary: bool,
+    rollback_id: i32,
+}
+
 type Answer = Result<Reply, quorate_replication::CommandError>;
 type Inspection = Box<dyn FnOnce(Status<'_>, quorate_node::Now) + Send>;
 
@@ -105,6 +126,7 @@ pub(crate) struct ReplicaSet {
     /// How members are reached.
     dialer: Dialer,
     view: watch::Receiver<SetView>,
+    role: watch::Receiver<RoleView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
     parts: Mutex<Option<host::Parts>>,
@@ -123,7 +145,7 @@ impl ReplicaSet {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
         let inbox = Inbox(sender);
-        let (view_sender, view) = watch::channel(SetView {
+        let shown = SetView {
             term: recovered.term,
             state: MemberState::Startup,
             is_primary: false,
@@ -131,7 +153,9 @@ impl ReplicaSet {
             rollback_id: recovered.rollback_id,
             knows_primary: false,
             majority_by_default: true,
-        });
+        };
+        let (view_sender, view) = watch::channel(shown);
+        let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
         let parts = host::Parts {
             node: Arc::clone(&node),
@@ -143,13 +167,14 @@ impl ReplicaSet {
             receiver,
             inbox: inbox.clone(),
             view: view_sender,
+            role: role_sender,
             appended: appended.clone(),
             topology,
             commits,
             progress: Arc::new(Notify::new()),
         };
         let parts = Mutex::new(Some(parts));
-        Ok(Self { inbox, node, clock, dialer, view, appended, parts })
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -163,6 +188,10 @@ impl ReplicaSet {
 
     pub(crate) fn view(&self) -> watch::Receiver<SetView> {
         self.view.clone()
+    }
+
+    pub(crate) fn role(&self) -> watch::Receiver<RoleView> {
+        self.role.clone()
     }
 
     pub(crate) fn appended(&self) -> watch::Receiver<OpTimeAndWallTime> {
