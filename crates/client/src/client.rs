@@ -12,7 +12,7 @@ use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf};
 use bson::rawdoc;
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ReadPreference;
-use quorate_server_discovery::TopologyDescription;
+use quorate_server_discovery::{TopologyDescription, TopologyId};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
@@ -127,6 +127,11 @@ impl Client {
     /// What the client believes about the deployment now.
     pub fn topology(&self) -> Arc<TopologyDescription> {
         self.inner.discovery.description()
+    }
+
+    /// What log messages call this client's view of the deployment.
+    pub fn topology_id(&self) -> TopologyId {
+        self.inner.discovery.topology_id()
     }
 
     /// The events from now on. A listener that lags more than [`EVENT_BUFFER`] events behind misses

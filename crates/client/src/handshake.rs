@@ -199,17 +199,8 @@ impl Handshake {
                 speculative: handshake.speculative_authenticate,
                 mechanisms: handshake.sasl_supported_mechs.as_deref(),
             };
-            let proof = authenticate(authenticator, connection, address, attempt, answers);
-            let proven = match limit {
-                None => proof.await,
-                Some(limit) => match timeout(limit, proof).await {
-                    Ok(proven) => proven,
-                    Err(_) => {
-                        let mechanism = authenticator.preferred_mechanism();
-                        Err(authenticator.error(address, mechanism, AuthenticationCause::TimedOut))
-                    }
-                },
-            };
+            let proof = authenticate(authenticator, connection, address, attempt, answers, limit);
+            let proven = proof.await;
             proven.map_err(|error| EstablishError::Authentication(Box::new(error)))?;
         }
         Ok(ConnectionFacts {
