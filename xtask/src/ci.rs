@@ -31,7 +31,7 @@ pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
         ("purity", Box::new(|| quiet(purity::run()))),
         ("tests", Box::new(tests)),
         ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
-        ("conformance", Box::new(|| conformance::run().map(|files| format!("{files} files")))),
+        ("conformance", Box::new(|| conformance::run().map(|count| format!("{count} scenarios")))),
         ("pymongo", Box::new(pymongo_suite::guard)),
         ("fuzz", Box::new(fuzz)),
     ];

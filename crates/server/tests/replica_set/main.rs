@@ -2,11 +2,12 @@
 //!
 //! This file holds what needs neither load nor faults. `processes` kills, freezes and replaces members
 //! under load, `faults` breaks the network between them by a proxy, `separation` by real network
-//! namespaces.
+//! namespaces; `drivers` has official clients live through it.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod client;
+mod drivers;
 mod faults;
 mod load;
 mod namespaces;
