@@ -76,6 +76,8 @@ pub(crate) struct Writer<'n> {
     pub(crate) log_state: LogState,
     /// The retryable write that the changes belong to.
     retry: Option<Retry>,
+    /// The one that the entry applied last belongs to; the next one is likely to as well.
+    replayed: Option<Retry>,
 }
 
 /// A document that is about to be inserted.
@@ -94,7 +96,7 @@ impl<'n> Writer<'n> {
     pub(crate) fn new(node: &'n Node, state: MutexGuard<'n, WriterState>, now: Now) -> Self {
         let view = node.view();
         let log_state = LogState::default();
-        Self { node, state, now, view, last_sequence: None, log_state, retry: None }
+        Self { node, state, now, view, last_sequence: None, log_state, retry: None, replayed: None }
     }
 
     pub(crate) fn node(&self) -> &'n Node {
