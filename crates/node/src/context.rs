@@ -34,6 +34,10 @@ pub struct Client {
     pub metadata: Document,
     /// Who it has proved to be.
     pub login: Login,
+    /// The horizon whose port it came by.
+    pub horizon: Option<String>,
+    /// The name by which it asked TLS for this server.
+    pub server_name: Option<String>,
     /// What the certificate that it has shown says.
     pub certificate: Option<Certificate>,
 }

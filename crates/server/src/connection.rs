@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::net::Stream;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, after_cluster_time};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -231,6 +231,17 @@ impl Connection {
     /// Runs a command to its reply; none if the connection must be closed instead.
     async fn execute(
         &mut self,
+        command: Command,
+    ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
+        let mut body = self.answer(command).await?;
+        if let (Some(set), Some(body)) = (&self.shared.replica_set, &mut body) {
+            set.stamp(body);
+        }
+        Ok(body)
+    }
+
+    async fn answer(
+        &mut self,
         mut command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let mut context = Context {
@@ -276,6 +287,11 @@ impl Connection {
                 }
             }
         };
+        if let Some(set) = &set
+            && let Err(error) = wait_for_cluster_time(set, &command).await
+        {
+            return Ok(Some(error_body(&error)));
+        }
         let hello = is_hello(command.name());
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
         let max_time = command.max_time();
@@ -490,6 +506,14 @@ fn take_apart(message: &Message<'_>) -> Received {
 
 fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
+}
+
+/// Lets a read that follows another wait until this member has seen what that one saw.
+async fn wait_for_cluster_time(set: &ReplicaSet, command: &Command) -> Result<(), CommandError> {
+    match after_cluster_time(command)? {
+        Some(time) => set.wait_for_time(time, command.max_time()).await,
+        None => Ok(()),
+    }
 }
 
 /// Commands that the member itself never sees, so that whether they are allowed is asked before.

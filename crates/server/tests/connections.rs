@@ -190,13 +190,16 @@ async fn garbage_closes_the_connection_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_over_the_limit_are_closed() {
+async fn connections_over_the_limit_are_told_so_and_closed() {
     let server =
         TestServer::start_with(ServerOptions { max_connections: 1, ..ServerOptions::default() })
             .await;
     let mut first = TestClient::connect(&server).await;
     first.run(doc! {"ping": 1, "$db": "admin"}).await;
     let mut second = TestClient::connect(&server).await;
+    let refusal = second.run(doc! {"hello": 1, "$db": "admin"}).await;
+    assert_eq!(refusal.get_i32("code").unwrap(), 462, "{refusal}");
+    assert!(refusal.get_str("errmsg").unwrap().contains("--max-connections"));
     assert!(second.receive().await.is_none());
     first.run(doc! {"ping": 1, "$db": "admin"}).await;
     server.stop().await;

@@ -11,6 +11,7 @@
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
+mod cluster_time;
 mod commands;
 mod copying;
 mod fetching;
@@ -37,6 +38,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
+pub(crate) use cluster_time::after_cluster_time;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::Acknowledgement;
