@@ -113,6 +113,7 @@ async fn serve(
         None => Ok(Arrival::Welcome(socket.into(), Peer::default())),
     };
     let id = shared.next_connection_id();
+    let _counted = shared.node.count_connection();
     let address_text = address.to_string();
     let client = Client { connection_id: id, address: address_text, horizon, ..Client::default() };
     let connection = match arrival {

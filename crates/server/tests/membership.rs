@@ -17,7 +17,10 @@ use support::authority::Authority;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Between two looks at something that is waited for: each look is a new client.
+const BREATH: Duration = Duration::from_millis(200);
 
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
@@ -60,11 +63,13 @@ async fn run(to: &Running, login: &str, options: &str, command: Document) -> Res
         .map_err(|error| error.code().unwrap_or_else(|| panic!("{command}: {error}")))
 }
 
+/// A set that only its first member can lead, so that tests know whom to talk to.
 fn config(members: &[&Running]) -> Document {
     let members: Vec<bson::Bson> = (0..)
         .zip(members)
         .map(|(id, member): (i32, _)| {
-            doc! { "_id": id, "host": member.address().to_string() }.into()
+            let priority = i32::from(id == 0);
+            doc! { "_id": id, "host": member.address().to_string(), "priority": priority }.into()
         })
         .collect();
     doc! { "_id": "rs0", "version": 1, "members": members }
@@ -93,7 +98,7 @@ async fn wait_for_state(asked: &Running, login: &str, options: &str, id: usize, 
             if found == state {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(BREATH).await;
         }
     })
     .await;
@@ -111,6 +116,7 @@ async fn create_admin(on: &Running, options: &str) {
         // Only a primary can take it, which the member becomes in a moment.
         while let Err(code) = run(on, "", options, user.clone()).await {
             assert_eq!(code, 10107);
+            tokio::time::sleep(BREATH).await;
         }
     })
     .await;
