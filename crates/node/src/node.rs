@@ -188,6 +188,11 @@ impl Node {
         lock(&self.fail_points).intercept(context, command)
     }
 
+    /// Whether a fail point ends the connection of the command that this session has just run.
+    pub fn take_cut_off(&self, lsid: &bson::Document) -> bool {
+        lock(&self.fail_points).take_cut_off(lsid)
+    }
+
     /// Blocks until a commit would survive a crash.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::logging::get_log;
 use crate::net::Stream;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, after_cluster_time};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -231,7 +231,8 @@ impl Connection {
         }
     }
 
-    /// Runs a command to its reply; none if the connection must be closed instead.
+    /// Runs a command to its reply; none if the connection must be closed instead. Members of a set
+    /// add their clock.
     async fn execute(
         &mut self,
         command: Command,
@@ -246,8 +247,10 @@ impl Connection {
             let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
             tracing::info!(command = name, database, connection, millis, "slow command");
         }
-        if let (Some(set), Some(body)) = (&self.shared.replica_set, &mut body) {
-            set.stamp(body);
+        // What members say to each other has its own times.
+        let internal = name.starts_with("replSet");
+        if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
+            set.tell_time(body);
         }
         Ok(body)
     }
@@ -298,6 +301,9 @@ impl Connection {
                 if let Some(body) = set.answer(&command).await {
                     return Ok(Some(body));
                 }
+                if let Some(body) = set.forward(&command).await {
+                    return Ok(Some(body));
+                }
                 match set.take_concern(&mut command) {
                     Ok(wanted) => wanted,
                     Err(error) => return Ok(Some(error_body(&error))),
@@ -305,11 +311,14 @@ impl Connection {
             }
         };
         if let Some(set) = &set
-            && let Err(error) = wait_for_cluster_time(set, &command).await
+            && let Err(error) = set.wait_for_cluster_time(&command).await
         {
             return Ok(Some(error_body(&error)));
         }
         let hello = is_hello(command.name());
+        // Only a retryable write can meet the fail point that cuts its connection off.
+        let retryable = command.body.contains_key("txnNumber");
+        let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
         let max_time = command.max_time();
         let deadline = Deadline::start(&command, &context.interrupt);
@@ -330,6 +339,9 @@ impl Connection {
             outcome = self.run_command(&context, command);
         }
         drop(deadline);
+        if lsid.is_some_and(|lsid| self.shared.node.take_cut_off(&lsid)) {
+            return Ok(None);
+        }
         // The news may have come while the command ran, with or without waiting.
         if hello && self.shared.quiescing.load(Ordering::SeqCst) {
             return Ok(Some(self.quiesce_reply()));
@@ -535,14 +547,6 @@ fn take_apart(message: &Message<'_>) -> Received {
 
 fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
-}
-
-/// Lets a read that follows another wait until this member has seen what that one saw.
-async fn wait_for_cluster_time(set: &ReplicaSet, command: &Command) -> Result<(), CommandError> {
-    match after_cluster_time(command)? {
-        Some(time) => set.wait_for_time(time, command.max_time()).await,
-        None => Ok(()),
-    }
 }
 
 /// Commands that the member itself never sees, so that whether they are allowed is asked before.
