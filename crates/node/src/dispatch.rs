@@ -164,6 +164,7 @@ fn prepare<'a>(
     context: &'a Context,
     command: &Command,
 ) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
+    context.interrupt.check()?;
     let facts = authorize(node, &context.client, command)?;
     let (name, database) = (command.name(), command.database());
     let fields = Fields::new(&command.body, facts.name);

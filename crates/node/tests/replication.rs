@@ -27,7 +27,8 @@ fn show(node: &Node, state: MemberState, writable: bool) {
     };
     let topology_version =
         TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 3 };
-    node.publish(Published { hello, topology_version, state, writable });
+    let horizons = quorate_node::Horizons::default();
+    node.publish(Published { hello, topology_version, state, writable, horizons });
     node.set_writable(writable.then_some(Term(1)), now());
 }
 

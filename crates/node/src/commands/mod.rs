@@ -88,7 +88,7 @@ table! {
     "listCommands" => diagnostics::list_commands, Inspects, Anybody; "this list"
     "getCmdLineOpts" => diagnostics::get_command_line, Inspects, ClusterMonitor, admin;
         "how the server was started"
-    "getLog" => diagnostics::get_log, Inspects, ClusterMonitor, admin; "recent log lines"
+    "getLog" => outside::needs_a_process, Inspects, ClusterMonitor, admin; "recent log lines"
     "logRotate" => diagnostics::ok, Inspects, ClusterAdmin, admin; "does nothing"
     "serverStatus" => statistics::server_status, Inspects, ClusterMonitor;
         "counters of the server"
@@ -138,6 +138,8 @@ table! {
     "fsync" => diagnostics::fsync, Inspects, ClusterAdmin, admin; "forces writes to disk"
     "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
         "commands in progress"
+    "killOp" => diagnostics::kill_operation, Inspects, ClusterAdmin, admin; "stops a command"
+    "profile" => diagnostics::profile, Inspects, DatabaseAdmin; "which commands are told in the log"
     "shutdown" => outside::needs_a_process, Inspects, ClusterAdmin, admin; "ends the server"
     "replSetInitiate" => outside::needs_a_set, Inspects, ClusterAdmin, admin; "makes a replica set"
     "replSetReconfig" => outside::needs_a_set, Inspects, ClusterAdmin, admin;

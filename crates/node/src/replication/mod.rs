@@ -22,15 +22,17 @@ mod role;
 mod rollback;
 mod writing;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use quorate_protocol::{MemberState, OpTimeAndWallTime, Term, TopologyVersion};
+use quorate_protocol::{
+    MemberState, OpTimeAndWallTime, ReplicaSetConfig, ServerAddress, Term, TopologyVersion,
+};
 use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
 
 use crate::catalog::Ident;
-use crate::context::Now;
+use crate::context::{Client, Now};
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
 
@@ -58,6 +60,40 @@ pub struct Published {
     pub state: MemberState,
     /// Whether clients may write.
     pub writable: bool,
+    /// The addresses by which clients of other networks know the members.
+    pub horizons: Horizons,
+}
+
+/// For each horizon, by which address it knows the member that others know by this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Horizons(BTreeMap<String, BTreeMap<ServerAddress, ServerAddress>>);
+
+impl Horizons {
+    /// The horizons of a configuration, which has checked that all members have the same.
+    pub fn of(config: &ReplicaSetConfig) -> Self {
+        let mut horizons: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
+        for member in &config.members {
+            for (name, address) in &member.horizons {
+                let horizon = horizons.entry(name.clone()).or_default();
+                horizon.insert(member.host.clone(), address.clone());
+            }
+        }
+        Self(horizons)
+    }
+
+    /// What a client sees: the horizon of the port that it came by, otherwise the one whose name for
+    /// this member is the name that the client asked TLS for.
+    pub(crate) fn seen_by(
+        &self,
+        client: &Client,
+        me: Option<&ServerAddress>,
+    ) -> Option<&BTreeMap<ServerAddress, ServerAddress>> {
+        if let Some(horizon) = &client.horizon {
+            return self.0.get(horizon);
+        }
+        let (called, me) = (client.server_name.as_deref()?, me?);
+        self.0.values().find(|horizon| horizon.get(me).is_some_and(|own| own.host() == called))
+    }
 }
 
 /// How far the log of this member is.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
-use quorate_node::{Author, LogPositions, Node, Published, entry_position};
+use quorate_node::{Author, Horizons, LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
     ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
     ServerAddress, Term, TopologyVersion,
@@ -354,7 +354,14 @@ impl Host {
             if writable {
                 self.node.set_writable(Some(view.term), now);
             }
-            self.node.publish(Published { hello, topology_version: version, state, writable });
+            let horizons = status.config().map(|config| Horizons::of(config)).unwrap_or_default();
+            self.node.publish(Published {
+                hello,
+                topology_version: version,
+                state,
+                writable,
+                horizons,
+            });
             let news = known_version != version;
             self.shown = shown;
             if news {
