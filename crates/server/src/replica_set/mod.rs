@@ -11,11 +11,13 @@
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
+mod clone_progress;
 mod commands;
 mod copying;
 mod fetching;
 mod host;
 mod initial_sync;
+mod oplog_buffer;
 mod peers;
 mod read_concern;
 mod source;
@@ -125,6 +127,7 @@ pub(crate) struct ReplicaSet {
     role: watch::Receiver<RoleView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
+    progress: clone_progress::CloneProgress,
     parts: Mutex<Option<host::Parts>>,
 }
 
@@ -152,7 +155,9 @@ impl ReplicaSet {
         let (view_sender, view) = watch::channel(shown);
         let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
+        let progress = clone_progress::CloneProgress::default();
         let parts = host::Parts {
+            clone_progress: progress.clone(),
             node: Arc::clone(&node),
             clock,
             member_options: member_options(&node, &options),
@@ -167,7 +172,16 @@ impl ReplicaSet {
             commits,
             progress: Arc::new(Notify::new()),
         };
-        Ok(Self { inbox, node, clock, view, role, appended, parts: Mutex::new(Some(parts)) })
+        Ok(Self {
+            inbox,
+            node,
+            clock,
+            view,
+            role,
+            appended,
+            progress,
+            parts: Mutex::new(Some(parts)),
+        })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -195,7 +209,12 @@ impl ReplicaSet {
     pub(crate) async fn answer(&self, command: &Command) -> Option<RawDocumentBuf> {
         let name = command.name();
         let replies = match name {
-            "replSetGetStatus" => self.inspect(status::status_document).await,
+            "replSetGetStatus" => {
+                let progress = self.progress.clone();
+                let look =
+                    move |status: Status<'_>, now| status::status_document(status, now, &progress);
+                self.inspect(look).await
+            }
             "replSetGetConfig" => self.inspect(get_config).await,
             "replSetGetRBID" => {
                 self.inspect(|status, _| Ok(doc! { "rbid": status.rollback_id(), "ok": 1.0 })).await

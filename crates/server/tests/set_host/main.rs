@@ -6,5 +6,6 @@
 #[path = "../replica_set/client.rs"]
 mod client;
 mod explain;
+mod oplog;
 #[path = "../replica_set/set.rs"]
 mod set;
