@@ -2,8 +2,9 @@
 //!
 //! Only commands that work are listed. What each does is the business of the module of its name.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use quorate_protocol::ReadPreferenceMode;
@@ -39,6 +40,12 @@ pub(crate) enum Command {
     /// Run a real replica set on this machine, one process per member.
     #[command(after_help = UpArguments::EXAMPLES)]
     Up(UpArguments),
+    /// Stop a set that quorate up started.
+    #[command(after_help = DownArguments::EXAMPLES)]
+    Down(DownArguments),
+    /// Break a set on purpose and measure how long writes stop.
+    #[command(after_help = DrillArguments::EXAMPLES)]
+    Drill(DrillArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
     Serve(ServeArguments),
@@ -60,6 +67,8 @@ impl Arguments {
             Some(Command::Watch(watch)) => watch.json,
             Some(Command::Serve(serve)) => serve.json,
             Some(Command::Up(up)) => up.json,
+            Some(Command::Down(down)) => down.json,
+            Some(Command::Drill(drill)) => drill.json,
             None | Some(Command::Completions(_) | Command::Man(_)) => false,
         }
     }
@@ -185,6 +194,15 @@ pub(crate) struct UpArguments {
     /// The name of the set.
     #[arg(long, value_name = "NAME", default_value = "rs0")]
     pub(crate) name: String,
+    /// Return when the set is ready; it goes on until quorate down.
+    #[arg(long)]
+    pub(crate) detach: bool,
+    /// Show the set on a web page here: a port, or an address of loopback with a port.
+    #[arg(long, value_name = "ADDR", value_parser = page_address, hide = true)]
+    pub(crate) web: Option<SocketAddr>,
+    /// Be the keeper of a detached set, whose output goes to this file.
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "detach")]
+    pub(crate) keeper_log: Option<PathBuf>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -196,6 +214,7 @@ Examples:
   quorate up
   quorate up --members 5 --data ./set
   quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
+  quorate up --detach && quorate drill --kill 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
 
 Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
 is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.";
@@ -211,15 +230,133 @@ impl Default for UpArguments {
             data: None,
             memory: true,
             name: "rs0".to_owned(),
+            detach: false,
+            web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
+            keeper_log: None,
             json: false,
         }
     }
 }
 
+/// Where the page of `quorate` without arguments is, or on any other port if this one is taken.
+pub(crate) const DEFAULT_PAGE_PORT: u16 = 27080;
+
+/// An address for the page. Whoever reaches it sees everything, so it is on this machine only.
+fn page_address(text: &str) -> Result<SocketAddr, String> {
+    let address = match text.parse::<u16>() {
+        Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        Err(_) => text
+            .replace("localhost:", "127.0.0.1:")
+            .parse()
+            .map_err(|_| "give a port, or an address such as 127.0.0.1:8080".to_owned())?,
+    };
+    match address.ip().is_loopback() {
+        true => Ok(address),
+        false => {
+            Err("the page is for this machine only; give 127.0.0.1 and tunnel to it".to_owned())
+        }
+    }
+}
+
+/// `quorate down`.
+#[derive(Debug, Args)]
+pub(crate) struct DownArguments {
+    /// The name of the set.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// The directory of its data.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Stop every set that matches, not only one.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl DownArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate down
+  quorate down --name rs0
+  quorate down --all
+
+Every member ends cleanly and is reported. With neither --name nor --data, the only set is stopped.";
+}
+
+/// `quorate drill`.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("fault").required(true).args(["kill", "step_down", "partition"])))]
+pub(crate) struct DrillArguments {
+    /// The connection string of the set.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Kill the primary, as a crash would.
+    #[arg(long)]
+    pub(crate) kill: bool,
+    /// Ask the primary to step down, as maintenance would.
+    #[arg(long)]
+    pub(crate) step_down: bool,
+    /// Cut the primary off from the other members.
+    #[arg(long)]
+    pub(crate) partition: bool,
+    /// Fail if no write is acknowledged for longer than this, such as 5s or 200ms.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub(crate) max_gap: Option<Duration>,
+    /// Do not ask before breaking a set that quorate up did not start.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl DrillArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate drill --kill --max-gap 1s 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate drill --step-down --yes --json 'mongodb://a,b,c/?replicaSet=rs0' | jq .gap_ms
+
+A writer waits for a majority each time; every acknowledged write is read back afterwards. Ends in
+code 1 past the limit, after any loss, or if writes do not go on. Only sets that your quorate up
+started are killed and cut; any other steps down, after a yes.";
+
+    /// What to break. The group makes sure that it is one thing.
+    pub(crate) fn fault(&self) -> crate::drill::Kind {
+        match (self.kill, self.partition) {
+            (true, _) => crate::drill::Kind::Kill,
+            (_, true) => crate::drill::Kind::Partition,
+            _ => crate::drill::Kind::StepDown,
+        }
+    }
+}
+
+/// A time such as `5s`, `200ms` or `1.5s`.
+fn span(text: &str) -> Result<Duration, String> {
+    let advice = || "give a time such as 5s, 1.5s or 200ms".to_owned();
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(advice)?;
+    let (number, unit) = text.split_at(end);
+    let seconds = match unit {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return Err(advice()),
+    };
+    let number: f64 = number.parse().map_err(|_| advice())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| advice())
+}
+
 /// `quorate serve`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("store").required(true).args(["data", "memory"])))]
+#[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
 pub(crate) struct ServeArguments {
+    /// Take options from this TOML file; those given here win.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print a configuration file with every key, its meaning and its default, and end.
+    #[arg(long)]
+    pub(crate) print_config: bool,
     /// The port; 0 takes any that is free, and says which.
     #[arg(long, value_name = "PORT", default_value_t = quorate_protocol::DEFAULT_PORT)]
     pub(crate) port: u16,
@@ -227,20 +364,47 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Keep everything in memory and nothing on disk.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) memory: bool,
-    /// Ask clients for a login. The first user is created from this machine, with createUser.
-    #[arg(long)]
-    pub(crate) auth: bool,
-    /// End when stdin does: whoever started this one is gone.
-    #[arg(long, hide = true)]
-    pub(crate) until_stdin_closes: bool,
     /// Be a member of the replica set of this name; replSetInitiate makes the set.
     #[arg(long, value_name = "NAME")]
     pub(crate) replset: Option<String>,
-    /// The address to listen on.
+    /// The address to listen on. Wider than this machine takes --auth, --keyfile or --insecure.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub(crate) bind: IpAddr,
+    /// Let whoever reaches --bind read and write everything.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
+    pub(crate) insecure: bool,
+    /// Ask clients for a login. The first user is created from this machine, with createUser.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
+    pub(crate) auth: bool,
+    /// The file of the secret that members of the set share; implies --auth.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keyfile: Option<PathBuf>,
+    /// How members of the set know each other: by keyfile, or by x509 certificates of one O, OU, DC.
+    #[arg(long, value_name = "HOW", value_parser = ["keyfile", "x509"])]
+    pub(crate) cluster_auth: Option<String>,
+    /// The most connections at once.
+    #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS)]
+    pub(crate) max_connections: usize,
+    /// Encrypt connections with the certificate of this PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The PEM file of the certificate's private key; the file of the certificate, unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The PEM file of the authorities whose certificates of clients and other members are trusted.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Which connections are encrypted: require all, prefer or allow some, or disabled.
+    #[arg(long, value_name = "MODE", value_parser = tls_mode_names())]
+    pub(crate) tls_mode: Option<String>,
+    /// Turn away clients that show no certificate.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
+    pub(crate) tls_require_client_certificate: bool,
+    /// End when stdin does: whoever started this one is gone.
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_closes: bool,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -251,9 +415,16 @@ impl ServeArguments {
 Examples:
   quorate serve --data ./data
   quorate serve --memory --port 0 --json
+  quorate serve --print-config > quorate.toml && quorate serve --config quorate.toml
+  quorate serve --data ./data --bind 0.0.0.0 --auth --tls-cert server.pem
+  quorate serve --data ./data --replset rs0 --keyfile ./key
 
 The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
 finish, syncs and ends.";
+}
+
+fn tls_mode_names() -> clap::builder::PossibleValuesParser {
+    quorate_server::TlsMode::NAMED.map(|(name, _)| name).into()
 }
 
 /// `quorate completions`.
@@ -295,6 +466,27 @@ mod tests {
     #[test]
     fn the_definitions_do_not_contradict_each_other() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, millis) in [("5s", 5000), ("200ms", 200), ("1.5s", 1500), ("2m", 120_000)] {
+            assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "s", "-1s", "5 h", "NaNs", "infs", "1e300s"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_page_stays_on_this_machine() {
+        let here = |port| Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        assert_eq!(page_address("8080"), here(8080));
+        assert_eq!(page_address("localhost:0"), here(0));
+        assert!(page_address("[::1]:8080").is_ok());
+        for text in ["0.0.0.0:8080", "[::]:80", "192.168.1.2:80", "example.com:80", "", "99999"] {
+            assert!(page_address(text).is_err(), "{text}");
+        }
     }
 
     #[test]

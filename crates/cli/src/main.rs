@@ -10,6 +10,8 @@ mod arguments;
 mod clock;
 mod connect;
 mod doctor;
+mod down;
+mod drill;
 mod finding;
 mod manual;
 mod pasted;
@@ -21,6 +23,8 @@ mod serve;
 mod signals;
 mod topology_view;
 mod up;
+#[allow(dead_code, reason = "the screen that draws it comes next")]
+mod view;
 mod watch;
 mod words;
 
@@ -44,6 +48,8 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
     match &arguments.command {
         None => up::run(&UpArguments::default(), Then::Show, screen),
         Some(Command::Up(arguments)) => up::run(arguments, Then::Wait, screen),
+        Some(Command::Down(arguments)) => down::run(arguments, screen),
+        Some(Command::Drill(arguments)) => drill::run(arguments, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),

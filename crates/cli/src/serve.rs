@@ -1,14 +1,13 @@
 //! `quorate serve`: one member as a process.
 //!
-//! The member is `quorate-node`, its sockets are `quorate-server`'s. This module binds, opens the
-//! data, says when it is ready, and ends cleanly on SIGINT and SIGTERM.
+//! The member and its sockets are `quorate-server`'s. This module reads the options, binds, says when
+//! it is ready, and ends cleanly on SIGINT and SIGTERM.
+
+mod config;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use quorate_node::{Node, NodeOptions};
-use quorate_server::{Clock, MAX_CONNECTIONS, Place, Server, ServerOptions, StartOptions};
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, Store};
+use quorate_server::{Membership, Place, Running, Server, StartOptions, TlsMode, TlsOptions};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -16,11 +15,27 @@ use crate::arguments::ServeArguments;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 
-/// The compressors offered, best first.
-const COMPRESSORS: [&str; 3] = ["zstd", "snappy", "zlib"];
-
 /// Serves until told to stop.
 pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    if arguments.print_config {
+        screen.raw(config::sample().as_bytes())?;
+        return Ok(Outcome::Fine);
+    }
+    let merged;
+    let arguments = match &arguments.config {
+        // After the name of the program and that of the command.
+        Some(path) => {
+            merged = config::with_file(path, std::env::args_os().skip(2))?;
+            &merged
+        }
+        None => arguments,
+    };
+    if arguments.data.is_none() && !arguments.memory {
+        return Err(Failure::Misuse(
+            "give the directory of the data with --data DIR, or --memory to keep nothing"
+                .to_owned(),
+        ));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         let advice = "check the limits of this process (ulimit -a)";
@@ -35,52 +50,24 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
             "cannot listen for signals: {error}; check the limits (ulimit -a)"
         ))
     })?;
+    let options = options(arguments)?;
+    check_exposure(arguments)?;
     // Before the data: a taken port must not leave a directory behind.
     let listener = bind(arguments.bind, arguments.port).await?;
-    let address = listener.local_addr()?;
-    if let Some(set_name) = &arguments.replset {
-        if arguments.auth {
-            // Better refused than served without: members cannot log in to each other yet.
-            return Err(Failure::Misuse(
-                "a member of a set cannot ask for a login yet; leave out --auth and stay on \
-                 loopback, or serve without --replset"
-                    .to_owned(),
-            ));
-        }
-        return serve_member(arguments, set_name, listener, stop, screen).await;
-    }
-    let store = open(arguments)?;
-    // Nonces and salts come from it, so that it must not be guessed.
-    let seed = getrandom::u64().map_err(|error| {
-        Failure::Problem(format!(
-            "this machine gives no random numbers: {error}; check /dev/urandom"
-        ))
-    })?;
-    let clock = Clock::new();
-    let now = clock.now();
-    let options = NodeOptions {
-        seed,
-        host: reached_as(address).to_string(),
-        compressors: COMPRESSORS.map(str::to_owned).to_vec(),
-        authentication: arguments.auth,
-        oplog_bytes: None,
-        max_connections: MAX_CONNECTIONS,
+    let mut running = Server::start(listener, options)
+        .await
+        .map_err(|error| Failure::Problem(error.to_string()))?;
+    tell_ready(arguments, &running, screen)?;
+    let host = running.address().to_string();
+    let ended = tokio::select! {
+        ended = running.ended() => ended,
+        () = stop => running.stop().await,
+        () = stdin_closes(), if arguments.until_stdin_closes => running.stop().await,
     };
-    let node = Node::open(store, options, now).map_err(|error| {
-        Failure::Problem(format!(
-            "the data cannot be read: {error}; restore the directory, or give another --data"
-        ))
-    })?;
-    let server = Server::new(Arc::new(node), clock, ServerOptions::default()).map_err(|error| {
-        Failure::Problem(format!(
-            "cannot start: {error}; check the limits of this process (ulimit -a)"
-        ))
-    })?;
-    tell_ready(arguments, address, screen)?;
-    server.run(listener, stop).await.map_err(|error| {
+    ended.map_err(|error| {
         Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
     })?;
-    screen.event("stopped", json!({"host": reached_as(address).to_string()}))?;
+    screen.event("stopped", json!({"host": host}))?;
     screen.talk_unless_json(match arguments.memory {
         true => "stopped; nothing was kept",
         false => "stopped; everything acknowledged is on disk",
@@ -88,41 +75,78 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     Ok(Outcome::Fine)
 }
 
-/// Ready when whoever holds the other end of stdin is gone.
-async fn stdin_closes() {
-    // Nobody writes to it; an error means that it is closed as well.
-    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
-}
-
-/// Serves as a member of a replica set.
-async fn serve_member(
-    arguments: &ServeArguments,
-    set_name: &str,
-    listener: TcpListener,
-    stop: impl Future<Output = ()>,
-    screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     let place = match &arguments.data {
         Some(directory) => Place::Directory(directory.clone()),
         None => Place::Memory,
     };
     let mut options = StartOptions::new(place);
-    options.replica_set = Some(set_name.to_owned());
-    let running = Server::start(listener, options).await.map_err(|error| {
-        let advice = "give another --data, or stop whoever uses it";
-        Failure::Problem(format!("the member cannot start: {error}; {advice}"))
-    })?;
-    let address = running.address();
-    tell_ready(arguments, address, screen)?;
-    tokio::select! {
-        () = stop => {}
-        () = stdin_closes(), if arguments.until_stdin_closes => {}
+    options.replica_set.clone_from(&arguments.replset);
+    options.authentication = arguments.auth;
+    options.membership = membership(arguments)?;
+    options.tls = tls(arguments)?;
+    options.server.max_connections = arguments.max_connections;
+    Ok(options)
+}
+
+fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
+    match (arguments.cluster_auth.as_deref(), &arguments.keyfile) {
+        (Some("x509"), None) => Ok(Membership::Certificate),
+        (Some("x509"), Some(_)) => Err(Failure::Misuse(
+            "members know each other by certificates or by a key file; leave out --keyfile, or \
+             --cluster-auth x509"
+                .to_owned(),
+        )),
+        (_, Some(path)) => Ok(Membership::KeyFile(path.clone())),
+        (Some(_), None) => Err(Failure::Misuse(
+            "members that know each other by a key file need one; give it with --keyfile"
+                .to_owned(),
+        )),
+        (None, None) => Ok(Membership::Anybody),
     }
-    running.stop().await.map_err(|error| {
-        Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
-    })?;
-    screen.event("stopped", json!({"host": reached_as(address).to_string()}))?;
-    Ok(Outcome::Fine)
+}
+
+/// Refuses to serve the world without asking who it is.
+fn check_exposure(arguments: &ServeArguments) -> Result<(), Failure> {
+    let asks = arguments.auth || arguments.keyfile.is_some() || arguments.cluster_auth.is_some();
+    if arguments.bind.is_loopback() || asks || arguments.insecure {
+        return Ok(());
+    }
+    Err(Failure::Misuse(format!(
+        "whoever reaches {} could read and write everything; ask for logins with --auth, or say \
+         --insecure if the network keeps strangers out",
+        arguments.bind
+    )))
+}
+
+fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
+    let named = |name: &str| TlsMode::NAMED.into_iter().find(|(known, _)| *known == name);
+    let mode = arguments.tls_mode.as_deref().and_then(named).map(|(_, mode)| mode);
+    let Some(certificate) = &arguments.tls_cert else {
+        let without = arguments.tls_key.is_some()
+            || arguments.tls_ca.is_some()
+            || arguments.tls_require_client_certificate
+            || mode.is_some_and(|mode| mode != TlsMode::Disabled);
+        return match without {
+            true => Err(Failure::Misuse(
+                "TLS needs a certificate of this server; give its file with --tls-cert".to_owned(),
+            )),
+            false => Ok(None),
+        };
+    };
+    Ok(Some(TlsOptions {
+        certificate: certificate.clone(),
+        key: arguments.tls_key.clone().unwrap_or_else(|| certificate.clone()),
+        authority: arguments.tls_ca.clone(),
+        mode: mode.unwrap_or_default(),
+        require_client_certificate: arguments.tls_require_client_certificate,
+    }))
+}
+
+/// Ready when whoever holds the other end of stdin is gone.
+async fn stdin_closes() {
+    // Nobody writes to it; an error means that it is closed as well.
+    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
 async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
@@ -143,36 +167,20 @@ async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
     })
 }
 
-fn open(arguments: &ServeArguments) -> Result<Arc<dyn Store>, Failure> {
-    let Some(directory) = &arguments.data else { return Ok(Arc::new(ModelStore::new())) };
-    match LsmStore::open(directory, LsmOptions::default()) {
-        Ok(store) => Ok(Arc::new(store)),
-        Err(error) => {
-            let advice = "give another --data, or stop whoever uses it";
-            Err(Failure::Problem(format!("cannot open {}: {error}; {advice}", directory.display())))
-        }
-    }
-}
-
-/// The address for clients on this machine.
-fn reached_as(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
-}
-
 fn tell_ready(
     arguments: &ServeArguments,
-    address: SocketAddr,
+    running: &Running,
     screen: &mut Screen,
 ) -> Result<(), Failure> {
-    let host = reached_as(address).to_string();
+    let host = running.address().to_string();
     let uri = match &arguments.replset {
         Some(name) => format!("mongodb://{host}/?replicaSet={name}"),
         None => format!("mongodb://{host}/"),
+    };
+    let uri = match running.requires_tls() {
+        true if uri.contains('?') => format!("{uri}&tls=true"),
+        true => format!("{uri}?tls=true"),
+        false => uri,
     };
     let data = arguments.data.as_ref().map(|data| data.display().to_string());
     screen.line(&uri)?;
@@ -185,10 +193,8 @@ fn tell_ready(
         Some(data) => screen.talk_unless_json(format_args!("serving {data}; Ctrl-C stops")),
         None => screen.talk_unless_json("serving from memory, nothing is kept; Ctrl-C stops"),
     }
-    if !address.ip().is_loopback() && !arguments.auth {
-        screen.talk_unless_json(
-            "warning: whoever reaches this address reads and writes; --auth asks for a login",
-        );
+    if !arguments.bind.is_loopback() && arguments.insecure {
+        screen.talk_unless_json("warning: whoever reaches this address reads and writes");
     }
     Ok(())
 }

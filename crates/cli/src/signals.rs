@@ -1,4 +1,4 @@
-//! The signals that ask a process to end.
+//! The signals that ask a process to end, or to mend what was broken.
 
 use std::future::Future;
 use std::io;
@@ -19,4 +19,13 @@ pub(crate) fn stop() -> io::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// SIGUSR2, again and again: somebody asks for what was broken to be mended.
+///
+/// # Errors
+///
+/// If the handler cannot be installed.
+pub(crate) fn mend() -> io::Result<tokio::signal::unix::Signal> {
+    signal(SignalKind::user_defined2())
 }

@@ -4,7 +4,11 @@
 //! acknowledged went through our own client. Then it looks after the processes: a member that dies is
 //! reported, not hidden, and the set ends with this command.
 
+mod detach;
+pub(crate) mod keeper;
 mod members;
+mod process;
+pub(crate) mod running;
 mod workload;
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,7 +25,10 @@ use crate::connect;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
 
-use members::{Exit, Members};
+use keeper::Keeper;
+use members::Members;
+use process::ProcessId;
+use running::RunningSet;
 
 /// How long the members may take to become a set that takes writes.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -44,16 +51,21 @@ pub(crate) fn run(
     then: Then,
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
+    if arguments.detach {
+        return detach::start(arguments, screen);
+    }
     connect::runtime()?.block_on(up(arguments, then, screen))
 }
 
 async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<Outcome, Failure> {
     let started = Instant::now();
-    let stop = signals::stop().map_err(|error| {
+    let no_signals = |error: std::io::Error| {
         Failure::Problem(format!(
             "cannot listen for signals: {error}; check the limits (ulimit -a)"
         ))
-    })?;
+    };
+    let stop = signals::stop().map_err(no_signals)?;
+    let mut mend = signals::mend().map_err(no_signals)?;
     tokio::pin!(stop);
     let ports = match remembered_ports(arguments)? {
         Some(ports) => ports,
@@ -63,56 +75,90 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     let readiness = async {
         members.listening().await?;
         for member in members.iter() {
-            let (id, host, pid) = (member.id, member.host(), member.pid());
-            screen.event("member", json!({"id": id, "host": host, "pid": pid}))?;
-            screen.talk_unless_json(format_args!("member {id} is {host}, process {pid}"));
+            tell_member(member.id.into(), member.host(), member.pid().into(), screen)?;
         }
         remember_ports(arguments, &members)?;
         assemble(arguments, &members).await
     };
     let ready = tokio::select! {
         ready = timeout(READY_WITHIN, readiness) => ready.unwrap_or_else(|_| Err(too_slow())),
-        () = &mut stop => return end(members, screen).await,
+        () = &mut stop => {
+            members.stop().await;
+            return tell_stopped(screen);
+        }
     };
-    let client = match ready {
-        Ok(client) => client,
+    let begun = ready.and_then(|client| Ok((client, register(arguments, &members)?)));
+    let (client, set) = match begun {
+        Ok(begun) => begun,
         Err(failure) => {
             members.stop().await;
             return Err(failure);
         }
     };
-    let uri = uri(arguments, &members);
-    let elapsed_ms = started.elapsed().as_millis();
-    screen.line(&uri)?;
+    let (uri, first) = (set.uri.clone(), members.first().pid());
+    let (mut keeper, handle) = Keeper::new(members, set, None);
+    tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
+    if arguments.keeper_log.is_none() {
+        screen.talk_unless_json("Ctrl-C stops the set");
+    }
+    let mut lines = match then {
+        Then::Wait => workload::silence(),
+        Then::Show => {
+            workload::invite(first, screen);
+            workload::start(&client)
+        }
+    };
+    let kept = keeper.run(stop, &mut mend, &mut lines, screen).await;
+    drop((lines, handle));
+    client.close().await;
+    keeper.stop().await;
+    kept?;
+    tell_stopped(screen)
+}
+
+/// Lets other commands know the set as ours.
+fn register(arguments: &UpArguments, members: &Members) -> Result<RunningSet, Failure> {
+    let keeper = ProcessId::of(std::process::id()).ok_or_else(|| {
+        Failure::Problem("this process cannot see itself; mount /proc".to_owned())
+    })?;
+    let set = RunningSet {
+        name: arguments.name.clone(),
+        uri: uri(arguments, members),
+        data: detach::absolute(&arguments.data),
+        keeper,
+        log: arguments.keeper_log.clone(),
+        members: members.running(),
+    };
+    set.save()?;
+    Ok(set)
+}
+
+fn tell_member(id: u64, host: &str, pid: u64, screen: &mut Screen) -> Result<(), Failure> {
+    screen.event("member", json!({"id": id, "host": host, "pid": pid}))?;
+    screen.talk_unless_json(format_args!("member {id} is {host}, process {pid}"));
+    Ok(())
+}
+
+fn tell_taken(ports: &str, screen: &mut Screen) -> Result<(), Failure> {
+    screen.event("port_taken", json!({"ports": ports}))?;
+    screen.talk_unless_json(format_args!("port {ports} is taken, so the set moves past it"));
+    Ok(())
+}
+
+fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
+    screen.event("page", json!({"url": url}))?;
+    screen.talk_unless_json(format_args!("see it at {url}"));
+    Ok(())
+}
+
+fn tell_ready(uri: &str, elapsed_ms: u64, screen: &mut Screen) -> Result<(), Failure> {
+    screen.line(uri)?;
     screen.flush()?;
     screen.event("ready", json!({"uri": uri, "elapsed_ms": elapsed_ms}))?;
     screen.talk_unless_json(format_args!(
-        "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority; Ctrl-C \
-         stops the set"
+        "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority"
     ));
-    let mut told = match then {
-        Then::Wait => None,
-        Then::Show => {
-            workload::invite(&members, screen);
-            Some(workload::start(&client))
-        }
-    };
-    loop {
-        let line = async {
-            match &mut told {
-                Some(told) => told.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = &mut stop => break,
-            exit = members.next_exit() => tell_exit(&exit, screen)?,
-            Some(line) = line => screen.talk(line),
-        }
-    }
-    drop(told);
-    client.close().await;
-    end(members, screen).await
+    Ok(())
 }
 
 /// Where a set with a data directory keeps the ports of its members: their addresses are part of its
@@ -180,7 +226,7 @@ fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, 
     }
     if let (Some(first), Some(last)) = (taken.first(), taken.last()) {
         let range = if first == last { format!("{first}") } else { format!("{first} to {last}") };
-        screen.talk_unless_json(format_args!("port {range} is taken, so the set moves past it"));
+        tell_taken(&range, screen)?;
     }
     Ok(ports)
 }
@@ -242,15 +288,7 @@ fn too_slow() -> Failure {
     ))
 }
 
-fn tell_exit(exit: &Exit, screen: &mut Screen) -> Result<(), Failure> {
-    let Exit { id, host, how } = exit;
-    screen.event("member_exited", json!({"id": id, "host": host, "how": how}))?;
-    screen.talk_unless_json(format_args!("member {id} ({host}) is gone: {how}"));
-    Ok(())
-}
-
-async fn end(mut members: Members, screen: &mut Screen) -> Result<Outcome, Failure> {
-    members.stop().await;
+fn tell_stopped(screen: &mut Screen) -> Result<Outcome, Failure> {
     screen.event("stopped", json!({}))?;
     screen.talk_unless_json("every member has stopped");
     Ok(Outcome::Fine)

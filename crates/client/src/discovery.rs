@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
     CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, HelloCommand, Input, MonitorCommand,
-    OptionsError, Output, PoolCommand, Topology, TopologyDescription, TopologyId,
+    OptionsError, Output, PoolCommand, RecordingStart, Topology, TopologyDescription, TopologyId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -32,9 +32,11 @@ use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
 use crate::logging;
+use crate::metrics::{Counters, Metrics, ServerTable as ServerCounterTable};
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
 use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
+use crate::tap::{OptionalTap, Tap};
 
 /// Something that happened in a client.
 #[derive(Clone, Debug)]
@@ -106,10 +108,13 @@ type ServerTable = BTreeMap<ServerAddress, Arc<ServerHandle>>;
 
 /// A client's view of a deployment, alive.
 pub struct Discovery {
+    id: TopologyId,
     clock: Clock,
     runtime: Handle,
     settings: Settings,
     listener: EventListener,
+    tap: OptionalTap,
+    counters: Counters,
     state: Mutex<State>,
     published: ArcSwap<TopologyDescription>,
     servers: ArcSwap<ServerTable>,
@@ -123,7 +128,16 @@ pub struct Discovery {
 struct State {
     topology: Topology,
     monitors: BTreeMap<ServerAddress, MonitorState>,
+    counted: ServerCounterTable,
     timer: Option<AbortHandle>,
+    /// When the timer wakes. Only an earlier deadline has to tell it.
+    armed: Option<MonotonicTime>,
+    /// The check whose answer the core is being told, and its task, which makes the server's next
+    /// check as well: most replies are followed by one, and a task for each would cost more than
+    /// the reply.
+    answering: Option<(ServerAddress, AbortHandle)>,
+    /// The next check of that task.
+    continued: Option<(CheckId, Check)>,
     /// Cloned into every task, so that closing can wait until the last one is gone.
     alive: Option<mpsc::Sender<Infallible>>,
     all_gone: Option<mpsc::Receiver<Infallible>>,
@@ -182,22 +196,50 @@ impl Discovery {
         settings: Settings,
         seed: u64,
         listener: EventListener,
+        tap: Option<Arc<dyn Tap>>,
     ) -> Result<Arc<Self>, OptionsError> {
         let clock = Clock::start();
         let id = TopologyId(TOPOLOGIES.fetch_add(1, Ordering::Relaxed));
-        let topology = Topology::new(options, id, seed, clock.now())?;
+        let start = RecordingStart { options: options.clone(), id, seed, at: clock.began() };
+        let topology = start.topology()?;
+        if let Some(tap) = &tap {
+            tap.on_start(&start);
+        }
+        Ok(Self::begin(topology, clock, settings, listener, tap))
+    }
+
+    /// The same with a core of the caller's, made at the time when the clock began. The tap is not
+    /// told the beginning, which the caller knows.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn begin(
+        topology: Topology,
+        clock: Clock,
+        settings: Settings,
+        listener: EventListener,
+        tap: Option<Arc<dyn Tap>>,
+    ) -> Arc<Self> {
         // Nobody ever sends anything: the channel closes when the last task is gone.
         let (alive, all_gone) = mpsc::channel(1);
         let discovery = Arc::new_cyclic(|me| Self {
+            id: topology.id(),
             clock,
             runtime: Handle::current(),
             settings,
             listener,
+            tap: OptionalTap(tap),
+            counters: Counters::default(),
             published: ArcSwap::from(Arc::clone(topology.description())),
             state: Mutex::new(State {
                 topology,
                 monitors: BTreeMap::new(),
+                counted: ServerCounterTable::default(),
                 timer: None,
+                armed: None,
+                answering: None,
+                continued: None,
                 alive: Some(alive),
                 all_gone: Some(all_gone),
             }),
@@ -210,18 +252,15 @@ impl Discovery {
         let timer = discovery.runtime.spawn(keep_time(Weak::clone(&discovery.me), changed));
         let mut state = discovery.lock();
         state.timer = Some(timer.abort_handle());
-        discovery.drain(&mut state);
+        discovery.drain(&mut state, clock.began());
         drop(state);
-        Ok(discovery)
+        discovery
     }
 
     /// Tells the core something and does all that follows from it.
     pub fn handle(&self, input: Input) {
         let mut state = self.lock();
-        // Read under the lock, so that time never goes back for the core.
-        let now = self.clock.now();
-        state.topology.handle(now, input);
-        self.drain(&mut state);
+        self.tell_core(&mut state, input);
     }
 
     /// What the client believes now. Takes no lock.
@@ -242,6 +281,21 @@ impl Discovery {
     /// How many operations are running on a server.
     pub fn operation_count(&self, address: &ServerAddress) -> u64 {
         self.servers.load().get(address).map_or(0, |server| server.operation_count())
+    }
+
+    /// What log messages call this view.
+    pub fn topology_id(&self) -> TopologyId {
+        self.id
+    }
+
+    /// What was counted so far.
+    pub fn metrics(&self) -> Metrics {
+        let description = self.description();
+        Metrics::take(&self.counters, &self.lock().counted, &description, self)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// The clock of everything here.
@@ -296,7 +350,32 @@ impl Discovery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn drain(&self, state: &mut State) {
+    /// The one way into the core.
+    fn tell_core(&self, state: &mut State, input: Input) {
+        // Read under the lock, so that time never goes back for the core.
+        let now = self.clock.now();
+        self.tap.input(now, &input);
+        state.topology.handle(now, input);
+        self.drain(state, now);
+    }
+
+    /// When the timer is to wake.
+    fn arm(&self) -> Option<MonotonicTime> {
+        let mut state = self.lock();
+        state.armed = state.topology.next_deadline();
+        state.armed
+    }
+
+    /// The deadline that the timer slept for may have moved on meanwhile.
+    fn tick_if_due(&self) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        if state.topology.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.tell_core(&mut state, Input::Tick);
+        }
+    }
+
+    fn drain(&self, state: &mut State, now: MonotonicTime) {
         while let Some(output) = state.topology.poll_output() {
             match output {
                 Output::Publish(description) => {
@@ -304,14 +383,20 @@ impl Discovery {
                     self.revision.send_modify(|revision| *revision += 1);
                 }
                 Output::Event(event) => {
-                    logging::discovery(state.topology.id(), &event);
+                    logging::discovery(self.id, &event);
+                    self.tap.event(now, &event);
+                    state.counted.on_event(&event, &self.counters);
                     (self.listener)(ClientEvent::Discovery(event));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
-                Output::Pool { server, command } => self.command_pool(&server, command),
+                Output::Pool { server, command } => self.command_pool(state, &server, command),
             }
         }
-        self.deadline_changed.notify_one();
+        let next = state.topology.next_deadline();
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            state.armed = next;
+            self.deadline_changed.notify_one();
+        }
     }
 
     fn command(&self, state: &mut State, server: ServerAddress, command: MonitorCommand) {
@@ -341,8 +426,16 @@ impl Discovery {
                 };
                 let connection = monitor.connection.take().filter(|_| kind != CheckKind::Connect);
                 let work = Check { kind, hello, limit: timeout, connection };
-                let task = self.runtime.spawn(run_check(me, server, check, work, alive));
-                monitor.check = Some((check, task.abort_handle()));
+                match state.answering.take_if(|(answering, _)| *answering == server) {
+                    Some((_, task)) => {
+                        state.continued = Some((check, work));
+                        monitor.check = Some((check, task));
+                    }
+                    None => {
+                        let task = self.runtime.spawn(run_check(me, server, check, work, alive));
+                        monitor.check = Some((check, task.abort_handle()));
+                    }
+                }
             }
             MonitorCommand::MeasureRoundTrip { check, hello, timeout } => {
                 let (Some(me), Some(monitor)) =
@@ -358,12 +451,15 @@ impl Discovery {
         }
     }
 
-    fn command_pool(&self, server: &ServerAddress, command: PoolCommand) {
+    fn command_pool(&self, state: &mut State, server: &ServerAddress, command: PoolCommand) {
         match command {
             PoolCommand::Open => {
                 let listener = Arc::clone(&self.listener);
+                let id = self.id;
+                let counted = Arc::clone(state.counted.of(server));
                 let listener: PoolEventListener = Arc::new(move |event| {
-                    logging::pool(&event);
+                    logging::pool(id, &event);
+                    counted.on_pool_event(&event.kind);
                     listener(ClientEvent::Pool(event));
                 });
                 let pool = Pool::within(
@@ -407,24 +503,26 @@ impl Discovery {
     }
 
     /// Takes the connection of an answered check back, and tells the core; unless nobody waits for
-    /// the answer any more, in which case the connection is closed.
+    /// the answer any more, in which case the connection is closed. Returns the server's next check
+    /// if it is to be made at once.
     fn finish_check(
         &self,
         server: &ServerAddress,
         check: CheckId,
         connection: Option<Connection<Stream>>,
         input: Input,
-    ) {
+    ) -> Option<(CheckId, Check)> {
         let mut state = self.lock();
-        let Some(monitor) = state.monitors.get_mut(server) else { return };
-        if monitor.check.as_ref().is_none_or(|(current, _)| *current != check) {
-            return;
-        }
-        monitor.check = None;
+        let monitor = state.monitors.get_mut(server)?;
+        let (_, task) = monitor.check.take_if(|(current, _)| *current == check)?;
         monitor.connection = connection;
-        let now = self.clock.now();
-        state.topology.handle(now, input);
-        self.drain(&mut state);
+        state.answering = Some((server.clone(), task));
+        self.tell_core(&mut state, input);
+        state.answering = None;
+        let continued = state.continued.take();
+        // What was cancelled in the same breath is not made.
+        let current = state.monitors.get(server)?.check.as_ref()?.0;
+        continued.filter(|(next, _)| *next == current)
     }
 
     fn finish_measurement(
@@ -441,33 +539,36 @@ impl Discovery {
         monitor.measurement = None;
         let (connection, round_trip) = measured.unzip();
         monitor.measuring_connection = connection;
-        let now = self.clock.now();
-        state.topology.handle(now, Input::RoundTripMeasured { server, check, round_trip });
-        self.drain(&mut state);
+        self.tell_core(&mut state, Input::RoundTripMeasured { server, check, round_trip });
     }
 }
 
+/// Makes the checks of one server for as long as each follows the answer to the last. Ends when the
+/// core wants to wait, and when it is aborted.
 async fn run_check(
     discovery: Arc<Discovery>,
     server: ServerAddress,
-    check: CheckId,
-    work: Check,
+    mut check: CheckId,
+    mut work: Check,
     _alive: Option<mpsc::Sender<Infallible>>,
 ) {
-    match monitor::check(&discovery.settings, &server, work).await {
-        Ok(checked) => {
-            let input = Input::HelloReceived {
-                server: server.clone(),
-                check,
-                reply: Arc::new(checked.reply),
-                round_trip: checked.round_trip,
-                more_to_come: checked.connection.is_streaming(),
-            };
-            discovery.finish_check(&server, check, Some(checked.connection), input);
-        }
-        Err(failure) => {
-            let input = Input::CheckFailed { server: server.clone(), check, failure };
-            discovery.finish_check(&server, check, None, input);
+    loop {
+        let (connection, input) = match monitor::check(&discovery.settings, &server, work).await {
+            Ok(checked) => {
+                let input = Input::HelloReceived {
+                    server: server.clone(),
+                    check,
+                    reply: Arc::new(checked.reply),
+                    round_trip: checked.round_trip,
+                    more_to_come: checked.connection.is_streaming(),
+                };
+                (Some(checked.connection), input)
+            }
+            Err(failure) => (None, Input::CheckFailed { server: server.clone(), check, failure }),
+        };
+        match discovery.finish_check(&server, check, connection, input) {
+            Some(next) => (check, work) = next,
+            None => return,
         }
     }
 }
@@ -493,9 +594,8 @@ async fn run_measurement(
 /// Passes the core's deadlines on until the client is gone, without keeping it alive.
 async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
     loop {
-        let Some((deadline, clock)) = discovery
-            .upgrade()
-            .map(|discovery| (discovery.lock().topology.next_deadline(), discovery.clock))
+        let Some((deadline, clock)) =
+            discovery.upgrade().map(|discovery| (discovery.arm(), discovery.clock))
         else {
             return;
         };
@@ -507,7 +607,7 @@ async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
         };
         tokio::select! {
             () = due => match discovery.upgrade() {
-                Some(discovery) => discovery.handle(Input::Tick),
+                Some(discovery) => discovery.tick_if_due(),
                 None => return,
             },
             () = changed.notified() => {}

@@ -100,7 +100,10 @@ impl LogMessage {
             DiscoveryEvent::ServerHeartbeatSucceeded { heartbeat, duration, reply } => {
                 let Heartbeat { address, connection, awaited } = heartbeat;
                 let millis = duration.as_secs_f64() * 1e3;
-                let document = cut(reply_to_json(reply).to_string());
+                // A server says ok as a number.
+                let mut document = reply_to_json(reply);
+                document["ok"] = serde_json::json!(i32::from(reply.ok));
+                let document = cut(document.to_string());
                 let server_id = reply.connection_id;
                 let text = format!(
                     "Heartbeat succeeded in {millis} ms for {address} on connection with \
@@ -131,6 +134,42 @@ impl LogMessage {
             .with("warning", LogValue::Text(warning.to_string())),
         };
         Some(message)
+    }
+
+    /// The text of a key.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.value(key)? {
+            LogValue::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The whole number of a key.
+    pub fn integer(&self, key: &str) -> Option<i64> {
+        match self.value(key)? {
+            LogValue::Integer(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The milliseconds of a key.
+    pub fn millis(&self, key: &str) -> Option<f64> {
+        match self.value(key)? {
+            LogValue::Millis(millis) => Some(*millis),
+            _ => None,
+        }
+    }
+
+    /// The truth of a key.
+    pub fn truth(&self, key: &str) -> Option<bool> {
+        match self.value(key)? {
+            LogValue::Truth(truth) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<&LogValue> {
+        self.fields.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
     fn about_topology(id: TopologyId, message: &'static str, text: String) -> Self {

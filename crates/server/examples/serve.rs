@@ -6,11 +6,8 @@
 
 use std::error::Error;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
-use quorate_node::{Node, NodeOptions};
-use quorate_server::{Clock, Server, ServerOptions};
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, Store};
+use quorate_server::{Place, Server, StartOptions};
 use tokio::net::TcpListener;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 4)]
@@ -21,27 +18,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         arguments.get(place + 1)
     };
     let port: u16 = option("--port").map_or(Ok(0), |port| port.parse())?;
-    let store: Arc<dyn Store> = match option("--data") {
-        Some(directory) => Arc::new(LsmStore::open(directory, LsmOptions::default())?),
-        None => Arc::new(ModelStore::new()),
-    };
+    let place = option("--data").map_or(Place::Memory, |data| Place::Directory(data.into()));
+    let mut options = StartOptions::new(place);
+    options.authentication = arguments.iter().any(|argument| argument == "--auth");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-    let address = listener.local_addr()?;
-    let clock = Clock::new();
-    let options = NodeOptions {
-        seed: u64::from(std::process::id()) ^ clock.now().wall.as_millis() as u64,
-        host: address.to_string(),
-        compressors: ["zstd", "snappy", "zlib"].map(str::to_owned).to_vec(),
-        authentication: arguments.iter().any(|argument| argument == "--auth"),
-        oplog_bytes: None,
-        max_connections: quorate_server::MAX_CONNECTIONS,
-    };
-    let node = Arc::new(Node::open(store, options, clock.now())?);
-    println!("{}", address.port());
-    let shutdown = async {
+    let mut running = Server::start(listener, options).await?;
+    println!("{}", running.address().port());
+    tokio::select! {
+        ended = running.ended() => ended?,
         // Without a handler the process just ends, which is fine for an example.
-        let _ = tokio::signal::ctrl_c().await;
-    };
-    Server::new(node, clock, ServerOptions::default())?.run(listener, shutdown).await?;
+        _ = tokio::signal::ctrl_c() => running.stop().await?,
+    }
     Ok(())
 }

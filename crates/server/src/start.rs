@@ -1,23 +1,28 @@
 //! Starting a whole server in one call: a store, a member over it, a listener, and a way to stop.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quorate_node::{Node, NodeOptions};
+use quorate_node::{CommandError, Node, NodeOptions};
 use quorate_protocol::ServerAddress;
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, Store};
+use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::accepting::Listeners;
 use crate::clock::Clock;
-use crate::net::TcpListener;
 use crate::replica_set::ReplicaSetOptions;
+use crate::security::{Membership, Security, SecurityError};
 use crate::server::{Server, ServerOptions};
+use crate::tls::TlsOptions;
 
 /// The size of the oplog unless told otherwise.
 const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
+
+/// The compressors offered, best first.
+const COMPRESSORS: [&str; 3] = ["zstd", "snappy", "zlib"];
 
 /// Where a server keeps its data.
 #[derive(Clone, Debug)]
@@ -37,8 +42,18 @@ pub struct StartOptions {
     pub replica_set: Option<String>,
     /// Further addresses by which others may list it, besides the one it listens on.
     pub own_addresses: Vec<ServerAddress>,
-    /// How many bytes of history to keep.
+    /// How many bytes of history a member of a set keeps.
     pub oplog_bytes: u64,
+    /// Whether clients must log in, and may do only what their roles allow.
+    pub authentication: bool,
+    /// How members of its set know each other; anything but [`Membership::Anybody`] implies
+    /// `authentication`.
+    pub membership: Membership,
+    /// How it encrypts, if it does.
+    pub tls: Option<TlsOptions>,
+    /// Where nonces, salts and identifiers come from; none draws one from the operating system, as
+    /// whoever guesses it can pretend to be somebody else.
+    pub seed: Option<u64>,
     /// How it behaves.
     pub server: ServerOptions,
 }
@@ -51,14 +66,49 @@ impl StartOptions {
             replica_set: None,
             own_addresses: Vec::new(),
             oplog_bytes: DEFAULT_OPLOG_BYTES,
+            authentication: false,
+            membership: Membership::Anybody,
+            tls: None,
+            seed: None,
             server: ServerOptions::default(),
         }
     }
 }
 
+/// A server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The listener is of no use.
+    #[error("the listener has no address: {0}; check the limits of this process (ulimit -a)")]
+    Listener(#[source] io::Error),
+    /// Clients or members could not know each other.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+    /// Members would let each other in without asking, and clients not.
+    #[error(
+        "members of a set that asks for logins must know each other; give --keyfile, or \
+         --cluster-auth x509 with --tls-cert and --tls-ca"
+    )]
+    MembersUnknown,
+    /// The directory is of no use.
+    #[error("cannot open the data: {0}")]
+    Open(#[source] OpenError),
+    /// What the directory holds is of no use.
+    #[error("the data cannot be read: {0}; restore the directory, or give another")]
+    Damaged(#[source] CommandError),
+    /// There is no seed.
+    #[error("this machine gives no random numbers: {0}; check /dev/urandom")]
+    Random(#[source] getrandom::Error),
+    /// The system gives no thread, or a member's memory of its set is damaged.
+    #[error("cannot start: {0}; check the limits of this process (ulimit -a)")]
+    Prepare(#[source] io::Error),
+}
+
 /// A server that runs.
 pub struct Running {
     address: SocketAddr,
+    node: Arc<Node>,
+    requires_tls: bool,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
 }
@@ -68,46 +118,62 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the data cannot be opened or the listener has no address.
-    pub async fn start(listener: TcpListener, options: StartOptions) -> io::Result<Running> {
-        let address = listener.local_addr()?;
+    /// If the data cannot be opened, or the system gives no threads or random numbers.
+    pub async fn start(
+        listeners: impl Into<Listeners>,
+        options: StartOptions,
+    ) -> Result<Running, StartError> {
+        let listeners = listeners.into();
+        let address = listeners.main.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
+        let (node, requires_tls) = (server.node(), server.requires_tls());
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(server.run(listener, async {
+        let task = tokio::spawn(server.run(listeners, async {
             // Without anybody left to stop it, the server goes on.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
         }));
-        Ok(Running { address, stop: Some(stop), task })
+        Ok(Running { address, node, requires_tls, stop: Some(stop), task })
     }
 }
 
-fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> io::Result<Server> {
+fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Server, StartError> {
+    // Before the data: a bad file must not leave a directory behind.
+    let in_set = options.replica_set.is_some();
+    let security = Security::new(options.tls.as_ref(), &options.membership, in_set)?;
+    // Whoever keeps strangers from being members does not let them in as clients.
+    let authentication = options.authentication || options.membership != Membership::Anybody;
+    if authentication && in_set && options.membership == Membership::Anybody {
+        return Err(StartError::MembersUnknown);
+    }
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
             let store = LsmStore::open(&directory, LsmOptions::default());
-            (Arc::new(store.map_err(io::Error::other)?), Some(directory))
+            (Arc::new(store.map_err(StartError::Open)?), Some(directory))
         }
     };
-    let now = clock.now();
-    let host = match address.ip() {
-        ip if ip.is_loopback() || ip.is_unspecified() => format!("127.0.0.1:{}", address.port()),
-        ip => format!("{ip}:{}", address.port()),
+    let seed = match options.seed {
+        Some(seed) => seed,
+        None => getrandom::u64().map_err(StartError::Random)?,
     };
+    let host = reached_as(address).to_string();
     let node_options = NodeOptions {
-        seed: now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 40),
+        seed,
         host: host.clone(),
-        compressors: ["zstd", "snappy", "zlib"].map(str::to_owned).to_vec(),
+        compressors: COMPRESSORS.map(str::to_owned).to_vec(),
         oplog_bytes: options.replica_set.as_ref().map(|_| options.oplog_bytes),
-        authentication: false,
+        authentication,
+        member_keys: security.keys.clone(),
         max_connections: options.server.max_connections,
     };
-    let node = Arc::new(Node::open(store, node_options, now).map_err(io::Error::other)?);
+    let node = Node::open(store, node_options, clock.now()).map_err(StartError::Damaged)?;
+    let node = Arc::new(node);
     let Some(set_name) = options.replica_set else {
-        return Server::new(node, clock, options.server);
+        return Server::prepare(node, clock, options.server, security, None)
+            .map_err(StartError::Prepare);
     };
     let mut own_addresses: Vec<ServerAddress> = host.parse().into_iter().collect();
     own_addresses.extend(format!("localhost:{}", address.port()).parse().ok());
@@ -117,13 +183,34 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> io::Result<
         own_addresses,
         rollback_directory: directory.map(|directory| directory.join("rollback")),
     };
-    Server::new_member(node, clock, options.server, replica_set)
+    Server::prepare(node, clock, options.server, security, Some(replica_set))
+        .map_err(StartError::Prepare)
+}
+
+/// The address by which clients on this machine reach a listener.
+fn reached_as(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 impl Running {
-    /// Where it listens.
+    /// Where clients on this machine reach it.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        reached_as(self.address)
+    }
+
+    /// The member that is served.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Whether clients must use TLS.
+    pub fn requires_tls(&self) -> bool {
+        self.requires_tls
     }
 
     /// Asks it to hand over and stop, and waits until it has.
@@ -139,13 +226,14 @@ impl Running {
         self.ended().await
     }
 
-    /// Waits until it ends by itself: a client ended it, or it failed.
+    /// Waits until it ends by itself: a client ended it, or it failed. Once it has, there is nothing
+    /// left to wait for or to stop.
     ///
     /// # Errors
     ///
     /// If it failed.
-    pub async fn ended(self) -> io::Result<()> {
-        match self.task.await {
+    pub async fn ended(&mut self) -> io::Result<()> {
+        match (&mut self.task).await {
             Ok(result) => result,
             Err(panic) => Err(io::Error::other(panic)),
         }

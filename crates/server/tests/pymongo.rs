@@ -1,34 +1,16 @@
-//! The judge: a real driver. Installs pymongo into a virtual environment under the target directory
-//! and runs the scripts in `tests/pymongo` against a server on port 0.
+//! The judge: a real driver. Installs pymongo and runs the scripts in `tests/pymongo` against a
+//! server on port 0.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use support::TestServer;
 
 const PYMONGO: &str = "pymongo[snappy,zstd]==4.19.0";
-
-/// The interpreter of an environment that has the driver, made once.
-fn python() -> &'static Path {
-    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    PYTHON.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pymongo-4.19.0");
-        let python = directory.join("bin/python");
-        let ready = directory.join("ready");
-        if !ready.exists() {
-            succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory));
-            succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", PYMONGO]));
-            // Written last, so that an interrupted installation is done again.
-            std::fs::write(ready, PYMONGO).unwrap();
-        }
-        python
-    })
-}
 
 fn succeed(command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -47,9 +29,12 @@ async fn run_script(name: &str) {
 async fn run_script_on(server: TestServer, name: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pymongo").join(name);
     let port = server.address.port().to_string();
-    tokio::task::spawn_blocking(move || succeed(Command::new(python()).arg(script).arg(port)))
-        .await
-        .unwrap();
+    tokio::task::spawn_blocking(move || {
+        let python = quorate_provision::python(&[PYMONGO]).unwrap();
+        succeed(Command::new(python).arg(script).arg(port));
+    })
+    .await
+    .unwrap();
     server.stop().await;
 }
 

@@ -1,29 +1,49 @@
-//! The processes of a set.
+//! The processes of a set: started, watched, broken on request, mended and stopped.
 
+use std::io;
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+use super::process::ProcessId;
+use super::running::RunningMember;
 use crate::arguments::UpArguments;
 use crate::screen::Failure;
+use crate::view::member::Process;
+
+/// How long a member that is started again may take until it listens.
+const LISTEN_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long a member may take to stop by itself before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
+/// How a member is started, the first time and again.
+#[derive(Clone, Debug)]
+struct Recipe {
+    set_name: String,
+    /// Its directory; in memory otherwise.
+    data: Option<PathBuf>,
+    port: u16,
+}
+
 /// One member and its process.
 pub(super) struct Member {
     pub(super) id: u8,
-    pid: u32,
+    recipe: Recipe,
     host: String,
     process: Child,
+    identity: ProcessId,
+    /// Closed by the system if we are killed: no member outlives its set.
+    leash: Option<ChildStdin>,
     /// What it says; its first event tells where it listens.
     says: Lines<BufReader<ChildStdout>>,
-    gone: bool,
+    condition: Process,
 }
 
 /// A member that ended by itself.
@@ -42,43 +62,46 @@ impl Member {
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.pid
+        self.identity.pid()
     }
 
-    fn start(arguments: &UpArguments, id: u8, port: u16) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| {
+    /// What was done to its process, or became of it.
+    pub(super) fn condition(&self) -> &Process {
+        &self.condition
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.condition, Process::Gone(_))
+    }
+
+    fn start(id: u8, recipe: Recipe) -> Result<Self, Failure> {
+        let failed = |error: io::Error| {
             Failure::Problem(format!(
                 "member {id} cannot be started: {error}; check the limits (ulimit -a)"
             ))
         };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args([
-            "serve",
-            "--json",
-            "--replset",
-            &arguments.name,
-            "--port",
-            &port.to_string(),
-        ]);
-        match &arguments.data {
-            Some(directory) => {
-                command.arg("--data").arg(directory.join(format!("member{id}")));
-            }
-            None => {
-                command.arg("--memory");
-            }
-        }
+        command.args(["serve", "--json", "--until-stdin-closes", "--replset", &recipe.set_name]);
+        command.args(["--port", &recipe.port.to_string()]);
+        match &recipe.data {
+            Some(directory) => command.arg("--data").arg(directory),
+            None => command.arg("--memory"),
+        };
         // A group of its own: Ctrl-C comes to us alone, and we stop the members in order.
         command.process_group(0).kill_on_drop(true);
-        // Closed by the system if we are killed: no member outlives its set.
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(failed)?;
+        // Waiting for the process would close it.
+        let leash = process.stdin.take();
         let stdout = process.stdout.take();
-        let pid = process.id().unwrap_or_default();
         let says = stdout.map(|stdout| BufReader::new(stdout).lines()).ok_or_else(|| {
             Failure::Problem(format!("member {id} says nothing; this is a defect, report it"))
         })?;
-        Ok(Self { id, pid, host: String::new(), process, says, gone: false })
+        let identity = process.id().and_then(ProcessId::of).ok_or_else(|| {
+            Failure::Problem(format!("member {id} ended at once; its reason is above"))
+        })?;
+        let condition = Process::Running;
+        Ok(Self { id, recipe, host: String::new(), process, identity, leash, says, condition })
     }
 
     async fn listening(&mut self) -> Result<(), Failure> {
@@ -86,6 +109,9 @@ impl Member {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if let Some(host) = event["host"].as_str() {
                 self.host = host.to_owned();
+                // Under another address it would be no member of its set any more.
+                let port = host.rsplit(':').next().and_then(|port| port.parse().ok());
+                self.recipe.port = port.unwrap_or(self.recipe.port);
                 return Ok(());
             }
         }
@@ -93,18 +119,57 @@ impl Member {
         Err(Failure::Problem(format!("member {} did not start; its reason is above", self.id)))
     }
 
-    fn terminate(&self) {
-        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
-            // A process that is gone already needs no signal.
-            let _ = kill_process(pid, Signal::TERM);
+    /// Sends a signal that changes its condition. False if the process is gone.
+    pub(super) fn afflict(&mut self, signal: Signal, condition: Process) -> bool {
+        let sent = !self.is_gone() && self.identity.signal(signal);
+        if sent {
+            self.condition = condition;
         }
+        sent
+    }
+
+    /// Kills it. Its end is reported like any other.
+    pub(super) fn kill(&mut self) -> bool {
+        !self.is_gone() && self.identity.signal(Signal::KILL)
+    }
+
+    /// Undoes what was done to it. False if nothing was.
+    pub(super) async fn mend(&mut self) -> Result<bool, Failure> {
+        match self.condition {
+            Process::Running => Ok(false),
+            Process::Paused => Ok(self.afflict(Signal::CONT, Process::Running)),
+            Process::Partitioned => Ok(self.afflict(Signal::USR2, Process::Running)),
+            Process::Gone(_) => {
+                let mut again = Self::start(self.id, self.recipe.clone())?;
+                let listening = timeout(LISTEN_WITHIN, again.listening()).await;
+                listening.unwrap_or_else(|_| {
+                    Err(Failure::Problem(format!(
+                        "member {} does not listen after {} s; look at what it says",
+                        self.id,
+                        LISTEN_WITHIN.as_secs()
+                    )))
+                })?;
+                *self = again;
+                Ok(true)
+            }
+        }
+    }
+
+    fn terminate(&mut self) {
+        // A process that is gone already needs no signal; one that is paused hears none.
+        self.identity.signal(Signal::TERM);
+        self.identity.signal(Signal::CONT);
+        self.leash = None;
     }
 }
 
 impl Members {
     /// Starts a process for each port.
     pub(super) fn start(arguments: &UpArguments, ports: &[u16]) -> Result<Self, Failure> {
-        let started = (0..).zip(ports).map(|(id, port)| Member::start(arguments, id, *port));
+        let started = (0_u8..).zip(ports).map(|(id, port)| {
+            let data = arguments.data.as_ref().map(|data| data.join(format!("member{id}")));
+            Member::start(id, Recipe { set_name: arguments.name.clone(), data, port: *port })
+        });
         started.collect::<Result<_, _>>().map(Self)
     }
 
@@ -112,9 +177,23 @@ impl Members {
         self.0.iter()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.0.iter_mut()
+    }
+
     /// The one that the set begins with.
     pub(super) fn first(&self) -> &Member {
         &self.0[0]
+    }
+
+    /// The processes as they are now.
+    pub(super) fn running(&self) -> Vec<RunningMember> {
+        let running = self.0.iter().map(|member| RunningMember {
+            id: member.id,
+            host: member.host.clone(),
+            process: member.identity.clone(),
+        });
+        running.collect()
     }
 
     /// Returns when every member takes connections.
@@ -125,14 +204,14 @@ impl Members {
         Ok(())
     }
 
-    /// The next member that ends by itself.
+    /// The next member that ends by itself. Dropping the future loses nothing.
     pub(super) async fn next_exit(&mut self) -> Exit {
         loop {
-            for member in self.0.iter_mut().filter(|member| !member.gone) {
+            for member in self.0.iter_mut().filter(|member| !member.is_gone()) {
                 if let Ok(Some(status)) = member.process.try_wait() {
-                    member.gone = true;
-                    let (id, host) = (member.id, member.host.clone());
-                    return Exit { id, host, how: told(status) };
+                    let (id, host, how) = (member.id, member.host.clone(), told(status));
+                    member.condition = Process::Gone(how.clone());
+                    return Exit { id, host, how };
                 }
             }
             wait_for_any(&mut self.0).await;
@@ -141,7 +220,7 @@ impl Members {
 
     /// Asks every member to stop, and sees to it.
     pub(super) async fn stop(&mut self) {
-        self.0.iter().filter(|member| !member.gone).for_each(Member::terminate);
+        self.0.iter_mut().for_each(Member::terminate);
         for member in &mut self.0 {
             if timeout(STOP_WITHIN, member.process.wait()).await.is_err() {
                 let _ = member.process.kill().await;
@@ -154,7 +233,7 @@ impl Members {
 async fn wait_for_any(members: &mut [Member]) {
     let mut waits: Vec<_> = members
         .iter_mut()
-        .filter(|member| !member.gone)
+        .filter(|member| !member.is_gone())
         .map(|member| Box::pin(member.process.wait()))
         .collect();
     std::future::poll_fn(|context| {

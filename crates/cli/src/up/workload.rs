@@ -10,7 +10,6 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::members::Members;
 use crate::screen::Screen;
 
 /// The pause between two writes: often enough to see a gap, seldom enough to leave the machine alone.
@@ -26,12 +25,15 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 const LINES_WAITING: usize = 64;
 
 /// Says what somebody could do now.
-pub(super) fn invite(members: &Members, screen: &mut Screen) {
-    let first = members.first();
+pub(super) fn invite(pid: u32, screen: &mut Screen) {
     screen.talk_unless_json(format_args!(
-        "a writer is at work; break something and watch: kill -9 {}",
-        first.pid()
+        "a writer is at work; break something and watch: kill -9 {pid}"
     ));
+}
+
+/// Nothing to look at.
+pub(super) fn silence() -> mpsc::Receiver<String> {
+    mpsc::channel(LINES_WAITING).1
 }
 
 /// Starts the writer and the watcher; what they notice comes out as lines. They end with the receiver.

@@ -10,15 +10,21 @@ use serde_json::Value;
 use crate::support::quorate;
 
 /// A running `quorate`, stopped when dropped.
-struct Living {
+pub(crate) struct Living {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Living {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// The same with these variables in its environment.
+    pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_quorate"))
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -29,13 +35,13 @@ impl Living {
     }
 
     /// The next line as JSON.
-    fn event(&mut self) -> Value {
+    pub(crate) fn event(&mut self) -> Value {
         let line = self.lines.next().expect("another line").unwrap();
         serde_json::from_str(&line).expect(&line)
     }
 
     /// The next line that tells this event and satisfies the condition.
-    fn wait_for(&mut self, name: &str, accepts: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait_for(&mut self, name: &str, accepts: impl Fn(&Value) -> bool) -> Value {
         loop {
             let event = self.event();
             if event["event"] == name && accepts(&event) {
@@ -45,7 +51,7 @@ impl Living {
     }
 
     /// Asks it to end, and returns the code it ends with.
-    fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn terminate(mut self) -> Option<i32> {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
         self.child.wait().unwrap().code()
@@ -223,7 +229,7 @@ async fn people_read_lines() {
 }
 
 /// The set's members by host, and its connection string.
-fn ready_set(set: &mut Living, members: usize) -> (Vec<(String, u64)>, String) {
+pub(crate) fn ready_set(set: &mut Living, members: usize) -> (Vec<(String, u64)>, String) {
     let mut told = Vec::new();
     for _ in 0..members {
         let member = set.event();
@@ -297,14 +303,46 @@ fn a_taken_port_is_moved_past() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let mut set = Living::start(&["up", "--members", "1", "--port", &port, "--json"]);
+    let moved = set.event();
+    assert_eq!((&moved["event"], &moved["ports"]), (&"port_taken".into(), &port.as_str().into()));
     let (members, _) = ready_set(&mut set, 1);
     assert!(!members[0].0.ends_with(&format!(":{port}")), "{members:?}");
     assert_eq!(set.terminate(), Some(0));
 }
 
 #[test]
-fn a_member_that_should_ask_for_a_login_is_refused() {
+fn a_member_that_asks_for_logins_must_know_the_others() {
     let run = quorate(&["serve", "--memory", "--port", "0", "--replset", "rs0", "--auth"]);
+    assert_eq!(run.code(), 1);
+    assert!(run.stderr().contains("give --keyfile"), "{}", run.stderr());
+}
+
+#[test]
+fn serving_wider_than_this_machine_takes_a_login_or_a_word() {
+    let run = quorate(&["serve", "--memory", "--port", "0", "--bind", "0.0.0.0"]);
     assert_eq!(run.code(), 2);
-    assert!(run.stderr().contains("leave out --auth"), "{}", run.stderr());
+    assert!(run.stderr().contains("--auth") && run.stderr().contains("--insecure"));
+    let mut served = Living::start(&[
+        "serve", "--memory", "--port", "0", "--bind", "0.0.0.0", "--auth", "--json",
+    ]);
+    assert_eq!(served.event()["event"], "ready");
+    assert_eq!(served.terminate(), Some(0));
+}
+
+#[test]
+fn options_come_from_a_file_and_the_command_line_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("quorate.toml");
+    let sample = quorate(&["serve", "--print-config"]);
+    assert_eq!(sample.code(), 0);
+    let file = format!("{}\nmemory = true\nport = 1\n", sample.stdout());
+    std::fs::write(&path, file).unwrap();
+    let config = path.to_str().unwrap();
+    let mut served = Living::start(&["serve", "--config", config, "--port", "0", "--json"]);
+    assert_eq!(served.event()["event"], "ready");
+    assert_eq!(served.terminate(), Some(0));
+    std::fs::write(&path, "memory = true\ntls-cret = \"x\"\n").unwrap();
+    let run = quorate(&["serve", "--config", config]);
+    assert_eq!(run.code(), 2);
+    assert!(run.stderr().contains("did you mean tls-cert?"), "{}", run.stderr());
 }

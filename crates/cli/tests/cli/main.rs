@@ -4,6 +4,8 @@
 
 mod doctor_error;
 mod doctor_uri;
+mod down;
+mod drill;
 mod frame;
 mod live;
 mod replay;

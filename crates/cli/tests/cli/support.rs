@@ -23,10 +23,20 @@ pub(crate) fn quorate(arguments: &[&str]) -> Run {
 
 /// The same with something to read on stdin.
 pub(crate) fn quorate_with_input(arguments: &[&str], input: &str) -> Run {
+    run(arguments, input, &[])
+}
+
+/// The same with these variables in the environment.
+pub(crate) fn quorate_with(arguments: &[&str], variables: &[(&str, &str)]) -> Run {
+    run(arguments, "", variables)
+}
+
+fn run(arguments: &[&str], input: &str, variables: &[(&str, &str)]) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_quorate"))
         .args(arguments)
         .current_dir(folder("tests"))
         .env_clear()
+        .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

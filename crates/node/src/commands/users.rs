@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
+use quorate_authentication::scram::StoredCredentials;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, reply};
@@ -12,11 +13,10 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::{Found, InterruptSlot};
 use crate::select::Selection;
-use crate::users::{Credentials, Mechanism, Role, find_users, users_namespace};
+use crate::users::{
+    EXTERNAL, Mechanism, Role, credentials_to_document, find_users, scram_refused, users_namespace,
+};
 use crate::writer::Writer;
-
-/// The database of users that other servers vouch for. None do here.
-const EXTERNAL: &str = "$external";
 
 pub(super) fn create_user(
     request: &Request<'_>,
@@ -24,17 +24,29 @@ pub(super) fn create_user(
 ) -> Result<Outcome, CommandError> {
     let fields = Fields::new(&command.body, "createUser");
     let name = fields.required_string("createUser")?;
-    if name.is_empty() || request.database == EXTERNAL {
-        return Err(CommandError::bad_value("users need a name and a database of this server"));
+    if name.is_empty() || request.database == "local" {
+        return Err(CommandError::bad_value("users need a name and a database that is replicated"));
     }
-    let password = fields.string("pwd")?.ok_or_else(|| {
-        CommandError::bad_value("Must provide a 'pwd' field for all user documents")
-    })?;
+    let password = fields.string("pwd")?;
     let concern = WriteConcern::parse(&fields)?;
     let roles = roles(&fields, &request.database)?.ok_or_else(|| {
         CommandError::bad_value("\"createUser\" command requires a \"roles\" array")
     })?;
-    let credentials = credentials(request, &fields, name, password)?;
+    let credentials = match password {
+        None if request.database == EXTERNAL => doc! { "external": true },
+        Some(_) if request.database == EXTERNAL => {
+            return Err(CommandError::bad_value(
+                "Cannot set the password for users defined on the '$external' database",
+            ));
+        }
+        Some(password) => credentials(request, &fields, name, password)?,
+        None => {
+            return Err(CommandError::bad_value(
+                "Must provide a 'pwd' field for all user documents, except those with '$external' \
+                 as the user's source db",
+            ));
+        }
+    };
     let mut writer = request.node.write(request.context.now);
     let mut document = doc! {
         "_id": format!("{}.{name}", request.database),
@@ -216,8 +228,9 @@ fn credentials(
     let mut stored = Document::new();
     for mechanism in wanted {
         let salt = request.node.random_bytes(mechanism.salt_length());
-        let credentials = Credentials::new(mechanism, name, password, salt)?;
-        stored.insert(mechanism.name(), credentials.to_document());
+        let credentials = StoredCredentials::derive(mechanism, name, password, salt);
+        let credentials = credentials.map_err(scram_refused)?;
+        stored.insert(mechanism.name(), credentials_to_document(&credentials));
     }
     Ok(stored)
 }

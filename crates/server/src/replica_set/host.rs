@@ -27,6 +27,7 @@ use super::threads::{Applier, Entries, Syncer, Worker};
 use super::write_concern::Acknowledgement;
 use super::{Answer, Inbox, Message, RoleView, SetView, copying, fetching};
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 /// Messages taken before timers are looked at again.
 const MAX_MESSAGES_PER_TURN: usize = 256;
@@ -42,6 +43,7 @@ pub(super) struct Parts {
     pub(super) clone_progress: CloneProgress,
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
+    pub(super) dialer: Dialer,
     pub(super) member_options: MemberOptions,
     pub(super) rollback_directory: Option<PathBuf>,
     pub(super) recovered: Recovered,
@@ -88,8 +90,9 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         member,
         node: parts.node,
         clock: parts.clock,
+        dialer: parts.dialer.clone(),
         rollback_directory: parts.rollback_directory,
-        peers: Peers::new(parts.inbox.clone()),
+        peers: Peers::new(parts.inbox.clone(), parts.dialer),
         inbox: parts.inbox,
         view: parts.view,
         role: parts.role,
@@ -130,6 +133,7 @@ pub(super) struct Host {
     member: Member,
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
+    pub(super) dialer: Dialer,
     rollback_directory: Option<PathBuf>,
     peers: Peers,
     pub(super) inbox: Inbox,
@@ -391,7 +395,8 @@ impl Host {
             }
             Output::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
-                tokio::spawn(copying::find_common_point(fetch, source, node, inbox));
+                let dialer = self.dialer.clone();
+                tokio::spawn(copying::find_common_point(fetch, source, node, inbox, dialer));
             }
             Output::RollBackTo { common_point } => self.roll_back_to(common_point),
             Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
@@ -423,7 +428,8 @@ impl Host {
         self.cancel_fetch();
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox));
+        let dialer = self.dialer.clone();
+        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox, dialer));
         let waiting = VecDeque::new();
         self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
     }

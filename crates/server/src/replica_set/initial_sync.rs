@@ -19,6 +19,7 @@ use super::host::Host;
 use super::oplog_buffer::{EntryStream, OplogBuffer};
 use super::{Inbox, Message};
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 /// How often the log is told of the progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -36,6 +37,7 @@ pub(super) struct InitialSync {
 
 /// What a step works with.
 struct Work {
+    dialer: Dialer,
     source: ServerAddress,
     begin: OpTime,
     buffer: Option<OplogBuffer>,
@@ -77,7 +79,8 @@ impl Host {
                 // A step that goes on after a blip finds its buffer filled.
                 let known = self.initial_sync.buffer.take();
                 let begin = *begin_fetching;
-                let fresh = || OplogBuffer::start(source.clone(), begin);
+                let dialer = self.dialer.clone();
+                let fresh = || OplogBuffer::start(dialer, source.clone(), begin);
                 self.initial_sync.buffer = Some(known.unwrap_or_else(fresh));
             }
             InitialSyncStep::ApplyThrough(_) => buffer = self.initial_sync.buffer.take(),
@@ -86,7 +89,8 @@ impl Host {
         let Some(source) = self.initial_sync.source.clone() else { return };
         let progress = self.initial_sync.progress.clone();
         let begin = self.initial_sync.begin_applying;
-        let work = Work { source, begin, buffer, progress, clock };
+        let dialer = self.dialer.clone();
+        let work = Work { dialer, source, begin, buffer, progress, clock };
         let node = Arc::clone(&self.node);
         self.initial_sync.task = Some(tokio::spawn(async move {
             let source = work.source.clone();
@@ -119,7 +123,7 @@ async fn do_step(
         apply_through(work, *stop, node).await?;
         return Ok(InitialSyncOutcome::AppliedThrough(*stop));
     }
-    let mut client = Client::connect(&work.source, COMMAND_TIMEOUT).await?;
+    let mut client = Client::connect(&work.dialer, &work.source, COMMAND_TIMEOUT).await?;
     match step {
         InitialSyncStep::ReadSource { .. } => {
             let rollback_id = rollback_id_of(&mut client).await?;
@@ -279,7 +283,7 @@ async fn apply_through(
     stop: OpTimeAndWallTime,
     node: &Node,
 ) -> Result<(), ClientError> {
-    let Work { source, begin, buffer, progress, clock } = work;
+    let Work { dialer, source, begin, buffer, progress, clock } = work;
     let apply = |mut entries: Vec<RawDocumentBuf>| {
         entries.retain(|entry| {
             entry_position(entry).is_ok_and(|position| position.op_time <= stop.op_time)
@@ -295,7 +299,7 @@ async fn apply_through(
     if last.is_some_and(|last| last >= stop.op_time) {
         return finish();
     }
-    let mut stream = EntryStream::open(&source, last.unwrap_or(begin)).await?;
+    let mut stream = EntryStream::open(&dialer, &source, last.unwrap_or(begin)).await?;
     loop {
         let batch = stream.next().await?;
         if apply(batch.entries)?.op_time >= stop.op_time {

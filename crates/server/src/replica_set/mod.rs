@@ -15,6 +15,7 @@ mod clone_progress;
 mod commands;
 mod copying;
 mod fetching;
+mod forwarding;
 mod host;
 mod initial_sync;
 mod oplog_buffer;
@@ -37,6 +38,7 @@ use quorate_wire::replica_set::config_document;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
@@ -123,6 +125,8 @@ pub(crate) struct ReplicaSet {
     inbox: Inbox,
     node: Arc<Node>,
     clock: Clock,
+    /// How members are reached.
+    dialer: Dialer,
     view: watch::Receiver<SetView>,
     role: watch::Receiver<RoleView>,
     /// The last entry, changed with every append.
@@ -137,6 +141,7 @@ impl ReplicaSet {
         node: Arc<Node>,
         clock: Clock,
         options: ReplicaSetOptions,
+        dialer: Dialer,
         topology: watch::Sender<()>,
         commits: watch::Sender<u64>,
     ) -> Result<Self, CommandError> {
@@ -160,6 +165,7 @@ impl ReplicaSet {
             clone_progress: progress.clone(),
             node: Arc::clone(&node),
             clock,
+            dialer: dialer.clone(),
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,
             recovered,
@@ -172,16 +178,8 @@ impl ReplicaSet {
             commits,
             progress: Arc::new(Notify::new()),
         };
-        Ok(Self {
-            inbox,
-            node,
-            clock,
-            view,
-            role,
-            appended,
-            progress,
-            parts: Mutex::new(Some(parts)),
-        })
+        let parts = Mutex::new(Some(parts));
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -227,6 +225,27 @@ impl ReplicaSet {
         };
         let document = replies.unwrap_or_else(|error| error.reply());
         RawDocumentBuf::try_from(&document).ok()
+    }
+
+    /// Sends a pipeline that writes on to the primary, if this member is a secondary that may be
+    /// asked for it; none if the command is to run here. Clients of servers with users are told to go
+    /// to the primary themselves: members do not vouch for them.
+    pub(crate) async fn forward(&self, command: &Command) -> Option<RawDocumentBuf> {
+        if self.view.borrow().is_primary
+            || self.node.options().authentication
+            || !forwarding::is_wanted(&command.body)
+        {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Inspect(Box::new(move |status, _| {
+            let primary = status.primary().and_then(|id| status.address_of(id));
+            // A client that has left does not care.
+            let _ = sender.send(primary.cloned());
+        })));
+        let primary = receiver.await.ok().flatten()?;
+        let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
+        Some(forwarding::forward(&self.dialer, &primary, &command.body, limit).await)
     }
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use super::client::{Client, ClientError, check};
 use super::copying::COMMAND_TIMEOUT;
 use super::stream::{Batch, find_command, parse_batch};
+use crate::dialer::Dialer;
 
 /// Bytes of entries that are kept in memory while everything is copied.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024 * 1024;
@@ -33,11 +34,11 @@ pub(super) struct OplogBuffer {
 
 impl OplogBuffer {
     /// Starts to copy the source's entries, this one first.
-    pub(super) fn start(source: ServerAddress, from: OpTime) -> Self {
+    pub(super) fn start(dialer: Dialer, source: ServerAddress, from: OpTime) -> Self {
         let buffered = Arc::new(Mutex::new(Buffered::default()));
         let filled = Arc::clone(&buffered);
         let task = tokio::spawn(async move {
-            if let Err(error) = fill(&source, from, &filled).await {
+            if let Err(error) = fill(&dialer, &source, from, &filled).await {
                 tracing::info!(%source, %error, "entries are no longer kept during the initial sync");
             }
         });
@@ -59,11 +60,12 @@ impl Drop for OplogBuffer {
 }
 
 async fn fill(
+    dialer: &Dialer,
     source: &ServerAddress,
     from: OpTime,
     buffered: &Mutex<Buffered>,
 ) -> Result<(), ClientError> {
-    let mut stream = EntryStream::open(source, from).await?;
+    let mut stream = EntryStream::open(dialer, source, from).await?;
     loop {
         let batch = stream.next().await?;
         let bytes: usize = batch.entries.iter().map(|entry| entry.as_bytes().len()).sum();
@@ -86,8 +88,12 @@ pub(super) struct EntryStream {
 }
 
 impl EntryStream {
-    pub(super) async fn open(source: &ServerAddress, from: OpTime) -> Result<Self, ClientError> {
-        let mut client = Client::connect(source, COMMAND_TIMEOUT).await?;
+    pub(super) async fn open(
+        dialer: &Dialer,
+        source: &ServerAddress,
+        from: OpTime,
+    ) -> Result<Self, ClientError> {
+        let mut client = Client::connect(dialer, source, COMMAND_TIMEOUT).await?;
         client.send(&find_command(from, Term(from.term)), MsgFlags::EXHAUST_ALLOWED).await?;
         Ok(Self { client, from: Some(from) })
     }

@@ -85,13 +85,14 @@ impl OplogStream {
         self.role.borrow_and_update();
         let view = *self.view.borrow_and_update();
         let found = node.read_oplog(self.position, MAX_BATCH_ENTRIES, MAX_BATCH_BYTES)?;
+        let bytes: usize = found.entries.iter().map(|entry| entry.as_bytes().len()).sum();
+        // Also when there is nothing to tell, or whoever asks would never wait again.
+        self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= MAX_BATCH_BYTES;
         let first = self.told.is_none();
         let news = first || say_something || self.told != Some(view);
         if found.entries.is_empty() && !news {
             return Ok(None);
         }
-        let bytes: usize = found.entries.iter().map(|entry| entry.as_bytes().len()).sum();
-        self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= MAX_BATCH_BYTES;
         if let Some(last) = found.last {
             self.position = Bound::Excluded(last.op_time.timestamp);
             self.sent = last.op_time;

@@ -6,6 +6,8 @@
 #[path = "../replica_set/client.rs"]
 mod client;
 mod explain;
+#[path = "../replica_set/namespaces.rs"]
+mod namespaces;
 mod oplog;
 #[path = "../replica_set/set.rs"]
 mod set;

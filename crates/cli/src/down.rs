@@ -1,0 +1,127 @@
+//! `quorate down`: stops sets that `quorate up` started and that still run.
+//!
+//! The one who looks after the members is asked to stop them; where that one is gone, each member is
+//! asked. Whoever does not stop in time is killed, and that is told. Nothing is signalled that is not
+//! known by its birth, so a file that a crash left behind harms nobody.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::arguments::DownArguments;
+use crate::screen::{Failure, Outcome, Screen, WARNING};
+use crate::up::running::{RunningMember, RunningSet};
+use crate::words::listed;
+
+/// How long a set may take to stop before it is killed: longer than its keeper gives each member.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+
+/// How often processes are looked at. They are not our children, so nobody tells us.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Stops what was named, or the only set that runs.
+pub(crate) fn run(arguments: &DownArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let running = RunningSet::all()?;
+    let chosen = choose(arguments, running)?;
+    if chosen.is_empty() {
+        screen.event("nothing_runs", json!({}))?;
+        screen.talk_unless_json("no set of yours is running");
+        return Ok(Outcome::Fine);
+    }
+    let mut outcome = Outcome::Fine;
+    for set in &chosen {
+        if stop(set, screen)? == Outcome::ProblemFound {
+            outcome = Outcome::ProblemFound;
+        }
+    }
+    Ok(outcome)
+}
+
+fn choose(arguments: &DownArguments, running: Vec<RunningSet>) -> Result<Vec<RunningSet>, Failure> {
+    let is_named = arguments.name.is_some() || arguments.data.is_some();
+    let data = arguments.data.as_ref().map(|data| data.canonicalize().unwrap_or(data.clone()));
+    let wanted = |set: &RunningSet| {
+        arguments.name.as_ref().is_none_or(|name| set.name == *name)
+            && data.as_ref().is_none_or(|data| set.data.as_ref() == Some(data))
+    };
+    let (chosen, others): (Vec<_>, Vec<_>) = running.into_iter().partition(wanted);
+    match chosen.len() {
+        0 if is_named => Err(Failure::Problem(match others.is_empty() {
+            true => "no set of yours is running; start one with quorate up --detach".to_owned(),
+            false => format!("no such set is running; these are: {}", described(&others)),
+        })),
+        0 | 1 => Ok(chosen),
+        _ if arguments.all => Ok(chosen),
+        _ => Err(Failure::Misuse(format!(
+            "several sets are running; choose with --name or --data, or stop them with --all: {}",
+            described(&chosen)
+        ))),
+    }
+}
+
+fn described(sets: &[RunningSet]) -> String {
+    listed(sets.iter().map(|set| {
+        let data = set.data.as_ref().map(|data| format!(" in {}", data.display()));
+        format!("{}{} at {}", set.name, data.unwrap_or_default(), set.uri)
+    }))
+}
+
+fn stop(set: &RunningSet, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let (mut waiting, gone): (Vec<&RunningMember>, Vec<_>) =
+        set.members.iter().partition(|member| member.process.is_alive());
+    for member in gone {
+        tell(member, "gone_already", "was gone already", screen)?;
+    }
+    if !set.keeper.signal(Signal::TERM) {
+        waiting.iter().for_each(|member| ask(member));
+    }
+    let deadline = Instant::now() + STOP_WITHIN;
+    while !waiting.is_empty() && Instant::now() < deadline {
+        let (alive, stopped): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|member| member.process.is_alive());
+        for member in stopped {
+            tell(member, "stopped", "stopped", screen)?;
+        }
+        waiting = alive;
+        sleep(LOOK_EVERY);
+    }
+    let outcome = if waiting.is_empty() { Outcome::Fine } else { Outcome::ProblemFound };
+    for member in waiting {
+        member.process.signal(Signal::KILL);
+        let why = format!("did not stop within {} s and was killed", STOP_WITHIN.as_secs());
+        tell(member, "killed", &format!("{WARNING}{why}{WARNING:#}"), screen)?;
+    }
+    // The keeper ends after its members, and takes its file with it.
+    while set.keeper.is_alive() && Instant::now() < deadline {
+        sleep(LOOK_EVERY);
+    }
+    set.keeper.signal(Signal::KILL);
+    set.forget();
+    if let (Some(log), Outcome::Fine) = (&set.log, outcome) {
+        // It told of a set that is no more; after trouble it is kept.
+        let _ = std::fs::remove_file(log);
+    }
+    screen.event("down", json!({"name": set.name, "uri": set.uri}))?;
+    screen.talk_unless_json(format_args!("{} is down", set.name));
+    Ok(outcome)
+}
+
+/// A member that was paused hears nothing until it goes on.
+fn ask(member: &RunningMember) {
+    member.process.signal(Signal::TERM);
+    member.process.signal(Signal::CONT);
+}
+
+fn tell(
+    member: &RunningMember,
+    how: &str,
+    words: &str,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    let (id, host, pid) = (member.id, &member.host, member.process.pid());
+    screen.event("member_stopped", json!({"id": id, "host": host, "pid": pid, "how": how}))?;
+    screen.talk_unless_json(format_args!("member {id} ({host}, process {pid}) {words}"));
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! `quorate drill URI`: a measured failover.
+//!
+//! ```text
+//!   warm up ──▶ fault ──▶ primary lost ──▶ elected ──▶ first write ──▶ read everything back ──▶ mend
+//!      └──────────────── a writer, one majority write after the other ──────┘
+//! ```
+//!
+//! The writer is our own client with retryable writes, as an application would have it; the gap is the
+//! longest time between two acknowledgements around the fault. Afterwards every acknowledged write
+//! is read back with read concern majority: one that is missing is a loss, whatever the gap.
+//!
+//! Safe by default. What is ours is known from the file that `up` keeps; on any other set the only
+//! fault is a step-down, and only after a yes.
+
+mod fault;
+mod progress;
+mod report;
+mod timeline;
+mod writer;
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::rawdoc;
+use quorate_client::{Client, ClientOptions, WriteConcern};
+use quorate_connection_string::WriteAcknowledgement;
+use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_server_discovery::{ServerDescription, TopologyDescription};
+use tokio::time::{Instant, timeout_at};
+
+use crate::arguments::DrillArguments;
+use crate::clock;
+use crate::connect;
+use crate::screen::{Failure, Outcome, Screen};
+use crate::up::running::RunningSet;
+use fault::Fault;
+pub(crate) use fault::Kind;
+use progress::Progress;
+use report::Report;
+use timeline::{Moment, Timeline};
+use writer::{Acknowledged, Writer};
+
+/// How many writes must be acknowledged before anything is broken.
+const WARM_UP_WRITES: usize = 20;
+
+/// How long the first of them may take.
+const WARM_UP_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a set may take to acknowledge writes again before the drill gives it up.
+const RECOVER_WITHIN: Duration = Duration::from_secs(120);
+
+/// How many writes must follow the first one before the set counts as recovered.
+const SETTLED_WRITES: usize = 20;
+
+/// How long a broken member may take to come back.
+const MEND_WITHIN: Duration = Duration::from_secs(60);
+
+/// The database of the writes, where the connection string names none.
+const DATABASE: &str = "quorate";
+
+/// Breaks the set, measures, and mends it.
+pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let uri = connect::parse(&arguments.uri)?;
+    connect::runtime()?.block_on(async {
+        let (uri, seeds) =
+            connect::find_seeds(uri).await.map_err(|error| connect::not_found(&error))?;
+        let mut options = ClientOptions::from_connection_string(&uri);
+        options.discovery.seeds = seeds;
+        options.tls = uri.tls_enabled().then(|| connect::tls_options(&uri));
+        options.write_concern = WriteConcern {
+            w: Some(WriteAcknowledgement::Majority),
+            ..options.write_concern.clone()
+        };
+        // Whatever the connection string reads with: what a majority has is what cannot be lost.
+        options.read_concern = Some("majority".to_owned());
+        options.read_preference = ReadPreference::PRIMARY;
+        let database = options.default_database.clone().unwrap_or_else(|| DATABASE.to_owned());
+        let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
+        let drilled = drill(arguments, &client, &database, screen).await;
+        client.close().await;
+        drilled
+    })
+}
+
+async fn drill(
+    arguments: &DrillArguments,
+    client: &Client,
+    database: &str,
+    screen: &mut Screen,
+) -> Result<Outcome, Failure> {
+    let primary = find_primary(arguments, client).await?;
+    let ours = RunningSet::with_member(primary.address().as_str())?;
+    let kind = arguments.fault();
+    permit(arguments, kind, &primary, ours.as_ref(), database)?;
+    let fault = Fault::new(kind, primary.address().clone(), ours);
+    // Named for the moment, so that two drills never meet.
+    let collection = format!("drill_{}_{}", std::process::id(), clock::now().as_nanos());
+    let mut progress = Progress::new(arguments.json);
+    let writer = Writer::start(client.collection(database, &collection));
+    let measured = measure(arguments, client, &primary, &fault, &writer, &mut progress, screen);
+    let measured = measured.await;
+    let written = writer.stop().await;
+    progress.stage("mending what was broken");
+    let mended = mend(client, &fault, &mut progress).await;
+    let timeline = measured?;
+    progress.stage("reading every acknowledged write back");
+    let lost = read_back(client, database, &collection, &written.acknowledged).await;
+    // Left behind, it would only be a collection to delete by hand.
+    let _ = client.run_command(database, &rawdoc! { "drop": collection.as_str() }).await;
+    progress.clear();
+    let lost = lost.map_err(|error| connect::failed(&error, &arguments.uri))?;
+    let report = Report {
+        fault: kind,
+        target: primary.address().clone(),
+        timeline,
+        written,
+        lost,
+        max_gap: arguments.max_gap,
+        mended,
+    };
+    report.tell(screen)
+}
+
+/// The primary, before anything is broken.
+async fn find_primary(
+    arguments: &DrillArguments,
+    client: &Client,
+) -> Result<Arc<ServerDescription>, Failure> {
+    let ping = rawdoc! { "ping": 1 };
+    let found = client.run_command("admin", &ping).await;
+    found.map_err(|error| connect::failed(&error, &arguments.uri))?;
+    let topology = client.topology();
+    if !topology.topology_type().is_replica_set() {
+        return Err(Failure::Misuse(format!(
+            "a drill needs a replica set, and this is {}; give the connection string of a set, \
+             with replicaSet= and without directConnection",
+            topology.topology_type()
+        )));
+    }
+    topology.primary().cloned().ok_or_else(|| {
+        Failure::Problem(format!(
+            "the set has no primary to take away; quorate doctor '{}' tells why",
+            arguments.uri
+        ))
+    })
+}
+
+/// Whether this may be done to this set: always to our own, a step-down to any after a yes.
+fn permit(
+    arguments: &DrillArguments,
+    kind: Kind,
+    primary: &ServerDescription,
+    ours: Option<&RunningSet>,
+    database: &str,
+) -> Result<(), Failure> {
+    if ours.is_some() {
+        return Ok(());
+    }
+    let address = primary.address();
+    if kind != Kind::StepDown {
+        return Err(Failure::Misuse(format!(
+            "{address} was not started by your quorate up, so it is not ours to {}; use \
+             --step-down, or start a set of your own: quorate up --detach",
+            kind.name()
+        )));
+    }
+    if arguments.yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(Failure::Misuse(format!(
+            "{address} was not started by your quorate up, and nobody is here to say yes; add --yes \
+             to make it step down"
+        )));
+    }
+    let mut stderr = std::io::stderr();
+    write!(
+        stderr,
+        "{address} was not started by your quorate up. It will step down, writes will stop for a \
+         moment, and a collection in {database} is written and dropped.\nType yes to go on: "
+    )?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "yes" => Ok(()),
+        _ => Err(Failure::Problem("nothing was done; type yes the next time, or --yes".to_owned())),
+    }
+}
+
+async fn measure(
+    arguments: &DrillArguments,
+    client: &Client,
+    primary: &ServerDescription,
+    fault: &Fault,
+    writer: &Writer,
+    progress: &mut Progress,
+    screen: &mut Screen,
+) -> Result<Timeline, Failure> {
+    progress.stage("warming up");
+    let warm = progress.follow(WARM_UP_WITHIN, writer.acknowledged(WARM_UP_WRITES)).await;
+    if warm.is_none() {
+        let reason = writer.last_error().unwrap_or_else(|| "no write came back".to_owned());
+        return Err(Failure::Problem(format!(
+            "the set acknowledges no majority writes, and nothing was broken yet: {reason}; quorate \
+             doctor '{}' tells more",
+            arguments.uri
+        )));
+    }
+    let mut events = client.events();
+    progress.clear();
+    let mut timeline = Timeline::new(primary, clock::now());
+    fault.commit(client).await?;
+    timeline.fault_done(clock::now());
+    tell_moment(Moment::Fault, &timeline, fault, screen)?;
+    let deadline = Instant::now() + RECOVER_WITHIN;
+    progress.stage("waiting for the next primary");
+    while !timeline.is_elected() {
+        let changed = progress.follow_until(deadline, timeline::next_topology(&mut events)).await;
+        // Nobody may have been listening when it changed.
+        let topology: Arc<TopologyDescription> = match changed {
+            Some(Some(topology)) => topology,
+            Some(None) => client.topology(),
+            None => return Ok(timeline),
+        };
+        progress.clear();
+        for moment in timeline.observe(clock::now(), &topology) {
+            tell_moment(moment, &timeline, fault, screen)?;
+        }
+    }
+    progress.stage("waiting for an acknowledged write");
+    let elected = timeline.elected_at().unwrap_or_else(clock::now);
+    let first = progress.follow_until(deadline, writer.acknowledged_after(elected)).await;
+    if let Some(first) = first {
+        timeline.first_write(first.at);
+        progress.clear();
+        tell_moment(Moment::FirstWrite, &timeline, fault, screen)?;
+        progress.stage("seeing that writes go on");
+        let enough = first.number + SETTLED_WRITES;
+        let _ = timeout_at(deadline, writer.acknowledged(enough)).await;
+    }
+    Ok(timeline)
+}
+
+fn tell_moment(
+    moment: Moment,
+    timeline: &Timeline,
+    fault: &Fault,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    let Some(told) = timeline.told(moment, fault) else { return Ok(()) };
+    screen.line(format_args!("{:>10.1} ms  {}", told.after_fault_ms, told.text))?;
+    screen.flush()?;
+    screen.event_at(told.at, moment.name(), told.fields)?;
+    Ok(())
+}
+
+/// Undoes the fault and waits until the client knows the member again.
+async fn mend(client: &Client, fault: &Fault, progress: &mut Progress) -> Option<bool> {
+    if !fault.mend() {
+        return None;
+    }
+    let known = async {
+        let mut events = client.events();
+        while !is_known(&client.topology(), fault.target()) {
+            if timeline::next_topology(&mut events).await.is_none() {
+                // Events were missed; the description is not.
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    Some(progress.follow(MEND_WITHIN, known).await.is_some())
+}
+
+fn is_known(topology: &TopologyDescription, address: &ServerAddress) -> bool {
+    topology.server(address).is_some_and(|server| server.server_type().is_known())
+}
+
+/// The acknowledged writes that are not there.
+async fn read_back(
+    client: &Client,
+    database: &str,
+    collection: &str,
+    acknowledged: &[Acknowledged],
+) -> Result<Vec<i64>, quorate_client::Error> {
+    let collection = client.collection(database, collection);
+    let find = collection.find(rawdoc! {}).projection(rawdoc! { "_id": 1 });
+    let mut cursor = find.sort(rawdoc! { "_id": 1 }).await?;
+    let mut found = std::collections::BTreeSet::new();
+    while let Some(document) = cursor.next().await? {
+        if let Ok(id) = document.get_i64("_id") {
+            found.insert(id);
+        }
+    }
+    Ok(acknowledged.iter().map(|write| write.id).filter(|id| !found.contains(id)).collect())
+}

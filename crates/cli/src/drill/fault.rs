@@ -1,0 +1,133 @@
+//! What is done to the primary, and how it is undone.
+
+use std::time::Duration;
+
+use bson::rawdoc;
+use quorate_client::Client;
+use quorate_protocol::ServerAddress;
+use rustix::process::Signal;
+use tokio::time::timeout;
+
+use crate::screen::Failure;
+use crate::up::running::RunningSet;
+
+/// How long a member that stepped down stays out of elections.
+const STEP_DOWN: Duration = Duration::from_secs(20);
+
+/// How long it waits for a secondary to catch up.
+const CATCH_UP: Duration = Duration::from_secs(10);
+
+/// How long the answer to a step-down may take. The primary closes connections when it steps down,
+/// so that there may be none.
+const STEP_DOWN_LIMIT: Duration = Duration::from_secs(15);
+
+/// The kinds of faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// SIGKILL: a crash.
+    Kill,
+    /// `replSetStepDown`: maintenance.
+    StepDown,
+    /// No word to or from other members; clients still reach it.
+    Partition,
+}
+
+impl Kind {
+    /// The name, as the option spells it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::StepDown => "step-down",
+            Self::Partition => "partition",
+        }
+    }
+}
+
+/// A fault of one member.
+pub(super) struct Fault {
+    kind: Kind,
+    target: ServerAddress,
+    /// The set, if we started it.
+    ours: Option<RunningSet>,
+}
+
+impl Fault {
+    pub(super) fn new(kind: Kind, target: ServerAddress, ours: Option<RunningSet>) -> Self {
+        Self { kind, target, ours }
+    }
+
+    pub(super) fn target(&self) -> &ServerAddress {
+        &self.target
+    }
+
+    /// What it is, in words.
+    pub(super) fn text(&self) -> String {
+        let target = &self.target;
+        let pid = self.ours.as_ref().and_then(|set| {
+            let member = set.members.iter().find(|member| member.host == target.as_str())?;
+            Some(format!(" (process {})", member.process.pid()))
+        });
+        let pid = pid.unwrap_or_default();
+        match self.kind {
+            Kind::Kill => format!("{target}{pid} is killed"),
+            Kind::StepDown => format!("{target} is told to step down"),
+            Kind::Partition => format!("{target}{pid} is cut off from the other members"),
+        }
+    }
+
+    /// Does it. Returns when it is done, not when it shows.
+    pub(super) async fn commit(&self, client: &Client) -> Result<(), Failure> {
+        match self.kind {
+            Kind::Kill => self.signal(Signal::KILL),
+            Kind::Partition => self.signal(Signal::USR1),
+            Kind::StepDown => self.step_down(client).await,
+        }
+    }
+
+    /// Undoes it. False if there is nothing to undo.
+    pub(super) fn mend(&self) -> bool {
+        let Some(set) = &self.ours else { return false };
+        match self.kind {
+            // The member comes back by itself when its time is over.
+            Kind::StepDown => false,
+            // Whoever looks after the processes starts it again.
+            Kind::Kill => set.keeper.signal(Signal::USR2),
+            Kind::Partition => {
+                let member = set.member(self.target.as_str());
+                member.is_some_and(|member| member.process.signal(Signal::USR2))
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        let member = self.ours.as_ref().and_then(|set| set.member(self.target.as_str()));
+        match member.is_some_and(|member| member.process.signal(signal)) {
+            true => Ok(()),
+            false => Err(Failure::Problem(format!(
+                "the process of {} is gone already; see what quorate up said, and try again",
+                self.target
+            ))),
+        }
+    }
+
+    async fn step_down(&self, client: &Client) -> Result<(), Failure> {
+        let command = rawdoc! {
+            "replSetStepDown": STEP_DOWN.as_secs() as i64,
+            "secondaryCatchUpPeriodSecs": CATCH_UP.as_secs() as i64,
+        };
+        match timeout(STEP_DOWN_LIMIT, client.run_command("admin", &command)).await {
+            Ok(Err(error)) if !error.is_network() => Err(Failure::Problem(format!(
+                "{} did not step down: {error}; see that a secondary is up to date, and that the \
+                 user may run replSetStepDown",
+                self.target
+            ))),
+            // A connection that ends is how older servers step down.
+            Ok(_) => Ok(()),
+            Err(_) => Err(Failure::Problem(format!(
+                "{} did not answer the step-down within {} s; look at its log",
+                self.target,
+                STEP_DOWN_LIMIT.as_secs()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! How far a drill is, on a terminal: one line of stderr that is written over.
+//!
+//! Nothing is drawn where nobody looks: into a pipe, or beside `--json`.
+
+use std::future::Future;
+use std::io::{self, IsTerminal, Write};
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+
+/// How often the line is drawn.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How many characters the bar has.
+const WIDTH: usize = 24;
+
+/// The line, and what it says.
+pub(super) struct Progress {
+    shown: bool,
+    stage: &'static str,
+}
+
+impl Progress {
+    /// A line on stderr, if that is a terminal and programs do not read along.
+    pub(super) fn new(json: bool) -> Self {
+        Self { shown: !json && io::stderr().is_terminal(), stage: "" }
+    }
+
+    /// What happens from now on.
+    pub(super) fn stage(&mut self, stage: &'static str) {
+        self.stage = stage;
+        self.draw(0.0, Duration::ZERO);
+    }
+
+    /// Takes the line away, so that something else can be said.
+    pub(super) fn clear(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[2K");
+        }
+    }
+
+    /// Draws while the work is done. `None` if it is not done in time.
+    pub(super) async fn follow<T>(
+        &mut self,
+        within: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        self.follow_until(Instant::now() + within, work).await
+    }
+
+    /// The same, with the moment at which the time is over.
+    pub(super) async fn follow_until<T>(
+        &mut self,
+        deadline: Instant,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let began = Instant::now();
+        let whole = deadline.duration_since(began);
+        let mut work = pin!(timeout_at(deadline, work));
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                done = &mut work => return done.ok(),
+                _ = ticks.tick() => {
+                    let passed = began.elapsed();
+                    self.draw(passed.as_secs_f64() / whole.as_secs_f64().max(0.001), passed);
+                }
+            }
+        }
+    }
+
+    fn draw(&self, fraction: f64, passed: Duration) {
+        if !self.shown {
+            return;
+        }
+        let line = line(self.stage, fraction, passed);
+        // Nobody may be looking, so a failure to draw is no failure.
+        let _ = write!(io::stderr(), "\r\x1b[2K{line}");
+        let _ = io::stderr().flush();
+    }
+}
+
+fn line(stage: &str, fraction: f64, passed: Duration) -> String {
+    let full = (fraction.clamp(0.0, 1.0) * WIDTH as f64).round() as usize;
+    let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full));
+    format!("{bar} {:>5.1} s  {stage}", passed.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_fits_eighty_columns_and_never_overflows() {
+        let half = line("waiting for an acknowledged write", 0.5, Duration::from_secs(60));
+        assert_eq!(half.chars().filter(|c| *c == '█').count(), WIDTH / 2);
+        assert!(half.chars().count() < 80, "{half}");
+        let over = line("waiting", 7.0, Duration::from_secs(1));
+        assert_eq!(over.chars().filter(|c| *c == '█').count(), WIDTH);
+    }
+}

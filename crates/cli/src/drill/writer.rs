@@ -1,0 +1,193 @@
+//! The writer of a drill: one majority write after the other, each acknowledgement remembered.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bson::rawdoc;
+use quorate_client::Collection;
+use quorate_protocol::MonotonicTime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::clock;
+use crate::words::Foreign;
+
+/// The pause between two writes: what a gap is measured with, and polite to other clients.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The pause after a write that failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(20);
+
+/// How many writes one drill makes at most; at a thousand a second that is longer than any drill.
+const MAX_WRITES: i64 = 1_000_000;
+
+/// How long the writer may take to end its last write.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// A write that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Acknowledged {
+    /// Its `_id`.
+    pub(super) id: i64,
+    /// When it was sent.
+    pub(super) began: MonotonicTime,
+    /// When its acknowledgement came.
+    pub(super) at: MonotonicTime,
+}
+
+/// The first acknowledgement of its kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    /// How many came up to it.
+    pub(super) number: usize,
+    /// When it came.
+    pub(super) at: MonotonicTime,
+}
+
+/// What the writer did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written {
+    /// In the order of their acknowledgement.
+    pub(super) acknowledged: Vec<Acknowledged>,
+    /// Writes that failed for the client, after its retries. They may be stored or not.
+    pub(super) failed: u64,
+    /// Why the last one failed.
+    pub(super) last_error: Option<String>,
+}
+
+impl Written {
+    /// The longest time between two acknowledgements of which the later one came after this moment.
+    pub(super) fn longest_gap(&self, after: MonotonicTime) -> Option<Duration> {
+        let pairs = self.acknowledged.windows(2);
+        let gaps = pairs.filter_map(|pair| match pair {
+            [earlier, later] if later.at > after => Some(later.at.since(earlier.at)),
+            _ => None,
+        });
+        gaps.max()
+    }
+}
+
+/// A writer at work. Dropping it ends the work.
+pub(super) struct Writer {
+    written: Arc<Mutex<Written>>,
+    count: watch::Receiver<usize>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Writer {
+    /// Starts to write into this collection.
+    pub(super) fn start(collection: Collection) -> Self {
+        let written = Arc::new(Mutex::new(Written::default()));
+        let (counted, count) = watch::channel(0);
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(write(collection, Arc::clone(&written), counted, stopped));
+        Self { written, count, stop, task }
+    }
+
+    /// Returns when so many writes are acknowledged.
+    pub(super) async fn acknowledged(&self, count: usize) {
+        // The sender is gone only when the writer has ended; then nothing comes any more.
+        if self.count.clone().wait_for(|now| *now >= count).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The first acknowledgement of a write that began after this moment.
+    pub(super) async fn acknowledged_after(&self, began: MonotonicTime) -> First {
+        let mut count = self.count.clone();
+        let mut seen = 0;
+        loop {
+            {
+                let written = lock(&self.written);
+                let mut fresh = written.acknowledged.iter().enumerate().skip(seen);
+                if let Some((index, write)) = fresh.find(|(_, write)| write.began >= began) {
+                    return First { number: index + 1, at: write.at };
+                }
+                seen = written.acknowledged.len();
+            }
+            if count.wait_for(|now| *now > seen).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Why the last write failed.
+    pub(super) fn last_error(&self) -> Option<String> {
+        lock(&self.written).last_error.clone()
+    }
+
+    /// Ends the work and tells what was done.
+    pub(super) async fn stop(mut self) -> Written {
+        self.stop.send_replace(true);
+        // A write that hangs is not acknowledged, whatever becomes of it.
+        let _ = tokio::time::timeout(STOP_WITHIN, &mut self.task).await;
+        self.task.abort();
+        lock(&self.written).clone()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
+    written.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn write(
+    collection: Collection,
+    written: Arc<Mutex<Written>>,
+    counted: watch::Sender<usize>,
+    stopped: watch::Receiver<bool>,
+) {
+    for id in 0..MAX_WRITES {
+        if *stopped.borrow() {
+            return;
+        }
+        let began = clock::now();
+        let outcome = collection.insert_one(rawdoc! { "_id": id }).await;
+        let at = clock::now();
+        match outcome {
+            Ok(_) => {
+                let count = {
+                    let mut written = lock(&written);
+                    written.acknowledged.push(Acknowledged { id, began, at });
+                    written.acknowledged.len()
+                };
+                counted.send_replace(count);
+                sleep(PAUSE).await;
+            }
+            Err(error) => {
+                {
+                    let mut written = lock(&written);
+                    written.failed += 1;
+                    written.last_error = Some(Foreign(error).to_string());
+                }
+                sleep(PAUSE_AFTER_FAILURE).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gap_is_the_longest_silence_that_ends_after_the_fault() {
+        let at = |millis| MonotonicTime::from_millis(millis);
+        let write = |millis| Acknowledged { id: 0, began: at(millis - 1), at: at(millis) };
+        let acknowledged = [10, 500, 510, 520, 700, 710].map(write).to_vec();
+        let written = Written { acknowledged, ..Written::default() };
+        // The silence from 10 to 500 is older than the fault; that of 520 to 700 straddles it.
+        assert_eq!(written.longest_gap(at(600)), Some(Duration::from_millis(180)));
+        // The last write before it took effect does not hide it.
+        assert_eq!(written.longest_gap(at(515)), Some(Duration::from_millis(180)));
+        assert_eq!(written.longest_gap(at(710)), None);
+        assert_eq!(Written::default().longest_gap(at(0)), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! `quorate up --detach`: the same command again, in the background.
+//!
+//! The background process is the keeper: it starts the members, reports those that die into its log,
+//! and stops them when `quorate down` asks. This process only waits until the set is ready, repeats
+//! what is said until then, and ends. A set whose keeper dies ends as well: its members hold on to it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{READY_WITHIN, running, tell_member, tell_ready, tell_taken};
+use crate::arguments::UpArguments;
+use crate::screen::{Failure, Outcome, Screen};
+
+/// How often the log is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// How much longer than the keeper itself we wait for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Starts a keeper and waits until its set is ready.
+pub(super) fn start(arguments: &UpArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let log = running::directory()?.join(format!("up-{}.log", std::process::id()));
+    let failed = |error: std::io::Error| {
+        Failure::Problem(format!(
+            "cannot start in the background: {error}; try without --detach to see more"
+        ))
+    };
+    let written = File::create(&log).map_err(failed)?;
+    let errors = written.try_clone().map_err(failed)?;
+    let mut keeper = Command::new(std::env::current_exe().map_err(failed)?)
+        .args(again(arguments, &log))
+        .stdin(Stdio::null())
+        .stdout(written)
+        .stderr(errors)
+        // Ctrl-C and the end of this terminal are not meant for it.
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let outcome = wait(&mut keeper, arguments, &log, screen);
+    if outcome.is_err() {
+        // Not ready, so of no use to anybody. Its members end with it.
+        let _ = keeper.kill();
+        let _ = keeper.wait();
+        let _ = std::fs::remove_file(&log);
+    }
+    outcome
+}
+
+fn wait(
+    keeper: &mut Child,
+    arguments: &UpArguments,
+    log: &Path,
+    screen: &mut Screen,
+) -> Result<Outcome, Failure> {
+    let mut lines = BufReader::new(File::open(log)?);
+    let deadline = Instant::now() + READY_WITHIN + PATIENCE;
+    let mut line = String::new();
+    loop {
+        // A line that is not whole yet stays in the buffer until it is.
+        if lines.read_line(&mut line)? > 0 && line.ends_with('\n') {
+            if repeat(&line, screen)? {
+                return told(keeper.id(), arguments, log, screen);
+            }
+            line.clear();
+        } else if let Ok(Some(status)) = keeper.try_wait() {
+            return Err(Failure::Problem(format!(
+                "the set ended before it was ready ({status}); try without --detach to see more"
+            )));
+        } else if Instant::now() > deadline {
+            return Err(super::too_slow());
+        } else {
+            sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Says again what the keeper said. True if the set is ready.
+fn repeat(line: &str, screen: &mut Screen) -> Result<bool, Failure> {
+    // What is no event is a member's own complaint; its keeper tells the rest.
+    let event: Value = serde_json::from_str(line).unwrap_or_default();
+    let text = |name: &str| event[name].as_str().unwrap_or_default();
+    match text("event") {
+        "member" => {
+            let pid = event["pid"].as_u64().unwrap_or_default();
+            tell_member(event["id"].as_u64().unwrap_or_default(), text("host"), pid, screen)?;
+        }
+        "port_taken" => tell_taken(text("ports"), screen)?,
+        "page" => super::tell_page(text("url"), screen)?,
+        "ready" => {
+            let elapsed_ms = event["elapsed_ms"].as_u64().unwrap_or_default();
+            tell_ready(text("uri"), elapsed_ms, screen)?;
+            return Ok(true);
+        }
+        "error" => return Err(Failure::Problem(text("message").to_owned())),
+        _ => {}
+    }
+    Ok(false)
+}
+
+fn told(
+    keeper: u32,
+    arguments: &UpArguments,
+    log: &Path,
+    screen: &mut Screen,
+) -> Result<Outcome, Failure> {
+    let stop = match &arguments.data {
+        Some(data) => format!("quorate down --data {}", data.display()),
+        None => format!("quorate down --name {}", arguments.name),
+    };
+    let log = log.display().to_string();
+    screen.event("detached", json!({"pid": keeper, "stop": stop, "log": log}))?;
+    screen.talk_unless_json(format_args!(
+        "the set goes on in the background, and tells what happens in {log}; stop it with: {stop}"
+    ));
+    Ok(Outcome::Fine)
+}
+
+/// The arguments of the keeper.
+fn again(arguments: &UpArguments, log: &Path) -> Vec<std::ffi::OsString> {
+    let mut again: Vec<std::ffi::OsString> = vec!["up".into(), "--json".into()];
+    let mut option = |name: &str, value: std::ffi::OsString| {
+        again.push(name.into());
+        again.push(value);
+    };
+    option("--keeper-log", log.into());
+    option("--members", arguments.members.to_string().into());
+    option("--arbiters", arguments.arbiters.to_string().into());
+    option("--port", arguments.port.to_string().into());
+    option("--name", arguments.name.clone().into());
+    if let Some(data) = &arguments.data {
+        option("--data", data.into());
+    }
+    if let Some(web) = arguments.web {
+        option("--web", web.to_string().into());
+    }
+    again
+}
+
+/// Where the data of a set is, the same from every directory.
+pub(super) fn absolute(data: &Option<PathBuf>) -> Option<PathBuf> {
+    data.as_ref().map(|data| data.canonicalize().unwrap_or_else(|_| data.clone()))
+}

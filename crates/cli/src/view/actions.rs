@@ -1,0 +1,121 @@
+//! What can be done to a set that we started: break it, and mend it again.
+//!
+//! The screen and the page offer these; `up` carries them out, because it owns the processes. On a
+//! set that somebody else runs there are none.
+//!
+//! | action | what happens | what it is like |
+//! |---|---|---|
+//! | step down | `replSetStepDown` on the member | planned maintenance |
+//! | kill | SIGKILL | a crash: sockets are reset, memory is lost |
+//! | pause | SIGSTOP | a host that hangs: sockets stay open, nothing answers |
+//! | partition | SIGUSR1, which `serve --breakable` takes as: hear no member and answer none | a cut between the members; clients still reach both sides |
+//! | restore | SIGCONT, SIGUSR2, or the process started again | repair |
+//!
+//! Members on one machine share one loopback device, and cutting that takes rights that a tool must
+//! not ask for. A proxy in front of each member would see who is called and never who calls. So the
+//! member itself drops what comes from and goes to other members, below everything that decides.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use quorate_protocol::ServerAddress;
+
+/// Something to do to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Ask the primary to hand over.
+    StepDown,
+    /// Kill the process.
+    Kill,
+    /// Stop the process where it is.
+    Pause,
+    /// Cut it off from the other members.
+    Partition,
+    /// Undo whatever was done.
+    Restore,
+}
+
+impl Action {
+    /// Every action.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::StepDown, Self::Kill, Self::Pause, Self::Partition, Self::Restore];
+
+    /// What it is called.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::StepDown => "step down",
+            Self::Kill => "kill",
+            Self::Pause => "pause",
+            Self::Partition => "partition",
+            Self::Restore => "restore",
+        }
+    }
+
+    /// Whether a person should be asked first.
+    pub(crate) const fn is_destructive(self) -> bool {
+        matches!(self, Self::Kill | Self::Pause | Self::Partition)
+    }
+
+    /// The action of this name; spaces may be dashes.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.name() == name.replace('-', " "))
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why an action was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ActionError {
+    /// Nobody here started that member.
+    #[error("{0} was not started here; choose a member that was")]
+    NotOurs(ServerAddress),
+    /// The member is in a state in which that makes no sense.
+    #[error("{member} {why}")]
+    Senseless {
+        /// Who.
+        member: ServerAddress,
+        /// Why not, and what to do instead.
+        why: String,
+    },
+    /// The member refused.
+    #[error("{member} refused: {why}")]
+    Refused {
+        /// Who.
+        member: ServerAddress,
+        /// What it said.
+        why: String,
+    },
+    /// The set is being stopped.
+    #[error("the set is being stopped; start it again with quorate up")]
+    Ending,
+}
+
+/// What came of an action: a sentence for people.
+pub(crate) type Performed<'a> =
+    Pin<Box<dyn Future<Output = Result<String, ActionError>> + Send + 'a>>;
+
+/// Whoever can carry out actions.
+pub(crate) trait Actions: Send + Sync {
+    /// Carries out an action and tells what was done.
+    fn perform<'a>(&'a self, action: Action, member: &'a ServerAddress) -> Performed<'a>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_found_by_their_names() {
+        for action in Action::ALL {
+            assert_eq!(Action::from_name(action.name()), Some(action));
+        }
+        assert_eq!(Action::from_name("step-down"), Some(Action::StepDown));
+        assert_eq!(Action::from_name("explode"), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! One member, asked directly and again and again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::raw::RawDocumentBuf;
+use bson::{Document, rawdoc};
+use quorate_client::authentication::Authenticator;
+use quorate_client::connection::{Connection, Request};
+use quorate_client::handshake::{Handshake, exchange_hello};
+use quorate_client::metadata::{Environment, client_metadata};
+use quorate_client::net::{Connector, ConnectorOptions, Stream};
+use quorate_client::tls::Tls;
+use quorate_client::{ClientError, ClientOptions};
+use quorate_protocol::{HelloReply, ServerAddress, SetVersion};
+use quorate_wire::command_error;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::Shared;
+use crate::view::reply::{counters, explanation, set_settings, set_status};
+use crate::view::{Input, Told};
+
+/// How often a member is asked while nothing happens.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The least pause between two rounds, however much happens.
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long one answer may take, and one connection.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Codes with which a server says that it will never answer this: Unauthorized, CommandNotFound,
+/// NoReplicationEnabled. It is not asked again on the same connection.
+const NEVER: [i32; 3] = [13, 59, 76];
+
+/// How connections are made; shared by all askers.
+#[derive(Debug)]
+pub(super) struct Manner {
+    connector: Connector,
+    handshake: Handshake,
+    limit: Duration,
+}
+
+impl Manner {
+    pub(super) fn new(options: &ClientOptions) -> Result<Self, ClientError> {
+        let environment = Environment::of_this_process();
+        let limit = options.discovery.connect_timeout.map_or(LIMIT, |limit| limit.min(LIMIT));
+        let connector = Connector::new(ConnectorOptions {
+            connect_timeout: Some(limit),
+            host_map: options.host_map.clone(),
+            tls: options.tls.as_ref().map(Tls::new).transpose()?,
+        });
+        let handshake = Handshake {
+            metadata: client_metadata(options.app_name.as_deref(), &options.wrappers, &environment),
+            compressors: Vec::new(),
+            zlib_level: None,
+            load_balanced: options.discovery.load_balanced,
+            server_api: options.server_api.clone(),
+            authenticator: options.credential.clone().map(Authenticator::new).transpose()?,
+        };
+        Ok(Self { connector, handshake, limit })
+    }
+}
+
+/// The questions besides hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    Status,
+    Explanation,
+    Counters,
+    Settings,
+}
+
+impl Question {
+    const ALL: [Self; 4] = [Self::Settings, Self::Status, Self::Explanation, Self::Counters];
+
+    fn command(self) -> RawDocumentBuf {
+        match self {
+            Self::Status => rawdoc! { "replSetGetStatus": 1, "$db": "admin" },
+            Self::Explanation => rawdoc! { "quorateExplainElection": 1, "$db": "admin" },
+            Self::Settings => rawdoc! { "replSetGetConfig": 1, "$db": "admin" },
+            // Only what is shown: some sections take long to make.
+            Self::Counters => rawdoc! {
+                "serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0, "wiredTiger": 0,
+                "tcmalloc": 0, "$db": "admin",
+            },
+        }
+    }
+
+    fn read(self, reply: &Document) -> Option<Told> {
+        match self {
+            Self::Status => Some(Told::Status(set_status(reply))),
+            Self::Explanation => explanation(reply).map(Told::Explanation),
+            Self::Settings => set_settings(reply).map(Told::Settings),
+            Self::Counters => Some(Told::Counters(counters(reply))),
+        }
+    }
+}
+
+/// Asks one member.
+pub(super) struct Asker {
+    address: ServerAddress,
+    manner: Arc<Manner>,
+    shared: Arc<Shared>,
+    connection: Option<Connection<Stream>>,
+    /// What it will never answer on this connection.
+    given_up: Vec<Question>,
+    /// The configuration that was read last.
+    settings_of: Option<SetVersion>,
+}
+
+impl Asker {
+    pub(super) fn new(address: ServerAddress, manner: Arc<Manner>, shared: Arc<Shared>) -> Self {
+        Self { address, manner, shared, connection: None, given_up: Vec::new(), settings_of: None }
+    }
+
+    /// Asks for ever; sooner if there is a nudge.
+    pub(super) async fn run(mut self, mut nudge: watch::Receiver<()>) {
+        loop {
+            let outcome = self.round().await;
+            if let Err(reason) = outcome {
+                self.connection = None;
+                self.tell_hello(Err(reason));
+            }
+            sleep(LEAST_PAUSE).await;
+            // Without anybody left to nudge there is nobody to ask for either.
+            if let Ok(Err(_)) = timeout(EVERY, nudge.changed()).await {
+                return;
+            }
+        }
+    }
+
+    async fn round(&mut self) -> Result<(), String> {
+        if self.connection.is_none() {
+            self.connection = Some(self.connect().await?);
+            self.given_up.clear();
+            self.settings_of = None;
+        }
+        let hello = self.hello().await?;
+        let of_a_set = hello.set_name.is_some();
+        for question in Question::ALL {
+            let wanted = match question {
+                Question::Counters => true,
+                Question::Settings => of_a_set && self.settings_of != hello.set_version,
+                Question::Status | Question::Explanation => of_a_set,
+            };
+            if wanted && !self.given_up.contains(&question) {
+                self.ask(question, &hello).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<Connection<Stream>, String> {
+        let stream = self.manner.connector.connect(&self.address).await;
+        let mut connection = Connection::new(stream.map_err(|error| error.to_string())?);
+        let shaken =
+            self.manner.handshake.shake(&mut connection, &self.address, Some(self.manner.limit));
+        shaken.await.map_err(|error| error.to_string())?;
+        Ok(connection)
+    }
+
+    async fn hello(&mut self) -> Result<Arc<HelloReply>, String> {
+        let connection = self.connection.as_mut().ok_or("not connected")?;
+        let hello = self.manner.handshake.plain_hello(self.manner.handshake.first_command());
+        let began = Instant::now();
+        let reply = timeout(LIMIT, exchange_hello(connection, Request::new(&hello))).await;
+        let reply = reply.map_err(|_| silent("hello"))?.map_err(|error| error.to_string())?;
+        let reply = Arc::new(reply);
+        self.tell_hello(Ok((Arc::clone(&reply), began.elapsed())));
+        Ok(reply)
+    }
+
+    async fn ask(&mut self, question: Question, hello: &HelloReply) -> Result<(), String> {
+        let connection = self.connection.as_mut().ok_or("not connected")?;
+        let mut command = question.command();
+        if let Some(api) = &self.manner.handshake.server_api {
+            api.append_to(&mut command);
+        }
+        let name = format!("{question:?}").to_lowercase();
+        let reply = timeout(LIMIT, connection.round_trip(Request::new(&command))).await;
+        let reply = reply.map_err(|_| silent(&name))?.map_err(|error| error.to_string())?;
+        let body = reply.body();
+        match command_error(body) {
+            Ok(None) => {}
+            Ok(Some(error)) if error.code.is_some_and(|code| NEVER.contains(&code)) => {
+                self.given_up.push(question);
+                return Ok(());
+            }
+            // It may answer the next time: a member that starts up knows little yet.
+            Ok(Some(_)) | Err(_) => return Ok(()),
+        }
+        let Ok(reply) = Document::try_from(body) else { return Ok(()) };
+        if let Some(told) = question.read(&reply) {
+            if question == Question::Settings {
+                self.settings_of = hello.set_version;
+            }
+            self.shared.tell(Input::Told { member: self.address.clone(), told });
+        }
+        Ok(())
+    }
+
+    fn tell_hello(&self, outcome: Result<(Arc<HelloReply>, Duration), String>) {
+        self.shared.tell(Input::Hello { member: self.address.clone(), outcome });
+    }
+}
+
+fn silent(what: &str) -> String {
+    format!("no answer to {what} within {} s", LIMIT.as_secs())
+}
