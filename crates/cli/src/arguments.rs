@@ -121,7 +121,8 @@ Examples:
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
 
-Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
+On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
+change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
 }
 
 /// `quorate replay`.
@@ -405,6 +406,9 @@ pub(crate) struct ServeArguments {
     /// End when stdin does: whoever started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
+    /// SIGUSR1 cuts this member off from its set, SIGUSR2 joins it again.
+    #[arg(long, hide = true)]
+    pub(crate) breakable: bool,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,

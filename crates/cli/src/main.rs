@@ -9,12 +9,14 @@
 mod arguments;
 mod clock;
 mod connect;
+mod dashboard;
 mod doctor;
 mod down;
 mod drill;
 mod finding;
 mod manual;
 mod pasted;
+mod progress;
 mod remedy;
 mod replay;
 mod run;
@@ -23,7 +25,7 @@ mod serve;
 mod signals;
 mod topology_view;
 mod up;
-#[allow(dead_code, reason = "the screen that draws it comes next")]
+#[allow(dead_code, reason = "the web page sends the rest")]
 mod view;
 mod watch;
 mod words;

@@ -12,18 +12,21 @@ pub(crate) mod running;
 mod workload;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
 use bson::rawdoc;
-use quorate_client::Client;
+use quorate_client::{Client, ClientOptions};
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::arguments::UpArguments;
 use crate::connect;
+use crate::dashboard;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
+use crate::view::collector::Live;
 
 use keeper::Keeper;
 use members::Members;
@@ -41,7 +44,7 @@ const PORTS_TRIED: u16 = 200;
 pub(crate) enum Then {
     /// Look after the members.
     Wait,
-    /// Write to it and tell what happens, for somebody to watch.
+    /// Write to it and show what happens: on a screen, or in lines where there is no terminal.
     Show,
 }
 
@@ -96,24 +99,53 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         }
     };
     let (uri, first) = (set.uri.clone(), members.first().pid());
-    let (mut keeper, handle) = Keeper::new(members, set, None);
+    let live = match then == Then::Show && dashboard::is_possible() {
+        true => Some(watch_members(&client, &uri)?),
+        false => None,
+    };
+    let (mut keeper, handle) = Keeper::new(members, set, live.clone());
     tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
-    if arguments.keeper_log.is_none() {
+    if arguments.keeper_log.is_none() && live.is_none() {
         screen.talk_unless_json("Ctrl-C stops the set");
     }
     let mut lines = match then {
         Then::Wait => workload::silence(),
         Then::Show => {
-            workload::invite(first, screen);
+            if live.is_none() {
+                workload::invite(first, screen);
+            }
             workload::start(&client)
         }
     };
+    let mut left = Ok(());
+    let stop = async {
+        match &live {
+            None => stop.await,
+            Some(live) => tokio::select! {
+                () = stop => {}
+                shown = dashboard::show(live, Some(Arc::new(handle))) => left = shown,
+            },
+        }
+    };
+    // What a screen shows must not be told in lines as well: they would tear it.
+    screen.hush(live.is_some());
     let kept = keeper.run(stop, &mut mend, &mut lines, screen).await;
-    drop((lines, handle));
+    screen.hush(false);
+    drop((lines, live));
     client.close().await;
     keeper.stop().await;
     kept?;
+    left.map_err(|error| {
+        Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
+    })?;
     tell_stopped(screen)
+}
+
+/// Begins to collect what the screen shows.
+fn watch_members(client: &Client, uri: &str) -> Result<Live, Failure> {
+    let options = ClientOptions::from_connection_string(&connect::parse(uri)?);
+    let live = Live::start(client.clone(), &options, uri.to_owned());
+    live.map_err(|error| connect::refused(&error))
 }
 
 /// Lets other commands know the set as ours.

@@ -35,6 +35,7 @@ impl Inner {
             let reason = "the operating system has no random numbers".to_owned();
             return Err(ErrorKind::BadCommand(reason));
         };
+        let limit = self.discovery.settings().connect_timeout;
         let address = connection.address().clone();
         let facts = std::sync::Arc::clone(&connection.facts);
         let attempt = authenticator.begin(&randomness);
@@ -43,7 +44,8 @@ impl Inner {
         let work = connection.run(async |server| {
             server.login_lost = true;
             let stream = &mut server.connection;
-            let proven = authenticate(authenticator, stream, &address, attempt, answers).await;
+            let proof = authenticate(authenticator, stream, &address, attempt, answers, limit);
+            let proven = proof.await;
             server.login_lost = proven.is_err();
             proven.map_err(Box::new)
         });

@@ -162,7 +162,7 @@ impl Connection {
                 self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
                 return Ok(Next::GoOn);
             }
-            return self.stream_oplog(&set, request, from).await;
+            return set.cut().guard(self.stream_oplog(&set, request, from)).await;
         }
         loop {
             let again = streams.then(|| command.clone());

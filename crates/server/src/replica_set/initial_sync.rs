@@ -79,8 +79,8 @@ impl Host {
                 // A step that goes on after a blip finds its buffer filled.
                 let known = self.initial_sync.buffer.take();
                 let begin = *begin_fetching;
-                let dialer = self.dialer.clone();
-                let fresh = || OplogBuffer::start(dialer, source.clone(), begin);
+                let (dialer, cut) = (self.dialer.clone(), inbox.cut.clone());
+                let fresh = || OplogBuffer::start(dialer, cut, source.clone(), begin);
                 self.initial_sync.buffer = Some(known.unwrap_or_else(fresh));
             }
             InitialSyncStep::ApplyThrough(_) => buffer = self.initial_sync.buffer.take(),
@@ -94,7 +94,8 @@ impl Host {
         let node = Arc::clone(&self.node);
         self.initial_sync.task = Some(tokio::spawn(async move {
             let source = work.source.clone();
-            let outcome = match do_step(work, &step, &node).await {
+            let step = do_step(work, &step, &node);
+            let outcome = match inbox.cut.clone().guard(step).await {
                 Ok(outcome) => outcome,
                 Err(ClientError::Reply(why)) => {
                     tracing::warn!(%source, why, "the initial sync failed");

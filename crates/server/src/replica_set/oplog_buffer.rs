@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::client::{Client, ClientError, check};
 use super::copying::COMMAND_TIMEOUT;
+use super::cut::Cut;
 use super::stream::{Batch, find_command, parse_batch};
 use crate::dialer::Dialer;
 
@@ -34,11 +35,11 @@ pub(super) struct OplogBuffer {
 
 impl OplogBuffer {
     /// Starts to copy the source's entries, this one first.
-    pub(super) fn start(dialer: Dialer, source: ServerAddress, from: OpTime) -> Self {
+    pub(super) fn start(dialer: Dialer, cut: Cut, source: ServerAddress, from: OpTime) -> Self {
         let buffered = Arc::new(Mutex::new(Buffered::default()));
         let filled = Arc::clone(&buffered);
         let task = tokio::spawn(async move {
-            if let Err(error) = fill(&dialer, &source, from, &filled).await {
+            if let Err(error) = cut.guard(fill(&dialer, &source, from, &filled)).await {
                 tracing::info!(%source, %error, "entries are no longer kept during the initial sync");
             }
         });
