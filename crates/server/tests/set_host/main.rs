@@ -5,6 +5,7 @@
 
 #[path = "../replica_set/client.rs"]
 mod client;
+mod config;
 mod explain;
 #[path = "../replica_set/namespaces.rs"]
 mod namespaces;
