@@ -199,6 +199,8 @@ pub enum Interruption {
     Killed = 2,
     /// The server is going down.
     Shutdown = 3,
+    /// The member is no longer primary.
+    StateChange = 4,
 }
 
 impl Interrupt {
@@ -224,6 +226,11 @@ impl Interrupt {
         (total > 0).then(|| (self.done.load(Ordering::Relaxed).min(total), total))
     }
 
+    /// Whether the command was asked to stop because the member steps down.
+    pub(crate) fn is_state_change(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Interruption::StateChange as u8
+    }
+
     /// The error to stop with, if the command should stop.
     pub fn check(&self) -> Result<(), CommandError> {
         match self.reason.load(Ordering::Relaxed) {
@@ -235,6 +242,10 @@ impl Interrupt {
             reason if reason == Interruption::Killed as u8 => {
                 Err(CommandError::new(ErrorCode::INTERRUPTED, "operation was interrupted"))
             }
+            reason if reason == Interruption::StateChange as u8 => Err(CommandError::new(
+                ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+                "operation was interrupted: this member is stepping down; repeat it at the primary",
+            )),
             _ => Err(CommandError::new(
                 ErrorCode::INTERRUPTED_AT_SHUTDOWN,
                 "interrupted at shutdown",

@@ -224,6 +224,7 @@ impl Node {
         let mut writer = self.write(now);
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
         let forgotten = writer.trim_undo()?;
+        writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten)
     }
 

@@ -19,6 +19,7 @@ mod insert;
 mod list;
 mod outside;
 mod parameters;
+mod resize_oplog;
 mod session_commands;
 mod statistics;
 mod update;
@@ -135,6 +136,8 @@ table! {
     "validate" => statistics::validate, Reads, DatabaseAdmin;
         "checks that documents and indexes agree"
     "dbHash" | "dbhash" => statistics::database_hash, Reads, Read; "a fingerprint of the data"
+    "replSetResizeOplog" => resize_oplog::resize_oplog, Inspects, ClusterAdmin, admin;
+        "how much history this member keeps, and for how long"
     "fsync" => diagnostics::fsync, Inspects, ClusterAdmin, admin; "forces writes to disk"
     "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
         "commands in progress"
