@@ -5,7 +5,6 @@
 //! replies `server-discovery-and-monitoring/server-monitoring.md`.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use quorate_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
-use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+use crate::net::Stream;
 use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
 use crate::server::Shared;
 
@@ -82,34 +81,33 @@ impl Events {
 
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    stream: Stream,
     decoder: Decoder,
     output: Vec<u8>,
     client: Arc<Client>,
     compressor: Option<Compressor>,
     next_request: i32,
+    /// What its first message is answered with, before the connection closes.
+    refusal: Option<CommandError>,
 }
 
 impl Connection {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        stream: TcpStream,
-        address: SocketAddr,
-        connection_id: i64,
-    ) -> Self {
-        let (reader, writer) = stream.into_split();
-        let client = Client { connection_id, address: address.to_string(), ..Client::default() };
+    pub(crate) fn new(shared: Arc<Shared>, stream: Stream, client: Client) -> Self {
         Self {
             shared,
-            reader,
-            writer,
+            stream,
             decoder: Decoder::new(),
             output: Vec::new(),
             client: Arc::new(client),
             compressor: None,
             next_request: 1,
+            refusal: None,
         }
+    }
+
+    /// A connection whose client is told why it may not stay.
+    pub(crate) fn refusing(self, refusal: CommandError) -> Self {
+        Self { refusal: Some(refusal), ..self }
     }
 
     /// Serves the client until it leaves or the server ends.
@@ -120,7 +118,7 @@ impl Connection {
                 Some(message) => take_apart(&message),
                 None => {
                     tokio::select! {
-                        read = read_more(&mut self.reader, &mut self.decoder) => {
+                        read = read_more(&mut self.stream, &mut self.decoder) => {
                             if read? == 0 {
                                 return Ok(());
                             }
@@ -139,6 +137,11 @@ impl Connection {
     async fn serve(&mut self, received: Received) -> Result<Next, ConnectionError> {
         let Received { mut request, flags, legacy, compressed, command } = received;
         let acknowledged = !flags.contains(MsgFlags::MORE_TO_COME);
+        if let Some(refusal) = &self.refusal {
+            let body = error_body(refusal);
+            self.send(request, legacy, false, MsgFlags::NONE, &body).await?;
+            return Ok(Next::Close);
+        }
         let mut command = match command {
             Ok(command) => command,
             Err(error) if acknowledged => {
@@ -154,6 +157,11 @@ impl Connection {
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)
         {
+            if let Err(error) = self.shared.node.authorize_member(&self.client) {
+                let body = error_body(&error);
+                self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
+                return Ok(Next::GoOn);
+            }
             return self.stream_oplog(&set, request, from).await;
         }
         loop {
@@ -214,14 +222,28 @@ impl Connection {
             say_something = tokio::select! {
                 due = stream.news() => due,
                 // A follower has nothing to say: whatever it does, it is leaving.
-                _ = read_more(&mut self.reader, &mut self.decoder) => return Ok(Next::Close),
+                _ = read_more(&mut self.stream, &mut self.decoder) => return Ok(Next::Close),
                 _ = ending.wait_for(|ending| *ending) => return Ok(Next::Close),
             };
         }
     }
 
-    /// Runs a command to its reply; none if the connection must be closed instead.
+    /// Runs a command to its reply; none if the connection must be closed instead. Members of a set
+    /// add their clock.
     async fn execute(
+        &mut self,
+        command: Command,
+    ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
+        // What members say to each other has its own times.
+        let internal = command.name().starts_with("replSet");
+        let mut body = self.answer(command).await?;
+        if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
+            set.tell_time(body);
+        }
+        Ok(body)
+    }
+
+    async fn answer(
         &mut self,
         mut command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
@@ -243,7 +265,12 @@ impl Connection {
                 return Ok(Some(error_body(error)));
             }
         }
-        if command.name() == "shutdown" && command.database() == "admin" {
+        if is_answered_here(command.name())
+            && let Err(error) = self.shared.node.authorize(&self.client, &command)
+        {
+            return Ok(Some(error_body(&error)));
+        }
+        if command.name() == "shutdown" {
             self.shared.ending.send_replace(true);
             return Ok(None);
         }
@@ -252,15 +279,12 @@ impl Connection {
         }
         let set = self.shared.replica_set.clone();
         let wanted = match &set {
-            None if command.name().starts_with("replSet") => {
-                return Ok(Some(error_body(&CommandError::new(
-                    quorate_node::ErrorCode(76),
-                    "not running with --replSet",
-                ))));
-            }
             None => None,
             Some(set) => {
                 if let Some(body) = set.answer(&command).await {
+                    return Ok(Some(body));
+                }
+                if let Some(body) = set.forward(&command).await {
                     return Ok(Some(body));
                 }
                 match set.take_concern(&mut command) {
@@ -269,7 +293,15 @@ impl Connection {
                 }
             }
         };
+        if let Some(set) = &set
+            && let Err(error) = set.wait_for_cluster_time(&command).await
+        {
+            return Ok(Some(error_body(&error)));
+        }
         let hello = is_hello(command.name());
+        // Only a retryable write can meet the fail point that cuts its connection off.
+        let retryable = command.body.contains_key("txnNumber");
+        let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
         let max_time = command.max_time();
         let deadline = Deadline::start(&command, &context.interrupt);
@@ -288,6 +320,9 @@ impl Connection {
             outcome = self.run_command(&context, command);
         }
         drop(deadline);
+        if lsid.is_some_and(|lsid| self.shared.node.take_cut_off(&lsid)) {
+            return Ok(None);
+        }
         // The news may have come while the command ran, with or without waiting.
         if hello && self.shared.quiescing.load(Ordering::SeqCst) {
             return Ok(Some(self.quiesce_reply()));
@@ -372,7 +407,7 @@ impl Connection {
                 _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
                 _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
                 _ = ending.wait_for(|ending| *ending) => return Ok(false),
-                read = read_more(&mut self.reader, &mut self.decoder) => {
+                read = read_more(&mut self.stream, &mut self.decoder) => {
                     if read? == 0 {
                         return Ok(false);
                     }
@@ -423,7 +458,11 @@ impl Connection {
             let compressor = self.compressor.as_mut().filter(|_| compressed);
             MsgWriter::new(&mut self.output, id, response_to, flags, body).finish(compressor)?;
         }
-        tokio::time::timeout(WRITE_TIMEOUT, self.writer.write_all(&self.output))
+        let writing = async {
+            self.stream.write_all(&self.output).await?;
+            self.stream.flush().await
+        };
+        tokio::time::timeout(WRITE_TIMEOUT, writing)
             .await
             .map_err(|_| ConnectionError::SlowClient)??;
         if self.output.capacity() > RETAINED_OUTPUT {
@@ -433,14 +472,11 @@ impl Connection {
     }
 }
 
-async fn read_more(
-    reader: &mut OwnedReadHalf,
-    decoder: &mut Decoder,
-) -> Result<usize, ConnectionError> {
+async fn read_more(stream: &mut Stream, decoder: &mut Decoder) -> Result<usize, ConnectionError> {
     let missing = decoder.missing()?;
     let input = decoder.input();
     input.reserve(missing.clamp(READ_CHUNK, MAX_READ_CHUNK));
-    Ok(reader.read_buf(input).await?)
+    Ok(stream.read_buf(input).await?)
 }
 
 fn take_apart(message: &Message<'_>) -> Received {
@@ -482,6 +518,11 @@ fn take_apart(message: &Message<'_>) -> Received {
 
 fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
+}
+
+/// Commands that the member itself never sees, so that whether they are allowed is asked before.
+fn is_answered_here(name: &str) -> bool {
+    name == "shutdown" || name.starts_with("replSet") || name == "quorateExplainElection"
 }
 
 /// The command whose reply follows in a stream; none if this was the last.

@@ -11,10 +11,12 @@ use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::accepting::Listeners;
 use crate::clock::Clock;
-use crate::net::TcpListener;
 use crate::replica_set::ReplicaSetOptions;
+use crate::security::{Membership, Security, SecurityError};
 use crate::server::{Server, ServerOptions};
+use crate::tls::TlsOptions;
 
 /// The size of the oplog unless told otherwise.
 const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
@@ -44,6 +46,11 @@ pub struct StartOptions {
     pub oplog_bytes: u64,
     /// Whether clients must log in, and may do only what their roles allow.
     pub authentication: bool,
+    /// How members of its set know each other; anything but [`Membership::Anybody`] implies
+    /// `authentication`.
+    pub membership: Membership,
+    /// How it encrypts, if it does.
+    pub tls: Option<TlsOptions>,
     /// Where nonces, salts and identifiers come from; none draws one from the operating system, as
     /// whoever guesses it can pretend to be somebody else.
     pub seed: Option<u64>,
@@ -60,6 +67,8 @@ impl StartOptions {
             own_addresses: Vec::new(),
             oplog_bytes: DEFAULT_OPLOG_BYTES,
             authentication: false,
+            membership: Membership::Anybody,
+            tls: None,
             seed: None,
             server: ServerOptions::default(),
         }
@@ -72,6 +81,15 @@ pub enum StartError {
     /// The listener is of no use.
     #[error("the listener has no address: {0}; check the limits of this process (ulimit -a)")]
     Listener(#[source] io::Error),
+    /// Clients or members could not know each other.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+    /// Members would let each other in without asking, and clients not.
+    #[error(
+        "members of a set that asks for logins must know each other; give --keyfile, or \
+         --cluster-auth x509 with --tls-cert and --tls-ca"
+    )]
+    MembersUnknown,
     /// The directory is of no use.
     #[error("cannot open the data: {0}")]
     Open(#[source] OpenError),
@@ -90,6 +108,7 @@ pub enum StartError {
 pub struct Running {
     address: SocketAddr,
     node: Arc<Node>,
+    requires_tls: bool,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
 }
@@ -101,25 +120,34 @@ impl Server {
     ///
     /// If the data cannot be opened, or the system gives no threads or random numbers.
     pub async fn start(
-        listener: TcpListener,
+        listeners: impl Into<Listeners>,
         options: StartOptions,
     ) -> Result<Running, StartError> {
-        let address = listener.local_addr().map_err(StartError::Listener)?;
+        let listeners = listeners.into();
+        let address = listeners.main.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
-        let node = server.node();
+        let (node, requires_tls) = (server.node(), server.requires_tls());
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(server.run(listener, async {
+        let task = tokio::spawn(server.run(listeners, async {
             // Without anybody left to stop it, the server goes on.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
         }));
-        Ok(Running { address, node, stop: Some(stop), task })
+        Ok(Running { address, node, requires_tls, stop: Some(stop), task })
     }
 }
 
 fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Server, StartError> {
+    // Before the data: a bad file must not leave a directory behind.
+    let in_set = options.replica_set.is_some();
+    let security = Security::new(options.tls.as_ref(), &options.membership, in_set)?;
+    // Whoever keeps strangers from being members does not let them in as clients.
+    let authentication = options.authentication || options.membership != Membership::Anybody;
+    if authentication && in_set && options.membership == Membership::Anybody {
+        return Err(StartError::MembersUnknown);
+    }
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
@@ -137,13 +165,15 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
         host: host.clone(),
         compressors: COMPRESSORS.map(str::to_owned).to_vec(),
         oplog_bytes: options.replica_set.as_ref().map(|_| options.oplog_bytes),
-        authentication: options.authentication,
+        authentication,
+        member_keys: security.keys.clone(),
         max_connections: options.server.max_connections,
     };
     let node = Node::open(store, node_options, clock.now()).map_err(StartError::Damaged)?;
     let node = Arc::new(node);
     let Some(set_name) = options.replica_set else {
-        return Server::new(node, clock, options.server).map_err(StartError::Prepare);
+        return Server::prepare(node, clock, options.server, security, None)
+            .map_err(StartError::Prepare);
     };
     let mut own_addresses: Vec<ServerAddress> = host.parse().into_iter().collect();
     own_addresses.extend(format!("localhost:{}", address.port()).parse().ok());
@@ -153,7 +183,8 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
         own_addresses,
         rollback_directory: directory.map(|directory| directory.join("rollback")),
     };
-    Server::new_member(node, clock, options.server, replica_set).map_err(StartError::Prepare)
+    Server::prepare(node, clock, options.server, security, Some(replica_set))
+        .map_err(StartError::Prepare)
 }
 
 /// The address by which clients on this machine reach a listener.
@@ -175,6 +206,11 @@ impl Running {
     /// The member that is served.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    /// Whether clients must use TLS.
+    pub fn requires_tls(&self) -> bool {
+        self.requires_tls
     }
 
     /// Asks it to hand over and stop, and waits until it has.

@@ -57,6 +57,24 @@ fn a_member_is_a_ghost_until_it_is_initiated_and_primary_afterwards() {
     assert_eq!(again.get_i32("code").ok(), Some(23));
 }
 
+/// More than one message of the oplog's stream holds: its source must come to rest afterwards.
+#[test]
+fn an_insert_of_many_megabytes_reaches_a_majority() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let documents: Vec<_> = (0..9).map(|id| doc! { "_id": id, "x": "x".repeat(1 << 20) }).collect();
+    let reply = set.ok(
+        primary,
+        doc! {
+            "insert": "big", "documents": documents, "$db": "db",
+            "writeConcern": { "w": 3, "wtimeout": 60_000 },
+        },
+    );
+    assert_eq!(reply.get_i32("n").ok(), Some(9));
+    assert!(!reply.contains_key("writeConcernError"), "{reply}");
+    set.insert(primary, doc! { "_id": 1 }, majority()).unwrap();
+}
+
 #[test]
 fn an_awaited_hello_is_answered_when_the_state_changes() {
     let set = Set::start(1);
