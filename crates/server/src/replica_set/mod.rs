@@ -252,7 +252,8 @@ impl ReplicaSet {
         })));
         let primary = receiver.await.ok().flatten()?;
         let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
-        Some(forwarding::forward(&self.dialer, &primary, &command.body, limit).await)
+        let forwarded = forwarding::forward(&self.dialer, &primary, &command.body, limit);
+        Some(self.cut().guard(forwarded).await)
     }
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
