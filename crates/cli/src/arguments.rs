@@ -198,8 +198,11 @@ pub(crate) struct UpArguments {
     #[arg(long)]
     pub(crate) detach: bool,
     /// Show the set on a web page here: a port, or an address of loopback with a port.
-    #[arg(long, value_name = "ADDR", value_parser = page_address, hide = true)]
+    #[arg(long, value_name = "ADDR", value_parser = page_address)]
     pub(crate) web: Option<SocketAddr>,
+    /// Write to the set all the time, so that a gap shows.
+    #[arg(long)]
+    pub(crate) workload: bool,
     /// Be the keeper of a detached set, whose output goes to this file.
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "detach")]
     pub(crate) keeper_log: Option<PathBuf>,
@@ -215,6 +218,7 @@ Examples:
   quorate up --members 5 --data ./set
   quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
   quorate up --detach && quorate drill --kill 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate up --web 8080 --workload
 
 Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
 is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.";
@@ -232,6 +236,7 @@ impl Default for UpArguments {
             name: "rs0".to_owned(),
             detach: false,
             web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
+            workload: true,
             keeper_log: None,
             json: false,
         }

@@ -14,6 +14,7 @@ mod down;
 mod drill;
 mod finding;
 mod manual;
+mod metrics;
 mod pasted;
 mod remedy;
 mod replay;
@@ -26,6 +27,7 @@ mod up;
 #[allow(dead_code, reason = "the screen that draws it comes next")]
 mod view;
 mod watch;
+mod web;
 mod words;
 
 use std::process::ExitCode;

@@ -12,11 +12,12 @@ pub(crate) mod running;
 mod workload;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
 use bson::rawdoc;
-use quorate_client::Client;
+use quorate_client::{Client, ClientOptions};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -24,6 +25,8 @@ use crate::arguments::UpArguments;
 use crate::connect;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
+use crate::view::collector::Live;
+use crate::web::{self, Otherwise, Page};
 
 use keeper::Keeper;
 use members::Members;
@@ -88,7 +91,7 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         }
     };
     let begun = ready.and_then(|client| Ok((client, register(arguments, &members)?)));
-    let (client, set) = match begun {
+    let ((client, options), set) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             members.stop().await;
@@ -96,24 +99,63 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         }
     };
     let (uri, first) = (set.uri.clone(), members.first().pid());
-    let (mut keeper, handle) = Keeper::new(members, set, None);
+    let live = show(arguments, &client, &options, &uri)?;
+    let (mut keeper, handle) = Keeper::new(members, set, live.clone());
+    let page = page(arguments, then, live, handle).await;
+    let page = match page {
+        Ok(page) => page,
+        Err(failure) => {
+            keeper.stop().await;
+            return Err(failure);
+        }
+    };
+    if let Some(page) = &page {
+        tell_page(page.url(), screen)?;
+    }
     tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
     if arguments.keeper_log.is_none() {
         screen.talk_unless_json("Ctrl-C stops the set");
     }
-    let mut lines = match then {
-        Then::Wait => workload::silence(),
-        Then::Show => {
-            workload::invite(first, screen);
-            workload::start(&client)
-        }
-    };
+    let mut lines = workload::silence();
+    if arguments.workload {
+        workload::invite(first, screen);
+        lines = workload::start(&client);
+    }
     let kept = keeper.run(stop, &mut mend, &mut lines, screen).await;
-    drop((lines, handle));
+    drop((lines, page));
     client.close().await;
     keeper.stop().await;
     kept?;
     tell_stopped(screen)
+}
+
+/// Something to draw, if anybody looks.
+fn show(
+    arguments: &UpArguments,
+    client: &Client,
+    options: &ClientOptions,
+    uri: &str,
+) -> Result<Option<Live>, Failure> {
+    if arguments.web.is_none() {
+        return Ok(None);
+    }
+    let live = Live::start(client.clone(), options, uri.to_owned());
+    live.map(Some).map_err(|error| connect::refused(&error))
+}
+
+/// The page, if there is to be one.
+async fn page(
+    arguments: &UpArguments,
+    then: Then,
+    live: Option<Live>,
+    handle: keeper::Handle,
+) -> Result<Option<Page>, Failure> {
+    let (Some(address), Some(live)) = (arguments.web, live) else { return Ok(None) };
+    let otherwise = match then {
+        Then::Wait => Otherwise::Refuse,
+        Then::Show => Otherwise::TakeAny,
+    };
+    web::serve(address, otherwise, live, Some(Arc::new(handle))).await.map(Some)
 }
 
 /// Lets other commands know the set as ours.
@@ -232,7 +274,7 @@ fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, 
 }
 
 /// Makes the members a set, unless they are one already, and waits for a majority write.
-async fn assemble(arguments: &UpArguments, members: &Members) -> Result<Client, Failure> {
+async fn assemble(arguments: &UpArguments, members: &Members) -> Result<(Client, ClientOptions), Failure> {
     let first = format!("mongodb://{}/?directConnection=true", members.first().host());
     let direct = Client::with_uri(&first).map_err(|error| connect::refused(&error))?;
     let initiate = rawdoc! { "replSetInitiate": configuration(arguments, members) };
@@ -244,14 +286,16 @@ async fn assemble(arguments: &UpArguments, members: &Members) -> Result<Client, 
         return Err(connect::failed(&error, &first));
     }
     let uri = uri(arguments, members);
-    let client = Client::with_uri(&uri).map_err(|error| connect::refused(&error))?;
+    let options = ClientOptions::from_connection_string(&connect::parse(&uri)?);
+    let client =
+        Client::with_options(options.clone()).map_err(|error| connect::refused(&error))?;
     let probe = rawdoc! {
         "insert": "ready",
         "documents": [{ "members": i32::from(arguments.members) }],
         "writeConcern": { "w": "majority" },
     };
     match client.run_command("quorate", &probe).await {
-        Ok(_) => Ok(client),
+        Ok(_) => Ok((client, options)),
         Err(error) => Err(connect::failed(&error, &uri)),
     }
 }

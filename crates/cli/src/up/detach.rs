@@ -140,6 +140,9 @@ fn again(arguments: &UpArguments, log: &Path) -> Vec<std::ffi::OsString> {
     if let Some(web) = arguments.web {
         option("--web", web.to_string().into());
     }
+    if arguments.workload {
+        again.push("--workload".into());
+    }
     again
 }
 
