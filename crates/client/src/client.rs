@@ -17,17 +17,17 @@ use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use crate::authentication::Authenticator;
-use crate::command_event::CommandEvent;
+use crate::command_event::{CommandEvent, OperationId};
 use crate::discovery::{ClientEvent, Discovery, EventListener, Settings};
 use crate::error::{ClientError, Error};
 use crate::handshake::Handshake;
 use crate::logging;
 use crate::metadata::{Environment, client_metadata};
 use crate::net::{Connector, ConnectorOptions};
-use crate::operation::{Operation, Purpose, Retry, Target};
+use crate::operation::{Deadline, Operation, Target};
 use crate::options::ClientOptions;
 use crate::pool::PoolCounts;
-use crate::session::{Session, SessionPool};
+use crate::session::{Session, SessionOptions, SessionPool};
 use crate::tls::Tls;
 
 /// How many events a slow listener of [`Client::events`] may lag behind before it misses some.
@@ -55,6 +55,7 @@ pub(crate) struct Inner {
     events: broadcast::Sender<ClientEvent>,
     random: AtomicU64,
     requests: AtomicU64,
+    operations: AtomicU64,
 }
 
 impl Client {
@@ -104,7 +105,8 @@ impl Client {
             })
         };
         let seed = random_seed()?;
-        let discovery = Discovery::start(&discovery_options, settings, seed, listener)?;
+        let tap = options.tap.clone();
+        let discovery = Discovery::start(&discovery_options, settings, seed, listener, tap)?;
         let inner = Inner {
             options,
             discovery,
@@ -113,6 +115,7 @@ impl Client {
             events,
             random: AtomicU64::new(seed),
             requests: AtomicU64::new(1),
+            operations: AtomicU64::new(1),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -141,7 +144,12 @@ impl Client {
 
     /// A session whose reads follow its earlier operations.
     pub fn start_session(&self) -> Session {
-        Session::new(Arc::clone(&self.inner.sessions), true)
+        self.start_session_with(SessionOptions::default())
+    }
+
+    /// A session with these options.
+    pub fn start_session_with(&self, options: SessionOptions) -> Session {
+        Session::new(Arc::clone(&self.inner.sessions), options.causal_consistency)
     }
 
     /// Runs a command on the primary (or whatever takes writes) and returns the reply.
@@ -172,16 +180,14 @@ impl Client {
         session: Option<&mut Session>,
     ) -> Result<RawDocumentBuf, Error> {
         let operation = Operation {
-            purpose: Purpose::Any,
-            database,
-            body: command.to_owned(),
-            sequence: None,
             target: Target::Read(read_preference.clone()),
-            retry: Retry::Never,
-            read_concern: None,
-            acknowledged: true,
+            deadline: self.inner.options.timeout.map(Deadline::after),
+            ..Operation::new(database, command.to_owned())
         };
-        self.inner.execute(&operation, session).await.map(|reply| reply.body)
+        self.inner
+            .execute(&operation, session.map(|session| &*session))
+            .await
+            .map(|reply| reply.body)
     }
 
     /// Ends the sessions, closes every monitor, pool and idle socket, and returns when their tasks
@@ -250,7 +256,7 @@ impl Inner {
 
     /// Tells whoever listens about a command. Holds no lock.
     pub(crate) fn tell_listeners(&self, event: CommandEvent) {
-        logging::command(&event);
+        logging::command(self.discovery.topology_id(), &event);
         let event = ClientEvent::Command(event);
         if let Some(listener) = &self.options.listener {
             listener(event.clone());
@@ -262,6 +268,11 @@ impl Inner {
     /// What the events of the next command have in common.
     pub(crate) fn next_request_id(&self) -> u64 {
         self.requests.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What the events and log messages of the next operation have in common.
+    pub(crate) fn next_operation_id(&self) -> OperationId {
+        OperationId(self.operations.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Sixty-four bits that need not be secret, only evenly spread (SplitMix64).

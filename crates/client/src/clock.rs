@@ -7,22 +7,33 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
+    /// What the time was at the origin.
+    began: MonotonicTime,
 }
 
 impl Clock {
     /// A clock that begins now.
     pub fn start() -> Self {
-        Self { origin: Instant::now() }
+        Self::starting_at(MonotonicTime::ZERO)
+    }
+
+    /// A clock by which it is this time now, for whoever compares times with another clock's.
+    pub fn starting_at(began: MonotonicTime) -> Self {
+        Self { origin: Instant::now(), began }
+    }
+
+    /// The time when the clock began.
+    pub fn began(&self) -> MonotonicTime {
+        self.began
     }
 
     /// The time.
     pub fn now(&self) -> MonotonicTime {
-        let nanos = self.origin.elapsed().as_nanos();
-        MonotonicTime::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        self.began + self.origin.elapsed()
     }
 
     /// The runtime's instant for a time on this clock.
     pub fn instant(&self, time: MonotonicTime) -> Instant {
-        self.origin + time.since(MonotonicTime::ZERO)
+        self.origin + time.since(self.began)
     }
 }

@@ -4,13 +4,18 @@
 //! when its reply arrives or it fails, with the same request id. Commands that carry secrets are told
 //! without their content. Nothing is built where nobody listens.
 
+use std::fmt;
 use std::time::Duration;
 
 use bson::raw::{CStr, RawArrayBuf, RawDocument, RawDocumentBuf};
 use quorate_protocol::{ObjectId, ServerAddress};
+use tokio::time::Instant;
 
-use crate::error::Error;
-use crate::pool::ConnectionId;
+use crate::client::Inner;
+use crate::error::{Error, ErrorKind};
+use crate::establish::ServerEstablisher;
+use crate::operation::{Operation, Reply};
+use crate::pool::{ConnectionId, PooledConnection};
 
 /// Commands whose content is a secret, in lower case.
 const SENSITIVE: [&str; 9] = [
@@ -25,6 +30,16 @@ const SENSITIVE: [&str; 9] = [
     "copydb",
 ];
 
+/// What the events of one operation have in common: a bulk write may be several commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationId(pub u64);
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A command was sent, answered, or failed.
 #[derive(Clone, Debug)]
 pub struct CommandEvent {
@@ -38,6 +53,8 @@ pub struct CommandEvent {
     pub service_id: Option<ObjectId>,
     /// The same for all events of one command.
     pub request_id: u64,
+    /// The same for all commands of one operation.
+    pub operation_id: OperationId,
     /// The database.
     pub database: String,
     /// The name of the command.
@@ -79,7 +96,7 @@ pub fn is_sensitive(command_name: &str, command: &RawDocument) -> bool {
 }
 
 /// The command as it would look without document sequences; empty if it is sensitive.
-pub(crate) fn told_command(
+fn told_command(
     name: &str,
     body: &RawDocument,
     sequence: Option<(&CStr, &[RawDocumentBuf])>,
@@ -92,6 +109,67 @@ pub(crate) fn told_command(
         command.append(field, RawArrayBuf::from_iter(documents.iter().cloned()));
     }
     command
+}
+
+/// The events of one command, between the first and the last.
+pub(crate) struct Told {
+    event: CommandEvent,
+    sensitive: bool,
+    begun: Instant,
+}
+
+impl Told {
+    /// Tells that a command is sent; `None` if nobody listens.
+    pub(crate) fn begin(
+        client: &Inner,
+        operation: &Operation<'_>,
+        operation_id: OperationId,
+        connection: &PooledConnection<ServerEstablisher>,
+        body: &RawDocument,
+        sequence: Option<(&CStr, &[RawDocumentBuf])>,
+    ) -> Option<Self> {
+        if !client.has_listener() {
+            return None;
+        }
+        let name = operation.name().to_owned();
+        let command = told_command(&name, body, sequence);
+        let event = CommandEvent {
+            address: connection.address().clone(),
+            connection: connection.id(),
+            server_connection_id: connection.facts.server_connection_id,
+            service_id: connection.service_id(),
+            request_id: client.next_request_id(),
+            operation_id,
+            database: operation.database.to_owned(),
+            command_name: name,
+            kind: CommandEventKind::Started { command },
+        };
+        let sensitive = is_sensitive(&event.command_name, body);
+        client.tell_listeners(event.clone());
+        Some(Self { event, sensitive, begun: Instant::now() })
+    }
+
+    /// Tells how the command ended. `ok: 1` is a success, whatever the write concern says.
+    pub(crate) fn end(
+        mut self,
+        client: &Inner,
+        reply: Option<RawDocumentBuf>,
+        result: &Result<Reply, Error>,
+    ) {
+        let duration = self.begun.elapsed();
+        let failure = result.as_ref().err().filter(|error| match error.kind() {
+            ErrorKind::Command { error, .. } => !error.ok,
+            _ => true,
+        });
+        self.event.kind = match failure {
+            Some(failure) => CommandEventKind::Failed { duration, failure: failure.clone() },
+            None => {
+                let reply = reply.filter(|_| !self.sensitive).unwrap_or_default();
+                CommandEventKind::Succeeded { duration, reply }
+            }
+        };
+        client.tell_listeners(self.event);
+    }
 }
 
 #[cfg(test)]

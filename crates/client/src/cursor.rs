@@ -5,15 +5,25 @@
 //! for its timeout.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use bson::raw::{CString, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use bson::raw::{CString, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_protocol::ServerAddress;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind};
-use crate::operation::{Operation, Purpose, Reply, Retry, Target};
+use crate::operation::{Operation, Purpose, Reply, Target};
 use crate::session::Session;
+
+/// What every `getMore` of a cursor says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CursorSettings {
+    pub(crate) batch_size: Option<u32>,
+    /// `maxTimeMS`, which on tailable cursors is how long the server waits for more.
+    pub(crate) max_time: Option<Duration>,
+    pub(crate) comment: Option<RawBson>,
+}
 
 /// The results of a query.
 #[derive(Debug)]
@@ -25,8 +35,9 @@ pub struct Cursor {
     /// 0 when the server has no more.
     id: i64,
     batch: VecDeque<RawDocumentBuf>,
-    batch_size: Option<u32>,
-    session: Session,
+    settings: CursorSettings,
+    /// Given back as soon as the server has no more.
+    session: Option<Session>,
 }
 
 impl Cursor {
@@ -35,7 +46,7 @@ impl Cursor {
         client: Client,
         session: Session,
         reply: &Reply,
-        batch_size: Option<u32>,
+        settings: CursorSettings,
     ) -> Result<Self, Error> {
         let malformed = |reason: &str| malformed(&reply.server, reason);
         let cursor =
@@ -51,12 +62,12 @@ impl Cursor {
             server: reply.server.clone(),
             id,
             batch,
-            batch_size,
-            session,
+            settings,
+            session: (id != 0).then_some(session),
         })
     }
 
-    /// The next result; `None` after the last one.
+    /// The next result; `None` after the last one. On a tailable cursor, waits for one.
     ///
     /// # Errors
     ///
@@ -64,6 +75,18 @@ impl Cursor {
     pub async fn next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         // A server may answer with empty batches, as tailable cursors do; each is one round trip.
         while self.batch.is_empty() && self.id != 0 {
+            self.get_more().await?;
+        }
+        Ok(self.batch.pop_front())
+    }
+
+    /// The next result if there is one at hand or the server has one now: asks at most once.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub async fn try_next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
+        if self.batch.is_empty() && self.id != 0 {
             self.get_more().await?;
         }
         Ok(self.batch.pop_front())
@@ -82,6 +105,19 @@ impl Cursor {
         Ok(all)
     }
 
+    /// Tells the server that nothing more is wanted, and waits until it knows. Dropping the cursor
+    /// does the same in the background.
+    pub async fn close(mut self) {
+        if let Some((id, session)) = self.give_up() {
+            kill(&self.client, &self.server, &self.database, &self.collection, id, session).await;
+        }
+    }
+
+    /// Whether the server has no more results.
+    pub fn is_exhausted(&self) -> bool {
+        self.id == 0 && self.batch.is_empty()
+    }
+
     /// The server that holds the results.
     pub fn server(&self) -> &ServerAddress {
         &self.server
@@ -89,54 +125,65 @@ impl Cursor {
 
     async fn get_more(&mut self) -> Result<(), Error> {
         // If this fails the cursor is gone, or its server is.
-        let id = std::mem::take(&mut self.id);
+        let Some((id, session)) = self.give_up() else { return Ok(()) };
         let mut body = rawdoc! { "getMore": id, "collection": self.collection.as_str() };
-        if let Some(size) = self.batch_size {
+        if let Some(size) = self.settings.batch_size.filter(|&size| size > 0) {
             body.append(cstr!("batchSize"), i64::from(size));
+        }
+        if let Some(limit) = self.settings.max_time {
+            let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            body.append(cstr!("maxTimeMS"), millis);
+        }
+        if let Some(comment) = &self.settings.comment {
+            body.append(cstr!("comment"), comment.clone());
         }
         let operation = Operation {
             purpose: Purpose::Read,
-            database: &self.database,
-            body,
-            sequence: None,
             target: Target::Server(self.server.clone()),
-            retry: Retry::Never,
-            read_concern: None,
-            acknowledged: true,
+            tells_deadline: false,
+            ..Operation::new(&self.database, body)
         };
-        let reply = self.client.inner().execute(&operation, Some(&mut self.session)).await?;
+        let reply = self.client.inner().execute(&operation, session.as_ref()).await?;
         let malformed = |reason: &str| malformed(&reply.server, reason);
         let cursor =
             reply.body.get_document("cursor").map_err(|_| malformed("there is no cursor"))?;
         (self.id, self.batch) = read_batch(cursor, "nextBatch").map_err(malformed)?;
+        self.session = session.filter(|_| self.id != 0);
         Ok(())
+    }
+
+    /// What the server knows the cursor by, which this side forgets.
+    fn give_up(&mut self) -> Option<(i64, Option<Session>)> {
+        let id = std::mem::take(&mut self.id);
+        (id != 0).then(|| (id, self.session.take()))
     }
 }
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        let id = std::mem::take(&mut self.id);
-        if id == 0 {
-            return;
-        }
+        let Some((id, session)) = self.give_up() else { return };
         let client = self.client.clone();
         let (server, database) = (self.server.clone(), self.database.clone());
-        let body = rawdoc! { "killCursors": self.collection.as_str(), "cursors": [id] };
+        let collection = self.collection.clone();
         self.client.inner().discovery.spawn(async move {
-            let operation = Operation {
-                purpose: Purpose::Any,
-                database: &database,
-                body,
-                sequence: None,
-                target: Target::Server(server),
-                retry: Retry::Never,
-                read_concern: None,
-                acknowledged: true,
-            };
-            // Best effort: the server forgets idle cursors by itself.
-            let _ = client.inner().execute(&operation, None).await;
+            kill(&client, &server, &database, &collection, id, session).await;
         });
     }
+}
+
+/// Best effort: a server forgets idle cursors by itself.
+async fn kill(
+    client: &Client,
+    server: &ServerAddress,
+    database: &str,
+    collection: &str,
+    id: i64,
+    session: Option<Session>,
+) {
+    let body = rawdoc! { "killCursors": collection, "cursors": [id] };
+    let operation =
+        Operation { target: Target::Server(server.clone()), ..Operation::new(database, body) };
+    let _ = client.inner().execute(&operation, session.as_ref()).await;
 }
 
 fn read_batch(
@@ -159,7 +206,7 @@ fn read_batch(
     Ok((id, batch))
 }
 
-fn malformed(server: &ServerAddress, reason: &str) -> Error {
+pub(crate) fn malformed(server: &ServerAddress, reason: &str) -> Error {
     Error::new(ErrorKind::Reply { address: server.clone(), reason: reason.to_owned() })
 }
 

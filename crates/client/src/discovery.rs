@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
     CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, HelloCommand, Input, MonitorCommand,
-    OptionsError, Output, PoolCommand, Topology, TopologyDescription, TopologyId,
+    OptionsError, Output, PoolCommand, RecordingStart, Topology, TopologyDescription, TopologyId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -35,6 +35,7 @@ use crate::logging;
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
 use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
+use crate::tap::{OptionalTap, Tap};
 
 /// Something that happened in a client.
 #[derive(Clone, Debug)]
@@ -106,10 +107,12 @@ type ServerTable = BTreeMap<ServerAddress, Arc<ServerHandle>>;
 
 /// A client's view of a deployment, alive.
 pub struct Discovery {
+    id: TopologyId,
     clock: Clock,
     runtime: Handle,
     settings: Settings,
     listener: EventListener,
+    tap: OptionalTap,
     state: Mutex<State>,
     published: ArcSwap<TopologyDescription>,
     servers: ArcSwap<ServerTable>,
@@ -182,17 +185,40 @@ impl Discovery {
         settings: Settings,
         seed: u64,
         listener: EventListener,
+        tap: Option<Arc<dyn Tap>>,
     ) -> Result<Arc<Self>, OptionsError> {
         let clock = Clock::start();
         let id = TopologyId(TOPOLOGIES.fetch_add(1, Ordering::Relaxed));
-        let topology = Topology::new(options, id, seed, clock.now())?;
+        let start = RecordingStart { options: options.clone(), id, seed, at: clock.began() };
+        let topology = start.topology()?;
+        if let Some(tap) = &tap {
+            tap.on_start(&start);
+        }
+        Ok(Self::begin(topology, clock, settings, listener, tap))
+    }
+
+    /// The same with a core of the caller's, made at the time when the clock began. The tap is not
+    /// told the beginning, which the caller knows.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a runtime.
+    pub fn begin(
+        topology: Topology,
+        clock: Clock,
+        settings: Settings,
+        listener: EventListener,
+        tap: Option<Arc<dyn Tap>>,
+    ) -> Arc<Self> {
         // Nobody ever sends anything: the channel closes when the last task is gone.
         let (alive, all_gone) = mpsc::channel(1);
         let discovery = Arc::new_cyclic(|me| Self {
+            id: topology.id(),
             clock,
             runtime: Handle::current(),
             settings,
             listener,
+            tap: OptionalTap(tap),
             published: ArcSwap::from(Arc::clone(topology.description())),
             state: Mutex::new(State {
                 topology,
@@ -210,18 +236,15 @@ impl Discovery {
         let timer = discovery.runtime.spawn(keep_time(Weak::clone(&discovery.me), changed));
         let mut state = discovery.lock();
         state.timer = Some(timer.abort_handle());
-        discovery.drain(&mut state);
+        discovery.drain(&mut state, clock.began());
         drop(state);
-        Ok(discovery)
+        discovery
     }
 
     /// Tells the core something and does all that follows from it.
     pub fn handle(&self, input: Input) {
         let mut state = self.lock();
-        // Read under the lock, so that time never goes back for the core.
-        let now = self.clock.now();
-        state.topology.handle(now, input);
-        self.drain(&mut state);
+        self.tell_core(&mut state, input);
     }
 
     /// What the client believes now. Takes no lock.
@@ -242,6 +265,11 @@ impl Discovery {
     /// How many operations are running on a server.
     pub fn operation_count(&self, address: &ServerAddress) -> u64 {
         self.servers.load().get(address).map_or(0, |server| server.operation_count())
+    }
+
+    /// What log messages call this view.
+    pub fn topology_id(&self) -> TopologyId {
+        self.id
     }
 
     /// The clock of everything here.
@@ -296,7 +324,16 @@ impl Discovery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn drain(&self, state: &mut State) {
+    /// The one way into the core.
+    fn tell_core(&self, state: &mut State, input: Input) {
+        // Read under the lock, so that time never goes back for the core.
+        let now = self.clock.now();
+        self.tap.input(now, &input);
+        state.topology.handle(now, input);
+        self.drain(state, now);
+    }
+
+    fn drain(&self, state: &mut State, now: MonotonicTime) {
         while let Some(output) = state.topology.poll_output() {
             match output {
                 Output::Publish(description) => {
@@ -304,7 +341,8 @@ impl Discovery {
                     self.revision.send_modify(|revision| *revision += 1);
                 }
                 Output::Event(event) => {
-                    logging::discovery(state.topology.id(), &event);
+                    logging::discovery(self.id, &event);
+                    self.tap.event(now, &event);
                     (self.listener)(ClientEvent::Discovery(event));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
@@ -362,8 +400,9 @@ impl Discovery {
         match command {
             PoolCommand::Open => {
                 let listener = Arc::clone(&self.listener);
+                let id = self.id;
                 let listener: PoolEventListener = Arc::new(move |event| {
-                    logging::pool(&event);
+                    logging::pool(id, &event);
                     listener(ClientEvent::Pool(event));
                 });
                 let pool = Pool::within(
@@ -422,9 +461,7 @@ impl Discovery {
         }
         monitor.check = None;
         monitor.connection = connection;
-        let now = self.clock.now();
-        state.topology.handle(now, input);
-        self.drain(&mut state);
+        self.tell_core(&mut state, input);
     }
 
     fn finish_measurement(
@@ -441,9 +478,7 @@ impl Discovery {
         monitor.measurement = None;
         let (connection, round_trip) = measured.unzip();
         monitor.measuring_connection = connection;
-        let now = self.clock.now();
-        state.topology.handle(now, Input::RoundTripMeasured { server, check, round_trip });
-        self.drain(&mut state);
+        self.tell_core(&mut state, Input::RoundTripMeasured { server, check, round_trip });
     }
 }
 

@@ -7,11 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bson::raw::{RawDocument, RawDocumentBuf};
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
-use quorate_wire::CommandError;
+use quorate_wire::{CommandError, WriteConcernError};
 
 use crate::authentication::UnsupportedMechanism;
+use crate::bulk::BulkWriteResult;
 use crate::connection::ConnectionError;
 use crate::handshake::EstablishError;
 use crate::pool::{CheckOutError, Interrupted, PoolOptionsError};
@@ -25,6 +27,9 @@ pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
 
 /// Nothing was done yet, so that anything may be sent again.
 pub const RETRYABLE_ERROR: &str = "RetryableError";
+
+/// The attempt that failed changed nothing.
+pub const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
 
 /// Codes after which a read may be sent again.
 const RETRYABLE_READ_CODES: [i32; 13] =
@@ -86,10 +91,14 @@ pub enum ErrorKind {
         address: ServerAddress,
         /// What it said.
         error: Box<CommandError>,
+        /// The whole reply.
+        reply: RawDocumentBuf,
+        /// How many documents it was about.
+        sent: usize,
     },
-    /// One of several writes failed.
+    /// Some writes failed, or are not known widely enough.
     #[error("{0}")]
-    Write(WriteFailure),
+    Write(Box<WriteFailure>),
     /// The server's reply cannot be read.
     #[error("the reply of {address} cannot be read: {reason}")]
     Reply {
@@ -111,18 +120,53 @@ pub enum ErrorKind {
     BadCommand(String),
 }
 
-/// The first write that failed, in the order they were given.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{address}: write {index} failed: {message}{}", code.map(|code| format!(" (code {code})")).unwrap_or_default())]
+/// What failed among several writes, and what did not.
+#[derive(Clone, Debug)]
 pub struct WriteFailure {
-    /// The server.
+    /// The server that was asked last.
     pub address: ServerAddress,
+    /// The writes that failed, in the order in which the servers told.
+    pub write_errors: Vec<WriteError>,
+    /// Write concerns that were not met. The writes are done.
+    pub write_concern_errors: Vec<WriteConcernError>,
+    /// What was done all the same.
+    pub result: BulkWriteResult,
+}
+
+/// One write that failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WriteError {
     /// Which of the writes, counted from 0.
     pub index: usize,
     /// The server's code.
     pub code: Option<i32>,
     /// The server's words.
     pub message: String,
+    /// `errInfo`: what the server tells beside that.
+    pub details: Option<RawDocumentBuf>,
+}
+
+impl fmt::Display for WriteFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = |code: Option<i32>| code.map(|code| format!(" (code {code})"));
+        let address = &self.address;
+        match (self.write_errors.as_slice(), self.write_concern_errors.first()) {
+            ([first, rest @ ..], _) => {
+                let WriteError { index, message, .. } = first;
+                let code = code(first.code).unwrap_or_default();
+                write!(f, "{address}: write {index} failed: {message}{code}")?;
+                match rest.len() {
+                    0 => Ok(()),
+                    more => write!(f, ", and {more} more failed"),
+                }
+            }
+            ([], Some(error)) => {
+                let code = code(error.code).unwrap_or_default();
+                write!(f, "{address}: the write concern was not met: {}{code}", error.message)
+            }
+            ([], None) => write!(f, "{address}: some writes failed"),
+        }
+    }
 }
 
 impl Error {
@@ -135,6 +179,16 @@ impl Error {
             _ => Vec::new(),
         };
         Self { kind: Arc::new(kind), labels }
+    }
+
+    /// The same with the labels of the error that it was made from.
+    pub(crate) fn with_labels(mut self, labels: &[String]) -> Self {
+        for label in labels {
+            if !self.has_label(label) {
+                self.labels.push(label.clone());
+            }
+        }
+        self
     }
 
     /// What happened.
@@ -159,9 +213,40 @@ impl Error {
                 error.write_concern_error.as_ref().and_then(|concern| concern.code)
             }
             ErrorKind::Command { error, .. } => error.code,
-            ErrorKind::Write(failure) => failure.code,
+            ErrorKind::Write(failure) => match failure.write_errors.first() {
+                Some(error) => error.code,
+                None => failure.write_concern_errors.first().and_then(|error| error.code),
+            },
+            ErrorKind::CheckOut(CheckOutError::NotEstablished(error)) => {
+                error.command_error().and_then(|error| error.code)
+            }
             _ => None,
         }
+    }
+
+    /// The server's reply, if it sent one and it is about this error alone.
+    pub fn reply(&self) -> Option<&RawDocument> {
+        match &*self.kind {
+            ErrorKind::Command { reply, .. } => Some(reply),
+            _ => None,
+        }
+    }
+
+    /// Whether a server said so: otherwise the error was found on our side of the wire, or the wire
+    /// itself failed.
+    pub fn is_from_server(&self) -> bool {
+        match &*self.kind {
+            ErrorKind::Command { .. } | ErrorKind::Write(_) => true,
+            ErrorKind::CheckOut(CheckOutError::NotEstablished(error)) => {
+                error.command_error().is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether `timeoutMS` passed, here or on the server.
+    pub fn is_timeout(&self) -> bool {
+        matches!(&*self.kind, ErrorKind::Timeout(_))
     }
 
     /// Whether the network failed, or a pool was cleared because it had.
@@ -269,7 +354,8 @@ mod tests {
             ..CommandError::default()
         };
         let address = "a:1".parse().unwrap();
-        Error::new(ErrorKind::Command { address, error: Box::new(error) })
+        let error = Box::new(error);
+        Error::new(ErrorKind::Command { address, error, reply: RawDocumentBuf::new(), sent: 0 })
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
 use bson::rawdoc;
+use quorate_authentication::Attempt;
 use quorate_protocol::{HelloReply, ServerAddress};
 use quorate_server_discovery::{
     ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, HelloCommand,
@@ -18,7 +19,10 @@ use quorate_wire::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use crate::authentication::{Attempt, AuthenticationCause, AuthenticationError, Authenticator};
+use crate::authentication::{
+    AuthenticationCause, AuthenticationError, Authenticator, ConversationError, HandshakeAnswers,
+    authenticate, randomness,
+};
 use crate::connection::{Connection, ConnectionError, Request};
 use crate::net::ConnectError;
 
@@ -159,11 +163,12 @@ impl Handshake {
             |cause| EstablishError::Handshake { address: address.clone(), cause: Box::new(cause) };
         let attempt = match &self.authenticator {
             None => None,
-            Some(authenticator) => Some(
-                authenticator
-                    .begin()
-                    .map_err(|error| failed(HandshakeError::Unready(error.to_string())))?,
-            ),
+            Some(authenticator) => {
+                let none = || "the operating system has no random numbers".to_owned();
+                let randomness =
+                    randomness().ok_or_else(|| failed(HandshakeError::Unready(none())))?;
+                Some(authenticator.begin(&randomness))
+            }
         };
         let hello = self.hello(attempt.as_ref());
         let reply = {
@@ -188,18 +193,19 @@ impl Handshake {
         if let (Some(authenticator), Some(attempt), false) =
             (&self.authenticator, attempt, handshake.hello.arbiter_only)
         {
-            let proof = authenticator.finish(
-                connection,
-                address,
-                attempt,
-                handshake.speculative_authenticate,
-                handshake.sasl_supported_mechs.as_deref(),
-            );
+            let answers = HandshakeAnswers {
+                speculative: handshake.speculative_authenticate,
+                mechanisms: handshake.sasl_supported_mechs.as_deref(),
+            };
+            let proof = authenticate(authenticator, connection, address, attempt, answers);
             let proven = match limit {
                 None => proof.await,
                 Some(limit) => match timeout(limit, proof).await {
                     Ok(proven) => proven,
-                    Err(_) => Err(authenticator.timed_out(address)),
+                    Err(_) => {
+                        let mechanism = authenticator.preferred_mechanism();
+                        Err(authenticator.error(address, mechanism, AuthenticationCause::TimedOut))
+                    }
                 },
             };
             proven.map_err(|error| EstablishError::Authentication(Box::new(error)))?;
@@ -336,6 +342,21 @@ impl EstablishError {
         }
     }
 
+    /// What the server said, if it refused.
+    pub fn command_error(&self) -> Option<&CommandError> {
+        match self {
+            Self::Handshake { cause, .. } => match &**cause {
+                HandshakeError::Refused(error) => Some(error),
+                _ => None,
+            },
+            Self::Authentication(error) => match &error.cause {
+                AuthenticationCause::Conversation(ConversationError::Refused(error)) => Some(error),
+                _ => None,
+            },
+            Self::Connect(_) => None,
+        }
+    }
+
     /// How far the connection was.
     pub fn progress(&self) -> HandshakeProgress {
         match self {
@@ -358,7 +379,7 @@ impl EstablishError {
                 _ => ApplicationError::Establishment(message),
             },
             Self::Authentication(error) => match &error.cause {
-                AuthenticationCause::Refused(refusal) => {
+                AuthenticationCause::Conversation(ConversationError::Refused(refusal)) => {
                     ApplicationError::Command(DiscoveryCommandError {
                         message,
                         ..to_discovery(refusal)

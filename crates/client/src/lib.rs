@@ -15,13 +15,13 @@
 //!
 //! ```no_run
 //! use bson::doc;
-//! use quorate_client::{Client, FindOptions};
+//! use quorate_client::Client;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::connect("mongodb://localhost:27017/?replicaSet=rs0").await?;
 //! let orders = client.collection("shop", "orders");
 //! orders.insert_one(doc! { "sku": "a", "n": 3 }).await?;
-//! let mut found = orders.find(doc! { "n": { "$gt": 1 } }, FindOptions::default()).await?;
+//! let mut found = orders.find(doc! { "n": { "$gt": 1 } }).sort(doc! { "n": 1 }).await?;
 //! while let Some(order) = found.next().await? {
 //!     assert_eq!(order.get_str("sku")?, "a");
 //! }
@@ -30,16 +30,20 @@
 //! # }
 //! ```
 
+mod action;
 pub mod authentication;
+mod bulk;
 mod client;
 mod clock;
 mod collection;
 mod command_event;
 pub mod connection;
 mod cursor;
+mod database;
 pub mod discovery;
 mod error;
 pub mod establish;
+mod extended_json;
 pub mod handshake;
 mod logging;
 pub mod metadata;
@@ -48,21 +52,35 @@ pub mod net;
 mod operation;
 mod options;
 pub mod pool;
+mod selection;
 mod session;
 mod srv;
+mod tap;
 pub mod tls;
+mod value;
 
+pub use action::admin::{
+    CreateCollection, CreateIndex, Drop, List, ListDatabases, RunCommand, RunCursorCommand,
+};
+pub use action::read::{Aggregate, Count, CountDocuments, CursorType, Distinct, Find, FindOne};
+pub use action::write::{
+    BulkWrite, Delete, FindAndModify, InsertMany, InsertOne, ReturnDocument, Update, UpdateResult,
+};
+pub use bulk::{BulkWriteResult, WriteModel};
 pub use client::{Client, EVENT_BUFFER};
 pub use clock::Clock;
-pub use collection::{Collection, FindOptions, IntoRaw, UpdateResult};
-pub use command_event::{CommandEvent, CommandEventKind, is_sensitive};
+pub use collection::Collection;
+pub use command_event::{CommandEvent, CommandEventKind, OperationId, is_sensitive};
 pub use cursor::Cursor;
+pub use database::Database;
 pub use discovery::{ClientEvent, EventListener};
 pub use error::{
-    ClientError, Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
-    WriteFailure,
+    ClientError, Error, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
+    SYSTEM_OVERLOADED_ERROR, WriteError, WriteFailure,
 };
 pub use options::{
     ClientOptions, DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
 };
-pub use session::Session;
+pub use session::{Session, SessionOptions};
+pub use tap::Tap;
+pub use value::{IntoRaw, IntoValue};

@@ -76,7 +76,7 @@ pub(crate) async fn check(
         None => exchange.await,
         Some(limit) => timeout(limit, exchange).await.unwrap_or(Err(HandshakeError::TimedOut)),
     };
-    let reply = reply.map_err(|error| hello_failure(server, &error))?;
+    let reply = reply.map_err(|error| hello_failure(&error))?;
     Ok(Checked { connection, reply, round_trip: begun.elapsed() })
 }
 
@@ -102,12 +102,12 @@ fn connect_failure(error: ConnectError) -> CheckFailure {
     CheckFailure::new(kind, error.to_string())
 }
 
-fn hello_failure(server: &ServerAddress, error: &HandshakeError) -> CheckFailure {
+fn hello_failure(error: &HandshakeError) -> CheckFailure {
     let kind = match error {
         HandshakeError::TimedOut => CheckFailureKind::NetworkTimeout,
         HandshakeError::Refused(_) => CheckFailureKind::Command,
         error if error.is_network() => CheckFailureKind::Network,
         _ => CheckFailureKind::Malformed,
     };
-    CheckFailure::new(kind, format!("checking {server}: {error}"))
+    CheckFailure::new(kind, error.to_string())
 }

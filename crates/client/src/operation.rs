@@ -14,18 +14,19 @@ use bson::rawdoc;
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{
     ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, Input,
-    ReadPreferenceArgument, SelectionFailure, SelectionRequest, ServerDescription, ServerType,
-    TopologyDescription, TopologyType, read_preference_for_op_msg,
+    ReadPreferenceArgument, ServerDescription, ServerType, TopologyDescription, TopologyType,
+    read_preference_for_op_msg,
 };
 use quorate_wire::{CommandError, command_error};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::Inner;
-use crate::command_event::{CommandEvent, CommandEventKind, is_sensitive, told_command};
+use crate::command_event::{OperationId, Told};
 use crate::connection::{ConnectionError, Request};
 use crate::discovery::ServerHandle;
-use crate::error::{Error, ErrorKind, SYSTEM_OVERLOADED_ERROR};
+use crate::error::{Error, ErrorKind, NO_WRITES_PERFORMED, SYSTEM_OVERLOADED_ERROR};
 use crate::establish::ServerEstablisher;
+use crate::handshake::ConnectionFacts;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::session::Session;
 
@@ -40,6 +41,9 @@ const MAX_RETRIES_WITHIN_TIMEOUT: u32 = 100;
 const BASE_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
+/// Room in a message for its header and what is added to the command on its way.
+const MESSAGE_MARGIN: usize = 16 * 1024;
+
 /// Where an operation goes.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
@@ -47,6 +51,8 @@ pub(crate) enum Target {
     Write,
     /// A server that this read preference admits.
     Read(ReadPreference),
+    /// The same for a pipeline that writes, unless a server is too old to send it on.
+    WritingPipeline(ReadPreference),
     /// This server and no other: the one that holds the cursor.
     Server(ServerAddress),
 }
@@ -80,6 +86,34 @@ pub(crate) enum Purpose {
     Any,
 }
 
+/// When `timeoutMS` is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(limit: Duration) -> Self {
+        Self { at: Instant::now() + limit, limit }
+    }
+
+    fn error(self) -> Error {
+        Error::new(ErrorKind::Timeout(self.limit))
+    }
+
+    /// `maxTimeMS` for a command that is sent now: what is left, less the time on the wire.
+    fn max_time_ms(self, round_trip: Option<Duration>) -> Result<i64, Error> {
+        let left = self.at.saturating_duration_since(Instant::now());
+        let left = left.saturating_sub(round_trip.unwrap_or_default());
+        match i64::try_from(left.as_millis()) {
+            Ok(0) => Err(self.error()),
+            Ok(millis) => Ok(millis),
+            Err(_) => Ok(i64::MAX),
+        }
+    }
+}
+
 /// A command and how to run it.
 #[derive(Debug)]
 pub(crate) struct Operation<'a> {
@@ -87,14 +121,45 @@ pub(crate) struct Operation<'a> {
     pub(crate) database: &'a str,
     /// The command, its name first, without what this module adds.
     pub(crate) body: RawDocumentBuf,
-    /// An argument sent beside the body.
+    /// An argument sent beside the body. As much of it is sent as the connection takes at once.
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) target: Target,
     pub(crate) retry: Retry,
-    /// Whether the command is ours to add read concerns to.
+    /// The level if the command is ours to add read concerns to; empty for the server's default.
     pub(crate) read_concern: Option<&'a str>,
     /// Whether a reply is wanted.
     pub(crate) acknowledged: bool,
+    /// When it must be over.
+    pub(crate) deadline: Option<Deadline>,
+    /// Whether the server is told the deadline.
+    pub(crate) tells_deadline: bool,
+    /// What the logs call it; a number of its own if absent.
+    pub(crate) id: Option<OperationId>,
+}
+
+impl<'a> Operation<'a> {
+    /// A command for the primary, sent once as it is.
+    pub(crate) fn new(database: &'a str, body: RawDocumentBuf) -> Self {
+        Self {
+            purpose: Purpose::Any,
+            database,
+            body,
+            sequence: None,
+            target: Target::Read(ReadPreference::PRIMARY),
+            retry: Retry::Never,
+            read_concern: None,
+            acknowledged: true,
+            deadline: None,
+            tells_deadline: true,
+            id: None,
+        }
+    }
+
+    /// The name of the command.
+    pub(crate) fn name(&self) -> &str {
+        let first = self.body.iter_elements().next().and_then(Result::ok);
+        first.map(|element| element.key().as_str()).unwrap_or_default()
+    }
 }
 
 /// A reply and who sent it.
@@ -102,12 +167,22 @@ pub(crate) struct Operation<'a> {
 pub(crate) struct Reply {
     pub(crate) body: RawDocumentBuf,
     pub(crate) server: ServerAddress,
+    /// How many documents of the sequence it answers.
+    pub(crate) sent: usize,
 }
 
-struct Selected {
-    description: Arc<TopologyDescription>,
-    server: Arc<ServerDescription>,
-    handle: Arc<ServerHandle>,
+pub(crate) struct Selected {
+    pub(crate) description: Arc<TopologyDescription>,
+    pub(crate) server: Arc<ServerDescription>,
+    pub(crate) handle: Arc<ServerHandle>,
+}
+
+/// What must stay the same when an operation is sent again.
+#[derive(Default)]
+struct Repeated {
+    transaction_number: Option<i64>,
+    /// How many documents of the sequence were sent.
+    sent: Option<usize>,
 }
 
 impl Inner {
@@ -115,50 +190,49 @@ impl Inner {
     pub(crate) async fn execute(
         &self,
         operation: &Operation<'_>,
-        session: Option<&mut Session>,
+        session: Option<&Session>,
     ) -> Result<Reply, Error> {
-        let mut own;
+        if session.is_some() && !operation.acknowledged {
+            let reason = "an unacknowledged write cannot be part of a session".to_owned();
+            return Err(Error::new(ErrorKind::BadCommand(reason)));
+        }
+        let own;
         let session = match session {
             Some(session) => session,
             None => {
                 own = Session::new(Arc::clone(&self.sessions), false);
-                &mut own
+                &own
             }
         };
-        let deadline = self.options.timeout.map(|limit| Instant::now() + limit);
-        let attempts = self.attempt(operation, session, deadline);
-        match self.options.timeout {
+        let attempts = self.attempt(operation, session);
+        match operation.deadline {
             None => attempts.await,
-            Some(limit) => match timeout(limit, attempts).await {
+            Some(deadline) => match timeout_at(deadline.at, attempts).await {
                 Ok(result) => result,
-                Err(_) => Err(Error::new(ErrorKind::Timeout(limit))),
+                Err(_) => Err(deadline.error()),
             },
         }
     }
 
-    async fn attempt(
-        &self,
-        operation: &Operation<'_>,
-        session: &mut Session,
-        deadline: Option<Instant>,
-    ) -> Result<Reply, Error> {
+    async fn attempt(&self, operation: &Operation<'_>, session: &Session) -> Result<Reply, Error> {
+        let id = operation.id.unwrap_or_else(|| self.next_operation_id());
         let mut deprioritized: Vec<ServerAddress> = Vec::new();
-        let mut transaction_number = None;
+        let mut repeated = Repeated::default();
         let mut retries = 0;
-        let mut allowed = match deadline {
+        let mut allowed = match operation.deadline {
             None => MAX_RETRIES,
             Some(_) => MAX_RETRIES_WITHIN_TIMEOUT,
         };
-        let mut first_error: Option<Error> = None;
+        let mut worst: Option<Error> = None;
         loop {
-            let selected = match self.select(operation, &deprioritized).await {
+            let selected = match self.select(operation, id, &deprioritized).await {
                 Ok(selected) => selected,
                 // What went wrong first tells more than that nothing was found afterwards.
-                Err(error) => return Err(first_error.unwrap_or(error)),
+                Err(error) => return Err(worst.unwrap_or(error)),
             };
             let may_retry = self.may_retry(operation, &selected);
             let outcome =
-                self.once(operation, session, &selected, may_retry, &mut transaction_number).await;
+                self.once(operation, id, session, &selected, may_retry, &mut repeated).await;
             let mut error = match outcome {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
@@ -176,20 +250,25 @@ impl Inner {
                 allowed = self.options.max_adaptive_retries;
             }
             retries += 1;
+            let pause = overload.then(|| self.backoff(retries, error.base_backoff()));
+            // An attempt that did nothing says nothing about the one before, which may have.
+            let error = match worst {
+                Some(earlier) if error.has_label(NO_WRITES_PERFORMED) => earlier,
+                _ => error,
+            };
             if !retryable || retries > allowed {
                 return Err(error);
             }
             if !overload || self.options.enable_overload_retargeting {
                 deprioritized.push(selected.server.address().clone());
             }
-            if overload {
-                let pause = self.backoff(retries, error.base_backoff());
-                if deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
+            if let Some(pause) = pause {
+                if operation.deadline.is_some_and(|end| Instant::now() + pause >= end.at) {
                     return Err(error);
                 }
                 sleep(pause).await;
             }
-            first_error = Some(error);
+            worst = Some(error);
         }
     }
 
@@ -228,10 +307,11 @@ impl Inner {
     async fn once(
         &self,
         operation: &Operation<'_>,
-        session: &mut Session,
+        id: OperationId,
+        session: &Session,
         selected: &Selected,
         retries: bool,
-        transaction_number: &mut Option<i64>,
+        repeated: &mut Repeated,
     ) -> Result<Reply, Error> {
         let _running = selected.handle.begin_operation();
         let mut connection = selected.handle.pool().check_out().await.map_err(|error| {
@@ -243,35 +323,41 @@ impl Inner {
         let mut body = operation.body.clone();
         self.add_session(operation, session, selected, &mut body);
         if retries && operation.retry == Retry::Write {
-            if transaction_number.is_none() {
-                *transaction_number = session.next_transaction_number();
+            if repeated.transaction_number.is_none() {
+                repeated.transaction_number = session.next_transaction_number();
             }
-            if let Some(number) = *transaction_number {
+            if let Some(number) = repeated.transaction_number {
                 body.append(cstr!("txnNumber"), number);
             }
         }
-        let preference = match &operation.target {
-            Target::Read(preference) => Some(preference),
-            Target::Write | Target::Server(_) => None,
-        };
-        if !matches!(operation.target, Target::Write)
-            && let Some(argument) = read_preference_for_op_msg(
-                selected.description.topology_type(),
-                selected.server.server_type(),
-                preference,
-            )
+        add_read_preference(operation, selected, &mut body);
+        if let Some(deadline) = operation.deadline.filter(|_| operation.tells_deadline)
+            && matches!(operation.body.get("maxTimeMS"), Ok(None))
         {
-            body.append(cstr!("$readPreference"), read_preference_document(&argument));
+            let millis = deadline.max_time_ms(selected.server.min_round_trip_time())?;
+            body.append(cstr!("maxTimeMS"), millis);
         }
         if let Some(api) = &self.options.server_api {
             api.append_to(&mut body);
         }
         body.append(cstr!("$db"), operation.database);
-        let told = Told::begin(self, operation, &connection, &body);
-        let outcome = self.exchange(operation, &mut connection, &body).await;
+        let sequence = match operation.sequence {
+            Some((name, documents)) => {
+                let sent = match repeated.sent {
+                    Some(sent) => sent,
+                    None => fitting(documents, &connection.facts, &body)?,
+                };
+                repeated.sent = Some(sent);
+                Some((name, &documents[..sent]))
+            }
+            None => None,
+        };
+        let told = Told::begin(self, operation, id, &connection, &body, sequence);
+        let outcome = self.exchange(operation, &mut connection, &body, sequence).await;
         let reply = outcome.as_ref().ok().filter(|_| told.is_some()).cloned();
+        let sent = sequence.map_or(0, |(_, documents)| documents.len());
         let result = match outcome {
-            Ok(reply) => self.judge(&connection, session, selected.server.address(), reply),
+            Ok(reply) => self.judge(&connection, session, selected.server.address(), reply, sent),
             Err(kind) => {
                 self.report(&connection, &kind);
                 Err(Error::new(kind))
@@ -287,21 +373,23 @@ impl Inner {
     fn judge(
         &self,
         connection: &PooledConnection<ServerEstablisher>,
-        session: &mut Session,
+        session: &Session,
         server: &ServerAddress,
         reply: RawDocumentBuf,
+        sent: usize,
     ) -> Result<Reply, Error> {
         self.learn(session, &reply);
         let server = server.clone();
         match command_error(&reply) {
-            Ok(None) => Ok(Reply { body: reply, server }),
+            Ok(None) => Ok(Reply { body: reply, server, sent }),
             Ok(Some(error)) => {
                 self.report_command(connection, &error);
                 // Failed writes are in the reply; who asked for them reads them there.
                 if error.ok && error.write_concern_error.is_none() {
-                    return Ok(Reply { body: reply, server });
+                    return Ok(Reply { body: reply, server, sent });
                 }
-                Err(Error::new(ErrorKind::Command { address: server, error: Box::new(error) }))
+                let error = Box::new(error);
+                Err(Error::new(ErrorKind::Command { address: server, error, reply, sent }))
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -315,8 +403,9 @@ impl Inner {
         operation: &Operation<'_>,
         connection: &mut PooledConnection<ServerEstablisher>,
         body: &RawDocument,
+        sequence: Option<(&CStr, &[RawDocumentBuf])>,
     ) -> Result<RawDocumentBuf, ErrorKind> {
-        let sequences: &[_] = operation.sequence.as_slice();
+        let sequences: &[_] = sequence.as_slice();
         let request = Request { sequences, ..Request::new(body) };
         let address = connection.address().clone();
         let work = connection.run(async |server| {
@@ -348,13 +437,11 @@ impl Inner {
     fn add_session(
         &self,
         operation: &Operation<'_>,
-        session: &mut Session,
+        session: &Session,
         selected: &Selected,
         body: &mut RawDocumentBuf,
     ) {
-        let after = session.after_cluster_time().filter(|_| {
-            operation.read_concern.is_some() || matches!(operation.target, Target::Read(_))
-        });
+        let after = session.after_cluster_time().filter(|_| operation.read_concern.is_some());
         let ours = !matches!(operation.body.get("readConcern"), Ok(Some(_)));
         if ours
             && (operation.read_concern.is_some_and(|level| !level.is_empty()) || after.is_some())
@@ -390,7 +477,7 @@ impl Inner {
         Some(Duration::from_secs(minutes.saturating_mul(60)))
     }
 
-    fn learn(&self, session: &mut Session, reply: &RawDocument) {
+    fn learn(&self, session: &Session, reply: &RawDocument) {
         if let Ok(time) = reply.get_timestamp("operationTime") {
             session.advance_operation_time(time);
         }
@@ -454,119 +541,52 @@ impl Inner {
             cause,
         });
     }
-
-    /// The server that holds a cursor, whatever it is now: nobody else can go on.
-    fn find(&self, address: &ServerAddress) -> Result<Selected, Error> {
-        let description = self.discovery.description();
-        match (description.server(address).cloned(), self.discovery.server(address)) {
-            (Some(server), Some(handle)) => Ok(Selected { description, server, handle }),
-            _ => Err(Error::new(ErrorKind::ServerGone(address.clone()))),
-        }
-    }
-
-    /// Selects a server, waiting for one for `serverSelectionTimeoutMS`.
-    async fn select(
-        &self,
-        operation: &Operation<'_>,
-        deprioritized: &[ServerAddress],
-    ) -> Result<Selected, Error> {
-        let request = match &operation.target {
-            Target::Write => SelectionRequest { deprioritized, ..SelectionRequest::WRITE },
-            Target::Read(preference) => {
-                SelectionRequest { deprioritized, ..SelectionRequest::read(preference) }
-            }
-            Target::Server(address) => return self.find(address),
-        };
-        let begun = Instant::now();
-        let deadline = begun + self.options.server_selection_timeout;
-        let mut revisions = None;
-        loop {
-            let description = self.discovery.description();
-            let random = self.random_bits();
-            let counts = |address: &ServerAddress| self.discovery.operation_count(address);
-            let server = description
-                .select(&request, random, counts)
-                .map_err(|error| Error::new(ErrorKind::ImpossibleSelection(error)))?
-                .cloned();
-            if let Some(server) = server
-                && let Some(handle) = self.discovery.server(server.address())
-            {
-                return Ok(Selected { description, server, handle });
-            }
-            if self.discovery.is_closed() {
-                return Err(Error::new(ErrorKind::Closed));
-            }
-            let Some(revisions) = &mut revisions else {
-                // Once more with the subscription in place: nothing is missed in between.
-                revisions = Some(self.discovery.subscribe());
-                continue;
-            };
-            self.discovery.handle(Input::CheckWanted);
-            if !matches!(timeout_at(deadline, revisions.changed()).await, Ok(Ok(()))) {
-                let now = self.discovery.clock().now();
-                let failure = SelectionFailure::new(description, &request, now, begun.elapsed());
-                return Err(Error::new(ErrorKind::Selection(failure)));
-            }
-        }
-    }
-}
-
-/// The events of one command, between the first and the last.
-struct Told {
-    event: CommandEvent,
-    sensitive: bool,
-    begun: Instant,
-}
-
-impl Told {
-    /// Tells that a command is sent; `None` if nobody listens.
-    fn begin(
-        client: &Inner,
-        operation: &Operation<'_>,
-        connection: &PooledConnection<ServerEstablisher>,
-        body: &RawDocument,
-    ) -> Option<Self> {
-        if !client.has_listener() {
-            return None;
-        }
-        let first = body.iter_elements().next().and_then(Result::ok);
-        let name = first.map(|element| element.key().as_str().to_owned()).unwrap_or_default();
-        let command = told_command(&name, body, operation.sequence);
-        let event = CommandEvent {
-            address: connection.address().clone(),
-            connection: connection.id(),
-            server_connection_id: connection.facts.server_connection_id,
-            service_id: connection.service_id(),
-            request_id: client.next_request_id(),
-            database: operation.database.to_owned(),
-            command_name: name,
-            kind: CommandEventKind::Started { command },
-        };
-        let sensitive = is_sensitive(&event.command_name, body);
-        client.tell_listeners(event.clone());
-        Some(Self { event, sensitive, begun: Instant::now() })
-    }
-
-    /// Tells how the command ended. `ok: 1` is a success, whatever the write concern says.
-    fn end(mut self, client: &Inner, reply: Option<RawDocumentBuf>, result: &Result<Reply, Error>) {
-        let duration = self.begun.elapsed();
-        let failure = result.as_ref().err().filter(|error| match error.kind() {
-            ErrorKind::Command { error, .. } => !error.ok,
-            _ => true,
-        });
-        self.event.kind = match failure {
-            Some(failure) => CommandEventKind::Failed { duration, failure: failure.clone() },
-            None => {
-                let reply = reply.filter(|_| !self.sensitive).unwrap_or_default();
-                CommandEventKind::Succeeded { duration, reply }
-            }
-        };
-        client.tell_listeners(self.event);
-    }
 }
 
 /// Behind a load balancer no hello is read, and every service supports sessions.
 const LOAD_BALANCED_SESSION_LIFETIME: Duration = Duration::from_secs(30 * 60);
+
+fn add_read_preference(operation: &Operation<'_>, selected: &Selected, body: &mut RawDocumentBuf) {
+    let preference = match &operation.target {
+        Target::Write => return,
+        Target::Read(preference) | Target::WritingPipeline(preference) => Some(preference),
+        Target::Server(_) => None,
+    };
+    if let Some(argument) = read_preference_for_op_msg(
+        selected.description.topology_type(),
+        selected.server.server_type(),
+        preference,
+    ) {
+        body.append(cstr!("$readPreference"), read_preference_document(&argument));
+    }
+}
+
+/// How many documents of a sequence go into one message on this connection: at least one, or none
+/// if there are none.
+fn fitting(
+    documents: &[RawDocumentBuf],
+    facts: &ConnectionFacts,
+    body: &RawDocument,
+) -> Result<usize, Error> {
+    let room = facts.max_message_size.saturating_sub(MESSAGE_MARGIN + body.as_bytes().len());
+    let mut bytes = 0;
+    let mut count = 0;
+    for document in documents.iter().take(facts.max_write_batch_size.max(1)) {
+        bytes += document.as_bytes().len();
+        if bytes > room {
+            break;
+        }
+        count += 1;
+    }
+    if count == 0 && !documents.is_empty() {
+        let reason = format!(
+            "a document of {bytes} bytes does not fit in a message of {} bytes; split it",
+            facts.max_message_size
+        );
+        return Err(Error::new(ErrorKind::BadCommand(reason)));
+    }
+    Ok(count)
+}
 
 fn read_preference_document(argument: &ReadPreferenceArgument<'_>) -> RawDocumentBuf {
     let mut document = rawdoc! { "mode": argument.mode.name() };
@@ -589,4 +609,43 @@ fn read_preference_document(argument: &ReadPreferenceArgument<'_>) -> RawDocumen
         document.append(cstr!("hedge"), rawdoc! { "enabled": enabled });
     }
     document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_protocol::HelloReply;
+
+    fn facts(max_message_size: usize, max_write_batch_size: usize) -> ConnectionFacts {
+        ConnectionFacts {
+            hello: HelloReply::default(),
+            max_bson_object_size: 16 << 20,
+            max_message_size,
+            max_write_batch_size,
+            server_connection_id: None,
+        }
+    }
+
+    #[test]
+    fn a_message_holds_what_the_connection_allows() {
+        let body = rawdoc! { "insert": "c" };
+        let documents = vec![rawdoc! { "a": "x".repeat(1000) }; 10];
+        assert_eq!(fitting(&documents, &facts(1 << 20, 7), &body).unwrap(), 7);
+        assert_eq!(fitting(&documents, &facts(1 << 20, 100), &body).unwrap(), 10);
+        let small = facts(MESSAGE_MARGIN + 3500, 100);
+        assert_eq!(fitting(&documents, &small, &body).unwrap(), 3);
+        assert_eq!(fitting(&[], &small, &body).unwrap(), 0);
+        let tiny = facts(MESSAGE_MARGIN + 500, 100);
+        let error = fitting(&documents, &tiny, &body).unwrap_err();
+        assert!(error.to_string().contains("does not fit"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_is_told_what_is_left_less_the_way() {
+        let deadline = Deadline::after(Duration::from_millis(100));
+        assert_eq!(deadline.max_time_ms(None).unwrap(), 100);
+        assert_eq!(deadline.max_time_ms(Some(Duration::from_millis(30))).unwrap(), 70);
+        let error = deadline.max_time_ms(Some(Duration::from_millis(100))).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error}");
+    }
 }

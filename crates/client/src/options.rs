@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
@@ -16,6 +17,7 @@ use crate::discovery::EventListener;
 use crate::handshake::ServerApi;
 use crate::metadata::DriverInfo;
 use crate::pool::PoolOptions;
+use crate::tap::Tap;
 use crate::tls::TlsOptions;
 
 /// `serverSelectionTimeoutMS` where the user says nothing.
@@ -71,6 +73,8 @@ pub struct ClientOptions {
     pub default_database: Option<String>,
     /// Hears every event.
     pub listener: Option<EventListener>,
+    /// Sees all that the discovery core is given, so that it can be recorded.
+    pub tap: Option<Arc<dyn Tap>>,
 }
 
 impl std::fmt::Debug for ClientOptions {
@@ -117,6 +121,7 @@ impl ClientOptions {
             wrappers: Vec::new(),
             default_database: string.default_database().map(str::to_owned),
             listener: None,
+            tap: None,
         }
     }
 }

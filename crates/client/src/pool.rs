@@ -332,7 +332,9 @@ impl<E: Establish> Shared<E> {
         while let Some(output) = inner.machine.poll_output() {
             match output {
                 Output::Event(kind) => {
-                    (self.listener)(PoolEvent { address: self.address.clone(), kind });
+                    let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
+                    let error = failed.map(ToString::to_string);
+                    (self.listener)(PoolEvent { address: self.address.clone(), kind, error });
                 }
                 Output::Establish { connection, generation } => {
                     let task =
@@ -345,8 +347,8 @@ impl<E: Establish> Shared<E> {
                     }
                 }
                 Output::Refuse { ticket, refusal } => {
-                    let failure = inner.failure.take_if(|_| refusal == Refusal::NotEstablished);
-                    let error = match failure {
+                    let failure = inner.failure.clone();
+                    let error = match failure.filter(|_| refusal == Refusal::NotEstablished) {
                         Some(error) => CheckOutError::NotEstablished(error),
                         None => self.refusal_error(refusal),
                     };

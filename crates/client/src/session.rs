@@ -83,9 +83,27 @@ impl SessionPool {
     }
 }
 
+/// How a session behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// `causalConsistency`: whether reads follow the session's earlier operations.
+    pub causal_consistency: bool,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { causal_consistency: true }
+    }
+}
+
 /// A session of the application's, or the one that an operation makes for itself.
 #[derive(Debug)]
 pub struct Session {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
     pool: Arc<SessionPool>,
     /// Made when it is first used: only then is it known what the server supports.
     server: Option<ServerSession>,
@@ -95,56 +113,76 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(pool: Arc<SessionPool>, causal: bool) -> Self {
-        Self { pool, server: None, causal, operation_time: None }
+        let state = State { pool, server: None, causal, operation_time: None };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The same session for a cursor, which goes on in it after the call that opened it.
+    pub(crate) fn share(&self) -> Self {
+        Self { state: Arc::clone(&self.state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session's id as commands carry it (`lsid`); `None` before its first use.
+    pub fn id(&self) -> Option<RawDocumentBuf> {
+        self.lock().server.as_ref().map(ServerSession::lsid)
     }
 
     /// When the latest operation of this session happened, by the deployment's clock.
     pub fn operation_time(&self) -> Option<Timestamp> {
-        self.operation_time
+        self.lock().operation_time
     }
 
     /// Lets this session see what another one has seen.
-    pub fn advance_operation_time(&mut self, time: Timestamp) {
-        if self.operation_time.is_none_or(|own| own < time) {
-            self.operation_time = Some(time);
+    pub fn advance_operation_time(&self, time: Timestamp) {
+        let mut state = self.lock();
+        if state.operation_time.is_none_or(|own| own < time) {
+            state.operation_time = Some(time);
         }
+    }
+
+    /// Whether the network failed under the session, so that its server session is not used again.
+    pub fn is_dirty(&self) -> bool {
+        self.lock().server.as_ref().is_some_and(|server| server.dirty)
     }
 
     /// `afterClusterTime` of the next read, if reads follow earlier operations.
     pub(crate) fn after_cluster_time(&self) -> Option<Timestamp> {
-        self.operation_time.filter(|_| self.causal)
+        let state = self.lock();
+        state.operation_time.filter(|_| state.causal)
     }
 
     /// `lsid` for a command that is sent now. `lifetime` is the deployment's
     /// `logicalSessionTimeoutMinutes`.
-    pub(crate) fn lsid(
-        &mut self,
-        now: MonotonicTime,
-        lifetime: Duration,
-    ) -> Option<RawDocumentBuf> {
-        if self.server.is_none() {
-            self.server = self.pool.take(now, lifetime);
+    pub(crate) fn lsid(&self, now: MonotonicTime, lifetime: Duration) -> Option<RawDocumentBuf> {
+        let mut state = self.lock();
+        if state.server.is_none() {
+            state.server = state.pool.take(now, lifetime);
         }
-        let server = self.server.as_mut()?;
+        let server = state.server.as_mut()?;
         server.last_use = now;
         Some(server.lsid())
     }
 
     /// A fresh number for a write that may be sent twice.
-    pub(crate) fn next_transaction_number(&mut self) -> Option<i64> {
-        let server = self.server.as_mut()?;
+    pub(crate) fn next_transaction_number(&self) -> Option<i64> {
+        let mut state = self.lock();
+        let server = state.server.as_mut()?;
         server.transaction_number += 1;
         Some(server.transaction_number)
     }
 
-    pub(crate) fn mark_dirty(&mut self) {
-        if let Some(server) = &mut self.server {
+    pub(crate) fn mark_dirty(&self) {
+        if let Some(server) = &mut self.lock().server {
             server.dirty = true;
         }
     }
 }
 
-impl Drop for Session {
+impl Drop for State {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             self.pool.put(server);
@@ -165,24 +203,24 @@ mod tests {
     #[test]
     fn server_sessions_are_reused_last_in_first_out() {
         let pool = Arc::new(SessionPool::default());
-        let mut first = Session::new(Arc::clone(&pool), false);
-        let mut second = Session::new(Arc::clone(&pool), false);
+        let first = Session::new(Arc::clone(&pool), false);
+        let second = Session::new(Arc::clone(&pool), false);
         let one = first.lsid(at(0), LIFETIME).unwrap();
         let two = second.lsid(at(0), LIFETIME).unwrap();
         assert_ne!(one, two);
         drop(first);
         drop(second);
-        let mut third = Session::new(Arc::clone(&pool), false);
+        let third = Session::new(Arc::clone(&pool), false);
         assert_eq!(third.lsid(at(1), LIFETIME), Some(two));
     }
 
     #[test]
     fn old_and_dirty_sessions_are_not_reused() {
         let pool = Arc::new(SessionPool::default());
-        let mut session = Session::new(Arc::clone(&pool), false);
+        let session = Session::new(Arc::clone(&pool), false);
         let old = session.lsid(at(0), LIFETIME).unwrap();
         drop(session);
-        let mut session = Session::new(Arc::clone(&pool), false);
+        let session = Session::new(Arc::clone(&pool), false);
         assert_ne!(session.lsid(at(29 * 60), LIFETIME), Some(old));
         session.mark_dirty();
         drop(session);
@@ -192,12 +230,12 @@ mod tests {
     #[test]
     fn transaction_numbers_rise_within_a_server_session() {
         let pool = Arc::new(SessionPool::default());
-        let mut session = Session::new(Arc::clone(&pool), false);
+        let session = Session::new(Arc::clone(&pool), false);
         assert_eq!(session.next_transaction_number(), None);
         session.lsid(at(0), LIFETIME);
         assert_eq!(session.next_transaction_number(), Some(1));
         drop(session);
-        let mut session = Session::new(pool, false);
+        let session = Session::new(pool, false);
         session.lsid(at(0), LIFETIME);
         assert_eq!(session.next_transaction_number(), Some(2));
     }
@@ -206,7 +244,7 @@ mod tests {
     fn only_causal_sessions_wait_for_their_own_past() {
         let time = Timestamp { time: 5, increment: 1 };
         for (causal, expected) in [(true, Some(time)), (false, None)] {
-            let mut session = Session::new(Arc::default(), causal);
+            let session = Session::new(Arc::default(), causal);
             session.advance_operation_time(time);
             session.advance_operation_time(Timestamp { time: 4, increment: 9 });
             assert_eq!(session.after_cluster_time(), expected);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{RawBson, doc, rawdoc};
-use quorate_client::{Client, Collection, FindOptions};
+use quorate_client::{Client, Collection};
 use quorate_node::{Node, NodeOptions};
 use quorate_server::{Clock, Server, ServerOptions};
 use quorate_storage::{LsmOptions, LsmStore, Store};
@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn soon<T>(work: impl Future<Output = T>) -> T {
+async fn soon<T>(work: impl IntoFuture<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("it takes too long")
 }
 
@@ -107,22 +107,18 @@ async fn documents_are_inserted_found_changed_and_deleted() {
         let ids = orders.insert_many(documents).await.unwrap();
         assert_eq!((ids.len(), &ids[499]), (500, &RawBson::Int32(499)));
 
-        let options = FindOptions {
-            sort: Some(rawdoc! { "_id": -1 }),
-            batch_size: Some(7),
-            limit: Some(20),
-            ..FindOptions::default()
-        };
-        let found = orders.find(doc! { "n": 3 }, options).await.unwrap().collect().await.unwrap();
+        let found = orders.find(doc! { "n": 3 }).sort(doc! { "_id": -1 }).batch_size(7).limit(20);
+        let found = found.await.unwrap().collect().await.unwrap();
         let numbers: Vec<_> = found.iter().map(|found| found.get_i32("_id").unwrap()).collect();
         let expected: Vec<_> = (0..20).map(|step| 493 - 10 * step).collect();
         assert_eq!(numbers, expected);
 
-        let changed = orders.update_many(doc! { "n": 3 }, doc! { "$set": { "x": 1 } }, false);
+        let changed = orders.update_many(doc! { "n": 3 }, doc! { "$set": { "x": 1 } });
         let changed = changed.await.unwrap();
         assert_eq!((changed.matched_count, changed.modified_count), (50, 50));
         let upserted = orders
-            .update_one(doc! { "_id": 9999 }, doc! { "$set": { "x": 2 } }, true)
+            .update_one(doc! { "_id": 9999 }, doc! { "$set": { "x": 2 } })
+            .upsert(true)
             .await
             .unwrap();
         assert_eq!(upserted.upserted_id, Some(RawBson::Int32(9999)));
@@ -140,7 +136,7 @@ async fn documents_are_inserted_found_changed_and_deleted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn indexes_are_made_listed_obeyed_and_dropped() {
     with_collection(async |_client, orders| {
-        let name = orders.create_index(doc! { "sku": 1 }, true).await.unwrap();
+        let name = orders.create_index(doc! { "sku": 1 }).unique(true).await.unwrap();
         assert_eq!(name, "sku_1");
         orders.insert_one(doc! { "sku": "a" }).await.unwrap();
         let error = orders.insert_one(doc! { "sku": "a" }).await.unwrap_err();

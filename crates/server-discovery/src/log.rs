@@ -133,6 +133,42 @@ impl LogMessage {
         Some(message)
     }
 
+    /// The text of a key.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.value(key)? {
+            LogValue::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The whole number of a key.
+    pub fn integer(&self, key: &str) -> Option<i64> {
+        match self.value(key)? {
+            LogValue::Integer(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The milliseconds of a key.
+    pub fn millis(&self, key: &str) -> Option<f64> {
+        match self.value(key)? {
+            LogValue::Millis(millis) => Some(*millis),
+            _ => None,
+        }
+    }
+
+    /// The truth of a key.
+    pub fn truth(&self, key: &str) -> Option<bool> {
+        match self.value(key)? {
+            LogValue::Truth(truth) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<&LogValue> {
+        self.fields.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+    }
+
     fn about_topology(id: TopologyId, message: &'static str, text: String) -> Self {
         let fields = vec![("topologyId", LogValue::Integer(id.0.cast_signed()))];
         Self { level: LogLevel::Debug, message, fields, text }

@@ -3,9 +3,14 @@
 //! It speaks the wire protocol through `quorate-wire`, answers hello (streaming included) from a
 //! document that the test may change at any time, answers other commands from a script, and knows
 //! the `failCommand` fail point well enough for the published scenarios. It stores nothing.
+//!
+//! [`FaultNetwork`] stands between real members of a set and loses, holds, delays or resets what they
+//! send each other.
 
 mod fail_point;
+mod fault_network;
 mod server;
 
 pub use fail_point::{FailPoint, FailPointError};
+pub use fault_network::{FaultNetwork, Flow};
 pub use server::{FakeServer, primary_hello, standalone_hello};

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bson::raw::RawDocument;
 use bson::rawdoc;
-use quorate_client::authentication::{AuthenticationCause, AuthenticationError, Authenticator};
+use quorate_client::authentication::{
+    AuthenticationCause, AuthenticationError, Authenticator, ConversationError,
+};
 use quorate_client::connection::{Connection, Request};
 use quorate_client::handshake::{EstablishError, Handshake};
 use quorate_client::metadata::{Environment, client_metadata};
@@ -138,7 +140,9 @@ fn refused(error: &AuthenticationError) -> Finding {
     );
     let finding = Finding::problem("authentication_failed", seen);
     match &error.cause {
-        AuthenticationCause::Refused(_) | AuthenticationCause::Scram(_) => finding
+        AuthenticationCause::Conversation(
+            ConversationError::Refused(_) | ConversationError::Scram(_),
+        ) => finding
             .because("not a network problem: the server was reached and does not accept this login")
             .fix("name the database the user was created in: authSource=admin")
             .fix("percent-encode the password: @ is %40, : is %3A, / is %2F, % is %25")

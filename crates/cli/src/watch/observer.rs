@@ -1,30 +1,25 @@
-//! Monitors without a client: one task, one core, no pools.
+//! A deployment under observation: the client's monitors, and nothing else of a client.
 //!
-//! A watcher sends no operations, so it needs neither pools nor credentials; and because every input
-//! of the core passes through one place here, what is recorded is exactly what was watched. The
-//! sockets and the handshake are the client's. The core decides when and how to check; a check is
-//! one short task, and giving it up means aborting that task, which closes its socket.
+//! A watcher sends no operations, so it needs neither connections in pools nor credentials. Every
+//! input of the core passes the tap here, so what is recorded is exactly what was watched.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use bson::raw::cstr;
-use quorate_client::connection::{Connection, Request};
-use quorate_client::handshake::{Handshake, HandshakeError, exchange_hello, next_hello};
-use quorate_client::net::{Connector, Stream};
-use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress};
-use quorate_server_discovery::{
-    CheckFailure, CheckFailureKind, CheckId, CheckKind, DiscoveryEvent, HelloCommand, Input,
-    MonitorCommand, Output, RecordedInput, RecordingStart, Topology,
-};
-use quorate_wire::{MsgFlags, topology_version_document};
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use quorate_client::discovery::{Discovery, Settings};
+use quorate_client::handshake::Handshake;
+use quorate_client::net::Connector;
+use quorate_client::pool::PoolOptions;
+use quorate_client::{Clock, Tap};
+use quorate_protocol::MonotonicTime;
+use quorate_server_discovery::{DiscoveryEvent, Input, RecordedInput, RecordingStart, Topology};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::recorder::Recorder;
-use crate::clock;
+
+/// How many events may wait to be told. A change of a set of fifty makes some hundred.
+const MAX_UNTOLD_EVENTS: usize = 65_536;
 
 /// How connections are made; shared by all checks.
 #[derive(Debug)]
@@ -35,65 +30,66 @@ pub(super) struct Manner {
 
 /// A deployment under observation.
 pub(super) struct Observer {
-    topology: Topology,
-    manner: Arc<Manner>,
-    monitors: BTreeMap<ServerAddress, Monitor>,
-    /// Bounded by two tasks for each server.
-    tasks: JoinSet<Done>,
-    recorder: Option<Recorder>,
+    discovery: Arc<Discovery>,
+    events: Receiver<Seen>,
+    notes: Arc<Notes>,
 }
 
 /// What happened, and when.
 pub(super) type Seen = (MonotonicTime, DiscoveryEvent);
 
-#[derive(Default)]
-struct Monitor {
-    connection: Option<Connection<Stream>>,
-    check: Option<(CheckId, AbortHandle)>,
-    measuring: Option<Connection<Stream>>,
-    measurement: Option<(CheckId, AbortHandle)>,
+/// Passes events on and writes inputs down.
+struct Notes {
+    events: Sender<Seen>,
+    recorder: Option<Mutex<Recorder>>,
+    /// The first thing that went wrong.
+    failure: Mutex<Option<io::Error>>,
 }
 
-impl Monitor {
-    fn cancel_check(&mut self) {
-        self.connection = None;
-        if let Some((_, task)) = self.check.take() {
-            task.abort();
+impl Notes {
+    fn fail(&self, error: io::Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(error);
+    }
+
+    /// # Errors
+    ///
+    /// What went wrong since the last call.
+    fn check(&self) -> io::Result<()> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn record(&self, line: &str) {
+        let Some(recorder) = &self.recorder else { return };
+        let written = recorder.lock().unwrap_or_else(PoisonError::into_inner).write(line);
+        if let Err(error) = written {
+            self.fail(error);
+        }
+    }
+}
+
+impl Tap for Notes {
+    fn on_start(&self, start: &RecordingStart) {
+        self.record(&start.to_line());
+    }
+
+    fn on_input(&self, at: MonotonicTime, input: &Input) {
+        if self.recorder.is_some() {
+            self.record(&RecordedInput { at, input: input.clone() }.to_line());
         }
     }
 
-    fn stop_measuring(&mut self) {
-        self.measuring = None;
-        if let Some((_, task)) = self.measurement.take() {
-            task.abort();
+    fn on_event(&self, at: MonotonicTime, event: &DiscoveryEvent) {
+        match self.events.try_send((at, event.clone())) {
+            // The observer is gone, and with it whoever wants to know.
+            Ok(()) | Err(TrySendError::Closed(_)) => {}
+            Err(TrySendError::Full(_)) => {
+                let reason = format!("more than {MAX_UNTOLD_EVENTS} events wait to be told");
+                self.fail(io::Error::other(reason));
+            }
         }
     }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        self.cancel_check();
-        self.stop_measuring();
-    }
-}
-
-/// A task that has ended.
-enum Done {
-    Check(ServerAddress, CheckId, Result<Checked, CheckFailure>),
-    Measurement(ServerAddress, CheckId, Option<Checked>),
-}
-
-struct Checked {
-    connection: Connection<Stream>,
-    reply: HelloReply,
-    round_trip: Duration,
-}
-
-struct Check {
-    kind: CheckKind,
-    hello: HelloCommand,
-    limit: Option<Duration>,
-    connection: Option<Connection<Stream>>,
 }
 
 impl Observer {
@@ -106,19 +102,30 @@ impl Observer {
         topology: Topology,
         start: &RecordingStart,
         manner: Manner,
-        mut recorder: Option<Recorder>,
+        recorder: Option<Recorder>,
     ) -> io::Result<(Self, Vec<Seen>)> {
-        if let Some(recorder) = &mut recorder {
-            recorder.write(&start.to_line())?;
-        }
-        let mut observer = Self {
-            topology,
-            manner: Arc::new(manner),
-            monitors: BTreeMap::new(),
-            tasks: JoinSet::new(),
-            recorder,
+        let (sender, events) = mpsc::channel(MAX_UNTOLD_EVENTS);
+        let notes = Arc::new(Notes {
+            events: sender,
+            recorder: recorder.map(Mutex::new),
+            failure: Mutex::new(None),
+        });
+        notes.on_start(start);
+        notes.check()?;
+        let settings = Settings {
+            connector: manner.connector,
+            handshake: manner.handshake,
+            connect_timeout: start.options.connect_timeout,
+            // Nobody checks a connection out, so that none is ever opened.
+            pool_options: PoolOptions::default(),
         };
-        let seen = observer.drain(start.at);
+        let tap: Arc<dyn Tap> = Arc::clone(&notes) as _;
+        let clock = Clock::starting_at(start.at);
+        let nobody = Arc::new(|_| ());
+        let discovery = Discovery::begin(topology, clock, settings, nobody, Some(tap));
+        let mut observer = Self { discovery, events, notes };
+        let seen = observer.drain();
+        observer.notes.check()?;
         Ok((observer, seen))
     }
 
@@ -126,24 +133,13 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// If the recording cannot be written.
+    /// If the recording cannot be written, or events are told more slowly than they come.
     pub(super) async fn next(&mut self) -> io::Result<Vec<Seen>> {
-        let deadline = self.topology.next_deadline();
-        let wait = deadline.map(|deadline| deadline.since(clock::now()));
-        let input = tokio::select! {
-            Some(ended) = self.tasks.join_next() => match ended {
-                Ok(done) => self.input(done),
-                Err(error) if error.is_cancelled() => None,
-                Err(error) => std::panic::resume_unwind(error.into_panic()),
-            },
-            () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => Some(Input::Tick),
-            // Neither a check nor a deadline: nothing will ever happen again.
-            else => std::future::pending().await,
-        };
-        match input {
-            Some(input) => self.handle(input),
-            None => Ok(Vec::new()),
-        }
+        let first = self.events.recv().await;
+        let mut seen = Vec::from_iter(first);
+        seen.append(&mut self.drain());
+        self.notes.check()?;
+        Ok(seen)
     }
 
     /// Ends every check and closes every socket.
@@ -152,170 +148,14 @@ impl Observer {
     ///
     /// If the recording cannot be written.
     pub(super) fn close(&mut self) -> io::Result<Vec<Seen>> {
-        self.handle(Input::Close)
+        self.discovery.shut_down();
+        let seen = self.drain();
+        self.notes.check()?;
+        Ok(seen)
     }
 
-    fn handle(&mut self, input: Input) -> io::Result<Vec<Seen>> {
-        let at = clock::now();
-        if let Some(recorder) = &mut self.recorder {
-            recorder.write(&RecordedInput { at, input: input.clone() }.to_line())?;
-        }
-        self.topology.handle(at, input);
-        Ok(self.drain(at))
-    }
-
-    fn drain(&mut self, at: MonotonicTime) -> Vec<Seen> {
-        let mut seen = Vec::new();
-        while let Some(output) = self.topology.poll_output() {
-            match output {
-                Output::Event(event) => seen.push((at, event)),
-                Output::Monitor { server, command } => self.command(server, command),
-                // A watcher has no operations, and so no pools; events tell of descriptions.
-                Output::Publish(_) | Output::Pool { .. } => {}
-            }
-        }
-        seen
-    }
-
-    fn command(&mut self, server: ServerAddress, command: MonitorCommand) {
-        match command {
-            MonitorCommand::Start => {
-                self.monitors.insert(server, Monitor::default());
-            }
-            MonitorCommand::Stop => {
-                self.monitors.remove(&server);
-            }
-            MonitorCommand::Cancel => {
-                if let Some(monitor) = self.monitors.get_mut(&server) {
-                    monitor.cancel_check();
-                }
-            }
-            MonitorCommand::StopMeasuring => {
-                if let Some(monitor) = self.monitors.get_mut(&server) {
-                    monitor.stop_measuring();
-                }
-            }
-            MonitorCommand::Check { check, kind, hello, timeout: limit, .. } => {
-                let Some(monitor) = self.monitors.get_mut(&server) else { return };
-                let connection = monitor.connection.take().filter(|_| kind != CheckKind::Connect);
-                let work = Check { kind, hello, limit, connection };
-                let manner = Arc::clone(&self.manner);
-                let task = self.tasks.spawn(async move {
-                    let result = carry_out(&manner, &server, work).await;
-                    Done::Check(server, check, result)
-                });
-                monitor.check = Some((check, task));
-            }
-            MonitorCommand::MeasureRoundTrip { check, hello, timeout: limit } => {
-                let Some(monitor) = self.monitors.get_mut(&server) else { return };
-                let connection = monitor.measuring.take();
-                let kind = if connection.is_some() { CheckKind::Poll } else { CheckKind::Connect };
-                let work = Check { kind, hello, limit, connection };
-                let manner = Arc::clone(&self.manner);
-                let task = self.tasks.spawn(async move {
-                    let result = carry_out(&manner, &server, work).await.ok();
-                    Done::Measurement(server, check, result)
-                });
-                monitor.measurement = Some((check, task));
-            }
-        }
-    }
-
-    /// Takes the connection back and makes an input of the answer, unless nobody waits for it.
-    fn input(&mut self, done: Done) -> Option<Input> {
-        match done {
-            Done::Check(server, check, result) => {
-                let monitor = self.monitors.get_mut(&server)?;
-                if monitor.check.as_ref()?.0 != check {
-                    return None;
-                }
-                monitor.check = None;
-                Some(match result {
-                    Ok(Checked { connection, reply, round_trip }) => {
-                        let more_to_come = connection.is_streaming();
-                        monitor.connection = Some(connection);
-                        let reply = Arc::new(reply);
-                        Input::HelloReceived { server, check, reply, round_trip, more_to_come }
-                    }
-                    Err(failure) => Input::CheckFailed { server, check, failure },
-                })
-            }
-            Done::Measurement(server, check, result) => {
-                let monitor = self.monitors.get_mut(&server)?;
-                if monitor.measurement.as_ref()?.0 != check {
-                    return None;
-                }
-                monitor.measurement = None;
-                let round_trip = result.map(|checked| {
-                    monitor.measuring = Some(checked.connection);
-                    checked.round_trip
-                });
-                Some(Input::RoundTripMeasured { server, check, round_trip })
-            }
-        }
-    }
-}
-
-async fn carry_out(
-    manner: &Manner,
-    server: &ServerAddress,
-    check: Check,
-) -> Result<Checked, CheckFailure> {
-    let mut connection = match (check.kind, check.connection) {
-        (CheckKind::Connect, _) => match manner.connector.connect(server).await {
-            Ok(stream) => Connection::new(stream),
-            Err(error) => {
-                let kind = match error.is_timeout() {
-                    true => CheckFailureKind::NetworkTimeout,
-                    false => CheckFailureKind::Network,
-                };
-                return Err(CheckFailure::new(kind, error.to_string()));
-            }
-        },
-        (_, Some(connection)) => connection,
-        (_, None) => {
-            let message = format!("the monitoring connection to {server} is gone");
-            return Err(CheckFailure::new(CheckFailureKind::Network, message));
-        }
-    };
-    let began = Instant::now();
-    let asked = ask(manner, &mut connection, check.kind, check.hello);
-    let reply = match check.limit {
-        None => asked.await,
-        Some(limit) => timeout(limit, asked).await.unwrap_or(Err(HandshakeError::TimedOut)),
-    };
-    let reply = reply.map_err(|error| {
-        let kind = match &error {
-            HandshakeError::TimedOut => CheckFailureKind::NetworkTimeout,
-            HandshakeError::Refused(_) => CheckFailureKind::Command,
-            error if error.is_network() => CheckFailureKind::Network,
-            _ => CheckFailureKind::Malformed,
-        };
-        CheckFailure::new(kind, error.to_string())
-    })?;
-    Ok(Checked { connection, reply, round_trip: began.elapsed() })
-}
-
-async fn ask(
-    manner: &Manner,
-    connection: &mut Connection<Stream>,
-    kind: CheckKind,
-    hello: HelloCommand,
-) -> Result<HelloReply, HandshakeError> {
-    match kind {
-        CheckKind::Connect => manner.handshake.shake_as_monitor(connection).await,
-        CheckKind::Poll => {
-            let hello = manner.handshake.plain_hello(hello);
-            exchange_hello(connection, Request::new(&hello)).await
-        }
-        CheckKind::Await { topology_version, max_await_time } => {
-            let mut hello = manner.handshake.plain_hello(hello);
-            hello.append(cstr!("topologyVersion"), topology_version_document(topology_version));
-            let millis = i64::try_from(max_await_time.as_millis()).unwrap_or(i64::MAX);
-            hello.append(cstr!("maxAwaitTimeMS"), millis);
-            let request = Request { flags: MsgFlags::EXHAUST_ALLOWED, ..Request::new(&hello) };
-            exchange_hello(connection, request).await
-        }
-        CheckKind::ReadNext => next_hello(connection).await,
+    /// Bounded by the length of the queue.
+    fn drain(&mut self) -> Vec<Seen> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
     }
 }

@@ -24,6 +24,8 @@ pub struct PoolEvent {
     pub address: ServerAddress,
     /// What happened.
     pub kind: PoolEventKind,
+    /// Why a connection could not be established, where the event comes from that.
+    pub error: Option<String>,
 }
 
 /// What can happen in a pool. Each variant is one event of the specification.
@@ -105,6 +107,25 @@ impl PoolEventKind {
         }
     }
 
+    /// How long what it tells about took.
+    pub const fn duration(&self) -> Option<Duration> {
+        match *self {
+            Self::ConnectionReady { duration, .. }
+            | Self::CheckOutFailed { duration, .. }
+            | Self::CheckedOut { duration, .. } => Some(duration),
+            _ => None,
+        }
+    }
+
+    /// Whether the event may come from a connection that could not be established.
+    pub const fn is_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionClosed { reason: CloseReason::Error, .. }
+                | Self::CheckOutFailed { reason: CheckOutFailureReason::ConnectionError, .. }
+        )
+    }
+
     /// The connection that the event is about.
     pub const fn connection(&self) -> Option<ConnectionId> {
         match *self {
@@ -132,6 +153,19 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// The specification's sentence for logs.
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::Stale => "Connection became stale because the pool was cleared",
+            Self::Idle => {
+                "Connection has been available but unused for longer than the configured max idle \
+                 time"
+            }
+            Self::Error => "An error occurred while using the connection",
+            Self::PoolClosed => "Connection pool was closed",
+        }
+    }
+
     /// The specification's word.
     pub const fn name(self) -> &'static str {
         match self {
@@ -155,6 +189,15 @@ pub enum CheckOutFailureReason {
 }
 
 impl CheckOutFailureReason {
+    /// The specification's sentence for logs.
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::PoolClosed => "Connection pool was closed",
+            Self::Timeout => "Wait queue timeout elapsed without a connection becoming available",
+            Self::ConnectionError => "An error occurred while trying to establish a new connection",
+        }
+    }
+
     /// The specification's word.
     pub const fn name(self) -> &'static str {
         match self {

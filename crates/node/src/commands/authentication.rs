@@ -4,13 +4,14 @@
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
+use quorate_authentication::scram::{ClientFirst, ServerConversation};
 
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
-use crate::users::{ClientFirst, Conversation, LoggedIn, Mechanism, Pending, failed, find_user};
+use crate::users::{LoggedIn, Mechanism, Pending, failed, find_user, scram_refused};
 
 /// Random bytes in a server's nonce.
 const NONCE_LENGTH: usize = 24;
@@ -34,17 +35,17 @@ fn start(request: &Request<'_>, body: &Document, database: &str) -> Result<Docum
     let options = fields.document("options")?;
     let skip_empty_exchange =
         options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
-    let first = ClientFirst::parse(payload(body)?)?;
+    let first = ClientFirst::parse(payload(body)?).map_err(scram_refused)?;
     let user = find_user(request.node, database, &first.user)?;
     let Some(credentials) = user.and_then(|user| user.credentials(mechanism)) else {
         return Err(failed());
     };
     let who = LoggedIn { name: first.user.clone(), database: database.to_owned() };
     let random = request.node.random_bytes(NONCE_LENGTH);
-    let (conversation, answer) = Conversation::start(first, credentials, &random);
+    let (conversation, answer) = ServerConversation::start(first, credentials, &random);
     request.context.client.login.state().conversation =
         Some(Pending { who, conversation: Some(conversation), skip_empty_exchange });
-    Ok(step(false, answer))
+    Ok(step(false, answer.into_bytes()))
 }
 
 pub(super) fn sasl_continue(
@@ -61,14 +62,14 @@ pub(super) fn sasl_continue(
     let message = payload(&command.body)?;
     let mut answer = match pending.conversation.take() {
         Some(conversation) => {
-            let own = conversation.finish(message)?;
+            let own = conversation.finish(message).map_err(scram_refused)?;
             let done = pending.skip_empty_exchange;
             if done {
                 login.user = Some(pending.who);
             } else {
                 login.conversation = Some(pending);
             }
-            step(done, own)
+            step(done, own.into_bytes())
         }
         None if message.is_empty() => {
             login.user = Some(pending.who);

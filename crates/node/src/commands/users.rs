@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
+use quorate_authentication::scram::StoredCredentials;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, reply};
@@ -12,7 +13,9 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::{Found, InterruptSlot};
 use crate::select::Selection;
-use crate::users::{Credentials, Mechanism, Role, find_users, users_namespace};
+use crate::users::{
+    Mechanism, Role, credentials_to_document, find_users, scram_refused, users_namespace,
+};
 use crate::writer::Writer;
 
 /// The database of users that other servers vouch for. None do here.
@@ -216,8 +219,9 @@ fn credentials(
     let mut stored = Document::new();
     for mechanism in wanted {
         let salt = request.node.random_bytes(mechanism.salt_length());
-        let credentials = Credentials::new(mechanism, name, password, salt)?;
-        stored.insert(mechanism.name(), credentials.to_document());
+        let credentials = StoredCredentials::derive(mechanism, name, password, salt);
+        let credentials = credentials.map_err(scram_refused)?;
+        stored.insert(mechanism.name(), credentials_to_document(&credentials));
     }
     Ok(stored)
 }

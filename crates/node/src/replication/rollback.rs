@@ -5,6 +5,7 @@
 //! crash in between leaves a shorter log and the data that belongs to it. Digest §11.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp};
@@ -61,15 +62,22 @@ impl Node {
         let Some(replication) = self.replication() else {
             return Ok(RolledBack { last: common_point, entries });
         };
+        // Every look begins below the entry undone last. From the end of the log it would wade through
+        // all that was removed, and a long rollback would take the square of its length.
+        let mut rest = KeyRange::prefix(&replication.oplog.prefix());
         loop {
-            let newest = writer.view().scan_records(replication.oplog, Direction::Backward)?.next();
+            let view = writer.view();
+            let records = view.keyspaces.records;
+            let newest = view.snapshot.scan(records, rest.clone(), Direction::Backward)?.next();
             let Some(pair) = newest else { break };
-            let entry = parse_record(&pair?.1)?;
+            let (key, value) = pair?;
+            let entry = parse_record(&value)?;
             let position = entry_position(&entry)?;
             if position.op_time <= common_point.op_time {
                 break;
             }
             writer.undo(&entry, position.op_time, keep)?;
+            rest.end = Bound::Excluded(key.to_vec());
             entries += 1;
         }
         let (committed, _) = self.durability();

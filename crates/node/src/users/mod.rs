@@ -10,10 +10,13 @@ mod scram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bson::{Bson, Document, doc};
+use quorate_authentication::scram::{ServerConversation, StoredCredentials};
 use quorate_query::matcher::Matcher;
 
+pub(crate) use quorate_authentication::ScramMechanism as Mechanism;
+
 pub(crate) use self::roles::Role;
-pub(crate) use self::scram::{ClientFirst, Conversation, Credentials, Mechanism, failed};
+pub(crate) use self::scram::{credentials_to_document, failed, scram_refused};
 use crate::context::{Client, Command, Interrupt};
 use crate::dispatch::{Access, CommandFacts};
 use crate::error::{CommandError, ErrorCode};
@@ -48,9 +51,9 @@ impl User {
         Mechanism::ALL.into_iter().filter(|m| self.credentials(*m).is_some()).collect()
     }
 
-    pub(crate) fn credentials(&self, mechanism: Mechanism) -> Option<Credentials> {
+    pub(crate) fn credentials(&self, mechanism: Mechanism) -> Option<StoredCredentials> {
         let stored = self.document.get_document("credentials").ok()?;
-        Credentials::from_document(mechanism, stored.get_document(mechanism.name()).ok()?)
+        scram::credentials_from_document(mechanism, stored.get_document(mechanism.name()).ok()?)
     }
 
     /// The user without secrets, as `usersInfo` shows it.
@@ -116,7 +119,7 @@ pub(crate) struct LoggedIn {
 pub(crate) struct Pending {
     pub(crate) who: LoggedIn,
     /// `None` once the proof was accepted and only an empty message is missing.
-    pub(crate) conversation: Option<Conversation>,
+    pub(crate) conversation: Option<ServerConversation>,
     /// Whether the client wants to be spared the empty message at the end.
     pub(crate) skip_empty_exchange: bool,
 }

@@ -1,14 +1,14 @@
 //! A client that sends one command to one member and waits for the reply.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
 /// A member that does not answer for this long has failed the test.
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Client {
     stream: TcpStream,
@@ -16,15 +16,20 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn connect(port: u16) -> std::io::Result<Self> {
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    /// Connects to a member that has this long for it.
+    pub(crate) fn connect(member: SocketAddr, timeout: Duration) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&member, timeout)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self { stream, decoder: Decoder::new() })
     }
 
     /// The reply to a command, which may be a refusal.
-    pub(crate) fn run(&mut self, command: &Document) -> std::io::Result<Document> {
+    pub(crate) fn run(
+        &mut self,
+        command: &Document,
+        timeout: Duration,
+    ) -> std::io::Result<Document> {
+        self.stream.set_read_timeout(Some(timeout))?;
         let body = RawDocumentBuf::try_from(command).unwrap();
         let mut bytes = Vec::new();
         let (id, none) = (RequestId(1), RequestId(0));

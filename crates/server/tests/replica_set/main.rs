@@ -1,19 +1,34 @@
 //! Replica sets of real processes: elections, replication, crashes, copies.
+//!
+//! This file holds what needs neither load nor faults. `processes` kills, freezes and replaces members
+//! under load, `faults` breaks the network between them by a proxy, `separation` by real network
+//! namespaces.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod client;
+mod faults;
+mod load;
+mod namespaces;
+mod processes;
+mod separation;
 mod set;
 
 use std::time::Instant;
 
 use bson::{Bson, doc};
-use set::Set;
+use set::{Set, impatient};
 
 const PRIMARY_ONLY: Bson = Bson::Int32(1);
 
 fn majority() -> Bson {
     Bson::from("majority")
+}
+
+fn remove_member(config: &mut bson::Document, place: usize) {
+    config.get_array_mut("members").unwrap().retain(|member| {
+        member.as_document().and_then(|member| member.get_i32("_id").ok()) != Some(place as i32)
+    });
 }
 
 #[test]
@@ -150,15 +165,11 @@ fn a_step_down_hands_over_and_loses_nothing() {
 }
 
 #[test]
-fn writes_of_an_isolated_primary_are_rolled_back_into_files() {
-    let mut set = Set::start(3);
-    let mut config = set.config();
-    // The others come back to a set without a primary, and wait for it this long.
-    config.insert("settings", doc! { "electionTimeoutMillis": 1000 });
-    set.ok(0, doc! { "replSetInitiate": config });
+fn writes_that_nobody_copied_are_rolled_back_into_files() {
+    let mut set = Set::start(3).initiate(impatient());
     let first = set.primary();
     set.insert(first, doc! { "_id": "kept" }, Bson::Int32(3)).unwrap();
-    let others: Vec<usize> = (0..3).filter(|place| *place != first).collect();
+    let others = set.others(first);
     for place in &others {
         set.kill(*place);
     }
@@ -175,16 +186,7 @@ fn writes_of_an_isolated_primary_are_rolled_back_into_files() {
     set.restart(first);
     set.wait_for_state(first, "SECONDARY");
     assert_eq!(set.wait_until_identical(), 2);
-    let files: Vec<_> = std::fs::read_dir(set.data(first).join("rollback/db.c"))
-        .unwrap()
-        .map(|file| std::fs::read(file.unwrap().path()).unwrap())
-        .collect();
-    assert_eq!(files.len(), 1);
-    let mut kept = &files[0][..];
-    let mut documents = Vec::new();
-    while !kept.is_empty() {
-        documents.push(bson::Document::from_reader(&mut kept).unwrap());
-    }
+    let documents = set.rolled_back(first);
     assert_eq!(documents.len(), 5, "{documents:?}");
     assert!(documents.iter().all(|document| document.get_bool("lost").ok() == Some(true)));
 }
@@ -207,21 +209,11 @@ fn members_join_and_leave_a_live_set_and_a_wiped_one_copies_everything() {
     assert_eq!(set.wait_until_identical(), 500);
 
     let added = set.add();
-    let reconfigure = |set: &Set, change: &dyn Fn(&mut Vec<Bson>)| {
-        set.wait("a reconfig", || {
-            let mut config = set.ok(primary, doc! { "replSetGetConfig": 1 });
-            let config = config.get_document_mut("config").unwrap();
-            let version = config.get_i32("version").unwrap();
-            config.insert("version", version + 1);
-            change(config.get_array_mut("members").unwrap());
-            // The one before must have spread first, or this one is refused.
-            let reply = set.run(primary, doc! { "replSetReconfig": config.clone() }).unwrap();
-            assert!(matches!(reply.get_i32("code"), Err(_) | Ok(308)), "{reply}");
-            (reply.get_f64("ok").unwrap() == 1.0).then_some(())
-        })
-    };
-    let host = format!("127.0.0.1:{}", set.members[added].port);
-    reconfigure(&set, &|members| members.push(doc! { "_id": 3, "host": &host }.into()));
+    let host = set.host(added);
+    set.reconfigure(|config| {
+        let members = config.get_array_mut("members").unwrap();
+        members.push(doc! { "_id": 3, "host": &host }.into());
+    });
     set.wait_for_state(added, "SECONDARY");
     set.insert(primary, doc! { "_id": "with four" }, Bson::Int32(4)).unwrap();
     assert_eq!(set.wait_until_identical(), 501);
@@ -231,11 +223,7 @@ fn members_join_and_leave_a_live_set_and_a_wiped_one_copies_everything() {
         let status = set.ok(primary, doc! { "replSetGetStatus": 1 });
         (status.get_i32("votingMembersCount").ok() == Some(4)).then_some(())
     });
-    reconfigure(&set, &|members| {
-        members.retain(|member| {
-            member.as_document().unwrap().get_i32("_id").ok() != Some(gone as i32)
-        });
-    });
+    set.reconfigure(|config| remove_member(config, gone));
     set.wait("the removed member to notice", || {
         let hello = set.run(gone, doc! { "hello": 1 }).ok()?;
         (hello.get_bool("isreplicaset").ok() == Some(true) && !hello.contains_key("setName"))

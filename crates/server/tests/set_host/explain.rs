@@ -26,7 +26,7 @@ fn a_set_with_a_primary_names_it_and_one_without_says_whom_to_start() {
     let mut set = Set::initiated(3);
     let primary = set.primary();
     set.insert(primary, doc! { "_id": 1 }, Bson::Int32(3)).unwrap();
-    let host = format!("127.0.0.1:{}", set.members[primary].port);
+    let host = set.host(primary);
     let explanation = explain(&set, primary);
     assert_eq!(explanation.get_str("primary").unwrap(), host);
     assert_eq!(explanation.get_i32("votesNeeded").unwrap(), 2);
@@ -52,7 +52,7 @@ fn a_set_with_a_primary_names_it_and_one_without_says_whom_to_start() {
     });
     let summary = explanation.get_str("summary").unwrap();
     for place in gone {
-        let host = format!("127.0.0.1:{}", set.members[place].port);
+        let host = set.host(place);
         assert!(summary.contains(&host), "{summary}");
     }
     for member in members(&explanation) {

@@ -6,5 +6,7 @@
 #[path = "../replica_set/client.rs"]
 mod client;
 mod explain;
+#[path = "../replica_set/namespaces.rs"]
+mod namespaces;
 #[path = "../replica_set/set.rs"]
 mod set;

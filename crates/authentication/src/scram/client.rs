@@ -1,17 +1,14 @@
-//! SCRAM-SHA-1 and SCRAM-SHA-256 as values: messages in, messages out.
+//! The side that proves that it knows a password.
 //!
-//! Follows RFC 5802 and RFC 7677 with the changes of the MongoDB authentication specification: user
-//! names are not prepared, SHA-1 hashes the password first, fewer than 4096 iterations are refused.
-//! Who carries the messages is left to `authentication`.
+//! Channel binding is not offered: servers do not support it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use hmac::{Hmac, Mac};
-use sha1::{Digest, Sha1};
-use sha2::Sha256;
+
+use super::{ScramError, ScramMechanism, equal_in_constant_time, exclusive_or};
 
 /// The fewest iterations accepted. Fewer would let an impostor make guessing the password cheap.
 pub const MIN_ITERATIONS: u32 = 4096;
@@ -21,65 +18,6 @@ pub const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// How many keys one client remembers: a set shares one, a change of password brings another.
 const MAX_CACHED_KEYS: usize = 64;
-
-/// The random part of a nonce, in bytes.
-const NONCE_LENGTH: usize = 24;
-
-/// Which hash function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ScramHash {
-    /// SCRAM-SHA-1.
-    Sha1,
-    /// SCRAM-SHA-256.
-    Sha256,
-}
-
-impl ScramHash {
-    /// The mechanism's name.
-    pub const fn mechanism(self) -> &'static str {
-        match self {
-            Self::Sha1 => "SCRAM-SHA-1",
-            Self::Sha256 => "SCRAM-SHA-256",
-        }
-    }
-
-    fn hmac(self, key: &[u8], message: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Sha1 => hmac_of::<Hmac<Sha1>>(key, message),
-            Self::Sha256 => hmac_of::<Hmac<Sha256>>(key, message),
-        }
-    }
-
-    fn digest(self, message: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Sha1 => Sha1::digest(message).to_vec(),
-            Self::Sha256 => Sha256::digest(message).to_vec(),
-        }
-    }
-
-    /// `Hi` of the RFC.
-    fn salted_password(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
-        // The only error is a key of a length that HMAC refuses, and HMAC takes any length.
-        match self {
-            Self::Sha1 => {
-                let mut out = vec![0; 20];
-                let _ = pbkdf2::pbkdf2::<Hmac<Sha1>>(password, salt, iterations, &mut out);
-                out
-            }
-            Self::Sha256 => {
-                let mut out = vec![0; 32];
-                let _ = pbkdf2::pbkdf2::<Hmac<Sha256>>(password, salt, iterations, &mut out);
-                out
-            }
-        }
-    }
-}
-
-fn hmac_of<M: Mac + hmac::digest::KeyInit>(key: &[u8], message: &[u8]) -> Vec<u8> {
-    let mut mac = <M as Mac>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(message);
-    mac.finalize().into_bytes().to_vec()
-}
 
 /// The keys that a password, a salt and a number of iterations give.
 #[derive(Clone, PartialEq, Eq)]
@@ -94,7 +32,7 @@ impl std::fmt::Debug for ScramKeys {
     }
 }
 
-type KeyName = (ScramHash, Vec<u8>, u32);
+type KeyName = (ScramMechanism, Vec<u8>, u32);
 
 /// Keys of one credential, so that only the first connection pays for the iterations.
 #[derive(Debug, Default)]
@@ -119,35 +57,29 @@ impl KeyCache {
 /// One conversation, after its first message was made.
 #[derive(Clone, Debug)]
 pub struct ScramClient {
-    hash: ScramHash,
+    mechanism: ScramMechanism,
     nonce: String,
     client_first_bare: String,
 }
 
 impl ScramClient {
-    /// A conversation with a nonce from the operating system.
-    ///
-    /// # Errors
-    ///
-    /// If the operating system has no randomness.
-    pub fn new(hash: ScramHash, user: &str) -> Result<Self, ScramError> {
-        let mut bytes = [0; NONCE_LENGTH];
-        getrandom::fill(&mut bytes).map_err(|_| ScramError::NoRandomness)?;
-        Ok(Self::with_nonce(hash, user, BASE64.encode(bytes)))
+    /// A conversation. The random bytes must never have been used before.
+    pub fn new(mechanism: ScramMechanism, user: &str, random: &[u8]) -> Self {
+        Self::with_nonce(mechanism, user, BASE64.encode(random))
     }
 
-    pub(super) fn with_nonce(hash: ScramHash, user: &str, nonce: String) -> Self {
+    fn with_nonce(mechanism: ScramMechanism, user: &str, nonce: String) -> Self {
         let user = user.replace('=', "=3D").replace(',', "=2C");
         let client_first_bare = format!("n={user},r={nonce}");
-        Self { hash, nonce, client_first_bare }
+        Self { mechanism, nonce, client_first_bare }
     }
 
     /// The mechanism.
-    pub fn hash(&self) -> ScramHash {
-        self.hash
+    pub fn mechanism(&self) -> ScramMechanism {
+        self.mechanism
     }
 
-    /// `client-first-message`. Channel binding is not offered: servers do not support it.
+    /// `client-first-message`.
     pub fn first_message(&self) -> String {
         format!("n,,{}", self.client_first_bare)
     }
@@ -175,14 +107,15 @@ impl ScramClient {
         }
         let without_proof = format!("c=biws,r={nonce}");
         let auth_message = format!("{},{message},{without_proof}", self.client_first_bare);
-        Ok(ServerFirst { hash: self.hash, salt, iterations, without_proof, auth_message })
+        let mechanism = self.mechanism;
+        Ok(ServerFirst { mechanism, salt, iterations, without_proof, auth_message })
     }
 }
 
 /// What the server asked for: everything but the password is known now.
 #[derive(Clone, Debug)]
 pub struct ServerFirst {
-    hash: ScramHash,
+    mechanism: ScramMechanism,
     salt: Vec<u8>,
     iterations: u32,
     without_proof: String,
@@ -192,7 +125,7 @@ pub struct ServerFirst {
 impl ServerFirst {
     /// The keys, if they are remembered.
     pub fn cached_keys(&self, cache: &KeyCache) -> Option<ScramKeys> {
-        cache.get(&(self.hash, self.salt.clone(), self.iterations))
+        cache.get(&(self.mechanism, self.salt.clone(), self.iterations))
     }
 
     /// Computes the keys and remembers them. Takes milliseconds: run it where that blocks nobody.
@@ -206,39 +139,30 @@ impl ServerFirst {
         password: &str,
         cache: &KeyCache,
     ) -> Result<ScramKeys, ScramError> {
-        let prepared = match self.hash {
-            ScramHash::Sha1 => {
-                let digest = md5::Md5::digest(format!("{user}:mongo:{password}"));
-                digest.iter().map(|byte| format!("{byte:02x}")).collect()
-            }
-            ScramHash::Sha256 => stringprep::saslprep(password)
-                .map_err(|error| ScramError::Password(error.to_string()))?
-                .into_owned(),
-        };
-        let salted = self.hash.salted_password(prepared.as_bytes(), &self.salt, self.iterations);
+        let prepared = self.mechanism.prepare(user, password)?;
+        let salted = self.mechanism.salted_password(&prepared, &self.salt, self.iterations);
         let keys = ScramKeys {
-            client_key: self.hash.hmac(&salted, b"Client Key"),
-            server_key: self.hash.hmac(&salted, b"Server Key"),
+            client_key: self.mechanism.hmac(&salted, b"Client Key"),
+            server_key: self.mechanism.hmac(&salted, b"Server Key"),
         };
-        cache.put((self.hash, self.salt.clone(), self.iterations), keys.clone());
+        cache.put((self.mechanism, self.salt.clone(), self.iterations), keys.clone());
         Ok(keys)
     }
 
     /// `client-final-message`, and what the server must answer.
     pub fn final_message(&self, keys: &ScramKeys) -> (String, ServerSignature) {
-        let stored_key = self.hash.digest(&keys.client_key);
-        let signature = self.hash.hmac(&stored_key, self.auth_message.as_bytes());
-        let proof: Vec<u8> =
-            keys.client_key.iter().zip(&signature).map(|(key, bit)| key ^ bit).collect();
+        let stored_key = self.mechanism.digest(&keys.client_key);
+        let signature = self.mechanism.hmac(&stored_key, self.auth_message.as_bytes());
+        let proof = exclusive_or(&keys.client_key, &signature);
         let message = format!("{},p={}", self.without_proof, BASE64.encode(proof));
-        let expected = self.hash.hmac(&keys.server_key, self.auth_message.as_bytes());
+        let expected = self.mechanism.hmac(&keys.server_key, self.auth_message.as_bytes());
         (message, ServerSignature(expected))
     }
 }
 
 /// The signature by which the server shows that it knows the password, too.
 #[derive(Clone, Debug)]
-pub struct ServerSignature(pub(super) Vec<u8>);
+pub struct ServerSignature(Vec<u8>);
 
 impl ServerSignature {
     /// Reads `server-final-message`.
@@ -255,36 +179,11 @@ impl ServerSignature {
             .strip_prefix("v=")
             .and_then(|text| BASE64.decode(text).ok())
             .ok_or(ScramError::Malformed("server-final-message"))?;
-        if signature == self.0 { Ok(()) } else { Err(ScramError::WrongSignature) }
+        match equal_in_constant_time(&signature, &self.0) {
+            true => Ok(()),
+            false => Err(ScramError::WrongSignature),
+        }
     }
-}
-
-/// Why a conversation ended badly.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScramError {
-    /// No nonce could be made.
-    #[error("the operating system has no random numbers")]
-    NoRandomness,
-    /// A message that the RFC does not know.
-    #[error("the server's {0} is malformed")]
-    Malformed(&'static str),
-    /// The server answered another conversation.
-    #[error("the server does not repeat our nonce")]
-    WrongNonce,
-    /// Fewer or more iterations than are sensible.
-    #[error(
-        "the server asks for {0} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted"
-    )]
-    Iterations(u32),
-    /// SASLprep refuses the password.
-    #[error("the password holds characters that SASLprep forbids: {0}")]
-    Password(String),
-    /// The server says no.
-    #[error("the server refuses: {0}")]
-    Refused(String),
-    /// The server does not know the password: it may be an impostor.
-    #[error("the server's signature is wrong: it does not know the password itself")]
-    WrongSignature,
 }
 
 #[cfg(test)]
@@ -292,7 +191,7 @@ mod tests {
     use super::*;
 
     struct Example {
-        hash: ScramHash,
+        mechanism: ScramMechanism,
         nonce: &'static str,
         server_first: &'static str,
         client_final: &'static str,
@@ -302,7 +201,7 @@ mod tests {
     /// The conversations printed in the authentication specification.
     const EXAMPLES: [Example; 2] = [
         Example {
-            hash: ScramHash::Sha1,
+            mechanism: ScramMechanism::ScramSha1,
             nonce: "fyko+d2lbbFgONRv9qkxdawL",
             server_first: "r=fyko+d2lbbFgONRv9qkxdawLHo+Vgk7qvUOKUwuWLIWg4l/9SraGMHEE,\
                            s=rQ9ZY3MntBeuP3E1TDVC4w==,i=10000",
@@ -311,7 +210,7 @@ mod tests {
             server_final: "v=UMWeI25JD1yNYZRMpZ4VHvhZ9e0=",
         },
         Example {
-            hash: ScramHash::Sha256,
+            mechanism: ScramMechanism::ScramSha256,
             nonce: "rOprNGfwEbeRWgbNEkqO",
             server_first: "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
                            s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
@@ -324,7 +223,8 @@ mod tests {
     #[test]
     fn the_specifications_conversations_come_out_as_printed() {
         for example in EXAMPLES {
-            let client = ScramClient::with_nonce(example.hash, "user", example.nonce.to_owned());
+            let client =
+                ScramClient::with_nonce(example.mechanism, "user", example.nonce.to_owned());
             assert_eq!(client.first_message(), format!("n,,n=user,r={}", example.nonce));
             let first = client.on_server_first(example.server_first).unwrap();
             let cache = KeyCache::default();
@@ -345,13 +245,13 @@ mod tests {
 
     #[test]
     fn names_are_escaped_and_not_prepared() {
-        let client = ScramClient::with_nonce(ScramHash::Sha256, "a=b,c", "n".to_owned());
+        let client = ScramClient::with_nonce(ScramMechanism::ScramSha256, "a=b,c", "n".to_owned());
         assert_eq!(client.first_message(), "n,,n=a=3Db=2Cc,r=n");
     }
 
     #[test]
     fn impostors_are_refused() {
-        let client = ScramClient::with_nonce(ScramHash::Sha256, "user", "abc".to_owned());
+        let client = ScramClient::with_nonce(ScramMechanism::ScramSha256, "user", "abc".to_owned());
         let error = |message: &str| client.on_server_first(message).unwrap_err();
         assert_eq!(error("r=abcd,s=AAAA,i=4095"), ScramError::Iterations(4095));
         assert_eq!(error("r=abcd,s=AAAA,i=1000001"), ScramError::Iterations(1_000_001));
@@ -366,14 +266,16 @@ mod tests {
     /// The prose tests of the specification: IX and its compatibility forms are one password.
     #[test]
     fn passwords_are_prepared_for_sha_256_only() {
-        for (hash, same) in [(ScramHash::Sha256, true), (ScramHash::Sha1, false)] {
-            let client = ScramClient::with_nonce(hash, "IX", "n".to_owned());
+        for (mechanism, same) in
+            [(ScramMechanism::ScramSha256, true), (ScramMechanism::ScramSha1, false)]
+        {
+            let client = ScramClient::with_nonce(mechanism, "IX", "n".to_owned());
             let first = client.on_server_first("r=nn,s=AAAA,i=4096").unwrap();
             let keys = |password| first.compute_keys("IX", password, &KeyCache::default()).unwrap();
             assert_eq!(keys("IX") == keys("I\u{ad}X"), same);
             assert_eq!(keys("IV") == keys("\u{2163}"), same);
         }
-        let client = ScramClient::with_nonce(ScramHash::Sha256, "u", "n".to_owned());
+        let client = ScramClient::with_nonce(ScramMechanism::ScramSha256, "u", "n".to_owned());
         let first = client.on_server_first("r=nn,s=AAAA,i=4096").unwrap();
         let refused = first.compute_keys("u", "a\u{7}", &KeyCache::default());
         assert!(matches!(refused, Err(ScramError::Password(_))));

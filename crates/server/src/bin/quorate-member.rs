@@ -1,13 +1,17 @@
-//! Serves a member of a replica set on loopback and prints its port:
-//! `member --replset NAME [--port P] [--data DIR]`.
+//! Serves a member of a replica set and prints its port, for tests, benchmarks and trying out:
+//! `quorate-member --replset NAME [--bind IP] [--port P] [--data DIR] [--own HOST:PORT]…
+//! [--oplog-bytes N] [--leash]`.
 //!
-//! Without a directory everything is kept in memory. For tests and for trying out.
+//! Without a directory everything is kept in memory. `--own` names an address under which others
+//! list it, such as that of a proxy. With `--leash` the process ends when its standard input does, so
+//! that it does not outlive a test that was killed. `quorate serve` is the program for everything else.
 
-#![allow(clippy::print_stdout, reason = "the port is what the example is for")]
+#![allow(clippy::print_stdout, reason = "the port is what the program is for")]
 #![allow(clippy::print_stderr, reason = "logs go to stderr")]
 
 use std::error::Error;
-use std::net::Ipv4Addr;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr};
 
 use quorate_server::{Place, Server, StartOptions};
 use tokio::net::TcpListener;
@@ -19,21 +23,38 @@ async fn main() -> Result<(), Box<dyn Error>> {
         tracing::subscriber::set_global_default(Stderr)?;
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let option = |name: &str| {
-        let place = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(place + 1)
+    let options = |name: &'static str| {
+        let pairs = arguments.iter().zip(arguments.iter().skip(1));
+        pairs.filter(move |(option, _)| *option == name).map(|(_, value)| value)
     };
+    let option = |name| options(name).next();
     let port: u16 = option("--port").map_or(Ok(0), |port| port.parse())?;
+    let bind: IpAddr = option("--bind").map_or(Ok(Ipv4Addr::LOCALHOST.into()), |ip| ip.parse())?;
     let place = option("--data").map_or(Place::Memory, |data| Place::Directory(data.into()));
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-    let mut options = StartOptions::new(place);
-    options.replica_set = option("--replset").cloned();
-    let running = Server::start(listener, options).await?;
+    let mut start = StartOptions::new(place);
+    start.replica_set = option("--replset").cloned();
+    if let Some(bytes) = option("--oplog-bytes") {
+        start.oplog_bytes = bytes.parse()?;
+    }
+    for address in options("--own") {
+        start.own_addresses.push(address.parse()?);
+    }
+    let listener = TcpListener::bind((bind, port)).await?;
+    let running = Server::start(listener, start).await?;
     println!("{}", running.address().port());
+    if arguments.iter().any(|argument| argument == "--leash") {
+        std::thread::spawn(end_with_standard_input);
+    }
     let mut terminated = signal(SignalKind::terminate())?;
     terminated.recv().await;
     running.stop().await?;
     Ok(())
+}
+
+fn end_with_standard_input() {
+    let mut byte = [0];
+    while std::io::stdin().read(&mut byte).is_ok_and(|read| read > 0) {}
+    std::process::exit(1);
 }
 
 /// Prints what the member tells, for those who ask with `QUORATE_LOG`.

@@ -1,0 +1,177 @@
+//! Our server in a process of its own, and callers that speak to it over bare connections, so that
+//! the server is measured and not a client's pool.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bson::{Document, doc};
+use quorate_server::{Place, StartOptions};
+use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+
+use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, any_key};
+
+/// Serves until the process is ended.
+pub fn serve(directory: &str) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let options = StartOptions::new(Place::Directory(directory.into()));
+        let running = quorate_server::Server::start(listener, options).await.unwrap();
+        println!("{}", running.address());
+        running.ended().await.unwrap();
+    });
+}
+
+/// The server's process, ended when dropped.
+pub struct Server {
+    process: Child,
+    address: SocketAddr,
+    records: i64,
+    next: Arc<AtomicI64>,
+}
+
+impl Server {
+    pub fn start(directory: &Path, records: i64) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .arg("serve")
+            .arg(directory)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().parse().unwrap();
+        let server = Self { process, address, records, next: Arc::new(AtomicI64::new(records)) };
+        let mut connection = server.caller();
+        let indexes = vec![doc! {"key": {"n": 1}, "name": "n_1"}];
+        connection.run(doc! {"createIndexes": "c", "indexes": indexes, "$db": "bench"});
+        server
+    }
+
+    /// What the process holds in memory.
+    pub fn resident_kib(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// What a connection that has said hello and then rests costs.
+    pub fn idle_connection_kib(&self, connections: usize) -> f64 {
+        let before = self.resident_kib();
+        let open: Vec<Connection> = (0..connections)
+            .map(|_| {
+                let mut connection = self.caller();
+                connection.run(doc! {"hello": 1, "$db": "admin"});
+                connection
+            })
+            .collect();
+        let after = self.resident_kib();
+        after.saturating_sub(before) as f64 / open.len() as f64
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Store for Server {
+    type Caller = Connection;
+
+    fn caller(&self) -> Connection {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Connection {
+            stream,
+            decoder: Decoder::new(),
+            records: self.records,
+            next: Arc::clone(&self.next),
+        }
+    }
+
+    fn load(&self, records: i64) {
+        let mut connection = self.caller();
+        for first in (0..records).step_by(BATCH as usize) {
+            let documents: Vec<Document> =
+                (first..(first + BATCH).min(records)).map(record).collect();
+            connection.run(doc! {"insert": "c", "documents": documents, "$db": "bench"});
+        }
+    }
+}
+
+fn record(id: i64) -> Document {
+    doc! {"_id": id, "n": id, "kind": id % GROUPS, "text": TEXT}
+}
+
+pub struct Connection {
+    stream: TcpStream,
+    decoder: Decoder,
+    records: i64,
+    next: Arc<AtomicI64>,
+}
+
+impl Connection {
+    fn run(&mut self, command: Document) {
+        let body = bson::RawDocumentBuf::try_from(&command).unwrap();
+        let mut message = Vec::new();
+        MsgWriter::new(&mut message, RequestId(1), RequestId(0), MsgFlags::NONE, &body)
+            .finish(None)
+            .unwrap();
+        self.stream.write_all(&message).unwrap();
+        let mut piece = [0; 64 * 1024];
+        loop {
+            if let Some(message) = self.decoder.next_message().unwrap() {
+                let Payload::Msg(reply) = message.payload else { panic!("another opcode") };
+                let ok = reply.body().get_f64("ok").unwrap();
+                let clean = reply.body().get("writeErrors").unwrap().is_none();
+                assert!(ok == 1.0 && clean, "{command} answered {:?}", reply.body());
+                return;
+            }
+            let length = self.stream.read(&mut piece).unwrap();
+            assert!(length > 0, "the server closed the connection");
+            self.decoder.feed(&piece[..length]);
+        }
+    }
+}
+
+impl Caller for Connection {
+    fn ask(&mut self, request: Request, chance: u64) {
+        let key = any_key(chance, self.records);
+        let command = match request {
+            Request::Insert { durable } => {
+                let documents = vec![record(self.next.fetch_add(1, Ordering::Relaxed))];
+                doc! {"insert": "c", "documents": documents, "writeConcern": {"w": 1, "j": durable}}
+            }
+            Request::Read => doc! {"find": "c", "filter": {"_id": key}, "limit": 1},
+            Request::Update { durable } => {
+                let updates = vec![doc! {"q": {"_id": key}, "u": {"$inc": {"n": 1_i64}}}];
+                doc! {"update": "c", "updates": updates, "writeConcern": {"w": 1, "j": durable}}
+            }
+            Request::Range => {
+                let first = any_key(chance, self.records - RANGE);
+                doc! {
+                    "find": "c", "filter": {"n": {"$gte": first}}, "sort": {"n": 1},
+                    "limit": RANGE, "batchSize": RANGE, "singleBatch": true,
+                }
+            }
+            Request::Aggregate => doc! {
+                "aggregate": "c",
+                "pipeline": [
+                    {"$group": {"_id": "$kind", "count": {"$sum": 1}, "sum": {"$sum": "$n"}}},
+                    {"$sort": {"_id": 1}},
+                ],
+                "cursor": {},
+            },
+        };
+        let mut command = command;
+        command.insert("$db", "bench");
+        self.run(command);
+    }
+}

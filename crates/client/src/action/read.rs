@@ -1,0 +1,387 @@
+//! Reads: find, aggregate, distinct and the counts.
+//!
+//! Follows the CRUD specification in what is sent, and the retryable reads specification in what is
+//! sent again.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bson::raw::{RawBson, RawBsonRef, RawDocumentBuf, cstr};
+use bson::rawdoc;
+
+use super::{Arguments, Draft, HasDraft, HasStatement, awaited, options, plain};
+use crate::bulk::number;
+use crate::cursor::{Cursor, malformed};
+use crate::error::{Error, ErrorKind};
+use crate::operation::{Operation, Purpose, Retry, Target};
+use crate::value::{IntoRaw, array};
+
+/// The error of a server for a collection that does not exist.
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
+/// How long a cursor waits at the end of its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum CursorType {
+    /// It ends there.
+    #[default]
+    NonTailable,
+    /// It stays open for what is inserted later, into capped collections.
+    Tailable,
+    /// The same, and the server waits a while for more.
+    TailableAwait,
+}
+
+/// `find`.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct Find<'a> {
+    draft: Draft<'a>,
+    limit: Option<i64>,
+}
+
+impl<'a> Find<'a> {
+    pub(crate) fn new(mut draft: Draft<'a>, filter: impl IntoRaw) -> Self {
+        draft.set_document(cstr!("filter"), filter);
+        Self { draft, limit: None }
+    }
+
+    /// The fields to return.
+    pub fn projection(mut self, projection: impl IntoRaw) -> Self {
+        self.draft.set_document(cstr!("projection"), projection);
+        self
+    }
+
+    /// How many results to leave out.
+    pub fn skip(mut self, count: u64) -> Self {
+        self.draft.arguments.set(cstr!("skip"), i64::try_from(count).unwrap_or(i64::MAX));
+        self
+    }
+
+    /// How many results to return; 0 is without limit. A negative number also asks for a single
+    /// batch.
+    pub fn limit(mut self, count: i64) -> Self {
+        self.limit = Some(count);
+        self
+    }
+
+    /// How long the cursor waits at the end.
+    pub fn cursor_type(mut self, kind: CursorType) -> Self {
+        self.draft.arguments.set(cstr!("tailable"), kind != CursorType::NonTailable);
+        self.draft.arguments.set(cstr!("awaitData"), kind == CursorType::TailableAwait);
+        self
+    }
+
+    /// `maxAwaitTimeMS`: how long the server waits for more on a tailable cursor.
+    pub fn max_await_time(mut self, limit: Duration) -> Self {
+        self.draft.cursor.max_time = Some(limit);
+        self
+    }
+
+    /// The first index key to return.
+    pub fn min(mut self, keys: impl IntoRaw) -> Self {
+        self.draft.set_document(cstr!("min"), keys);
+        self
+    }
+
+    /// The index key to stop before.
+    pub fn max(mut self, keys: impl IntoRaw) -> Self {
+        self.draft.set_document(cstr!("max"), keys);
+        self
+    }
+
+    /// Whether the server may write temporary files.
+    pub fn allow_disk_use(mut self, allow: bool) -> Self {
+        self.draft.arguments.set(cstr!("allowDiskUse"), allow);
+        self
+    }
+
+    /// Whether to return what some shards have when others are down.
+    pub fn allow_partial_results(mut self, allow: bool) -> Self {
+        self.draft.arguments.set(cstr!("allowPartialResults"), allow);
+        self
+    }
+
+    /// Whether the cursor stays open however long nobody asks for more.
+    pub fn no_cursor_timeout(mut self, stay: bool) -> Self {
+        self.draft.arguments.set(cstr!("noCursorTimeout"), stay);
+        self
+    }
+
+    /// Whether to return index keys only.
+    pub fn return_key(mut self, only: bool) -> Self {
+        self.draft.arguments.set(cstr!("returnKey"), only);
+        self
+    }
+
+    /// Whether to add `$recordId`.
+    pub fn show_record_id(mut self, show: bool) -> Self {
+        self.draft.arguments.set(cstr!("showRecordId"), show);
+        self
+    }
+
+    async fn run(mut self) -> Result<Cursor, Error> {
+        let limit = self.limit.filter(|&limit| limit != 0);
+        let single = limit.is_some_and(|limit| limit < 0);
+        let limit = limit.map(|limit| i64::try_from(limit.unsigned_abs()).unwrap_or(i64::MAX));
+        if let Some(limit) = limit {
+            self.draft.arguments.set(cstr!("limit"), limit);
+        }
+        if single {
+            self.draft.arguments.set(cstr!("singleBatch"), true);
+        }
+        if let Some(size) = self.draft.cursor.batch_size {
+            // A batch of exactly the limit would leave a cursor behind with nothing in it.
+            let size = i64::from(size);
+            let size = if limit == Some(size) { size.saturating_add(1) } else { size };
+            self.draft.arguments.set(cstr!("batchSize"), size);
+        }
+        self.draft.open_read(Target::Read(self.draft.defaults.read_preference.clone())).await
+    }
+}
+
+options!(Find: session, read_preference, timeout, max_time, comment, let_vars, batch_size, sort,
+    collation, hint);
+
+/// The first result of a [`Find`].
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct FindOne<'a> {
+    find: Find<'a>,
+}
+
+impl<'a> FindOne<'a> {
+    pub(crate) fn new(find: Find<'a>) -> Self {
+        Self { find: find.limit(-1) }
+    }
+
+    /// The fields to return.
+    pub fn projection(mut self, projection: impl IntoRaw) -> Self {
+        self.find = self.find.projection(projection);
+        self
+    }
+
+    /// How many results to leave out.
+    pub fn skip(mut self, count: u64) -> Self {
+        self.find = self.find.skip(count);
+        self
+    }
+
+    async fn run(self) -> Result<Option<RawDocumentBuf>, Error> {
+        self.find.run().await?.next().await
+    }
+}
+
+impl<'a> HasDraft<'a> for FindOne<'a> {
+    fn draft(&mut self) -> &mut Draft<'a> {
+        &mut self.find.draft
+    }
+}
+
+impl HasStatement for FindOne<'_> {
+    fn statement(&mut self) -> &mut Arguments {
+        &mut self.find.draft.arguments
+    }
+}
+
+options!(FindOne: session, read_preference, timeout, max_time, comment, let_vars, sort, collation,
+    hint);
+
+/// `aggregate`. A pipeline that writes (`$out`, `$merge`) is sent once.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct Aggregate<'a> {
+    draft: Draft<'a>,
+    writes: bool,
+}
+
+impl<'a> Aggregate<'a> {
+    pub(crate) fn new(
+        mut draft: Draft<'a>,
+        pipeline: impl IntoIterator<Item = impl IntoRaw>,
+    ) -> Self {
+        let mut writes = false;
+        match array(pipeline) {
+            Ok(stages) => {
+                if let Some(Ok(RawBsonRef::Document(last))) = stages.into_iter().last() {
+                    let name = last.iter_elements().next().and_then(Result::ok);
+                    writes =
+                        name.is_some_and(|name| matches!(name.key().as_str(), "$out" | "$merge"));
+                }
+                draft.arguments.set(cstr!("pipeline"), stages);
+            }
+            Err(error) => draft.arguments.fail(error),
+        }
+        Self { draft, writes }
+    }
+
+    /// Whether the server may write temporary files.
+    pub fn allow_disk_use(mut self, allow: bool) -> Self {
+        self.draft.arguments.set(cstr!("allowDiskUse"), allow);
+        self
+    }
+
+    /// `maxAwaitTimeMS`: how long the server waits for more.
+    pub fn max_await_time(mut self, limit: Duration) -> Self {
+        self.draft.cursor.max_time = Some(limit);
+        self
+    }
+
+    async fn run(mut self) -> Result<Cursor, Error> {
+        let mut cursor = RawDocumentBuf::new();
+        // A pipeline that writes has no results; a batch size of 0 would stop it short.
+        let size = self.draft.cursor.batch_size.filter(|&size| !(self.writes && size == 0));
+        if let Some(size) = size {
+            cursor.append(cstr!("batchSize"), i64::from(size));
+        }
+        self.draft.arguments.set(cstr!("cursor"), cursor);
+        let preference = self.draft.defaults.read_preference.clone();
+        match self.writes {
+            false => self.draft.open_read(Target::Read(preference)).await,
+            true => self.draft.open_writing(Target::WritingPipeline(preference)).await,
+        }
+    }
+}
+
+options!(Aggregate: session, read_preference, write_concern, timeout, max_time, comment, let_vars,
+    batch_size, bypass_document_validation, collation, hint);
+
+/// `distinct`.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct Distinct<'a> {
+    draft: Draft<'a>,
+}
+
+impl<'a> Distinct<'a> {
+    pub(crate) fn new(mut draft: Draft<'a>, field: &str, filter: impl IntoRaw) -> Self {
+        draft.arguments.set(cstr!("key"), field);
+        draft.set_document(cstr!("query"), filter);
+        Self { draft }
+    }
+
+    async fn run(mut self) -> Result<Vec<RawBson>, Error> {
+        let reply = self.draft.read().await?;
+        let unreadable = |_| malformed(&reply.server, "there are no values");
+        let values = reply.body.get_array("values").map_err(unreadable)?;
+        values.into_iter().map(|value| value.map(RawBson::from).map_err(unreadable)).collect()
+    }
+}
+
+options!(Distinct: session, read_preference, timeout, max_time, comment, collation, hint);
+
+/// How many documents match, counted one by one.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct CountDocuments<'a> {
+    draft: Draft<'a>,
+    filter: Result<RawDocumentBuf, Error>,
+    skip: Option<i64>,
+    limit: Option<i64>,
+}
+
+impl<'a> CountDocuments<'a> {
+    pub(crate) fn new(draft: Draft<'a>, filter: impl IntoRaw) -> Self {
+        Self { draft, filter: filter.into_raw(), skip: None, limit: None }
+    }
+
+    /// How many to leave out.
+    pub fn skip(mut self, count: u64) -> Self {
+        self.skip = Some(i64::try_from(count).unwrap_or(i64::MAX));
+        self
+    }
+
+    /// Where to stop counting.
+    pub fn limit(mut self, count: u64) -> Self {
+        self.limit = Some(i64::try_from(count).unwrap_or(i64::MAX));
+        self
+    }
+
+    async fn run(mut self) -> Result<u64, Error> {
+        let mut pipeline = vec![rawdoc! { "$match": self.filter? }];
+        pipeline.extend(self.skip.map(|skip| rawdoc! { "$skip": skip }));
+        pipeline.extend(self.limit.map(|limit| rawdoc! { "$limit": limit }));
+        pipeline.push(rawdoc! { "$group": { "_id": 1, "n": { "$sum": 1 } } });
+        self.draft.arguments.set_array(cstr!("pipeline"), pipeline);
+        self.draft.arguments.set(cstr!("cursor"), RawDocumentBuf::new());
+        let target = Target::Read(self.draft.defaults.read_preference.clone());
+        let counted = self.draft.open_read(target).await?.next().await?;
+        Ok(counted.map_or(0, |counted| number(&counted, "n")))
+    }
+}
+
+options!(CountDocuments: session, read_preference, timeout, max_time, comment, collation, hint);
+
+/// `count`: by the collection's metadata, or by the filter of the deprecated helper.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct Count<'a> {
+    draft: Draft<'a>,
+}
+
+impl<'a> Count<'a> {
+    pub(crate) fn new(draft: Draft<'a>) -> Self {
+        Self { draft }
+    }
+
+    pub(crate) fn matching(mut draft: Draft<'a>, filter: impl IntoRaw) -> Self {
+        draft.set_document(cstr!("query"), filter);
+        Self { draft }
+    }
+
+    /// How many to leave out.
+    pub fn skip(mut self, count: u64) -> Self {
+        self.draft.arguments.set(cstr!("skip"), i64::try_from(count).unwrap_or(i64::MAX));
+        self
+    }
+
+    /// Where to stop counting.
+    pub fn limit(mut self, count: u64) -> Self {
+        self.draft.arguments.set(cstr!("limit"), i64::try_from(count).unwrap_or(i64::MAX));
+        self
+    }
+
+    async fn run(mut self) -> Result<u64, Error> {
+        match self.draft.read().await {
+            Ok(reply) => Ok(number(&reply.body, "n")),
+            // A view of a collection that does not exist holds nothing.
+            Err(error) if error.code() == Some(NAMESPACE_NOT_FOUND) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+options!(Count: session, read_preference, timeout, max_time, comment, collation, hint);
+
+plain!(Find, Aggregate, Distinct, CountDocuments, Count);
+
+awaited! {
+    Find => Cursor,
+    FindOne => Option<RawDocumentBuf>,
+    Aggregate => Cursor,
+    Distinct => Vec<RawBson>,
+    CountDocuments => u64,
+    Count => u64,
+}
+
+impl Draft<'_> {
+    async fn open_read(&mut self, target: Target) -> Result<Cursor, Error> {
+        let body = self.body()?;
+        let operation = Operation {
+            purpose: Purpose::Read,
+            target,
+            retry: Retry::Read,
+            ..self.read_operation(body)
+        };
+        self.open(&operation).await
+    }
+
+    async fn open_writing(&mut self, target: Target) -> Result<Cursor, Error> {
+        let body = self.body_with_write_concern()?;
+        if !self.defaults.write_concern.is_acknowledged() && self.session().is_some() {
+            let reason = "an unacknowledged write cannot be part of a session".to_owned();
+            return Err(Error::new(ErrorKind::BadCommand(reason)));
+        }
+        let operation = Operation { purpose: Purpose::Write, target, ..self.read_operation(body) };
+        self.open(&operation).await
+    }
+}

@@ -1,0 +1,352 @@
+//! Writes: insert, update, replace, delete, bulks, and find-and-modify.
+//!
+//! Follows the CRUD specification in what is sent and returned, and the retryable writes
+//! specification in what is sent again. Every write but find-and-modify is a bulk of its own.
+
+use std::pin::Pin;
+
+use bson::raw::{RawBson, RawBsonRef, RawDocumentBuf, cstr};
+
+use super::{Arguments, Draft, HasDraft, HasStatement, awaited, options, plain};
+use crate::bulk::{
+    BulkWriteResult, Run, Tally, WriteModel, checked_replacement, checked_update, runs,
+};
+use crate::cursor::malformed;
+use crate::error::{Error, ErrorKind};
+use crate::operation::{Operation, Purpose, Reply, Retry, Target};
+use crate::value::{IntoRaw, IntoValue};
+
+/// What an update did.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct UpdateResult {
+    /// Whether the server was asked for a reply. If not, the counts say nothing.
+    pub acknowledged: bool,
+    /// How many documents matched.
+    pub matched_count: u64,
+    /// How many documents changed.
+    pub modified_count: u64,
+    /// The `_id` of the document that was inserted because none matched.
+    pub upserted_id: Option<RawBson>,
+}
+
+/// Many writes. The command of the draft is chosen when they are sent.
+#[derive(Debug)]
+struct Writes<'a> {
+    draft: Draft<'a>,
+    collection: &'a str,
+    models: Vec<WriteModel>,
+    ordered: bool,
+}
+
+impl<'a> Writes<'a> {
+    fn new(draft: Draft<'a>, collection: &'a str, models: Vec<WriteModel>) -> Self {
+        Self { draft, collection, models, ordered: true }
+    }
+
+    async fn run(mut self) -> Result<BulkWriteResult, Error> {
+        if self.models.is_empty() {
+            return Err(Error::new(ErrorKind::BadCommand("there is nothing to write".to_owned())));
+        }
+        let runs = runs(std::mem::take(&mut self.models), self.ordered)?;
+        let client = self.draft.client.inner();
+        let acknowledged = self.draft.defaults.write_concern.is_acknowledged();
+        let deadline = self.draft.deadline();
+        let id = client.next_operation_id();
+        let arguments = std::mem::take(&mut self.draft.arguments);
+        let mut tally = Tally::new(acknowledged);
+        for run in &runs {
+            let mut body = RawDocumentBuf::new();
+            body.append(run.kind.command(), self.collection);
+            body.append(cstr!("ordered"), self.ordered);
+            arguments.clone().append_to(&mut body)?;
+            if let Some(concern) = self.draft.defaults.write_concern.document() {
+                body.append(cstr!("writeConcern"), concern);
+            }
+            let mut start = 0;
+            while start < run.statements.len() {
+                let operation = Operation {
+                    purpose: Purpose::Write,
+                    target: Target::Write,
+                    retry: retry_of(run),
+                    sequence: Some((run.kind.sequence(), &run.statements[start..])),
+                    acknowledged,
+                    deadline,
+                    id: Some(id),
+                    ..Operation::new(self.draft.database(), body.clone())
+                };
+                let reply = client.execute(&operation, self.draft.session()).await;
+                let reply = reply.or_else(written_all_the_same)?;
+                let sent = reply.sent;
+                tally.add(run, start, reply, self.ordered);
+                if self.ordered && tally.has_failed_writes() {
+                    return tally.finish();
+                }
+                start += sent;
+            }
+        }
+        tally.finish()
+    }
+}
+
+fn retry_of(run: &Run) -> Retry {
+    if run.multi { Retry::Never } else { Retry::Write }
+}
+
+/// A write concern that was not met is an error beside writes that are done.
+fn written_all_the_same(error: Error) -> Result<Reply, Error> {
+    match error.kind() {
+        ErrorKind::Command { address, error: told, reply, sent } if told.ok => {
+            Ok(Reply { body: reply.clone(), server: address.clone(), sent: *sent })
+        }
+        _ => Err(error),
+    }
+}
+
+/// Inserts one document.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct InsertOne<'a> {
+    writes: Writes<'a>,
+}
+
+impl<'a> InsertOne<'a> {
+    pub(crate) fn new(draft: Draft<'a>, collection: &'a str, document: impl IntoRaw) -> Self {
+        Self { writes: Writes::new(draft, collection, vec![WriteModel::insert_one(document)]) }
+    }
+
+    async fn run(self) -> Result<RawBson, Error> {
+        let mut result = self.writes.run().await?;
+        Ok(result.inserted_ids.remove(&0).unwrap_or(RawBson::Null))
+    }
+}
+
+options!(InsertOne: session, write_concern, timeout, comment, bypass_document_validation);
+
+/// Inserts documents.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct InsertMany<'a> {
+    writes: Writes<'a>,
+}
+
+impl<'a> InsertMany<'a> {
+    pub(crate) fn new(
+        draft: Draft<'a>,
+        collection: &'a str,
+        documents: impl IntoIterator<Item = impl IntoRaw>,
+    ) -> Self {
+        let models = documents.into_iter().map(WriteModel::insert_one).collect();
+        Self { writes: Writes::new(draft, collection, models) }
+    }
+
+    /// Whether the first document that fails ends it, which it does unless told otherwise.
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.writes.ordered = ordered;
+        self
+    }
+
+    async fn run(self) -> Result<Vec<RawBson>, Error> {
+        self.writes.run().await.map(|result| result.inserted_ids.into_values().collect())
+    }
+}
+
+options!(InsertMany: session, write_concern, timeout, comment, bypass_document_validation);
+
+/// Updates or replaces documents.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct Update<'a> {
+    writes: Writes<'a>,
+    model: WriteModel,
+}
+
+impl<'a> Update<'a> {
+    pub(crate) fn new(draft: Draft<'a>, collection: &'a str, model: WriteModel) -> Self {
+        Self { writes: Writes::new(draft, collection, Vec::new()), model }
+    }
+
+    async fn run(mut self) -> Result<UpdateResult, Error> {
+        self.writes.models.push(self.model);
+        let mut result = self.writes.run().await?;
+        Ok(UpdateResult {
+            acknowledged: result.acknowledged,
+            matched_count: result.matched_count,
+            modified_count: result.modified_count,
+            upserted_id: result.upserted_ids.remove(&0),
+        })
+    }
+}
+
+options!(Update: session, write_concern, timeout, comment, let_vars, bypass_document_validation,
+    upsert, hint, collation, array_filters, sort);
+
+/// Deletes documents.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct Delete<'a> {
+    writes: Writes<'a>,
+    model: WriteModel,
+}
+
+impl<'a> Delete<'a> {
+    pub(crate) fn new(draft: Draft<'a>, collection: &'a str, model: WriteModel) -> Self {
+        Self { writes: Writes::new(draft, collection, Vec::new()), model }
+    }
+
+    async fn run(mut self) -> Result<u64, Error> {
+        self.writes.models.push(self.model);
+        self.writes.run().await.map(|result| result.deleted_count)
+    }
+}
+
+options!(Delete: session, write_concern, timeout, comment, let_vars, hint, collation);
+
+/// Many writes of any kind.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct BulkWrite<'a> {
+    writes: Writes<'a>,
+}
+
+impl<'a> BulkWrite<'a> {
+    pub(crate) fn new(
+        draft: Draft<'a>,
+        collection: &'a str,
+        models: impl IntoIterator<Item = WriteModel>,
+    ) -> Self {
+        Self { writes: Writes::new(draft, collection, models.into_iter().collect()) }
+    }
+
+    /// Whether the first write that fails ends it, which it does unless told otherwise.
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.writes.ordered = ordered;
+        self
+    }
+
+    async fn run(self) -> Result<BulkWriteResult, Error> {
+        self.writes.run().await
+    }
+}
+
+options!(BulkWrite: session, write_concern, timeout, comment, let_vars,
+    bypass_document_validation);
+
+macro_rules! writing {
+    ($($action:ident),*) => {
+        $(impl<'a> HasDraft<'a> for $action<'a> {
+            fn draft(&mut self) -> &mut Draft<'a> {
+                &mut self.writes.draft
+            }
+        })*
+    };
+}
+
+macro_rules! stating {
+    ($($action:ident),*) => {
+        $(impl HasStatement for $action<'_> {
+            fn statement(&mut self) -> &mut Arguments {
+                self.model.statement()
+            }
+        })*
+    };
+}
+
+writing!(InsertOne, InsertMany, Update, Delete, BulkWrite);
+stating!(Update, Delete);
+
+/// Which document a find-and-modify returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ReturnDocument {
+    /// As it was before.
+    #[default]
+    Before,
+    /// As it is afterwards.
+    After,
+}
+
+/// `findAndModify`: changes, replaces or deletes a document and returns it.
+#[derive(Debug)]
+#[must_use = "an action runs when it is awaited"]
+pub struct FindAndModify<'a> {
+    draft: Draft<'a>,
+}
+
+impl<'a> FindAndModify<'a> {
+    pub(crate) fn deleting(mut draft: Draft<'a>, filter: impl IntoRaw) -> Self {
+        draft.set_document(cstr!("query"), filter);
+        draft.arguments.set(cstr!("remove"), true);
+        Self { draft }
+    }
+
+    pub(crate) fn updating(
+        mut draft: Draft<'a>,
+        filter: impl IntoRaw,
+        update: impl IntoValue,
+    ) -> Self {
+        draft.set_document(cstr!("query"), filter);
+        match update.into_value().and_then(checked_update) {
+            Ok(update) => draft.arguments.set(cstr!("update"), update),
+            Err(error) => draft.arguments.fail(error),
+        }
+        Self { draft }
+    }
+
+    pub(crate) fn replacing(
+        mut draft: Draft<'a>,
+        filter: impl IntoRaw,
+        replacement: impl IntoRaw,
+    ) -> Self {
+        draft.set_document(cstr!("query"), filter);
+        match replacement.into_raw().and_then(checked_replacement) {
+            Ok(replacement) => draft.arguments.set(cstr!("update"), replacement),
+            Err(error) => draft.arguments.fail(error),
+        }
+        Self { draft }
+    }
+
+    /// The fields to return.
+    pub fn projection(mut self, projection: impl IntoRaw) -> Self {
+        self.draft.set_document(cstr!("fields"), projection);
+        self
+    }
+
+    /// Whether to return the document as it was or as it is.
+    pub fn return_document(mut self, which: ReturnDocument) -> Self {
+        self.draft.arguments.set(cstr!("new"), which == ReturnDocument::After);
+        self
+    }
+
+    async fn run(mut self) -> Result<Option<RawDocumentBuf>, Error> {
+        let acknowledged = self.draft.defaults.write_concern.is_acknowledged();
+        let operation = Operation {
+            purpose: Purpose::Write,
+            target: Target::Write,
+            retry: Retry::Write,
+            acknowledged,
+            deadline: self.draft.deadline(),
+            ..Operation::new(self.draft.database(), self.draft.body_with_write_concern()?)
+        };
+        let client = self.draft.client.inner();
+        let reply = client.execute(&operation, self.draft.session()).await?;
+        match reply.body.get("value") {
+            Ok(Some(RawBsonRef::Document(document))) => Ok(Some(document.to_owned())),
+            Ok(Some(RawBsonRef::Null)) => Ok(None),
+            Ok(None) if !acknowledged => Ok(None),
+            _ => Err(malformed(&reply.server, "there is no value")),
+        }
+    }
+}
+
+options!(FindAndModify: session, write_concern, timeout, max_time, comment, let_vars,
+    bypass_document_validation, sort, hint, collation, upsert, array_filters);
+
+plain!(FindAndModify);
+
+awaited! {
+    InsertOne => RawBson,
+    InsertMany => Vec<RawBson>,
+    Update => UpdateResult,
+    Delete => u64,
+    BulkWrite => BulkWriteResult,
+    FindAndModify => Option<RawDocumentBuf>,
+}

@@ -1,0 +1,122 @@
+//! Choosing the server of an operation, and waiting for one.
+//!
+//! Follows "Multi-threaded or asynchronous server selection" in the Server Selection specification
+//! and its log messages. Which servers are suitable is decided by the discovery core.
+
+use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_server_discovery::{
+    Input, SelectionFailure, SelectionRequest, ServerType, TopologyDescription,
+};
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::Inner;
+use crate::command_event::OperationId;
+use crate::error::{Error, ErrorKind};
+use crate::logging::{self, SelectionStep};
+use crate::operation::{Operation, Selected, Target};
+
+/// The least `maxWireVersion` (MongoDB 5.0) whose secondaries run pipelines that write.
+const WRITING_SECONDARY_WIRE_VERSION: i32 = 13;
+
+static PRIMARY: ReadPreference = ReadPreference::PRIMARY;
+
+impl Inner {
+    /// Selects a server, waiting for one for `serverSelectionTimeoutMS`.
+    pub(crate) async fn select(
+        &self,
+        operation: &Operation<'_>,
+        id: OperationId,
+        deprioritized: &[ServerAddress],
+    ) -> Result<Selected, Error> {
+        if let Target::Server(address) = &operation.target {
+            return self.find(address);
+        }
+        let told = Choice { client: self, operation, id };
+        told.log(SelectionStep::Started);
+        let begun = Instant::now();
+        let deadline = begun + self.options.server_selection_timeout;
+        let mut revisions = None;
+        let mut waiting = false;
+        loop {
+            let description = self.discovery.description();
+            let request =
+                SelectionRequest { deprioritized, ..request(&operation.target, &description) };
+            let random = self.random_bits();
+            let counts = |address: &ServerAddress| self.discovery.operation_count(address);
+            let server = description
+                .select(&request, random, counts)
+                .map_err(|error| told.failed(Error::new(ErrorKind::ImpossibleSelection(error))))?;
+            if let Some(server) = server.cloned()
+                && let Some(handle) = self.discovery.server(server.address())
+            {
+                told.log(SelectionStep::Succeeded(server.address()));
+                return Ok(Selected { description, server, handle });
+            }
+            if self.discovery.is_closed() {
+                return Err(told.failed(Error::new(ErrorKind::Closed)));
+            }
+            let Some(revisions) = &mut revisions else {
+                // Once more with the subscription in place: nothing is missed in between.
+                revisions = Some(self.discovery.subscribe());
+                continue;
+            };
+            if !waiting {
+                waiting = true;
+                told.log(SelectionStep::Waiting(deadline.saturating_duration_since(begun)));
+            }
+            self.discovery.handle(Input::CheckWanted);
+            if !matches!(timeout_at(deadline, revisions.changed()).await, Ok(Ok(()))) {
+                let now = self.discovery.clock().now();
+                let failure =
+                    SelectionFailure::new(description.clone(), &request, now, begun.elapsed());
+                return Err(told.failed(Error::new(ErrorKind::Selection(failure))));
+            }
+        }
+    }
+
+    /// The server that holds a cursor, whatever it is now: nobody else can go on.
+    fn find(&self, address: &ServerAddress) -> Result<Selected, Error> {
+        let description = self.discovery.description();
+        match (description.server(address).cloned(), self.discovery.server(address)) {
+            (Some(server), Some(handle)) => Ok(Selected { description, server, handle }),
+            _ => Err(Error::new(ErrorKind::ServerGone(address.clone()))),
+        }
+    }
+}
+
+fn request<'a>(target: &'a Target, description: &TopologyDescription) -> SelectionRequest<'a> {
+    match target {
+        Target::Read(preference) => SelectionRequest::read(preference),
+        Target::WritingPipeline(preference) if secondaries_write(description) => {
+            SelectionRequest::read(preference)
+        }
+        Target::WritingPipeline(_) => SelectionRequest::read(&PRIMARY),
+        Target::Write | Target::Server(_) => SelectionRequest::WRITE,
+    }
+}
+
+/// Whether every server that is known can be sent a pipeline that writes.
+fn secondaries_write(description: &TopologyDescription) -> bool {
+    let known = |kind| !matches!(kind, ServerType::Unknown | ServerType::PossiblePrimary);
+    let mut servers = description.servers().iter().filter(|server| known(server.server_type()));
+    servers.all(|server| server.wire_versions().max >= WRITING_SECONDARY_WIRE_VERSION)
+}
+
+/// What the messages about one choice have in common.
+struct Choice<'a> {
+    client: &'a Inner,
+    operation: &'a Operation<'a>,
+    id: OperationId,
+}
+
+impl Choice<'_> {
+    fn log(&self, step: SelectionStep<'_>) {
+        let Self { client, operation, id } = self;
+        logging::selection(&client.discovery, &operation.target, operation.name(), *id, step);
+    }
+
+    fn failed(&self, error: Error) -> Error {
+        self.log(SelectionStep::Failed(&error));
+        error
+    }
+}

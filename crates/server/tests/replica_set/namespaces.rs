@@ -1,0 +1,147 @@
+//! Members in network namespaces of their own, joined by a bridge: links that really go down, and
+//! packets that really vanish.
+//!
+//! ```text
+//!   namespace 0 [eth0 .1]──veth──┐
+//!   namespace 1 [eth0 .2]──veth──┼── bridge [.254] ── this process
+//!   namespace 2 [eth0 .3]──veth──┘
+//! ```
+//!
+//! Packets in one direction are lost by telling a namespace a hardware address that nobody has. That
+//! needs no more than `ip`, of the package iproute2, and the right to use it.
+
+#![allow(clippy::print_stderr, reason = "what is not shown is said")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+
+/// Where members listen; each has an address of its own.
+const PORT: u16 = 27017;
+
+/// Set to `without` on a machine that cannot make namespaces, to have these tests say so and pass.
+const WITHOUT: &str = "QUORATE_NAMESPACES";
+
+/// The namespaces of one test, and the bridge between them. Removed when dropped.
+pub(crate) struct Namespaces {
+    /// Names of links are at most 15 characters long.
+    prefix: String,
+    network: [u8; 3],
+    members: usize,
+}
+
+impl Namespaces {
+    /// Makes the bridge; none if the machine cannot and whoever runs the tests knows.
+    pub(crate) fn new() -> Option<Self> {
+        let process = std::process::id();
+        let prefix = format!("qr{process}");
+        let network = [10, 64 + (process / 250 % 128) as u8, (process % 250) as u8];
+        if let Err(why) = ip(&["link", "add", &format!("{prefix}b"), "type", "bridge"]) {
+            let known = std::env::var(WITHOUT).is_ok_and(|value| value == "without");
+            assert!(
+                known,
+                "network namespaces cannot be made here ({why}): run as root with iproute2 \
+                 installed, or set {WITHOUT}=without to leave these tests out"
+            );
+            eprintln!("NOT SHOWN: network namespaces cannot be made here: {why}");
+            return None;
+        }
+        let namespaces = Self { prefix, network, members: 0 };
+        let bridge = namespaces.bridge();
+        must(&["addr", "add", &format!("{}/24", namespaces.ip(253)), "dev", &bridge]);
+        must(&["link", "set", &bridge, "up"]);
+        Some(namespaces)
+    }
+
+    /// Makes one more namespace, and gives where its member is to listen.
+    pub(crate) fn add(&mut self) -> SocketAddr {
+        let place = self.members;
+        self.members += 1;
+        let (name, link, address) = (self.name(place), self.link(place), self.ip(place));
+        must(&["netns", "add", &name]);
+        must(&["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &name]);
+        must(&["link", "set", &link, "master", &self.bridge(), "up"]);
+        must(&["-n", &name, "addr", "add", &format!("{address}/24"), "dev", "eth0"]);
+        must(&["-n", &name, "link", "set", "eth0", "up"]);
+        must(&["-n", &name, "link", "set", "lo", "up"]);
+        SocketAddr::from((address, PORT))
+    }
+
+    /// A command that runs in a member's namespace.
+    pub(crate) fn command(&self, place: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(place), program]);
+        command
+    }
+
+    /// Takes a member's link down, or up again.
+    pub(crate) fn set_link(&self, place: usize, state: &str) {
+        must(&["-n", &self.name(place), "link", "set", "eth0", state]);
+    }
+
+    /// Packets from one member to another go nowhere from now on.
+    pub(crate) fn lose(&self, from: usize, to: usize) {
+        let (name, address) = (self.name(from), self.ip(to).to_string());
+        let nobody = "02:00:00:00:00:fe";
+        must(&[
+            "-n",
+            &name,
+            "neigh",
+            "replace",
+            &address,
+            "lladdr",
+            nobody,
+            "dev",
+            "eth0",
+            "nud",
+            "permanent",
+        ]);
+    }
+
+    /// Packets from one member to another arrive again.
+    pub(crate) fn find(&self, from: usize, to: usize) {
+        let (name, address) = (self.name(from), self.ip(to).to_string());
+        must(&["-n", &name, "neigh", "del", &address, "dev", "eth0"]);
+    }
+
+    fn name(&self, place: usize) -> String {
+        format!("{}n{place}", self.prefix)
+    }
+
+    fn link(&self, place: usize) -> String {
+        format!("{}v{place}", self.prefix)
+    }
+
+    fn bridge(&self) -> String {
+        format!("{}b", self.prefix)
+    }
+
+    fn ip(&self, place: usize) -> Ipv4Addr {
+        let [a, b, c] = self.network;
+        Ipv4Addr::new(a, b, c, place as u8 + 1)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for place in 0..self.members {
+            // The member in it may be there still: the namespace goes when it does.
+            let _ = ip(&["link", "del", &self.link(place)]);
+            let _ = ip(&["netns", "del", &self.name(place)]);
+        }
+        let _ = ip(&["link", "del", &self.bridge()]);
+    }
+}
+
+fn must(arguments: &[&str]) {
+    if let Err(why) = ip(arguments) {
+        panic!("ip {}: {why}", arguments.join(" "));
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}

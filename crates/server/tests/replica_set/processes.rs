@@ -1,0 +1,180 @@
+//! Processes that are killed, frozen, restarted, replaced, added and removed while clients write.
+//!
+//! After each story: nothing that a majority acknowledged is lost, no term had two primaries, and all
+//! members are identical.
+
+use bson::{Bson, doc};
+
+use crate::load::Load;
+use crate::set::{Set, impatient};
+use crate::{majority, remove_member};
+
+/// Acknowledged writes between two misfortunes.
+const A_WHILE: usize = 50;
+
+#[test]
+fn five_members_survive_kill_9_of_two_primaries_in_a_row() {
+    let mut set = Set::initiated(5);
+    let load = Load::start(&set);
+    load.wait_for(A_WHILE);
+    let first = set.primary();
+    set.kill(first);
+    load.wait_for(A_WHILE);
+    let second = set.primary();
+    set.kill(second);
+    load.wait_for(A_WHILE);
+    set.restart(first);
+    set.restart(second);
+    load.wait_for(A_WHILE);
+    load.judge(&set);
+}
+
+#[test]
+fn a_power_cut_of_all_members_loses_nothing_that_was_acknowledged() {
+    let mut set = Set::start(3).initiate(impatient());
+    let load = Load::start(&set);
+    for _ in 0..2 {
+        load.wait_for(A_WHILE);
+        for place in 0..3 {
+            set.kill(place);
+        }
+        for place in 0..3 {
+            set.restart(place);
+        }
+    }
+    load.wait_for(A_WHILE);
+    load.judge(&set);
+}
+
+#[test]
+fn a_frozen_primary_is_replaced_and_follows_when_it_thaws() {
+    let set = Set::start(3).initiate(impatient());
+    let load = Load::start(&set);
+    load.wait_for(A_WHILE);
+    let frozen = set.primary();
+    set.freeze(frozen);
+    let next = set.primary_among(&set.others(frozen));
+    load.wait_for(A_WHILE);
+    set.thaw(frozen);
+    set.wait_for_state(frozen, "SECONDARY");
+    load.wait_for(A_WHILE);
+    assert_ne!(next, frozen);
+    load.judge(&set);
+}
+
+#[test]
+fn a_frozen_secondary_of_five_hinders_nobody_and_catches_up() {
+    let set = Set::start(5).initiate(impatient());
+    let load = Load::start(&set);
+    let frozen = set.others(set.primary())[0];
+    set.freeze(frozen);
+    load.wait_for(4 * A_WHILE);
+    set.thaw(frozen);
+    load.judge(&set);
+}
+
+#[test]
+fn every_member_in_turn_is_restarted_cleanly() {
+    let mut set = Set::initiated(3);
+    let load = Load::start(&set);
+    for place in 0..3 {
+        load.wait_for(A_WHILE);
+        set.terminate(place);
+        load.wait_for(A_WHILE);
+        set.restart(place);
+        set.wait("the member to be back", || {
+            let status = set.own_status(place)?;
+            ["PRIMARY", "SECONDARY"].contains(&status.get_str("stateStr").ok()?).then_some(())
+        });
+    }
+    load.judge(&set);
+}
+
+#[test]
+fn primaries_step_down_again_and_again() {
+    let set = Set::initiated(5);
+    let load = Load::start(&set);
+    for _ in 0..4 {
+        load.wait_for(A_WHILE);
+        let primary = set.primary();
+        set.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
+        set.primary_among(&set.others(primary));
+        // It may stand again: four step-downs would leave nobody who may.
+        set.ok(primary, doc! { "replSetFreeze": 0 });
+    }
+    load.wait_for(A_WHILE);
+    load.judge(&set);
+}
+
+#[test]
+fn a_reconfiguration_moves_the_primary_by_priority() {
+    let set = Set::start(3).initiate(impatient());
+    let load = Load::start(&set);
+    load.wait_for(A_WHILE);
+    let chosen = set.others(set.primary())[1];
+    set.reconfigure(|config| {
+        for member in config.get_array_mut("members").unwrap() {
+            let member = member.as_document_mut().unwrap();
+            let priority = if member.get_i32("_id").ok() == Some(chosen as i32) { 5 } else { 1 };
+            member.insert("priority", priority);
+        }
+    });
+    set.wait("the chosen one to lead", || (set.primary() == chosen).then_some(()));
+    load.wait_for(A_WHILE);
+    load.judge(&set);
+}
+
+#[test]
+fn members_are_added_wiped_and_removed_under_load() {
+    let mut set = Set::initiated(3);
+    let load = Load::start(&set);
+    load.wait_for(4 * A_WHILE);
+    let added = set.add();
+    load.knows(&set);
+    let host = set.host(added);
+    set.reconfigure(|config| {
+        let members = config.get_array_mut("members").unwrap();
+        members.push(doc! { "_id": 3, "host": &host }.into());
+    });
+    set.wait_for_state(added, "SECONDARY");
+    load.wait_for(A_WHILE);
+
+    let wiped = set.others(set.primary())[0];
+    set.kill(wiped);
+    std::fs::remove_dir_all(set.data(wiped)).unwrap();
+    set.restart(wiped);
+    set.wait_for_state(wiped, "SECONDARY");
+    load.wait_for(A_WHILE);
+
+    let removed = *set.others(set.primary()).iter().find(|place| **place != wiped).unwrap();
+    set.reconfigure(|config| remove_member(config, removed));
+    set.wait("the removed member to notice", || {
+        let hello = set.run(removed, doc! { "hello": 1 }).ok()?;
+        hello.get_bool("isreplicaset").ok().filter(|lonely| *lonely).map(drop)
+    });
+    load.wait_for(A_WHILE);
+    load.judge_among(&set, &set.others(removed));
+}
+
+#[test]
+fn a_member_that_was_down_for_long_catches_up_from_the_oplog() {
+    let mut set = Set::initiated(3);
+    let down = set.others(set.primary())[0];
+    set.kill(down);
+    let primary = set.primary();
+    let documents: Vec<Bson> =
+        (0..1000).map(|id| doc! { "_id": id, "text": "x".repeat(200) }.into()).collect();
+    let command = doc! {
+        "insert": "c", "documents": documents, "$db": "db", "writeConcern": { "w": "majority" },
+    };
+    set.ok(primary, command);
+    let change = doc! { "q": { "_id": { "$lt": 500 } }, "u": { "$set": { "text": "y" } } };
+    let mut change = change;
+    change.insert("multi", true);
+    set.ok(primary, doc! { "update": "c", "updates": [change], "$db": "db" });
+    let delete = doc! { "q": { "_id": { "$gte": 900 } }, "limit": 0 };
+    set.ok(primary, doc! { "delete": "c", "deletes": [delete], "$db": "db" });
+    set.restart(down);
+    set.insert(primary, doc! { "_id": "last" }, majority()).unwrap();
+    assert_eq!(set.wait_until_identical(), 901);
+}
