@@ -368,6 +368,21 @@ pub(crate) struct ServeArguments {
     /// Ask clients for a login. The first user is created from this machine, with createUser.
     #[arg(long)]
     pub(crate) auth: bool,
+    /// Encrypt connections with the certificate of this PEM file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The PEM file of the certificate's private key; the file of the certificate, unless given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The PEM file of the authorities whose certificates of clients and other members are trusted.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Which connections are encrypted: require all, prefer or allow some, or disabled.
+    #[arg(long, value_name = "MODE", value_parser = tls_mode_names())]
+    pub(crate) tls_mode: Option<String>,
+    /// Turn away clients that show no certificate.
+    #[arg(long)]
+    pub(crate) tls_require_client_certificate: bool,
     /// End when stdin does: whoever started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
@@ -390,6 +405,10 @@ Examples:
 
 The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
 finish, syncs and ends.";
+}
+
+fn tls_mode_names() -> clap::builder::PossibleValuesParser {
+    quorate_server::TlsMode::NAMED.map(|(name, _)| name).into()
 }
 
 /// `quorate completions`.

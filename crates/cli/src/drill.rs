@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::rawdoc;
-use quorate_client::{Client, ClientOptions, FindOptions, WriteConcern};
+use quorate_client::{Client, ClientOptions, WriteConcern};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{ServerDescription, TopologyDescription};
@@ -284,12 +284,9 @@ async fn read_back(
     collection: &str,
     acknowledged: &[Acknowledged],
 ) -> Result<Vec<i64>, quorate_client::Error> {
-    let options = FindOptions {
-        projection: Some(rawdoc! { "_id": 1 }),
-        sort: Some(rawdoc! { "_id": 1 }),
-        ..FindOptions::default()
-    };
-    let mut cursor = client.collection(database, collection).find(rawdoc! {}, options).await?;
+    let collection = client.collection(database, collection);
+    let find = collection.find(rawdoc! {}).projection(rawdoc! { "_id": 1 });
+    let mut cursor = find.sort(rawdoc! { "_id": 1 }).await?;
     let mut found = std::collections::BTreeSet::new();
     while let Some(document) = cursor.next().await? {
         if let Ok(id) = document.get_i64("_id") {

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use quorate_server::{Place, Running, Server, StartOptions};
+use quorate_server::{Place, Running, Server, StartOptions, TlsMode, TlsOptions};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -39,7 +39,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     }
     // Before the data: a taken port must not leave a directory behind.
     let listener = bind(arguments.bind, arguments.port).await?;
-    let mut running = Server::start(listener, options(arguments))
+    let mut running = Server::start(listener, options(arguments)?)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
     tell_ready(arguments, &running, screen)?;
@@ -60,7 +60,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     Ok(Outcome::Fine)
 }
 
-fn options(arguments: &ServeArguments) -> StartOptions {
+fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     let place = match &arguments.data {
         Some(directory) => Place::Directory(directory.clone()),
         None => Place::Memory,
@@ -68,7 +68,32 @@ fn options(arguments: &ServeArguments) -> StartOptions {
     let mut options = StartOptions::new(place);
     options.replica_set.clone_from(&arguments.replset);
     options.authentication = arguments.auth;
-    options
+    options.tls = tls(arguments)?;
+    Ok(options)
+}
+
+fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
+    let named = |name: &str| TlsMode::NAMED.into_iter().find(|(known, _)| *known == name);
+    let mode = arguments.tls_mode.as_deref().and_then(named).map(|(_, mode)| mode);
+    let Some(certificate) = &arguments.tls_cert else {
+        let without = arguments.tls_key.is_some()
+            || arguments.tls_ca.is_some()
+            || arguments.tls_require_client_certificate
+            || mode.is_some_and(|mode| mode != TlsMode::Disabled);
+        return match without {
+            true => Err(Failure::Misuse(
+                "TLS needs a certificate of this server; give its file with --tls-cert".to_owned(),
+            )),
+            false => Ok(None),
+        };
+    };
+    Ok(Some(TlsOptions {
+        certificate: certificate.clone(),
+        key: arguments.tls_key.clone().unwrap_or_else(|| certificate.clone()),
+        authority: arguments.tls_ca.clone(),
+        mode: mode.unwrap_or_default(),
+        require_client_certificate: arguments.tls_require_client_certificate,
+    }))
 }
 
 /// Ready when whoever holds the other end of stdin is gone.
@@ -104,6 +129,11 @@ fn tell_ready(
     let uri = match &arguments.replset {
         Some(name) => format!("mongodb://{host}/?replicaSet={name}"),
         None => format!("mongodb://{host}/"),
+    };
+    let uri = match running.requires_tls() {
+        true if uri.contains('?') => format!("{uri}&tls=true"),
+        true => format!("{uri}?tls=true"),
+        false => uri,
     };
     let data = arguments.data.as_ref().map(|data| data.display().to_string());
     screen.line(&uri)?;

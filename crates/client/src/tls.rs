@@ -5,9 +5,10 @@
 //! `tlsAllowInvalidHostnames` together.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use quorate_certificates::{FileError, read_authorities, read_certificates, read_key};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -16,8 +17,7 @@ use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
@@ -65,9 +65,7 @@ impl Tls {
         let config = match &options.certificate_key_file {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let chain = read_certificates(path)?;
-                let key = PrivateKeyDer::from_pem_file(path)
-                    .map_err(|error| TlsError::pem(path, "a private key", error))?;
+                let (chain, key) = (read_certificates(path)?, read_key(path)?);
                 builder.with_client_auth_cert(chain, key).map_err(TlsError::Config)?
             }
         };
@@ -94,16 +92,6 @@ fn classify(error: io::Error) -> ConnectErrorKind {
     }
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| TlsError::pem(path, "a certificate", error))?;
-    if found.is_empty() {
-        return Err(TlsError::pem(path, "a certificate", "there is none"));
-    }
-    Ok(found)
-}
-
 fn server_verifier(
     options: &TlsOptions,
     provider: Arc<CryptoProvider>,
@@ -113,11 +101,7 @@ fn server_verifier(
     }
     let mut roots = RootCertStore::empty();
     match &options.ca_file {
-        Some(path) => {
-            for certificate in read_certificates(path)? {
-                roots.add(certificate).map_err(TlsError::Config)?;
-            }
-        }
+        Some(path) => roots = read_authorities(path)?,
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
     let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
@@ -195,23 +179,10 @@ impl ServerCertVerifier for Lenient {
 /// Why TLS could not be configured. The files or options are at fault.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file without what it should hold.
-    #[error("{} does not hold {expected} in PEM format: {reason}", .path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What it should hold.
-        expected: &'static str,
-        /// Why it does not.
-        reason: String,
-    },
+    /// A file is of no use.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// rustls refused.
     #[error("the TLS options do not work: {0}")]
     Config(Error),
-}
-
-impl TlsError {
-    fn pem(path: &Path, expected: &'static str, reason: impl std::fmt::Display) -> Self {
-        Self::Pem { path: path.to_owned(), expected, reason: reason.to_string() }
-    }
 }

@@ -34,6 +34,17 @@ pub struct Client {
     pub metadata: Document,
     /// Who it has proved to be.
     pub login: Login,
+    /// What the certificate that it has shown says.
+    pub certificate: Option<Certificate>,
+}
+
+/// What a client's certificate, which was vouched for, says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// Whom it was made out to, as RFC 2253 writes names.
+    pub subject: String,
+    /// Whether that makes the client a member of the same set.
+    pub is_member: bool,
 }
 
 impl Client {

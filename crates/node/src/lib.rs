@@ -37,7 +37,7 @@ mod users;
 mod writer;
 
 pub use context::{
-    Client, Command, Context, Interrupt, Interruption, Now, Outcome, Reply, WaitFor,
+    Certificate, Client, Command, Context, Interrupt, Interruption, Now, Outcome, Reply, WaitFor,
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use error::{CommandError, ErrorCode};

@@ -5,7 +5,6 @@
 //! replies `server-discovery-and-monitoring/server-monitoring.md`.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use quorate_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
-use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+use crate::net::Stream;
 use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
 use crate::server::Shared;
 
@@ -82,34 +81,33 @@ impl Events {
 
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    stream: Stream,
     decoder: Decoder,
     output: Vec<u8>,
     client: Arc<Client>,
     compressor: Option<Compressor>,
     next_request: i32,
+    /// What its first message is answered with, before the connection closes.
+    refusal: Option<CommandError>,
 }
 
 impl Connection {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        stream: TcpStream,
-        address: SocketAddr,
-        connection_id: i64,
-    ) -> Self {
-        let (reader, writer) = stream.into_split();
-        let client = Client { connection_id, address: address.to_string(), ..Client::default() };
+    pub(crate) fn new(shared: Arc<Shared>, stream: Stream, client: Client) -> Self {
         Self {
             shared,
-            reader,
-            writer,
+            stream,
             decoder: Decoder::new(),
             output: Vec::new(),
             client: Arc::new(client),
             compressor: None,
             next_request: 1,
+            refusal: None,
         }
+    }
+
+    /// A connection whose client is told why it may not stay.
+    pub(crate) fn refusing(self, refusal: CommandError) -> Self {
+        Self { refusal: Some(refusal), ..self }
     }
 
     /// Serves the client until it leaves or the server ends.
@@ -120,7 +118,7 @@ impl Connection {
                 Some(message) => take_apart(&message),
                 None => {
                     tokio::select! {
-                        read = read_more(&mut self.reader, &mut self.decoder) => {
+                        read = read_more(&mut self.stream, &mut self.decoder) => {
                             if read? == 0 {
                                 return Ok(());
                             }
@@ -139,6 +137,11 @@ impl Connection {
     async fn serve(&mut self, received: Received) -> Result<Next, ConnectionError> {
         let Received { mut request, flags, legacy, compressed, command } = received;
         let acknowledged = !flags.contains(MsgFlags::MORE_TO_COME);
+        if let Some(refusal) = &self.refusal {
+            let body = error_body(refusal);
+            self.send(request, legacy, false, MsgFlags::NONE, &body).await?;
+            return Ok(Next::Close);
+        }
         let mut command = match command {
             Ok(command) => command,
             Err(error) if acknowledged => {
@@ -214,7 +217,7 @@ impl Connection {
             say_something = tokio::select! {
                 due = stream.news() => due,
                 // A follower has nothing to say: whatever it does, it is leaving.
-                _ = read_more(&mut self.reader, &mut self.decoder) => return Ok(Next::Close),
+                _ = read_more(&mut self.stream, &mut self.decoder) => return Ok(Next::Close),
                 _ = ending.wait_for(|ending| *ending) => return Ok(Next::Close),
             };
         }
@@ -372,7 +375,7 @@ impl Connection {
                 _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
                 _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
                 _ = ending.wait_for(|ending| *ending) => return Ok(false),
-                read = read_more(&mut self.reader, &mut self.decoder) => {
+                read = read_more(&mut self.stream, &mut self.decoder) => {
                     if read? == 0 {
                         return Ok(false);
                     }
@@ -423,7 +426,11 @@ impl Connection {
             let compressor = self.compressor.as_mut().filter(|_| compressed);
             MsgWriter::new(&mut self.output, id, response_to, flags, body).finish(compressor)?;
         }
-        tokio::time::timeout(WRITE_TIMEOUT, self.writer.write_all(&self.output))
+        let writing = async {
+            self.stream.write_all(&self.output).await?;
+            self.stream.flush().await
+        };
+        tokio::time::timeout(WRITE_TIMEOUT, writing)
             .await
             .map_err(|_| ConnectionError::SlowClient)??;
         if self.output.capacity() > RETAINED_OUTPUT {
@@ -433,14 +440,11 @@ impl Connection {
     }
 }
 
-async fn read_more(
-    reader: &mut OwnedReadHalf,
-    decoder: &mut Decoder,
-) -> Result<usize, ConnectionError> {
+async fn read_more(stream: &mut Stream, decoder: &mut Decoder) -> Result<usize, ConnectionError> {
     let missing = decoder.missing()?;
     let input = decoder.input();
     input.reserve(missing.clamp(READ_CHUNK, MAX_READ_CHUNK));
-    Ok(reader.read_buf(input).await?)
+    Ok(stream.read_buf(input).await?)
 }
 
 fn take_apart(message: &Message<'_>) -> Received {

@@ -10,15 +10,21 @@
 //! the program decides about signals. Needs a multi-thread runtime, because long commands hand
 //! their worker over to other connections while they run.
 
+mod accepting;
 mod clock;
 mod connection;
+mod dialer;
 mod durability;
 mod net;
 mod replica_set;
+mod security;
 mod server;
 mod start;
+mod tls;
 
+pub use accepting::Listeners;
 pub use clock::Clock;
 pub use replica_set::ReplicaSetOptions;
 pub use server::{MAX_CONNECTIONS, Server, ServerOptions};
 pub use start::{Place, Running, StartError, StartOptions};
+pub use tls::{TlsError, TlsMode, TlsOptions};

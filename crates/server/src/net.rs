@@ -1,4 +1,125 @@
 //! The only door to sockets, so that a simulated network can take their place.
+//!
+//! Owns the stream of bytes that connections read and write, whether it is encrypted or not. Who may
+//! speak without TLS is decided in `tls.rs`.
 
-pub(crate) use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+pub(crate) use tokio::io::{ReadHalf, WriteHalf};
 pub(crate) use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsStream;
+
+/// A connection, encrypted or not.
+pub(crate) enum Stream {
+    Plain(Replayed),
+    Tls(Box<TlsStream<Replayed>>),
+}
+
+impl Stream {
+    /// A half for reading and a half for writing.
+    pub(crate) fn into_split(self) -> (ReadHalf<Self>, WriteHalf<Self>) {
+        tokio::io::split(self)
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Self::Plain(stream.into())
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A socket whose first bytes were looked at, and are read again.
+pub(crate) struct Replayed {
+    ahead: Vec<u8>,
+    socket: TcpStream,
+}
+
+impl Replayed {
+    pub(crate) fn new(ahead: Vec<u8>, socket: TcpStream) -> Self {
+        Self { ahead, socket }
+    }
+}
+
+impl From<TcpStream> for Replayed {
+    fn from(socket: TcpStream) -> Self {
+        Self { ahead: Vec::new(), socket }
+    }
+}
+
+impl AsyncRead for Replayed {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.ahead.is_empty() {
+            return Pin::new(&mut this.socket).poll_read(context, buffer);
+        }
+        let count = this.ahead.len().min(buffer.remaining());
+        buffer.put_slice(&this.ahead[..count]);
+        this.ahead = this.ahead.split_off(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Replayed {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().socket).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(context)
+    }
+}

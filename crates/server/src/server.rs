@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use quorate_node::Node;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::accepting::{Listeners, accept};
 use crate::clock::Clock;
-use crate::connection::Connection;
+use crate::dialer::Dialer;
 use crate::durability::Durability;
-use crate::net::TcpListener;
 use crate::replica_set::{ReplicaSet, ReplicaSetOptions};
+use crate::security::Security;
 
 /// The most connections at once, unless told otherwise.
 pub const MAX_CONNECTIONS: usize = 20_000;
@@ -25,9 +26,6 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// How long a member of a set may take to hand over at the end.
 const HAND_OVER: Duration = Duration::from_secs(2);
-
-/// Pause after a failed accept, for instance without free descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How a server behaves.
 #[derive(Clone, Debug)]
@@ -71,7 +69,14 @@ pub(crate) struct Shared {
     pub(crate) ending: watch::Sender<bool>,
     /// The set that this member belongs to.
     pub(crate) replica_set: Option<Arc<ReplicaSet>>,
+    pub(crate) security: Arc<Security>,
     next_connection: AtomicI64,
+}
+
+impl Shared {
+    pub(crate) fn next_connection_id(&self) -> i64 {
+        self.next_connection.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 /// A member that listens.
@@ -87,35 +92,25 @@ impl Server {
     ///
     /// If the syncing thread cannot be started.
     pub fn new(node: Arc<Node>, clock: Clock, options: ServerOptions) -> io::Result<Self> {
-        Self::prepare(node, clock, options, None)
+        Self::prepare(node, clock, options, Security::default(), None)
     }
 
-    /// A server for a member of a replica set, which was opened with a history.
-    ///
-    /// # Errors
-    ///
-    /// If the syncing thread cannot be started, or what the member remembers of its set is damaged.
-    pub fn new_member(
+    /// A server by itself, or for a member of a replica set, which was opened with a history.
+    pub(crate) fn prepare(
         node: Arc<Node>,
         clock: Clock,
         options: ServerOptions,
-        replica_set: ReplicaSetOptions,
-    ) -> io::Result<Self> {
-        Self::prepare(node, clock, options, Some(replica_set))
-    }
-
-    fn prepare(
-        node: Arc<Node>,
-        clock: Clock,
-        options: ServerOptions,
+        security: Security,
         replica_set: Option<ReplicaSetOptions>,
     ) -> io::Result<Self> {
+        let security = Arc::new(security);
         let topology = watch::Sender::new(());
         let commits = watch::Sender::new(0);
         let replica_set = match replica_set {
             Some(set) => {
                 let (topology, commits) = (topology.clone(), commits.clone());
-                let set = ReplicaSet::new(Arc::clone(&node), clock, set, topology, commits);
+                let dialer = Dialer::new(Arc::clone(&security));
+                let set = ReplicaSet::new(Arc::clone(&node), clock, set, dialer, topology, commits);
                 Some(Arc::new(set.map_err(io::Error::other)?))
             }
             None => None,
@@ -130,6 +125,7 @@ impl Server {
             quiescing: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             replica_set,
+            security,
             next_connection: AtomicI64::new(1),
         };
         Ok(Self { shared: Arc::new(shared), options })
@@ -137,6 +133,10 @@ impl Server {
 
     pub(crate) fn node(&self) -> Arc<Node> {
         Arc::clone(&self.shared.node)
+    }
+
+    pub(crate) fn requires_tls(&self) -> bool {
+        self.shared.security.tls.as_ref().is_some_and(|tls| tls.is_required())
     }
 
     /// Serves connections until `shutdown` is done or a client asks for it, then lets running
@@ -147,9 +147,10 @@ impl Server {
     /// If the last sync fails.
     pub async fn run(
         self,
-        listener: TcpListener,
+        listeners: impl Into<Listeners>,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
+        let listeners = listeners.into();
         let mut connections = JoinSet::new();
         let background = tokio::spawn(maintain(Arc::clone(&self.shared), self.options.clone()));
         let mut ending = self.shared.ending.subscribe();
@@ -163,7 +164,8 @@ impl Server {
         });
         let mut failure = None;
         {
-            let accepting = accept(&self.shared, &self.options, &listener, &mut connections);
+            let limit = self.options.max_connections;
+            let accepting = accept(&self.shared, limit, &listeners, &mut connections);
             tokio::pin!(accepting);
             tokio::select! {
                 () = &mut accepting => {}
@@ -181,7 +183,7 @@ impl Server {
             }
         }
         host.abort();
-        drop(listener);
+        drop(listeners);
         // Waiting hellos answer with the news; clients move on before their connections close.
         self.shared.quiescing.store(true, Ordering::SeqCst);
         self.shared.node.raise_topology_version();
@@ -211,43 +213,6 @@ fn failure_of(ended: Result<Result<(), String>, tokio::task::JoinError>) -> io::
     };
     tracing::error!(why, "this member cannot go on");
     io::Error::other(why)
-}
-
-async fn accept(
-    shared: &Arc<Shared>,
-    options: &ServerOptions,
-    listener: &TcpListener,
-    connections: &mut JoinSet<()>,
-) {
-    let places = Arc::new(Semaphore::new(options.max_connections));
-    loop {
-        // Ended connections are forgotten here, so that the set does not grow.
-        while connections.try_join_next().is_some() {}
-        let (stream, address) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            tracing::warn!(%address, "too many connections; closing the newest");
-            continue;
-        };
-        // A reply is one write; waiting to join it with another would only delay it.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%address, %error, "cannot switch off Nagle's algorithm");
-        }
-        let id = shared.next_connection.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection::new(Arc::clone(shared), stream, address, id);
-        connections.spawn(async move {
-            let _place = place;
-            if let Err(error) = connection.run().await {
-                tracing::debug!(connection = id, %error, "connection ended");
-            }
-        });
-    }
 }
 
 async fn maintain(shared: Arc<Shared>, options: ServerOptions) {

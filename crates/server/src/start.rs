@@ -11,10 +11,12 @@ use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::accepting::Listeners;
 use crate::clock::Clock;
-use crate::net::TcpListener;
 use crate::replica_set::ReplicaSetOptions;
+use crate::security::Security;
 use crate::server::{Server, ServerOptions};
+use crate::tls::{Tls, TlsError, TlsOptions};
 
 /// The size of the oplog unless told otherwise.
 const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
@@ -44,6 +46,8 @@ pub struct StartOptions {
     pub oplog_bytes: u64,
     /// Whether clients must log in, and may do only what their roles allow.
     pub authentication: bool,
+    /// How it encrypts, if it does.
+    pub tls: Option<TlsOptions>,
     /// Where nonces, salts and identifiers come from; none draws one from the operating system, as
     /// whoever guesses it can pretend to be somebody else.
     pub seed: Option<u64>,
@@ -60,6 +64,7 @@ impl StartOptions {
             own_addresses: Vec::new(),
             oplog_bytes: DEFAULT_OPLOG_BYTES,
             authentication: false,
+            tls: None,
             seed: None,
             server: ServerOptions::default(),
         }
@@ -72,6 +77,15 @@ pub enum StartError {
     /// The listener is of no use.
     #[error("the listener has no address: {0}; check the limits of this process (ulimit -a)")]
     Listener(#[source] io::Error),
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] TlsError),
+    /// Members could not tell each other from strangers.
+    #[error(
+        "a member of a set checks the certificates of the others; give the file of the authorities \
+         with --tls-ca, or --tls-mode allow to call them without TLS"
+    )]
+    NoAuthority,
     /// The directory is of no use.
     #[error("cannot open the data: {0}")]
     Open(#[source] OpenError),
@@ -90,6 +104,7 @@ pub enum StartError {
 pub struct Running {
     address: SocketAddr,
     node: Arc<Node>,
+    requires_tls: bool,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
 }
@@ -101,25 +116,28 @@ impl Server {
     ///
     /// If the data cannot be opened, or the system gives no threads or random numbers.
     pub async fn start(
-        listener: TcpListener,
+        listeners: impl Into<Listeners>,
         options: StartOptions,
     ) -> Result<Running, StartError> {
-        let address = listener.local_addr().map_err(StartError::Listener)?;
+        let listeners = listeners.into();
+        let address = listeners.main.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
-        let node = server.node();
+        let (node, requires_tls) = (server.node(), server.requires_tls());
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(server.run(listener, async {
+        let task = tokio::spawn(server.run(listeners, async {
             // Without anybody left to stop it, the server goes on.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
         }));
-        Ok(Running { address, node, stop: Some(stop), task })
+        Ok(Running { address, node, requires_tls, stop: Some(stop), task })
     }
 }
 
 fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Server, StartError> {
+    // Before the data: a bad file must not leave a directory behind.
+    let security = secure(&options)?;
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
@@ -143,7 +161,8 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
     let node = Node::open(store, node_options, clock.now()).map_err(StartError::Damaged)?;
     let node = Arc::new(node);
     let Some(set_name) = options.replica_set else {
-        return Server::new(node, clock, options.server).map_err(StartError::Prepare);
+        return Server::prepare(node, clock, options.server, security, None)
+            .map_err(StartError::Prepare);
     };
     let mut own_addresses: Vec<ServerAddress> = host.parse().into_iter().collect();
     own_addresses.extend(format!("localhost:{}", address.port()).parse().ok());
@@ -153,7 +172,20 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
         own_addresses,
         rollback_directory: directory.map(|directory| directory.join("rollback")),
     };
-    Server::new_member(node, clock, options.server, replica_set).map_err(StartError::Prepare)
+    Server::prepare(node, clock, options.server, security, Some(replica_set))
+        .map_err(StartError::Prepare)
+}
+
+fn secure(options: &StartOptions) -> Result<Security, StartError> {
+    let tls = options.tls.as_ref().map(Tls::new).transpose()?.flatten();
+    if let Some(tls) = &tls
+        && options.replica_set.is_some()
+        && tls.calls_encrypted()
+        && !tls.has_authority()
+    {
+        return Err(StartError::NoAuthority);
+    }
+    Ok(Security { tls: tls.map(Arc::new), members_by_certificate: false })
 }
 
 /// The address by which clients on this machine reach a listener.
@@ -175,6 +207,11 @@ impl Running {
     /// The member that is served.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    /// Whether clients must use TLS.
+    pub fn requires_tls(&self) -> bool {
+        self.requires_tls
     }
 
     /// Asks it to hand over and stop, and waits until it has.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bson::rawdoc;
 use quorate_client::pool::{ConnectionId, PoolEvent, PoolEventKind};
-use quorate_client::{ClientEvent, CommandEvent, CommandEventKind};
+use quorate_client::{ClientEvent, CommandEvent, CommandEventKind, OperationId};
 use quorate_protocol::{
     ElectionId, HelloReply, LastWrite, MemberState, MonotonicTime, ObjectId, OpTime, ServerAddress,
     SetVersion, Timestamp, TopologyVersion, WallTime, WireVersionRange,
@@ -200,6 +200,7 @@ impl Stage {
             server_connection_id: None,
             service_id: None,
             request_id: 1,
+            operation_id: OperationId(1),
             database: "test".to_owned(),
             command_name: "insert".to_owned(),
             kind,
@@ -231,7 +232,11 @@ impl Stage {
                         },
                         _ => continue,
                     };
-                    let event = Box::new(ClientEvent::Pool(PoolEvent { address: server, kind }));
+                    let event = Box::new(ClientEvent::Pool(PoolEvent {
+                        address: server,
+                        kind,
+                        error: None,
+                    }));
                     self.view.handle(self.now, Input::Client(event));
                 }
                 Output::Monitor { .. } | Output::Publish(_) => {}

@@ -130,12 +130,15 @@ pub(super) fn append_to_hello(
         let names = user.mechanisms().into_iter().map(|mechanism| Bson::from(mechanism.name()));
         answer.insert("saslSupportedMechs", names.collect::<Vec<_>>());
     }
-    if let Some(first) = fields.document("speculativeAuthenticate")?
-        && first.contains_key("saslStart")
-    {
+    if let Some(first) = fields.document("speculativeAuthenticate")? {
         let database = first.get_str("db").unwrap_or("admin").to_owned();
+        let step = match first.keys().next().map(String::as_str) {
+            Some("saslStart") => start(request, first, &database).ok(),
+            Some("authenticate") => super::x509::log_in(request, first, &database).ok(),
+            _ => None,
+        };
         // A guess that fails is not an error: the client logs in as usual afterwards.
-        if let Ok(step) = start(request, first, &database) {
+        if let Some(step) = step {
             answer.insert("speculativeAuthenticate", step);
         }
     }

@@ -22,6 +22,7 @@ mod session_commands;
 mod statistics;
 mod update;
 mod users;
+mod x509;
 
 pub(crate) use find::project;
 
@@ -73,6 +74,7 @@ table! {
     "connectionStatus" => authentication::connection_status, Inspects, Anybody; "who is logged in"
     "saslStart" => authentication::sasl_start, Inspects, Anybody; "begins to log in"
     "saslContinue" => authentication::sasl_continue, Inspects, Anybody; "goes on logging in"
+    "authenticate" => x509::authenticate, Inspects, Anybody; "logs in with a certificate"
     "logout" => authentication::logout, Inspects, Anybody; "logs out"
     "createUser" => users::create_user, Writes, UserAdmin; "adds a user"
     "updateUser" => users::update_user, Writes, UserAdmin; "changes a user"

@@ -12,7 +12,7 @@ fn parameters() -> Document {
     doc! {
         "featureCompatibilityVersion": { "version": "7.0" },
         "enableTestCommands": true,
-        "authenticationMechanisms": ["SCRAM-SHA-1", "SCRAM-SHA-256"],
+        "authenticationMechanisms": ["SCRAM-SHA-1", "SCRAM-SHA-256", "MONGODB-X509"],
         "requireApiVersion": false,
         "logicalSessionRefreshMillis": 300_000,
         "localLogicalSessionTimeoutMinutes": crate::sessions::SESSION_TIMEOUT_MINUTES as i32,

@@ -14,12 +14,9 @@ use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::{Found, InterruptSlot};
 use crate::select::Selection;
 use crate::users::{
-    Mechanism, Role, credentials_to_document, find_users, scram_refused, users_namespace,
+    EXTERNAL, Mechanism, Role, credentials_to_document, find_users, scram_refused, users_namespace,
 };
 use crate::writer::Writer;
-
-/// The database of users that other servers vouch for. None do here.
-const EXTERNAL: &str = "$external";
 
 pub(super) fn create_user(
     request: &Request<'_>,
@@ -27,17 +24,29 @@ pub(super) fn create_user(
 ) -> Result<Outcome, CommandError> {
     let fields = Fields::new(&command.body, "createUser");
     let name = fields.required_string("createUser")?;
-    if name.is_empty() || request.database == EXTERNAL {
-        return Err(CommandError::bad_value("users need a name and a database of this server"));
+    if name.is_empty() || request.database == "local" {
+        return Err(CommandError::bad_value("users need a name and a database that is replicated"));
     }
-    let password = fields.string("pwd")?.ok_or_else(|| {
-        CommandError::bad_value("Must provide a 'pwd' field for all user documents")
-    })?;
+    let password = fields.string("pwd")?;
     let concern = WriteConcern::parse(&fields)?;
     let roles = roles(&fields, &request.database)?.ok_or_else(|| {
         CommandError::bad_value("\"createUser\" command requires a \"roles\" array")
     })?;
-    let credentials = credentials(request, &fields, name, password)?;
+    let credentials = match password {
+        None if request.database == EXTERNAL => doc! { "external": true },
+        Some(_) if request.database == EXTERNAL => {
+            return Err(CommandError::bad_value(
+                "Cannot set the password for users defined on the '$external' database",
+            ));
+        }
+        Some(password) => credentials(request, &fields, name, password)?,
+        None => {
+            return Err(CommandError::bad_value(
+                "Must provide a 'pwd' field for all user documents, except those with '$external' \
+                 as the user's source db",
+            ));
+        }
+    };
     let mut writer = request.node.write(request.context.now);
     let mut document = doc! {
         "_id": format!("{}.{name}", request.database),

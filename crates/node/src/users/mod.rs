@@ -70,6 +70,9 @@ impl User {
     }
 }
 
+/// The database of users whom certificates name.
+pub(crate) const EXTERNAL: &str = "$external";
+
 /// Where users are stored.
 pub(crate) fn users_namespace() -> Namespace {
     Namespace { database: "admin".to_owned(), collection: "system.users".to_owned() }
@@ -112,6 +115,13 @@ pub(crate) struct LoginState {
 pub(crate) struct LoggedIn {
     pub(crate) name: String,
     pub(crate) database: String,
+}
+
+impl LoggedIn {
+    /// Another member of the set, which may do everything.
+    pub(crate) fn member() -> Self {
+        Self { name: "__system".to_owned(), database: "local".to_owned() }
+    }
 }
 
 /// A conversation in progress.

@@ -8,7 +8,8 @@ use quorate_protocol::ServerAddress;
 use quorate_wire::{DecodeError, Decoder, EncodeError, MsgFlags, MsgWriter, Payload, RequestId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::net::{OwnedReadHalf, OwnedWriteHalf, TcpStream};
+use crate::dialer::Dialer;
+use crate::net::{ReadHalf, Stream, WriteHalf};
 
 /// Room for the next read.
 const READ_CHUNK: usize = 64 * 1024;
@@ -32,17 +33,9 @@ pub(super) enum ClientError {
     Refused { code: i32, message: String },
 }
 
-/// Opens a connection. A reply is awaited for every request, so nothing is gained by delaying it.
-pub(super) async fn connect(address: &ServerAddress) -> io::Result<TcpStream> {
-    let port = address.port().unwrap_or(27017);
-    let stream = TcpStream::connect((address.host(), port)).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
 /// The receiving half: whole messages out of a stream of bytes.
 pub(super) struct Receiver {
-    reader: OwnedReadHalf,
+    reader: ReadHalf<Stream>,
     decoder: Decoder,
 }
 
@@ -54,7 +47,7 @@ pub(super) struct Received {
 }
 
 impl Receiver {
-    pub(super) fn new(reader: OwnedReadHalf) -> Self {
+    pub(super) fn new(reader: ReadHalf<Stream>) -> Self {
         Self { reader, decoder: Decoder::new() }
     }
 
@@ -96,17 +89,18 @@ pub(super) fn encode(
 /// One connection for a few commands in a row, each answered before the next.
 pub(super) struct Client {
     receiver: Receiver,
-    writer: OwnedWriteHalf,
+    writer: WriteHalf<Stream>,
     next: i32,
     timeout: Duration,
 }
 
 impl Client {
     pub(super) async fn connect(
+        dialer: &Dialer,
         address: &ServerAddress,
         timeout: Duration,
     ) -> Result<Self, ClientError> {
-        let stream = tokio::time::timeout(timeout, connect(address)).await;
+        let stream = tokio::time::timeout(timeout, dialer.connect(address)).await;
         let (reader, writer) = stream.map_err(|_| ClientError::TimedOut)??.into_split();
         Ok(Self { receiver: Receiver::new(reader), writer, next: 1, timeout })
     }
@@ -127,6 +121,7 @@ impl Client {
         let bytes = encode(RequestId(self.next), flags, command)?;
         self.next = self.next.wrapping_add(1);
         self.writer.write_all(&bytes).await?;
+        self.writer.flush().await?;
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use quorate_replication::{FetchId, Input};
 use super::client::{Client, ClientError};
 use super::{Inbox, Message};
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 /// How long another member may take for one command.
 pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -44,8 +45,9 @@ pub(super) async fn find_common_point(
     source: ServerAddress,
     node: Arc<Node>,
     inbox: Inbox,
+    dialer: Dialer,
 ) {
-    let input = match common_point(&source, &node).await {
+    let input = match common_point(&dialer, &source, &node).await {
         Ok(common_point) => Input::CommonPointFound { fetch, common_point },
         Err(error) => {
             tracing::warn!(%source, %error, "the common point was not found");
@@ -56,10 +58,11 @@ pub(super) async fn find_common_point(
 }
 
 async fn common_point(
+    dialer: &Dialer,
     source: &ServerAddress,
     node: &Node,
 ) -> Result<OpTimeAndWallTime, ClientError> {
-    let mut theirs = Backwards::open(source).await?;
+    let mut theirs = Backwards::open(dialer, source).await?;
     let mut ours: Vec<OpTimeAndWallTime> = Vec::new();
     let mut our_oldest = None;
     let mut their_newest = theirs.next().await?;
@@ -92,8 +95,8 @@ struct Backwards {
 }
 
 impl Backwards {
-    async fn open(source: &ServerAddress) -> Result<Self, ClientError> {
-        let mut client = Client::connect(source, COMMAND_TIMEOUT).await?;
+    async fn open(dialer: &Dialer, source: &ServerAddress) -> Result<Self, ClientError> {
+        let mut client = Client::connect(dialer, source, COMMAND_TIMEOUT).await?;
         let find = doc! {
             "find": "oplog.rs", "sort": { "$natural": -1 }, "batchSize": STEP as i32,
             "projection": { "ts": 1, "t": 1, "wall": 1 },

@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::client::{Client, ClientError, check};
 use super::stream::{MAX_BATCH_BYTES, find_command, parse_batch};
 use super::{Inbox, Message};
+use crate::dialer::Dialer;
 
 /// Bytes of entries that are fetched and not applied yet.
 const MAX_BUFFERED_KIB: usize = 64 * 1024;
@@ -41,8 +42,9 @@ pub(super) async fn fetch(
     term: Term,
     buffer: Arc<Semaphore>,
     inbox: Inbox,
+    dialer: Dialer,
 ) {
-    let cause = match read_stream(fetch, &source, after, term, &buffer, &inbox).await {
+    let cause = match read_stream(fetch, &source, after, term, &buffer, &inbox, &dialer).await {
         ClientError::Refused { code, message } => {
             tracing::info!(%source, code, message, "the source refuses to be copied from");
             FetchFailure::Refused
@@ -65,8 +67,9 @@ async fn read_stream(
     term: Term,
     buffer: &Arc<Semaphore>,
     inbox: &Inbox,
+    dialer: &Dialer,
 ) -> ClientError {
-    let mut client = match Client::connect(source, CONNECT_TIMEOUT).await {
+    let mut client = match Client::connect(dialer, source, CONNECT_TIMEOUT).await {
         Ok(client) => client,
         Err(error) => return error,
     };

@@ -26,6 +26,7 @@ use super::threads::{Syncer, Worker};
 use super::write_concern::Acknowledgement;
 use super::{Answer, Inbox, Message, SetView, copying, fetching};
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 /// Messages taken before timers are looked at again.
 const MAX_MESSAGES_PER_TURN: usize = 256;
@@ -43,6 +44,7 @@ const HAND_OVER: Duration = Duration::from_secs(1);
 pub(super) struct Parts {
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
+    pub(super) dialer: Dialer,
     pub(super) member_options: MemberOptions,
     pub(super) rollback_directory: Option<PathBuf>,
     pub(super) recovered: Recovered,
@@ -84,8 +86,9 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         member,
         node: parts.node,
         clock: parts.clock,
+        dialer: parts.dialer.clone(),
         rollback_directory: parts.rollback_directory,
-        peers: Peers::new(parts.inbox.clone()),
+        peers: Peers::new(parts.inbox.clone(), parts.dialer),
         inbox: parts.inbox,
         view: parts.view,
         topology: parts.topology,
@@ -127,6 +130,7 @@ pub(super) struct Host {
     member: Member,
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
+    pub(super) dialer: Dialer,
     rollback_directory: Option<PathBuf>,
     peers: Peers,
     pub(super) inbox: Inbox,
@@ -407,7 +411,8 @@ impl Host {
             }
             Output::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
-                tokio::spawn(copying::find_common_point(fetch, source, node, inbox));
+                let dialer = self.dialer.clone();
+                tokio::spawn(copying::find_common_point(fetch, source, node, inbox, dialer));
             }
             Output::RollBackTo { common_point } => self.roll_back_to(common_point),
             Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
@@ -444,7 +449,8 @@ impl Host {
         }
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox));
+        let dialer = self.dialer.clone();
+        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox, dialer));
         let waiting = VecDeque::new();
         self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
     }

@@ -19,6 +19,7 @@ use super::host::Host;
 use super::stream::{find_command, parse_batch};
 use super::{Inbox, Message};
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 /// How long a member waits for a primary to copy from.
 const PRIMARY_PATIENCE: Duration = Duration::from_secs(1);
@@ -65,9 +66,9 @@ impl Host {
         }
         let Some(source) = self.initial_sync.source.clone() else { return };
         let begin = self.initial_sync.begin_applying;
-        let node = Arc::clone(&self.node);
+        let (node, dialer) = (Arc::clone(&self.node), self.dialer.clone());
         self.initial_sync.task = Some(tokio::spawn(async move {
-            let outcome = match do_step(&source, &step, begin, &node, clock).await {
+            let outcome = match do_step(&dialer, &source, &step, begin, &node, clock).await {
                 Ok(outcome) => outcome,
                 Err(ClientError::Reply(why)) => {
                     tracing::warn!(%source, why, "the initial sync failed");
@@ -95,13 +96,14 @@ fn report(inbox: &Inbox, attempt: u32, outcome: InitialSyncOutcome) {
 }
 
 async fn do_step(
+    dialer: &Dialer,
     source: &ServerAddress,
     step: &InitialSyncStep,
     begin: OpTime,
     node: &Node,
     clock: Clock,
 ) -> Result<InitialSyncOutcome, ClientError> {
-    let mut client = Client::connect(source, COMMAND_TIMEOUT).await?;
+    let mut client = Client::connect(dialer, source, COMMAND_TIMEOUT).await?;
     match step {
         InitialSyncStep::ReadSource { .. } => {
             let rollback_id = rollback_id_of(&mut client).await?;

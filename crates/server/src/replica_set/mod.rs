@@ -35,6 +35,7 @@ use quorate_wire::replica_set::config_document;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
+use crate::dialer::Dialer;
 
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
@@ -112,6 +113,7 @@ impl ReplicaSet {
         node: Arc<Node>,
         clock: Clock,
         options: ReplicaSetOptions,
+        dialer: Dialer,
         topology: watch::Sender<()>,
         commits: watch::Sender<u64>,
     ) -> Result<Self, CommandError> {
@@ -131,6 +133,7 @@ impl ReplicaSet {
         let parts = host::Parts {
             node: Arc::clone(&node),
             clock,
+            dialer,
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,
             recovered,

@@ -15,10 +15,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::client::{ClientError, Receiver, connect, encode};
+use super::client::{ClientError, Receiver, encode};
 use super::commands::{parse_reply, request_document};
 use super::{Inbox, Message};
-use crate::net::OwnedWriteHalf;
+use crate::dialer::Dialer;
+use crate::net::{Stream, WriteHalf};
 
 /// Requests that wait for one peer. A member has at most one of each kind under way.
 const MAX_WAITING: usize = 64;
@@ -35,12 +36,13 @@ struct Outgoing {
 /// The tasks that talk to other members.
 pub(super) struct Peers {
     inbox: Inbox,
+    dialer: Dialer,
     tasks: BTreeMap<ServerAddress, mpsc::Sender<Outgoing>>,
 }
 
 impl Peers {
-    pub(super) fn new(inbox: Inbox) -> Self {
-        Self { inbox, tasks: BTreeMap::new() }
+    pub(super) fn new(inbox: Inbox, dialer: Dialer) -> Self {
+        Self { inbox, dialer, tasks: BTreeMap::new() }
     }
 
     /// Sends a request. The answer, or word that there is none, comes through the inbox.
@@ -54,7 +56,7 @@ impl Peers {
         let deadline = Instant::now() + timeout;
         if matches!(message, Request::StepUp { .. }) {
             // Its answer takes a whole election; others must not wait behind it.
-            let peer = Peer::new(to.clone(), self.inbox.clone());
+            let peer = Peer::new(to.clone(), self.inbox.clone(), self.dialer.clone());
             tokio::spawn(peer.run_once(Outgoing { request, message, deadline }));
             return;
         }
@@ -77,7 +79,8 @@ impl Peers {
         }
         self.tasks.entry(to.clone()).or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(MAX_WAITING);
-            tokio::spawn(Peer::new(to.clone(), self.inbox.clone()).run(receiver));
+            let peer = Peer::new(to.clone(), self.inbox.clone(), self.dialer.clone());
+            tokio::spawn(peer.run(receiver));
             sender
         })
     }
@@ -93,14 +96,15 @@ struct Waiting {
 struct Peer {
     address: ServerAddress,
     inbox: Inbox,
-    connection: Option<(Receiver, OwnedWriteHalf)>,
+    dialer: Dialer,
+    connection: Option<(Receiver, WriteHalf<Stream>)>,
     waiting: BTreeMap<i32, Waiting>,
     next: i32,
 }
 
 impl Peer {
-    fn new(address: ServerAddress, inbox: Inbox) -> Self {
-        Self { address, inbox, connection: None, waiting: BTreeMap::new(), next: 1 }
+    fn new(address: ServerAddress, inbox: Inbox, dialer: Dialer) -> Self {
+        Self { address, inbox, dialer, connection: None, waiting: BTreeMap::new(), next: 1 }
     }
 
     async fn run(mut self, mut requests: mpsc::Receiver<Outgoing>) {
@@ -137,7 +141,7 @@ impl Peer {
         let command = request_document(&message);
         self.waiting.insert(id, Waiting { request, message, sent, deadline });
         if self.connection.is_none() {
-            match tokio::time::timeout_at(deadline, connect(&self.address)).await {
+            match tokio::time::timeout_at(deadline, self.dialer.connect(&self.address)).await {
                 Ok(Ok(stream)) => {
                     let (reader, writer) = stream.into_split();
                     self.connection = Some((Receiver::new(reader), writer));
@@ -150,7 +154,11 @@ impl Peer {
         let (Ok(bytes), Some((_, writer))) = (bytes, &mut self.connection) else {
             return self.fail(Unreachable::Other);
         };
-        match tokio::time::timeout_at(deadline, writer.write_all(&bytes)).await {
+        let writing = async {
+            writer.write_all(&bytes).await?;
+            writer.flush().await
+        };
+        match tokio::time::timeout_at(deadline, writing).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.fail(cause_of(&error)),
             Err(_) => self.fail(Unreachable::TimedOut),
@@ -192,7 +200,7 @@ impl Peer {
 
 /// The next message of a connection; never, without one.
 async fn next(
-    connection: &mut Option<(Receiver, OwnedWriteHalf)>,
+    connection: &mut Option<(Receiver, WriteHalf<Stream>)>,
 ) -> Result<super::client::Received, ClientError> {
     match connection {
         Some((receiver, _)) => receiver.next().await,

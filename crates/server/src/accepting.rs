@@ -1,0 +1,157 @@
+//! The doors: accepting connections, and turning away those that may not come in.
+//!
+//! Owns the limit on connections and the first moments of each, up to its first message. Whoever is
+//! turned away is told why, in the reply to its first message, as far as that costs little.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use quorate_node::{Client, CommandError, ErrorCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use crate::connection::Connection;
+use crate::net::{TcpListener, TcpStream};
+use crate::server::Shared;
+use crate::tls::{Arrival, Peer};
+
+/// Pause after a failed accept, for instance without free descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Clients beyond the limit that are told so at the same time; any more are cut off unheard.
+const MAX_REFUSALS: usize = 128;
+
+/// How long a client that is turned away may take to hear why.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where clients knock.
+pub struct Listeners {
+    pub(crate) main: TcpListener,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(main: TcpListener) -> Self {
+        Self { main }
+    }
+}
+
+impl Listeners {
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        poll_fn(|context| match self.main.poll_accept(context) {
+            Poll::Ready(accepted) => Poll::Ready(accepted),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+}
+
+/// Accepts connections until dropped.
+pub(crate) async fn accept(
+    shared: &Arc<Shared>,
+    max_connections: usize,
+    listeners: &Listeners,
+    connections: &mut JoinSet<()>,
+) {
+    let places = Arc::new(Semaphore::new(max_connections));
+    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
+    loop {
+        // Ended connections are forgotten here, so that the set does not grow.
+        while connections.try_join_next().is_some() {}
+        let (socket, address) = match listeners.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // A reply is one write; waiting to join it with another would only delay it.
+        if let Err(error) = socket.set_nodelay(true) {
+            tracing::debug!(%address, %error, "cannot switch off Nagle's algorithm");
+        }
+        let shared = Arc::clone(shared);
+        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+            connections.spawn(serve(shared, socket, address, place));
+        } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
+            tracing::warn!(%address, max_connections, "too many connections; refusing the newest");
+            connections.spawn(refuse(shared, socket, address, too_many(max_connections), place));
+        }
+    }
+}
+
+async fn serve(
+    shared: Arc<Shared>,
+    socket: TcpStream,
+    address: SocketAddr,
+    _place: OwnedSemaphorePermit,
+) {
+    let arrival = match &shared.security.tls {
+        Some(tls) => tls.accept(socket).await,
+        None => Ok(Arrival::Welcome(socket.into(), Peer::default())),
+    };
+    let id = shared.next_connection_id();
+    let client = Client { connection_id: id, address: address.to_string(), ..Client::default() };
+    let connection = match arrival {
+        Ok(Arrival::Welcome(stream, peer)) => {
+            let certificate = peer.subject.map(|subject| shared.security.certificate(&subject));
+            Connection::new(shared, stream, Client { certificate, ..client })
+        }
+        Ok(Arrival::WithoutTls(stream)) => {
+            tracing::info!(%address, "a client came without TLS and is refused");
+            let connection = Connection::new(shared, stream, client).refusing(without_tls());
+            // It says one thing, hears why, and is gone.
+            let _ = tokio::time::timeout(REFUSAL_TIMEOUT, connection.run()).await;
+            return;
+        }
+        Err(error) => {
+            tracing::info!(%address, %error, "the TLS handshake failed");
+            return;
+        }
+    };
+    if let Err(error) = connection.run().await {
+        tracing::debug!(connection = id, %error, "connection ended");
+    }
+}
+
+async fn refuse(
+    shared: Arc<Shared>,
+    socket: TcpStream,
+    address: SocketAddr,
+    why: CommandError,
+    _place: OwnedSemaphorePermit,
+) {
+    let hearing = async {
+        let stream = match &shared.security.tls {
+            Some(tls) => match tls.accept(socket).await {
+                Ok(Arrival::Welcome(stream, _) | Arrival::WithoutTls(stream)) => stream,
+                Err(_) => return,
+            },
+            None => socket.into(),
+        };
+        let client = Client { address: address.to_string(), ..Client::default() };
+        // Whether it listens is its own affair.
+        let _ = Connection::new(shared, stream, client).refusing(why).run().await;
+    };
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, hearing).await;
+}
+
+/// Drivers that know the labels wait a little and come back.
+fn too_many(limit: usize) -> CommandError {
+    let mut error = CommandError::new(
+        ErrorCode::TOO_MANY_CONNECTIONS,
+        format!("this server has its {limit} connections; close some, or raise --max-connections"),
+    );
+    error.labels = ["SystemOverloadedError", "RetryableError"].map(str::to_owned).to_vec();
+    error
+}
+
+fn without_tls() -> CommandError {
+    CommandError::new(
+        ErrorCode::SSL_HANDSHAKE_FAILED,
+        "this server speaks TLS only; add tls=true to the connection string",
+    )
+}
