@@ -386,6 +386,9 @@ pub(crate) struct ServeArguments {
     /// End when stdin does: whoever started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
+    /// SIGUSR1 cuts this member off from its set, SIGUSR2 joins it again.
+    #[arg(long, hide = true)]
+    pub(crate) breakable: bool,
     /// Be a member of the replica set of this name; replSetInitiate makes the set.
     #[arg(long, value_name = "NAME")]
     pub(crate) replset: Option<String>,

@@ -9,6 +9,7 @@
 mod arguments;
 mod clock;
 mod connect;
+mod dashboard;
 mod doctor;
 mod down;
 mod drill;

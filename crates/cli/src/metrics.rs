@@ -44,7 +44,12 @@ fn set(page: &mut Page, view: &View, now: MonotonicTime) {
             (None, since) => since.map(seconds),
         },
     );
-    page.gauge("quorate_set_term", "The highest election term seen.", &labels, facts.term.map(real));
+    page.gauge(
+        "quorate_set_term",
+        "The highest election term seen.",
+        &labels,
+        facts.term.map(real),
+    );
     page.gauge("quorate_set_members", "Members known.", &labels, Some(facts.members as f64));
     page.gauge("quorate_set_members_up", "Members that answer.", &labels, Some(facts.up as f64));
     page.gauge("quorate_set_votes", "Votes in the set.", &labels, facts.votes.map(f64::from));
@@ -113,11 +118,9 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
                 Some(flag(member.client_type == Some(RsPrimary)))
             },
         ),
-        (
-            "quorate_member_round_trip_seconds",
-            "The last round trip of a hello.",
-            |member| member.round_trip.map(seconds),
-        ),
+        ("quorate_member_round_trip_seconds", "The last round trip of a hello.", |member| {
+            member.round_trip.map(seconds)
+        }),
         (
             "quorate_member_replication_lag_seconds",
             "How far the member is behind the most advanced one.",

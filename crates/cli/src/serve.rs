@@ -4,6 +4,7 @@
 //! data, says when it is ready, and ends cleanly on SIGINT and SIGTERM.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 
 use quorate_server::{Place, Running, Server, StartOptions, TlsMode, TlsOptions};
 use serde_json::json;
@@ -20,15 +21,14 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
         let advice = "check the limits of this process (ulimit -a)";
         Failure::Problem(format!("cannot start: {error}; {advice}"))
     })?;
-    runtime.block_on(serve(arguments, screen))
+    let result = runtime.block_on(serve(arguments, screen));
+    // A thread may still wait for stdin; nobody else has work left.
+    runtime.shutdown_background();
+    result
 }
 
 async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let stop = signals::stop().map_err(|error| {
-        Failure::Problem(format!(
-            "cannot listen for signals: {error}; check the limits (ulimit -a)"
-        ))
-    })?;
+    let stop = signals::stop().map_err(|error| no_signals(&error))?;
     if arguments.replset.is_some() && arguments.auth {
         // Better refused than served without: members cannot log in to each other yet.
         return Err(Failure::Misuse(
@@ -42,12 +42,28 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     let mut running = Server::start(listener, options(arguments)?)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
+    // Before anybody is told of this member, since the signals kill where nobody listens.
+    let mut cuts = match arguments.breakable {
+        true => Some(signals::Cuts::listen().map_err(|error| no_signals(&error))?),
+        false => None,
+    };
     tell_ready(arguments, &running, screen)?;
     let host = running.address().to_string();
-    let ended = tokio::select! {
-        ended = running.ended() => ended,
-        () = stop => running.stop().await,
-        () = stdin_closes(), if arguments.until_stdin_closes => running.stop().await,
+    let mut stop = pin!(stop);
+    let mut stdin_closes = pin!(stdin_closes());
+    let ended = loop {
+        let cut = async {
+            match &mut cuts {
+                Some(cuts) => cuts.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = running.ended() => break ended,
+            is_cut = cut => running.set_cut_off(is_cut),
+            () = &mut stop => break running.stop().await,
+            () = &mut stdin_closes, if arguments.until_stdin_closes => break running.stop().await,
+        }
     };
     ended.map_err(|error| {
         Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
@@ -94,6 +110,10 @@ fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
         mode: mode.unwrap_or_default(),
         require_client_certificate: arguments.tls_require_client_certificate,
     }))
+}
+
+fn no_signals(error: &std::io::Error) -> Failure {
+    Failure::Problem(format!("cannot listen for signals: {error}; check the limits (ulimit -a)"))
 }
 
 /// Ready when whoever holds the other end of stdin is gone.

@@ -23,8 +23,10 @@ use tokio::time::timeout;
 
 use crate::arguments::UpArguments;
 use crate::connect;
+use crate::dashboard;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
+use crate::view::actions::Actions;
 use crate::view::collector::Live;
 use crate::web::{self, Otherwise, Page};
 
@@ -44,7 +46,7 @@ const PORTS_TRIED: u16 = 200;
 pub(crate) enum Then {
     /// Look after the members.
     Wait,
-    /// Write to it and tell what happens, for somebody to watch.
+    /// Write to it and show what happens: on a screen, or in lines where there is no terminal.
     Show,
 }
 
@@ -99,10 +101,14 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         }
     };
     let (uri, first) = (set.uri.clone(), members.first().pid());
-    let live = show(arguments, &client, &options, &uri)?;
+    let on_screen = then == Then::Show && dashboard::is_possible();
+    let live = match on_screen || arguments.web.is_some() {
+        true => Some(collect(&client, &options, &uri)?),
+        false => None,
+    };
     let (mut keeper, handle) = Keeper::new(members, set, live.clone());
-    let page = page(arguments, then, live, handle).await;
-    let page = match page {
+    let actions: Arc<dyn Actions> = Arc::new(handle);
+    let page = match page(arguments, then, live.as_ref(), &actions).await {
         Ok(page) => page,
         Err(failure) => {
             keeper.stop().await;
@@ -113,49 +119,60 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         tell_page(page.url(), screen)?;
     }
     tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
-    if arguments.keeper_log.is_none() {
+    if arguments.keeper_log.is_none() && !on_screen {
         screen.talk_unless_json("Ctrl-C stops the set");
     }
     let mut lines = workload::silence();
     if arguments.workload {
-        workload::invite(first, screen);
+        if !on_screen {
+            workload::invite(first, screen);
+        }
         lines = workload::start(&client);
     }
+    let mut left = Ok(());
+    let stop = async {
+        match live.as_ref().filter(|_| on_screen) {
+            None => stop.await,
+            Some(live) => tokio::select! {
+                () = stop => {}
+                shown = dashboard::show(live, Some(actions)) => left = shown,
+            },
+        }
+    };
+    // What a screen shows must not be told in lines as well: they would tear it.
+    screen.hush(on_screen);
     let kept = keeper.run(stop, &mut mend, &mut lines, screen).await;
-    drop((lines, page));
+    screen.hush(false);
+    drop((lines, page, live));
     client.close().await;
     keeper.stop().await;
     kept?;
+    left.map_err(|error| {
+        Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
+    })?;
     tell_stopped(screen)
 }
 
-/// Something to draw, if anybody looks.
-fn show(
-    arguments: &UpArguments,
-    client: &Client,
-    options: &ClientOptions,
-    uri: &str,
-) -> Result<Option<Live>, Failure> {
-    if arguments.web.is_none() {
-        return Ok(None);
-    }
+/// Begins to collect what the screen and the page show.
+fn collect(client: &Client, options: &ClientOptions, uri: &str) -> Result<Live, Failure> {
     let live = Live::start(client.clone(), options, uri.to_owned());
-    live.map(Some).map_err(|error| connect::refused(&error))
+    live.map_err(|error| connect::refused(&error))
 }
 
 /// The page, if there is to be one.
 async fn page(
     arguments: &UpArguments,
     then: Then,
-    live: Option<Live>,
-    handle: keeper::Handle,
+    live: Option<&Live>,
+    actions: &Arc<dyn Actions>,
 ) -> Result<Option<Page>, Failure> {
     let (Some(address), Some(live)) = (arguments.web, live) else { return Ok(None) };
     let otherwise = match then {
         Then::Wait => Otherwise::Refuse,
         Then::Show => Otherwise::TakeAny,
     };
-    web::serve(address, otherwise, live, Some(Arc::new(handle))).await.map(Some)
+    let actions = Some(Arc::clone(actions));
+    web::serve(address, otherwise, live.clone(), actions).await.map(Some)
 }
 
 /// Lets other commands know the set as ours.
@@ -274,7 +291,10 @@ fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, 
 }
 
 /// Makes the members a set, unless they are one already, and waits for a majority write.
-async fn assemble(arguments: &UpArguments, members: &Members) -> Result<(Client, ClientOptions), Failure> {
+async fn assemble(
+    arguments: &UpArguments,
+    members: &Members,
+) -> Result<(Client, ClientOptions), Failure> {
     let first = format!("mongodb://{}/?directConnection=true", members.first().host());
     let direct = Client::with_uri(&first).map_err(|error| connect::refused(&error))?;
     let initiate = rawdoc! { "replSetInitiate": configuration(arguments, members) };
@@ -287,8 +307,7 @@ async fn assemble(arguments: &UpArguments, members: &Members) -> Result<(Client,
     }
     let uri = uri(arguments, members);
     let options = ClientOptions::from_connection_string(&connect::parse(&uri)?);
-    let client =
-        Client::with_options(options.clone()).map_err(|error| connect::refused(&error))?;
+    let client = Client::with_options(options.clone()).map_err(|error| connect::refused(&error))?;
     let probe = rawdoc! {
         "insert": "ready",
         "documents": [{ "members": i32::from(arguments.members) }],

@@ -13,6 +13,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod collector;
+pub(crate) mod comparison;
 pub(crate) mod difference;
 mod json;
 pub(crate) mod log;
@@ -181,11 +182,7 @@ impl View {
             }
             Input::Hello { member, outcome } => self.on_hello(now, &member, outcome),
             Input::Told { member, told } => self.on_told(now, &member, told),
-            Input::Process { member, pid, process } => {
-                if let Some(member) = self.member_mut(&member) {
-                    member.process = Some((pid, process));
-                }
-            }
+            Input::Process { member, pid, process } => self.on_process(now, &member, pid, process),
             Input::Done { member, text } => {
                 self.log.add(now, Kind::Action, Some(&member), text);
             }
@@ -361,6 +358,28 @@ impl View {
             without_primary,
             write_gap: None,
         });
+    }
+
+    fn on_process(
+        &mut self,
+        now: MonotonicTime,
+        address: &ServerAddress,
+        pid: u32,
+        process: Process,
+    ) {
+        let Some(member) = self.member_mut(address) else { return };
+        let before = member.process.replace((pid, process.clone()));
+        let Some(before) = before.filter(|before| *before != (pid, process.clone())) else {
+            return;
+        };
+        let text = match process {
+            Process::Gone(how) => format!("process {pid} is gone: {how}"),
+            Process::Paused => format!("process {pid} is paused: it hangs, its sockets open"),
+            Process::Partitioned => format!("process {pid} is cut off from the other members"),
+            Process::Running if before.0 == pid => format!("process {pid} takes part again"),
+            Process::Running => format!("started again, process {pid}"),
+        };
+        self.log.add(now, Kind::Action, Some(address), text);
     }
 
     fn on_pool(&mut self, now: MonotonicTime, event: &PoolEvent) {

@@ -173,10 +173,7 @@ async fn act(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -> 
         );
     };
     if !site.guard.knows(&headers) {
-        return refuse(
-            StatusCode::FORBIDDEN,
-            "the token is missing or old; load the page again",
-        );
+        return refuse(StatusCode::FORBIDDEN, "the token is missing or old; load the page again");
     }
     let order: Value = serde_json::from_slice(&body).unwrap_or_default();
     let action = order["action"].as_str().and_then(Action::from_name);

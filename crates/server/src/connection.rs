@@ -157,7 +157,7 @@ impl Connection {
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)
         {
-            return self.stream_oplog(&set, request, from).await;
+            return set.cut().guard(self.stream_oplog(&set, request, from)).await;
         }
         loop {
             let again = streams.then(|| command.clone());

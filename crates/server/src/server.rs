@@ -15,7 +15,7 @@ use crate::accepting::{Listeners, accept};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 use crate::durability::Durability;
-use crate::replica_set::{ReplicaSet, ReplicaSetOptions};
+use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions};
 use crate::security::Security;
 
 /// The most connections at once, unless told otherwise.
@@ -129,6 +129,10 @@ impl Server {
             next_connection: AtomicI64::new(1),
         };
         Ok(Self { shared: Arc::new(shared), options })
+    }
+
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        self.shared.replica_set.as_ref().map(|set| set.cut())
     }
 
     pub(crate) fn node(&self) -> Arc<Node> {

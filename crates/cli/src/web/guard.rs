@@ -121,11 +121,7 @@ impl Guard {
 }
 
 /// Lets a request pass, or refuses it; and adds what every reply carries.
-pub(super) async fn check(
-    State(site): State<Arc<Site>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let cross_site =
         Guard::is_cross_site(request.headers(), request.method(), request.uri().path());
     let objection = site.guard.objection(request.headers()).or_else(|| {
@@ -163,8 +159,16 @@ mod tests {
             assert_eq!(guard().objection(&headers(&[("host", host)])), None, "{host}");
         }
         for host in [
-            "", "localhost", "127.0.0.1", "localhost:80", "evil.example:8080", "127.0.0.1.evil:8080",
-            "localhost:8080.evil", "127.0.0.1:8080,evil", "10.0.0.1:8080", "user@127.0.0.1:8080",
+            "",
+            "localhost",
+            "127.0.0.1",
+            "localhost:80",
+            "evil.example:8080",
+            "127.0.0.1.evil:8080",
+            "localhost:8080.evil",
+            "127.0.0.1:8080,evil",
+            "10.0.0.1:8080",
+            "user@127.0.0.1:8080",
         ] {
             assert!(guard().objection(&headers(&[("host", host)])).is_some(), "{host}");
         }

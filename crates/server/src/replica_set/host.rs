@@ -411,8 +411,9 @@ impl Host {
             }
             Output::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
-                let dialer = self.dialer.clone();
-                tokio::spawn(copying::find_common_point(fetch, source, node, inbox, dialer));
+                let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
+                let search = copying::find_common_point(fetch, source, node, inbox, dialer);
+                tokio::spawn(cut.guard(search));
             }
             Output::RollBackTo { common_point } => self.roll_back_to(common_point),
             Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
@@ -449,8 +450,9 @@ impl Host {
         }
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let dialer = self.dialer.clone();
-        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox, dialer));
+        let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
+        let fetch = fetching::fetch(id, source, after, term, buffer, inbox, dialer);
+        let task = tokio::spawn(cut.guard(fetch));
         let waiting = VecDeque::new();
         self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
     }

@@ -68,7 +68,8 @@ impl Host {
         let begin = self.initial_sync.begin_applying;
         let (node, dialer) = (Arc::clone(&self.node), self.dialer.clone());
         self.initial_sync.task = Some(tokio::spawn(async move {
-            let outcome = match do_step(&dialer, &source, &step, begin, &node, clock).await {
+            let step = do_step(&dialer, &source, &step, begin, &node, clock);
+            let outcome = match inbox.cut.clone().guard(step).await {
                 Ok(outcome) => outcome,
                 Err(ClientError::Reply(why)) => {
                     tracing::warn!(%source, why, "the initial sync failed");

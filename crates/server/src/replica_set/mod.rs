@@ -13,6 +13,7 @@
 mod client;
 mod commands;
 mod copying;
+mod cut;
 mod fetching;
 mod host;
 mod initial_sync;
@@ -37,6 +38,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
+pub(crate) use cut::Cut;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::Acknowledgement;
@@ -85,12 +87,16 @@ enum Message {
 
 /// The way to the host.
 #[derive(Clone)]
-struct Inbox(mpsc::Sender<Message>);
+struct Inbox {
+    sender: mpsc::Sender<Message>,
+    /// Whoever brings news from other members goes by it.
+    cut: Cut,
+}
 
 impl Inbox {
     /// Leaves a message. The inbox has room for everybody who can leave one.
     fn post(&self, message: Message) {
-        if self.0.try_send(message).is_err() {
+        if self.sender.try_send(message).is_err() {
             tracing::debug!("the replica set host is gone or overloaded");
         }
     }
@@ -119,7 +125,7 @@ impl ReplicaSet {
     ) -> Result<Self, CommandError> {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
-        let inbox = Inbox(sender);
+        let inbox = Inbox { sender, cut: Cut::default() };
         let (view_sender, view) = watch::channel(SetView {
             term: recovered.term,
             state: MemberState::Startup,
@@ -168,6 +174,7 @@ impl ReplicaSet {
     /// Answers a command of the replica set; none if it is not one.
     pub(crate) async fn answer(&self, command: &Command) -> Option<RawDocumentBuf> {
         let name = command.name();
+        self.inbox.cut.admit(name).await;
         let replies = match name {
             "replSetGetStatus" => self.inspect(status::status_document).await,
             "replSetGetConfig" => self.inspect(get_config).await,
@@ -219,6 +226,11 @@ impl ReplicaSet {
     /// Where the oplog stream that a command asks for begins.
     pub(crate) fn stream_wanted(&self, command: &Command) -> Option<OpTime> {
         stream::wanted(&command.body)
+    }
+
+    /// The cut between this member and the others.
+    pub(crate) fn cut(&self) -> Cut {
+        self.inbox.cut.clone()
     }
 
     /// The process is about to end: the member hands over first.
