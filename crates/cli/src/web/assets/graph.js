@@ -3,8 +3,14 @@
 import { broken, lag, role, shortNames } from "/words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const CENTRE = { x: 320, y: 196 };
 const DISC = 36;
+
+/** The canvas: wide on a desk, narrow on a phone, so that letters keep their size. */
+const WIDE = { width: 640, height: 356, across: 200 };
+const NARROW = { width: 380, height: 356, across: 138 };
+
+/** Below this many pixels the narrow canvas is used. */
+const NARROW_BELOW = 480;
 
 export function svg(name, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, name);
@@ -14,12 +20,13 @@ export function svg(name, attributes = {}, ...children) {
 }
 
 /** Where member number i of n stands. The first is at the top. */
-function place(i, n) {
-  if (n === 1) return { ...CENTRE };
+function place(i, n, canvas) {
+  const centre = { x: canvas.width / 2, y: canvas.height / 2 - 10 };
+  if (n === 1) return centre;
   const angle = -Math.PI / 2 + (2 * Math.PI * i) / n;
-  const radius = { x: n < 4 ? 200 : 236, y: n < 4 ? 136 : 140 };
-  const lift = n === 3 ? 26 : 0;
-  return { x: CENTRE.x + radius.x * Math.cos(angle), y: CENTRE.y + lift + radius.y * Math.sin(angle) };
+  const across = n < 4 ? canvas.across : canvas.width / 2 - 76;
+  const lift = n === 3 ? 30 : 0;
+  return { x: centre.x + across * Math.cos(angle), y: centre.y + lift + 122 * Math.sin(angle) };
 }
 
 /** A point that lies `by` beyond `from` on the way to `to`. */
@@ -44,8 +51,10 @@ export class Graph {
   draw(view) {
     const members = view.members;
     const names = shortNames(members.map((member) => member.address));
-    const places = new Map(members.map((member, i) => [member.address, place(i, members.length)]));
-    this.#drawLines(members, places);
+    const canvas = this.#root.clientWidth < NARROW_BELOW ? NARROW : WIDE;
+    this.#root.setAttribute("viewBox", `0 0 ${canvas.width} ${canvas.height}`);
+    const places = new Map(members.map((member, i) => [member.address, place(i, members.length, canvas)]));
+    this.#drawLines(members, places, { x: canvas.width / 2, y: canvas.height / 2 });
     for (const [address, node] of this.#nodes) {
       if (!places.has(address)) {
         node.remove();
@@ -55,7 +64,7 @@ export class Graph {
     for (const member of members) this.#drawNode(member, places.get(member.address), names);
   }
 
-  #drawLines(members, places) {
+  #drawLines(members, places, centre) {
     const lines = [];
     const whole = new Map(members.map((member) => [member.address, broken(member) === null]));
     members.forEach((one, i) => members.slice(i + 1).forEach((other) => {
@@ -69,7 +78,7 @@ export class Graph {
       if (!from || !whole.get(member.address) || !whole.get(member.sync_source)) continue;
       const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
       // Bent outwards, so that it does not lie on the heartbeat.
-      const bend = towards(middle, CENTRE, -46);
+      const bend = towards(middle, centre, -46);
       const start = towards(from, bend, DISC + 4);
       const end = towards(to, bend, DISC + 13);
       const tip = towards(to, bend, DISC + 5);

@@ -118,10 +118,7 @@ export class Members {
     if (reason) card.trouble.textContent = `${member.recovered ? "Was: " : ""}${reason.reason.split(";")[0]}, ${span(reason.age_ms)} ago`;
     for (const [action, button] of card.buttons) {
       const may = Boolean(action.may(member));
-      // Whoever has the focus keeps it until the button is of no use any more.
-      if (button.disabled === may) button.disabled = !may;
-      if (action.name === "restore") button.hidden = !may;
-      if (action.name === "step-down") button.hidden = !may;
+      button.hidden = !may;
     }
   }
 

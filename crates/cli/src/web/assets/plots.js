@@ -6,6 +6,9 @@ import { count, span } from "/words.js";
 /** How much of the past is shown. */
 const SECONDS = 120;
 
+/** Room for two rows of labels above the curve. */
+const TOP = 38;
+
 /** The least room for a gap, in pixels: a few milliseconds must be seen too. */
 const LEAST_GAP = 3;
 
@@ -37,7 +40,7 @@ export function drawThroughput(root, history, view) {
   const floor = height - 1;
   const top = ceiling(Math.max(...history, 1) * 1.05);
   const x = (secondsAgo) => width * (1 - secondsAgo / SECONDS);
-  const y = (value) => floor - (floor - 26) * (value / top);
+  const y = (value) => floor - (floor - TOP) * (value / top);
   const parts = [0, 0.5, 1].flatMap((share) => [
     svg("line", { class: "grid", x1: 0, x2: width, y1: y(top * share), y2: y(top * share) }),
     ...(share ? [svg("text", { class: "tick", x: 0, y: y(top * share) - 5 }, count(top * share))] : []),
@@ -51,26 +54,28 @@ export function drawThroughput(root, history, view) {
     parts.push(svg("path", { class: "curve", d: line }));
   }
   const ago = (ns) => (view.t_ns - ns) / 1e9;
-  const labels = [];
-  const label = (kind, at, text) => {
-    const room = 46;
+  const label = (row, kind, at, text) => {
+    const room = 52;
     const middle = Math.min(Math.max(at, room / 2), width - room / 2);
-    if (labels.some((used) => Math.abs(used - middle) < room)) return;
-    labels.push(middle);
-    parts.push(svg("text", { class: kind, x: middle, y: 12 }, text));
+    // The newest is told; an older one that would lie under it is not.
+    if (row.used.some((used) => Math.abs(used - middle) < room)) return;
+    row.used.push(middle);
+    parts.push(svg("text", { class: kind, x: middle, y: row.y }, text));
   };
+  const gapRow = { y: 10, used: [] };
+  const electionRow = { y: 25, used: [] };
   for (const gap of [...view.writes.gaps].reverse()) {
     if (ago(gap.to_ns) > SECONDS) continue;
     const from = Math.max(x(ago(gap.from_ns)), 0);
     const wide = Math.max(x(ago(gap.to_ns)) - from, LEAST_GAP);
-    parts.push(svg("rect", { class: "gap", x: from, y: 20, width: wide, height: floor - 20 }));
-    label("gap-label", from + wide / 2, span(gap.ms));
+    parts.push(svg("rect", { class: "gap", x: from, y: 31, width: wide, height: floor - 31 }));
+    label(gapRow, "gap-label", from + wide / 2, span(gap.ms));
   }
   for (const election of [...view.elections].reverse()) {
     if (ago(election.at_ns) > SECONDS) continue;
     const at = x(ago(election.at_ns));
-    parts.push(svg("line", { class: "election", x1: at, x2: at, y1: 20, y2: floor }));
-    if (election.term != null) label("election-label", at, `term ${election.term}`);
+    parts.push(svg("line", { class: "election", x1: at, x2: at, y1: 31, y2: floor }));
+    if (election.term != null) label(electionRow, "election-label", at, `term ${election.term}`);
   }
   root.replaceChildren(...parts);
 }
