@@ -70,9 +70,9 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
             _ = tick.tick() => {}
             _ = revision.changed() => sleep(LEAST_PAUSE).await,
             Some((action, member, outcome)) = outcomes.recv() => {
-                if let (Action::StepDown, Ok(text)) = (action, &outcome) {
+                if action == Action::StepDown && outcome.is_ok() {
                     // No process shows it, so nobody else puts it into the log.
-                    live.tell(Input::Done { member: member.clone(), text: text.clone() });
+                    live.tell(Input::Done { member, text: "stepped down on request".to_owned() });
                 }
                 dashboard.say(clock::now(), told(action, outcome));
             }
@@ -86,6 +86,7 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
                 };
                 match effect {
                     Some(Effect::Quit) => return Ok(()),
+                    Some(Effect::Redraw) => taken.terminal.clear()?,
                     Some(Effect::Copy(text)) => taken.copy(&text)?,
                     Some(Effect::Act(action, member)) => {
                         if let Some(actions) = actions.clone() {

@@ -25,7 +25,7 @@ mod serve;
 mod signals;
 mod topology_view;
 mod up;
-#[allow(dead_code, reason = "the screen that draws it comes next")]
+#[allow(dead_code, reason = "the web page sends the rest")]
 mod view;
 mod watch;
 mod web;

@@ -4,10 +4,10 @@ use quorate_protocol::{MonotonicTime, ServerAddress};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::Style;
-use ratatui::text::{Line, Span};
+use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table};
 
-use super::draw::rule;
+use super::draw::{rule, shortened};
 use super::state::Dashboard;
 use crate::view::View;
 use crate::view::log::{Age, Ago};
@@ -42,13 +42,17 @@ pub(super) fn draw(
     .areas(area);
     let name = title_of(&member, now);
     frame.render_widget(Paragraph::new(rule(dashboard, &name, area.width)), title);
+    // A mark and three gaps stand before and between.
+    let half = area.width.saturating_sub(1 + NAMES + 3) / 2;
     let rows = view.comparison(selected).into_iter().map(|line| {
         let mark = if line.differs { "≠" } else { " " };
         let style = if line.differs { palette.warning() } else { Style::new() };
-        let shown = |text: Option<String>| Span::styled(text.unwrap_or("—".to_owned()), style);
+        let shown = |text: Option<String>| {
+            shortened(Line::styled(text.unwrap_or("—".to_owned()), style), half)
+        };
         Row::new(vec![
-            Span::styled(mark, style),
-            Span::styled(line.name, palette.quiet()),
+            Line::styled(mark, style),
+            Line::styled(line.name, palette.quiet()),
             shown(line.client),
             shown(line.member),
         ])
@@ -56,13 +60,14 @@ pub(super) fn draw(
     let widths = [
         Constraint::Length(1),
         Constraint::Length(NAMES),
-        Constraint::Fill(1),
-        Constraint::Fill(1),
+        Constraint::Length(half),
+        Constraint::Length(half),
     ];
     let header =
         Row::new(["", "", "THE CLIENT BELIEVES", "THE MEMBER SAYS"]).style(palette.quiet());
     frame.render_widget(Table::new(rows, widths).header(header).column_spacing(1), table);
-    frame.render_widget(Paragraph::new(last_line(dashboard, &member, now)), last);
+    let line = shortened(last_line(dashboard, &member, now), area.width);
+    frame.render_widget(Paragraph::new(line), last);
 }
 
 fn title_of(member: &MemberSummary<'_>, now: MonotonicTime) -> String {

@@ -54,7 +54,9 @@ pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard, view: &View, no
         Constraint::Length(footer),
     ])
     .areas(area);
-    frame.render_widget(Paragraph::new(header_lines(dashboard, view, shown_at)), header);
+    let lines = header_lines(dashboard, view, shown_at);
+    let lines: Vec<_> = lines.into_iter().map(|line| shortened(line, area.width)).collect();
+    frame.render_widget(Paragraph::new(lines), header);
     members::draw(frame, table, dashboard, &shown);
     if compared > 0
         && let Some(selected) = dashboard.selected(&shown)
@@ -112,14 +114,12 @@ fn second_line(
                 Some(span) => format!("NO PRIMARY for {}", Age(span)),
                 None => "NO PRIMARY".to_owned(),
             };
-            let why = facts.explanation.map(|text| format!(": {}", Foreign(text)));
-            let text = format!("{since}{}", why.unwrap_or_default());
-            parts.push(Span::styled(text, palette.problem()));
-        }
-        None if facts.up == 0 => {
-            parts.push(Span::styled("nobody answers".to_owned(), palette.problem()));
+            parts.push(Span::styled(since, palette.problem()));
         }
         None => {}
+    }
+    if facts.up == 0 {
+        parts.push(Span::styled("nobody answers".to_owned(), palette.problem()));
     }
     if let Some(gap) = facts.open_gap {
         let text = format!("no write acknowledged for {}", Age(gap));
@@ -136,6 +136,9 @@ fn second_line(
             text.push_str(&format!(", {} without a primary", TimeSpan(span)));
         }
         parts.push(Span::raw(text));
+    }
+    if let Some(why) = facts.explanation {
+        parts.push(Span::raw(Foreign(why).to_string()));
     }
     let mut line = Line::default();
     for (number, part) in parts.into_iter().enumerate() {
@@ -154,6 +157,23 @@ pub(super) fn rule(dashboard: &Dashboard, title: &str, width: u16) -> Line<'stat
     let title: String = title.chars().take(width).collect();
     let rest = "─".repeat(width.saturating_sub(title.chars().count()));
     Line::styled(format!("{title}{rest}"), dashboard.palette.quiet())
+}
+
+/// The line with its end cut off where it does not fit, which a mark shows.
+pub(super) fn shortened(line: Line<'static>, width: u16) -> Line<'static> {
+    let width = usize::from(width);
+    if line.width() <= width {
+        return line;
+    }
+    let mut room = width.saturating_sub(1);
+    let mut short = Line::default().style(line.style);
+    for span in line.spans {
+        let taken: String = span.content.chars().take(room).collect();
+        room -= taken.chars().count();
+        short.push_span(Span::styled(taken, span.style));
+    }
+    short.push_span(Span::raw("…"));
+    short
 }
 
 fn draw_log(
@@ -175,12 +195,13 @@ fn draw_log(
         let age = Ago(entry.age(now)).to_string();
         let member = entry.member.as_ref().map(|member| format!("{member} ")).unwrap_or_default();
         let times = if entry.times > 1 { format!(" ×{}", entry.times) } else { String::new() };
-        lines.push(Line::from(vec![
+        let line = Line::from(vec![
             Span::styled(format!("{age:>10}  "), dashboard.palette.quiet()),
             Span::raw(member),
             Span::styled(entry.text.clone(), dashboard.palette.entry(entry.kind)),
             Span::raw(times),
-        ]));
+        ]);
+        lines.push(shortened(line, area.width));
     }
     frame.render_widget(Paragraph::new(lines), area);
 }

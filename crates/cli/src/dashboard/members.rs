@@ -22,6 +22,12 @@ use crate::words::Span as TimeSpan;
 /// From this width on, roles are spelt out and the optime is shown.
 const WIDE: u16 = 110;
 
+/// How many round trips are shown at least.
+const LEAST_SPARK: u16 = 6;
+
+/// How many more are shown where there is room.
+const MORE_SPARK: u16 = 24;
+
 /// The eight heights of a sparkline.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -73,15 +79,20 @@ impl Columns {
         let longest = |lengths: &mut dyn Iterator<Item = usize>| {
             u16::try_from(lengths.max().unwrap_or(0)).unwrap_or(u16::MAX)
         };
-        let spare = width.saturating_sub(80);
-        let mut columns = Self { member: 0, source: 0, spark: 6 + spare / 4, shared_host };
-        let wanted =
-            longest(&mut members.iter().map(|member| member.address.as_str().chars().count()));
-        columns.member = wanted.clamp(6, 17 + spare / 4);
+        let mut columns = Self { member: 0, source: 0, spark: 0, shared_host };
+        // What the other columns and the gaps between all of them leave.
+        let taken = columns.lengths(width >= WIDE);
+        let gaps = u16::try_from(taken.len() - 1).unwrap_or(u16::MAX);
+        let free = width.saturating_sub(taken.iter().sum::<u16>() + gaps + LEAST_SPARK);
         let sources = members.iter().filter_map(|member| member.sync_source.as_ref());
         let wanted =
             longest(&mut sources.map(|source| columns.source_name(source).chars().count() + 2));
-        columns.source = wanted.clamp(4, 9 + spare / 4);
+        columns.source = wanted.clamp(4, (free * 2 / 5).max(4));
+        let free = free.saturating_sub(columns.source);
+        let wanted =
+            longest(&mut members.iter().map(|member| member.address.as_str().chars().count()));
+        columns.member = wanted.clamp(6, free.max(6));
+        columns.spark = LEAST_SPARK + free.saturating_sub(columns.member).min(MORE_SPARK);
         columns
     }
 
@@ -104,7 +115,7 @@ impl Columns {
         titles
     }
 
-    fn widths(&self, wide: bool) -> Vec<Constraint> {
+    fn lengths(&self, wide: bool) -> Vec<u16> {
         let mut widths = vec![1, 1, self.member];
         if wide {
             widths.push(10);
@@ -113,7 +124,11 @@ impl Columns {
         if wide {
             widths.push(16);
         }
-        widths.into_iter().map(Constraint::Length).collect()
+        widths
+    }
+
+    fn widths(&self, wide: bool) -> Vec<Constraint> {
+        self.lengths(wide).into_iter().map(Constraint::Length).collect()
     }
 
     fn cells(

@@ -81,6 +81,8 @@ pub(super) enum Dialog {
 pub(crate) enum Effect {
     /// Leave.
     Quit,
+    /// Draw everything anew: something else has written on the terminal.
+    Redraw,
     /// Put the text into the clipboard of the terminal.
     Copy(String),
     /// Break or mend a member.
@@ -200,6 +202,9 @@ impl Dashboard {
     ) -> Option<Effect> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Some(Effect::Quit);
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('l') {
+            return Some(Effect::Redraw);
         }
         match std::mem::take(&mut self.dialog) {
             Dialog::None => self.on_plain_key(key.code, view, now),

@@ -5,7 +5,7 @@ use quorate_server_discovery::{ServerDescription, ServerType};
 
 use super::difference::Aspect;
 use super::member::Own;
-use super::{View, brief};
+use super::{View, brief, without_address};
 use crate::words::{Foreign, Span};
 
 /// One line: what both say of one thing.
@@ -36,7 +36,7 @@ impl View {
             differs: differs(aspect),
         };
         let client_answers = belief.map(|belief| match belief.error() {
-            Some(error) => brief(&Foreign(error).to_string()).to_owned(),
+            Some(error) => brief(&without_address(error, address)).to_owned(),
             None if belief.server_type().is_known() => "yes".to_owned(),
             None => "not checked yet".to_owned(),
         });

@@ -224,10 +224,13 @@ impl View {
             Own::Answered { at, .. } => (Health::Up, Some(*at)),
             Own::Silent { .. } => (Health::Down, None),
         };
-        let state = own_status.and_then(|status| status.state).or_else(|| match health {
-            Health::Up => own_type.and_then(state_of),
+        // Hello is newer than the status, and says less: only these states can be told from it.
+        let state = match health {
+            Health::Up => {
+                own_type.and_then(state_of).or_else(|| own_status.and_then(|status| status.state))
+            }
             _ => judged.and_then(|judged| judged.state),
-        });
+        };
         let settings = self.settings.as_ref();
         let settings = settings.and_then(|settings| settings.members.get(&member.address));
         let holds_data = own_type != Some(ServerType::RsArbiter)
@@ -258,9 +261,11 @@ impl View {
             votes: settings.map(|settings| settings.votes),
             priority: settings.map(|settings| settings.priority),
             hidden: settings.is_some_and(|settings| settings.hidden),
-            sync_source: own_status
-                .and_then(|status| status.sync_source.clone())
-                .or_else(|| judged.and_then(|judged| judged.sync_source.clone())),
+            sync_source: match own_status {
+                Some(status) => status.sync_source.clone(),
+                None if health == Health::Down => None,
+                None => judged.and_then(|judged| judged.sync_source.clone()),
+            },
             pool: member.pool,
             rates: member.rates,
             trouble: member.trouble.as_ref(),

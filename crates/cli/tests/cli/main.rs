@@ -10,3 +10,4 @@ mod frame;
 mod live;
 mod replay;
 mod support;
+mod terminal;
