@@ -109,6 +109,9 @@ pub(crate) struct WatchArguments {
     /// Write everything that is seen to this new file, for quorate replay.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Show it on a web page here, too: a port, or an address of loopback with a port.
+    #[arg(long, value_name = "ADDR", value_parser = page_address)]
+    pub(crate) web: Option<SocketAddr>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -120,6 +123,7 @@ Examples:
   quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
 
 Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
 }

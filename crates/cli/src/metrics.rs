@@ -213,3 +213,118 @@ impl Page {
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::test_view::Stage;
+
+    /// Every name that may be on a dashboard. Removing or renaming one breaks somebody's alarm.
+    const NAMES: [&str; 25] = [
+        "quorate_set_info",
+        "quorate_set_has_primary",
+        "quorate_set_without_primary_seconds",
+        "quorate_set_term",
+        "quorate_set_members",
+        "quorate_set_members_up",
+        "quorate_set_votes",
+        "quorate_set_votes_up",
+        "quorate_set_votes_needed",
+        "quorate_set_has_majority",
+        "quorate_client_writes_acknowledged_total",
+        "quorate_client_writes_failed_total",
+        "quorate_client_write_gap_seconds",
+        "quorate_client_write_gap_open_seconds",
+        "quorate_member_up",
+        "quorate_member_is_primary",
+        "quorate_member_round_trip_seconds",
+        "quorate_member_replication_lag_seconds",
+        "quorate_member_votes",
+        "quorate_member_priority",
+        "quorate_member_connections",
+        "quorate_member_differences",
+        "quorate_client_pool_connections",
+        "quorate_member_state",
+        "quorate_client_pool_cleared_total",
+    ];
+
+    fn of(stage: &Stage) -> String {
+        text(&stage.view, stage.now)
+    }
+
+    /// The text format: each name is described once, with help and type, before its samples.
+    fn check_format(text: &str) {
+        let mut described = Vec::new();
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (name, help) = help.split_once(' ').unwrap();
+                assert!(!help.is_empty() && !described.contains(&name), "{line}");
+                let kind = lines.next().unwrap().strip_prefix(&format!("# TYPE {name} "));
+                assert!(matches!(kind, Some("gauge" | "counter")), "{name}: {kind:?}");
+                assert_eq!(kind == Some("counter"), name.ends_with("_total"), "{name}");
+                described.push(name);
+                continue;
+            }
+            let name = line.split(['{', ' ']).next().unwrap();
+            assert_eq!(described.last(), Some(&name), "{line} stands apart from its help");
+            let value: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(value.is_finite(), "{line}");
+        }
+        assert_eq!(described, NAMES);
+    }
+
+    #[test]
+    fn names_and_format_are_a_promise_in_every_state() {
+        check_format(&of(&Stage::new(&["a:27017"])));
+        let mut stage = Stage::healthy();
+        check_format(&of(&stage));
+        stage.wrote("a:27017");
+        stage.lose("a:27017", "connection reset");
+        check_format(&of(stage.after(500)));
+    }
+
+    #[test]
+    fn a_healthy_set_has_figures() {
+        let text = of(&Stage::healthy());
+        for line in [
+            "quorate_set_info{set=\"rs0\",type=\"ReplicaSetWithPrimary\"} 1",
+            "quorate_set_has_primary{set=\"rs0\"} 1",
+            "quorate_set_without_primary_seconds{set=\"rs0\"} 0",
+            "quorate_set_term{set=\"rs0\"} 1",
+            "quorate_set_members_up{set=\"rs0\"} 3",
+            "quorate_set_has_majority{set=\"rs0\"} 1",
+            "quorate_member_up{member=\"b:27017\"} 1",
+            "quorate_member_is_primary{member=\"a:27017\"} 1",
+            "quorate_member_is_primary{member=\"b:27017\"} 0",
+            "quorate_member_state{member=\"a:27017\",state=\"PRIMARY\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn no_primary_is_a_figure_and_what_is_unknown_is_none() {
+        let mut stage = Stage::healthy();
+        stage.lose("a:27017", "connection reset");
+        let text = of(stage.after(1500));
+        for line in [
+            "quorate_set_has_primary{set=\"rs0\"} 0",
+            "quorate_set_without_primary_seconds{set=\"rs0\"} 1.5",
+            "quorate_member_up{member=\"a:27017\"} 0",
+            "quorate_member_is_primary{member=\"a:27017\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        let unknown = of(&Stage::new(&["a:27017"]));
+        assert!(unknown.contains("quorate_set_has_primary{set=\"\"} 0"), "{unknown}");
+        for name in ["quorate_set_term", "quorate_set_votes", "quorate_member_up"] {
+            assert!(!unknown.contains(&format!("\n{name}{{")), "{name} is not known\n{unknown}");
+        }
+    }
+
+    #[test]
+    fn labels_cannot_end_their_line() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+}

@@ -32,7 +32,7 @@ use tokio::task::AbortHandle;
 
 use crate::clock;
 use crate::metrics;
-use crate::screen::Failure;
+use crate::screen::{Failure, Screen};
 use crate::view::Input;
 use crate::view::actions::{Action, ActionError, Actions};
 use crate::view::collector::Live;
@@ -49,10 +49,25 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Where it is.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
+    /// Says where it is.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub(crate) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
+        tell_page(&self.url, screen)
     }
+}
+
+/// Says where a page is.
+///
+/// # Errors
+///
+/// If the output cannot be written.
+pub(crate) fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
+    screen.event("page", json!({"url": url}))?;
+    screen.talk_unless_json(format_args!("see it at {url}"));
+    Ok(())
 }
 
 impl Drop for Page {
@@ -186,8 +201,11 @@ async fn act(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -> 
     let member: ServerAddress = member;
     match actions.perform(action, &member).await {
         Ok(message) => {
-            let text = message.replace(member.as_str(), "").trim().to_owned();
-            site.live.tell(Input::Done { member, text });
+            // What happens to a process is told by whoever owns it.
+            if action == Action::StepDown {
+                let text = message.replace(member.as_str(), "").trim().to_owned();
+                site.live.tell(Input::Done { member, text });
+            }
             json_reply(StatusCode::OK, &json!({"message": message}))
         }
         Err(error) => {

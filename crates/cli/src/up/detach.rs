@@ -92,7 +92,7 @@ fn repeat(line: &str, screen: &mut Screen) -> Result<bool, Failure> {
             tell_member(event["id"].as_u64().unwrap_or_default(), text("host"), pid, screen)?;
         }
         "port_taken" => tell_taken(text("ports"), screen)?,
-        "page" => super::tell_page(text("url"), screen)?,
+        "page" => crate::web::tell_page(text("url"), screen)?,
         "ready" => {
             let elapsed_ms = event["elapsed_ms"].as_u64().unwrap_or_default();
             tell_ready(text("uri"), elapsed_ms, screen)?;

@@ -53,7 +53,7 @@ function drawState(view) {
   } else if (state === "none") {
     const since = set.without_primary_ms == null ? "" : ` for ${span(set.without_primary_ms)}`;
     $("headline").textContent = `No primary${since}`;
-    $("detail").textContent = set.incompatible ?? set.explanation ?? `${set.up} of ${set.members} members answer${term}.`;
+    $("detail").textContent = set.incompatible ?? set.explanation?.split("\n")[0] ?? `${set.up} of ${set.members} members answer${term}.`;
   }
 }
 
