@@ -317,7 +317,7 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         let unknown = of(&Stage::new(&["a:27017"]));
-        assert!(unknown.contains("quorate_set_has_primary{set=\"\"} 0"), "{unknown}");
+        assert!(unknown.contains("quorate_set_has_primary{set=\"rs0\"} 0"), "{unknown}");
         for name in ["quorate_set_term", "quorate_set_votes", "quorate_member_up"] {
             assert!(!unknown.contains(&format!("\n{name}{{")), "{name} is not known\n{unknown}");
         }

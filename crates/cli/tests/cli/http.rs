@@ -81,8 +81,8 @@ fn head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String)>) {
     loop {
         line.clear();
         reader.read_line(&mut line).unwrap();
-        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
-        headers.push((name.to_ascii_lowercase(), value.to_owned()));
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
     (status, headers)
 }
