@@ -125,7 +125,8 @@ Examples:
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
   quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
 
-Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
+On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
+change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
 }
 
 /// `quorate replay`.

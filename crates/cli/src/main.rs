@@ -17,6 +17,7 @@ mod finding;
 mod manual;
 mod metrics;
 mod pasted;
+mod progress;
 mod remedy;
 mod replay;
 mod run;

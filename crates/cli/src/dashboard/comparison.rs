@@ -9,6 +9,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 
 use super::draw::{rule, shortened};
 use super::state::Dashboard;
+use crate::progress::bar;
 use crate::view::View;
 use crate::view::log::{Age, Ago};
 use crate::view::member::Process;
@@ -94,9 +95,7 @@ fn last_line(
     if let Some(sync) = member.initial_sync {
         let mut text = "  initial sync ".to_owned();
         if let Some(fraction) = sync.fraction() {
-            let done = (fraction * BAR as f64).round() as usize;
-            let bar = format!("{}{}", "█".repeat(done), "░".repeat(BAR - done));
-            text.push_str(&format!("{bar} {:.0} %", fraction * 100.0));
+            text.push_str(&format!("{} {:.0} %", bar(fraction, BAR), fraction * 100.0));
         }
         if let Some(stage) = &sync.stage {
             text.push_str(&format!(" {}", crate::words::Foreign(stage)));

@@ -50,8 +50,8 @@ fn drawn(dashboard: &Dashboard, stage: &Stage, (width, height): (u16, u16)) -> S
 #[track_caller]
 fn snapshot(name: &str, dashboard: &Dashboard, stage: &Stage, size: (u16, u16)) {
     let found = drawn(dashboard, stage, size);
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots");
-    let path = folder.join(format!("screen-{name}.txt"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/dashboard/snapshots");
+    let path = folder.join(format!("{name}.txt"));
     if std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, &found).unwrap();
         return;

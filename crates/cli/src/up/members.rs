@@ -98,7 +98,7 @@ impl Member {
             Failure::Problem(format!("member {id} says nothing; this is a defect, report it"))
         })?;
         let identity = process.id().and_then(ProcessId::of).ok_or_else(|| {
-            Failure::Problem(format!("member {id} ended at once; its reason is above"))
+            Failure::Problem(format!("member {id} did not start; its reason is above"))
         })?;
         let condition = Process::Running;
         Ok(Self { id, recipe, host: String::new(), process, identity, leash, says, condition })

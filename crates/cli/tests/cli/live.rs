@@ -277,6 +277,37 @@ fn a_set_survives_the_death_of_its_primary_and_ends_with_the_command() {
     );
 }
 
+/// A cut without rights over the network: the member itself stops talking to the others.
+#[test]
+fn a_primary_that_is_cut_off_is_replaced_and_follows_again() {
+    let mut set = Living::start(&["up", "--port", "0", "--json"]);
+    let (members, uri) = ready_set(&mut set, 3);
+    let mut watched = Living::start(&["watch", "--json", &uri]);
+    let led = |event: &Value| event["primary"].is_string();
+    let first = watched.wait_for("topology", led)["primary"].as_str().unwrap().to_owned();
+    let (_, pid) = members.iter().find(|(host, _)| *host == first).unwrap();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+    };
+    signal("-USR1");
+    let replaced = |event: &Value| led(event) && event["primary"] != first.as_str();
+    let second = watched.wait_for("topology", replaced)["primary"].clone();
+    // It still answers clients, and knows no primary: nobody tells it.
+    let alone = format!("mongodb://{first}/?directConnection=true");
+    let hello = quorate(&["run", "--json", &alone, "{hello: 1}"]).events().remove(0);
+    assert_eq!(hello["reply"]["isWritablePrimary"], false, "{hello}");
+    assert_eq!(hello["reply"]["primary"], Value::Null, "{hello}");
+    insert(&uri, 1);
+    signal("-USR2");
+    loop {
+        let hello = quorate(&["run", "--json", &alone, "{hello: 1}"]).events().remove(0);
+        if hello["reply"]["primary"] == second && hello["reply"]["secondary"] == true {
+            break;
+        }
+    }
+    assert_eq!(set.terminate(), Some(0));
+}
+
 #[test]
 fn a_set_with_a_data_directory_comes_back_with_its_data() {
     let directory = tempfile::tempdir().unwrap();

@@ -159,7 +159,7 @@ async fn watch_shows_what_our_own_set_never_would() {
 async fn a_signal_gives_the_terminal_back_as_well() {
     let server = FakeServer::start().await.unwrap();
     let me: ServerAddress = server.address().clone();
-    server.set_hello(primary_hello("rs0", &me, &[me.clone()], 1));
+    server.set_hello(primary_hello("rs0", &me, std::slice::from_ref(&me), 1));
     let uri = format!("mongodb://{me}/?replicaSet=rs0");
     tokio::task::spawn_blocking(move || {
         let tmux = Tmux::start(80, 24);

@@ -58,7 +58,7 @@ function drawState(view) {
 }
 
 function figure(id, text, unit) {
-  const parts = unit ? [text, element("small", {}, unit)] : [text];
+  const parts = unit ? [text, " ", element("small", {}, unit)] : [text];
   $(id).replaceChildren(...parts);
 }
 
