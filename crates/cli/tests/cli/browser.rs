@@ -108,8 +108,9 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// Saves a picture of the whole page.
+    /// Saves a picture of the whole page, once no colour is on its way to another.
     pub(crate) fn picture(&self, path: &Path) {
+        self.wait("!document.getAnimations().some((a) => a instanceof CSSTransition)");
         let size =
             self.run("const r = document.documentElement; return [innerWidth, r.scrollHeight]");
         let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
@@ -131,14 +132,16 @@ impl Browser {
         entries.as_array().unwrap().iter().map(ToString::to_string).collect()
     }
 
-    /// Every address that was asked for.
+    /// Every address on a network that was asked for. The browser's own first page comes from within.
     pub(crate) fn requests(&self) -> Vec<String> {
         let entries = self.call("POST", "/se/log", &json!({"type": "performance"}));
         let messages = entries.as_array().unwrap().iter().filter_map(|entry| {
             let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
             let message = &message["message"];
+            let url = message["params"]["request"]["url"].as_str()?;
             let sent = message["method"] == "Network.requestWillBeSent";
-            sent.then(|| message["params"]["request"]["url"].as_str().unwrap().to_owned())
+            let within = url.starts_with("chrome://") || url.starts_with("data:");
+            (sent && !within).then(|| url.to_owned())
         });
         messages.collect()
     }

@@ -179,9 +179,12 @@ async fn a_foreign_set_without_a_primary_is_shown_and_left_alone() {
     tried.await.unwrap();
 }
 
-/// Where the pictures go that the test takes.
+/// Where the pictures go that the test takes. Those of the README are made with this variable.
 fn pictures() -> PathBuf {
-    quorate_provision::target_directory().join("page")
+    match std::env::var_os("QUORATE_PICTURES") {
+        Some(folder) => PathBuf::from(folder),
+        None => quorate_provision::target_directory().join("page"),
+    }
 }
 
 #[test]
@@ -220,6 +223,7 @@ fn the_page_shows_a_failover_in_a_real_browser() {
     browser.picture(&pictures().join("dark.png"));
     browser.click(".member:last-child [data-action='restore']");
     browser.wait("!document.querySelector('#graph .node[data-broken]')");
+    browser.wait("document.querySelector('.member:last-child .chip').textContent === 'secondary'");
 
     // On a phone nothing is wider than the screen.
     browser.resize(390, 844, true);
