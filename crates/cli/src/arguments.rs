@@ -359,8 +359,14 @@ fn span(text: &str) -> Result<Duration, String> {
 
 /// `quorate serve`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("store").required(true).args(["data", "memory"])))]
+#[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
 pub(crate) struct ServeArguments {
+    /// Take options from this TOML file; those given here win.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print a configuration file with every key, its meaning and its default, and end.
+    #[arg(long)]
+    pub(crate) print_config: bool,
     /// The port; 0 takes any that is free, and says which.
     #[arg(long, value_name = "PORT", default_value_t = quorate_protocol::DEFAULT_PORT)]
     pub(crate) port: u16,
@@ -368,11 +374,29 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Keep everything in memory and nothing on disk.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) memory: bool,
+    /// Be a member of the replica set of this name; replSetInitiate makes the set.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) replset: Option<String>,
+    /// The address to listen on. Wider than this machine takes --auth, --keyfile or --insecure.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) bind: IpAddr,
+    /// Let whoever reaches --bind read and write everything.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
+    pub(crate) insecure: bool,
     /// Ask clients for a login. The first user is created from this machine, with createUser.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) auth: bool,
+    /// The file of the secret that members of the set share; implies --auth.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keyfile: Option<PathBuf>,
+    /// How members of the set know each other: by keyfile, or by x509 certificates of one O, OU, DC.
+    #[arg(long, value_name = "HOW", value_parser = ["keyfile", "x509"])]
+    pub(crate) cluster_auth: Option<String>,
+    /// The most connections at once.
+    #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS)]
+    pub(crate) max_connections: usize,
     /// Encrypt connections with the certificate of this PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -386,7 +410,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "MODE", value_parser = tls_mode_names())]
     pub(crate) tls_mode: Option<String>,
     /// Turn away clients that show no certificate.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) tls_require_client_certificate: bool,
     /// End when stdin does: whoever started this one is gone.
     #[arg(long, hide = true)]
@@ -394,12 +418,6 @@ pub(crate) struct ServeArguments {
     /// SIGUSR1 cuts this member off from its set, SIGUSR2 joins it again.
     #[arg(long, hide = true)]
     pub(crate) breakable: bool,
-    /// Be a member of the replica set of this name; replSetInitiate makes the set.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) replset: Option<String>,
-    /// The address to listen on.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
-    pub(crate) bind: IpAddr,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -410,6 +428,9 @@ impl ServeArguments {
 Examples:
   quorate serve --data ./data
   quorate serve --memory --port 0 --json
+  quorate serve --print-config > quorate.toml && quorate serve --config quorate.toml
+  quorate serve --data ./data --bind 0.0.0.0 --auth --tls-cert server.pem
+  quorate serve --data ./data --replset rs0 --keyfile ./key
 
 The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
 finish, syncs and ends.";

@@ -1,8 +1,6 @@
 //! What every command that talks to a deployment does alike: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
-use std::path::PathBuf;
-
 use quorate_client::tls::TlsOptions;
 use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind};
 use quorate_connection_string::{ConnectionString, Seeds};
@@ -74,17 +72,9 @@ pub(crate) fn not_found(error: &ResolveError) -> Failure {
     Failure::Problem(error.to_string())
 }
 
-/// The TLS options of a connection string that wants TLS.
+/// The TLS options of a connection string; the defaults if it wants none.
 pub(crate) fn tls_options(uri: &ConnectionString) -> TlsOptions {
-    let options = uri.options();
-    let insecure = options.tls_insecure == Some(true);
-    TlsOptions {
-        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
-        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
-        allow_invalid_certificates: insecure
-            || options.tls_allow_invalid_certificates == Some(true),
-        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
-    }
+    TlsOptions::from_connection_string(uri).unwrap_or_default()
 }
 
 /// A runtime for one command: one thread, since all it does is wait for sockets.

@@ -1,12 +1,14 @@
 //! `quorate serve`: one member as a process.
 //!
-//! The member is `quorate-node`, its sockets are `quorate-server`'s. This module binds, opens the
-//! data, says when it is ready, and ends cleanly on SIGINT and SIGTERM.
+//! The member and its sockets are `quorate-server`'s. This module reads the options, binds, says when
+//! it is ready, and ends cleanly on SIGINT and SIGTERM.
+
+mod config;
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 
-use quorate_server::{Place, Running, Server, StartOptions, TlsMode, TlsOptions};
+use quorate_server::{Membership, Place, Running, Server, StartOptions, TlsMode, TlsOptions};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -16,6 +18,25 @@ use crate::signals;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    if arguments.print_config {
+        screen.raw(config::sample().as_bytes())?;
+        return Ok(Outcome::Fine);
+    }
+    let merged;
+    let arguments = match &arguments.config {
+        // After the name of the program and that of the command.
+        Some(path) => {
+            merged = config::with_file(path, std::env::args_os().skip(2))?;
+            &merged
+        }
+        None => arguments,
+    };
+    if arguments.data.is_none() && !arguments.memory {
+        return Err(Failure::Misuse(
+            "give the directory of the data with --data DIR, or --memory to keep nothing"
+                .to_owned(),
+        ));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         let advice = "check the limits of this process (ulimit -a)";
@@ -29,17 +50,11 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
 
 async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let stop = signals::stop().map_err(|error| no_signals(&error))?;
-    if arguments.replset.is_some() && arguments.auth {
-        // Better refused than served without: members cannot log in to each other yet.
-        return Err(Failure::Misuse(
-            "a member of a set cannot ask for a login yet; leave out --auth and stay on loopback, \
-             or serve without --replset"
-                .to_owned(),
-        ));
-    }
+    let options = options(arguments)?;
+    check_exposure(arguments)?;
     // Before the data: a taken port must not leave a directory behind.
     let listener = bind(arguments.bind, arguments.port).await?;
-    let mut running = Server::start(listener, options(arguments)?)
+    let mut running = Server::start(listener, options)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
     // Before anybody is told of this member, since the signals kill where nobody listens.
@@ -84,8 +99,40 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     let mut options = StartOptions::new(place);
     options.replica_set.clone_from(&arguments.replset);
     options.authentication = arguments.auth;
+    options.membership = membership(arguments)?;
     options.tls = tls(arguments)?;
+    options.server.max_connections = arguments.max_connections;
     Ok(options)
+}
+
+fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
+    match (arguments.cluster_auth.as_deref(), &arguments.keyfile) {
+        (Some("x509"), None) => Ok(Membership::Certificate),
+        (Some("x509"), Some(_)) => Err(Failure::Misuse(
+            "members know each other by certificates or by a key file; leave out --keyfile, or \
+             --cluster-auth x509"
+                .to_owned(),
+        )),
+        (_, Some(path)) => Ok(Membership::KeyFile(path.clone())),
+        (Some(_), None) => Err(Failure::Misuse(
+            "members that know each other by a key file need one; give it with --keyfile"
+                .to_owned(),
+        )),
+        (None, None) => Ok(Membership::Anybody),
+    }
+}
+
+/// Refuses to serve the world without asking who it is.
+fn check_exposure(arguments: &ServeArguments) -> Result<(), Failure> {
+    let asks = arguments.auth || arguments.keyfile.is_some() || arguments.cluster_auth.is_some();
+    if arguments.bind.is_loopback() || asks || arguments.insecure {
+        return Ok(());
+    }
+    Err(Failure::Misuse(format!(
+        "whoever reaches {} could read and write everything; ask for logins with --auth, or say \
+         --insecure if the network keeps strangers out",
+        arguments.bind
+    )))
 }
 
 fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
@@ -166,10 +213,8 @@ fn tell_ready(
         Some(data) => screen.talk_unless_json(format_args!("serving {data}; Ctrl-C stops")),
         None => screen.talk_unless_json("serving from memory, nothing is kept; Ctrl-C stops"),
     }
-    if !arguments.bind.is_loopback() && !arguments.auth {
-        screen.talk_unless_json(
-            "warning: whoever reaches this address reads and writes; --auth asks for a login",
-        );
+    if !arguments.bind.is_loopback() && arguments.insecure {
+        screen.talk_unless_json("warning: whoever reaches this address reads and writes");
     }
     Ok(())
 }

@@ -47,6 +47,8 @@ const LABELLING_WIRE_VERSION: i32 = 9;
 pub struct Error {
     kind: Arc<ErrorKind>,
     labels: Vec<String>,
+    /// What a bulk had done before it failed as a whole.
+    partial_result: Option<Box<BulkWriteResult>>,
 }
 
 /// The kinds of failures.
@@ -178,7 +180,7 @@ impl Error {
             }
             _ => Vec::new(),
         };
-        Self { kind: Arc::new(kind), labels }
+        Self { kind: Arc::new(kind), labels, partial_result: None }
     }
 
     /// The same with the labels of the error that it was made from.
@@ -189,6 +191,20 @@ impl Error {
             }
         }
         self
+    }
+
+    /// The same with what a bulk had done before.
+    pub(crate) fn with_partial_result(mut self, result: BulkWriteResult) -> Self {
+        self.partial_result = Some(Box::new(result));
+        self
+    }
+
+    /// What a bulk write did all the same.
+    pub fn partial_result(&self) -> Option<&BulkWriteResult> {
+        match &*self.kind {
+            ErrorKind::Write(failure) => Some(&failure.result),
+            _ => self.partial_result.as_deref(),
+        }
     }
 
     /// What happened.
@@ -338,6 +354,9 @@ pub enum ClientError {
     /// `with_uri` does no I/O, and the seeds of a `mongodb+srv://` string are in DNS.
     #[error("mongodb+srv:// needs DNS; use Client::connect")]
     UnresolvedSrv,
+    /// An option that this client does not have, and that would be unsafe to ignore.
+    #[error("{0} is not supported; remove it, or reach the servers through a tunnel and hostMap")]
+    Unsupported(&'static str),
     /// The operating system has no randomness.
     #[error("the operating system has no random numbers")]
     NoRandomness,

@@ -3,7 +3,7 @@
 use bson::{Bson, RawDocumentBuf};
 
 use crate::commands;
-use crate::context::{Command, Context, Outcome, Reply};
+use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::generic_arguments;
@@ -44,6 +44,8 @@ pub(crate) enum Access {
     ClusterMonitor,
     /// Whoever administers the server.
     ClusterAdmin,
+    /// Other members of the set.
+    Internal,
 }
 
 impl Access {
@@ -57,6 +59,7 @@ impl Access {
             Self::UserAdmin => "userAdmin",
             Self::ClusterMonitor => "clusterMonitor",
             Self::ClusterAdmin => "clusterAdmin",
+            Self::Internal => "__system",
         }
     }
 }
@@ -107,6 +110,34 @@ pub(crate) fn find(name: &str) -> Option<&'static CommandFacts> {
     })
 }
 
+/// Refuses a command that there is not, or that the client may not run.
+pub(crate) fn authorize(
+    node: &Node,
+    client: &Client,
+    command: &Command,
+) -> Result<&'static CommandFacts, CommandError> {
+    let name = command.name();
+    let Some(facts) = find(name) else {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_FOUND,
+            format!("no such command: '{name}'"),
+        ));
+    };
+    let database = command.database();
+    // The users of other authorities have a database that holds nothing else.
+    if database != EXTERNAL {
+        check_database_name(database)?;
+    }
+    if facts.admin_only && database != "admin" {
+        return Err(CommandError::new(
+            ErrorCode::UNAUTHORIZED,
+            format!("{name} may only be run against the admin database."),
+        ));
+    }
+    check_access(node, client, facts, command)?;
+    Ok(facts)
+}
+
 /// Runs a command: errors become replies.
 pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     let retryable = command.body.contains_key("txnNumber");
@@ -133,25 +164,8 @@ fn prepare<'a>(
     context: &'a Context,
     command: &Command,
 ) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
-    let name = command.name();
-    let Some(facts) = find(name) else {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_FOUND,
-            format!("no such command: '{name}'"),
-        ));
-    };
-    let database = command.database();
-    // The users of other authorities have a database that holds nothing else.
-    if database != EXTERNAL {
-        check_database_name(database)?;
-    }
-    if facts.admin_only && database != "admin" {
-        return Err(CommandError::new(
-            ErrorCode::UNAUTHORIZED,
-            format!("{name} may only be run against the admin database."),
-        ));
-    }
-    check_access(node, &context.client, facts, command)?;
+    let facts = authorize(node, &context.client, command)?;
+    let (name, database) = (command.name(), command.database());
     let fields = Fields::new(&command.body, facts.name);
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;

@@ -47,8 +47,8 @@ pub use namespace::{
 };
 pub use node::{Node, NodeOptions};
 pub use replication::{
-    AppendListener, LogPositions, MAX_APPLY_ENTRIES, OplogEntries, Published, RolledBack, Undo,
-    entry_position,
+    AppendListener, Author, LogPositions, MAX_APPLY_ENTRIES, OplogEntries, Published, RolledBack,
+    Undo, entry_position,
 };
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
 pub use users::Login;

@@ -157,6 +157,11 @@ impl Connection {
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)
         {
+            if let Err(error) = self.shared.node.authorize_member(&self.client) {
+                let body = error_body(&error);
+                self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
+                return Ok(Next::GoOn);
+            }
             return set.cut().guard(self.stream_oplog(&set, request, from)).await;
         }
         loop {
@@ -223,8 +228,22 @@ impl Connection {
         }
     }
 
-    /// Runs a command to its reply; none if the connection must be closed instead.
+    /// Runs a command to its reply; none if the connection must be closed instead. Members of a set
+    /// add their clock.
     async fn execute(
+        &mut self,
+        command: Command,
+    ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
+        // What members say to each other has its own times.
+        let internal = command.name().starts_with("replSet");
+        let mut body = self.answer(command).await?;
+        if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
+            set.tell_time(body);
+        }
+        Ok(body)
+    }
+
+    async fn answer(
         &mut self,
         mut command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
@@ -246,7 +265,12 @@ impl Connection {
                 return Ok(Some(error_body(error)));
             }
         }
-        if command.name() == "shutdown" && command.database() == "admin" {
+        if is_answered_here(command.name())
+            && let Err(error) = self.shared.node.authorize(&self.client, &command)
+        {
+            return Ok(Some(error_body(&error)));
+        }
+        if command.name() == "shutdown" {
             self.shared.ending.send_replace(true);
             return Ok(None);
         }
@@ -255,15 +279,12 @@ impl Connection {
         }
         let set = self.shared.replica_set.clone();
         let wanted = match &set {
-            None if command.name().starts_with("replSet") => {
-                return Ok(Some(error_body(&CommandError::new(
-                    quorate_node::ErrorCode(76),
-                    "not running with --replSet",
-                ))));
-            }
             None => None,
             Some(set) => {
                 if let Some(body) = set.answer(&command).await {
+                    return Ok(Some(body));
+                }
+                if let Some(body) = set.forward(&command).await {
                     return Ok(Some(body));
                 }
                 match set.take_concern(&mut command) {
@@ -272,7 +293,15 @@ impl Connection {
                 }
             }
         };
+        if let Some(set) = &set
+            && let Err(error) = set.wait_for_cluster_time(&command).await
+        {
+            return Ok(Some(error_body(&error)));
+        }
         let hello = is_hello(command.name());
+        // Only a retryable write can meet the fail point that cuts its connection off.
+        let retryable = command.body.contains_key("txnNumber");
+        let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
         let max_time = command.max_time();
         let deadline = Deadline::start(&command, &context.interrupt);
@@ -291,6 +320,9 @@ impl Connection {
             outcome = self.run_command(&context, command);
         }
         drop(deadline);
+        if lsid.is_some_and(|lsid| self.shared.node.take_cut_off(&lsid)) {
+            return Ok(None);
+        }
         // The news may have come while the command ran, with or without waiting.
         if hello && self.shared.quiescing.load(Ordering::SeqCst) {
             return Ok(Some(self.quiesce_reply()));
@@ -486,6 +518,11 @@ fn take_apart(message: &Message<'_>) -> Received {
 
 fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
+}
+
+/// Commands that the member itself never sees, so that whether they are allowed is asked before.
+fn is_answered_here(name: &str) -> bool {
+    name == "shutdown" || name.starts_with("replSet") || name == "quorateExplainElection"
 }
 
 /// The command whose reply follows in a stream; none if this was the last.

@@ -15,6 +15,7 @@ mod clock;
 mod connection;
 mod dialer;
 mod durability;
+mod key_files;
 mod net;
 mod replica_set;
 mod security;
@@ -24,7 +25,9 @@ mod tls;
 
 pub use accepting::Listeners;
 pub use clock::Clock;
+pub use key_files::KeyFilesError;
 pub use replica_set::ReplicaSetOptions;
+pub use security::{Membership, SecurityError};
 pub use server::{MAX_CONNECTIONS, Server, ServerOptions};
 pub use start::{Place, Running, StartError, StartOptions};
 pub use tls::{TlsError, TlsMode, TlsOptions};

@@ -354,8 +354,38 @@ fn a_taken_port_is_moved_past() {
 }
 
 #[test]
-fn a_member_that_should_ask_for_a_login_is_refused() {
+fn a_member_that_asks_for_logins_must_know_the_others() {
     let run = quorate(&["serve", "--memory", "--port", "0", "--replset", "rs0", "--auth"]);
+    assert_eq!(run.code(), 1);
+    assert!(run.stderr().contains("give --keyfile"), "{}", run.stderr());
+}
+
+#[test]
+fn serving_wider_than_this_machine_takes_a_login_or_a_word() {
+    let run = quorate(&["serve", "--memory", "--port", "0", "--bind", "0.0.0.0"]);
     assert_eq!(run.code(), 2);
-    assert!(run.stderr().contains("leave out --auth"), "{}", run.stderr());
+    assert!(run.stderr().contains("--auth") && run.stderr().contains("--insecure"));
+    let mut served = Living::start(&[
+        "serve", "--memory", "--port", "0", "--bind", "0.0.0.0", "--auth", "--json",
+    ]);
+    assert_eq!(served.event()["event"], "ready");
+    assert_eq!(served.terminate(), Some(0));
+}
+
+#[test]
+fn options_come_from_a_file_and_the_command_line_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("quorate.toml");
+    let sample = quorate(&["serve", "--print-config"]);
+    assert_eq!(sample.code(), 0);
+    let file = format!("{}\nmemory = true\nport = 1\n", sample.stdout());
+    std::fs::write(&path, file).unwrap();
+    let config = path.to_str().unwrap();
+    let mut served = Living::start(&["serve", "--config", config, "--port", "0", "--json"]);
+    assert_eq!(served.event()["event"], "ready");
+    assert_eq!(served.terminate(), Some(0));
+    std::fs::write(&path, "memory = true\ntls-cret = \"x\"\n").unwrap();
+    let run = quorate(&["serve", "--config", config]);
+    assert_eq!(run.code(), 2);
+    assert!(run.stderr().contains("did you mean tls-cert?"), "{}", run.stderr());
 }

@@ -75,7 +75,10 @@ impl<'a> Writes<'a> {
                     ..Operation::new(self.draft.database(), body.clone())
                 };
                 let reply = client.execute(&operation, self.draft.session()).await;
-                let reply = reply.or_else(written_all_the_same)?;
+                let reply = match reply.or_else(written_all_the_same) {
+                    Ok(reply) => reply,
+                    Err(error) => return Err(error.with_partial_result(tally.result)),
+                };
                 let sent = reply.sent;
                 tally.add(run, start, reply, self.ordered);
                 if self.ordered && tally.has_failed_writes() {

@@ -17,6 +17,7 @@ mod hello;
 mod indexes;
 mod insert;
 mod list;
+mod outside;
 mod parameters;
 mod session_commands;
 mod statistics;
@@ -137,6 +138,33 @@ table! {
     "fsync" => diagnostics::fsync, Inspects, ClusterAdmin, admin; "forces writes to disk"
     "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
         "commands in progress"
+    "shutdown" => outside::needs_a_process, Inspects, ClusterAdmin, admin; "ends the server"
+    "replSetInitiate" => outside::needs_a_set, Inspects, ClusterAdmin, admin; "makes a replica set"
+    "replSetReconfig" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
+        "changes the members of the set"
+    "replSetStepDown" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
+        "hands leadership over"
+    "replSetStepUp" => outside::needs_a_set, Inspects, ClusterAdmin, admin; "asks to be elected"
+    "replSetFreeze" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
+        "keeps from being elected for a while"
+    "replSetSyncFrom" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
+        "chooses whom to copy from"
+    "replSetMaintenance" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
+        "takes no reads for a while"
+    "replSetGetStatus" => outside::needs_a_set, Inspects, ClusterMonitor, admin;
+        "what the members are doing"
+    "replSetGetConfig" => outside::needs_a_set, Inspects, ClusterMonitor, admin;
+        "the configuration of the set"
+    "quorateExplainElection" => outside::needs_a_set, Inspects, ClusterMonitor, admin;
+        "why there is or is not a primary"
+    "replSetGetRBID" => outside::needs_a_set, Inspects, Internal, admin;
+        "how often this member rolled back"
+    "replSetHeartbeat" => outside::needs_a_set, Inspects, Internal, admin;
+        "what members tell each other all the time"
+    "replSetRequestVotes" => outside::needs_a_set, Inspects, Internal, admin;
+        "asks for a vote"
+    "replSetUpdatePosition" => outside::needs_a_set, Inspects, Internal, admin;
+        "tells how far members have come"
 }
 
 #[cfg(test)]

@@ -14,10 +14,13 @@ use super::oplog::initiating_entry;
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
+use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::writer::Writer;
 
 const CONFIG: &[u8] = b"fconfig";
+/// Where tools such as mongosh's `rs.add` look for the configuration.
+const CONFIG_COLLECTION: &str = "local.system.replset";
 const ELECTION: &[u8] = b"felection";
 const INITIAL_SYNC: &[u8] = b"finitialSync";
 const ROLLBACK_ID: &[u8] = b"frollbackId";
@@ -48,6 +51,9 @@ impl Writer<'_> {
             CommandError::new(ErrorCode::ILLEGAL_OPERATION, "this member is in no replica set")
         })?;
         let keyspace = replication.keyspace;
+        if let Change::Config(config) | Change::Initiate(config) = change {
+            self.show_config(&config_document(config))?;
+        }
         let mut batch = Batch::new();
         let mut put = |key: &[u8], document: &Document| -> Result<(), CommandError> {
             batch.insert(keyspace, key, to_raw(document)?.into_bytes());
@@ -76,6 +82,13 @@ impl Writer<'_> {
         }
         self.commit(batch)?;
         Ok(node.durability().0)
+    }
+
+    /// Keeps the configuration where administrators' tools read it. The row among the facts counts.
+    fn show_config(&mut self, config: &Document) -> Result<(), CommandError> {
+        let namespace = Namespace::parse(CONFIG_COLLECTION)?;
+        let mut collection = self.collection_or_create(&namespace)?;
+        self.put(&mut collection, to_raw(config)?)
     }
 
     /// Remembers from where on the data is consistent, in the batch that makes it so.

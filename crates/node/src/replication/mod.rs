@@ -17,6 +17,7 @@ mod apply;
 mod clone;
 mod facts;
 mod oplog;
+mod recent;
 mod role;
 mod rollback;
 mod writing;
@@ -26,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use quorate_protocol::{MemberState, OpTimeAndWallTime, Term, TopologyVersion};
 use quorate_replication::{MemberHello, NoopReason};
-use quorate_storage::{CommitSequence, KeyspaceId};
+use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
 
 use crate::catalog::Ident;
 use crate::context::Now;
@@ -35,6 +36,7 @@ use crate::node::Node;
 
 pub use apply::MAX_APPLY_ENTRIES;
 pub use oplog::{OplogEntries, entry_position};
+use recent::Recent;
 pub use rollback::{RolledBack, Undo};
 
 pub(crate) use role::{append_hello, check_role};
@@ -67,8 +69,17 @@ pub struct LogPositions {
     pub durable: OpTimeAndWallTime,
 }
 
+/// Who wrote the entries of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Author {
+    /// A client of this member, or the member itself. Somebody has to force them to disk.
+    Here,
+    /// Another member. Whoever applies them forces them to disk, many at once.
+    Elsewhere,
+}
+
 /// Called after every append, under the write lock: must not block.
-pub type AppendListener = Box<dyn Fn(OpTimeAndWallTime) + Send + Sync>;
+pub type AppendListener = Box<dyn Fn(OpTimeAndWallTime, Author) + Send + Sync>;
 
 pub(crate) struct Replication {
     /// Facts and undo rows.
@@ -79,6 +90,8 @@ pub(crate) struct Replication {
     /// The term in which clients may write. Changed under the write lock only.
     gate: Mutex<Option<Term>>,
     log: Mutex<Log>,
+    /// The newest entries, so that those who follow closely need not read the store.
+    recent: Mutex<Recent>,
     commit_point: Mutex<OpTimeAndWallTime>,
     listener: OnceLock<AppendListener>,
 }
@@ -103,8 +116,15 @@ impl Replication {
         *guard(&self.commit_point)
     }
 
-    /// The log has grown, in this commit. For holders of the write lock.
-    pub(crate) fn appended(&self, sequence: CommitSequence, last: OpTimeAndWallTime) {
+    /// The log has grown by these entries, in this commit. For holders of the write lock.
+    pub(crate) fn appended(
+        &self,
+        sequence: CommitSequence,
+        entries: Vec<(OpTimeAndWallTime, Bytes)>,
+        author: Author,
+    ) {
+        let Some(last) = entries.last().map(|(position, _)| *position) else { return };
+        guard(&self.recent).extend(entries);
         let mut log = guard(&self.log);
         log.positions.written = last;
         if log.unsynced.len() >= MAX_UNSYNCED {
@@ -113,12 +133,13 @@ impl Replication {
         log.unsynced.push_back((sequence, last));
         drop(log);
         if let Some(listener) = self.listener.get() {
-            listener(last);
+            listener(last, author);
         }
     }
 
     /// The log was cut or replaced, durably. For holders of the write lock.
     pub(crate) fn reset(&self, last: OpTimeAndWallTime) {
+        guard(&self.recent).clear();
         let mut log = guard(&self.log);
         log.unsynced.clear();
         log.positions = LogPositions { written: last, durable: last };
@@ -165,6 +186,7 @@ impl Node {
             published: RwLock::new(None),
             gate: Mutex::new(None),
             log: Mutex::default(),
+            recent: Mutex::default(),
             commit_point: Mutex::default(),
             listener: OnceLock::new(),
         };

@@ -178,6 +178,7 @@ mod tests {
             oplog_bytes: Some(1 << 20),
             authentication: false,
             max_connections: 1,
+            ..NodeOptions::default()
         };
         let node = Node::open(Arc::new(ModelStore::new()), options, now).unwrap();
         node.join_replica_set(now).unwrap();

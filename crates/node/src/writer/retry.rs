@@ -144,6 +144,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
         let Some(retry) = &mut self.retry else { return Ok(()) };
+        self.node.fail_points().on_transactional_write(&retry.session)?;
         if !retry.announced {
             retry.announced = true;
             let old = KeyRange::prefix(&[retry.session.bytes(), &[RESULT_ROW]].concat());

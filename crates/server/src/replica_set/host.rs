@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
-use quorate_node::{LogPositions, Node, Published, entry_position};
+use quorate_node::{Author, LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
     ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
     ServerAddress, Term, TopologyVersion,
@@ -22,9 +22,9 @@ use tokio::task::JoinHandle;
 use super::fetching::Fetched;
 use super::initial_sync::InitialSync;
 use super::peers::Peers;
-use super::threads::{Syncer, Worker};
+use super::threads::{Applier, Entries, Syncer, Worker};
 use super::write_concern::Acknowledgement;
-use super::{Answer, Inbox, Message, SetView, copying, fetching};
+use super::{Answer, Inbox, Message, RoleView, SetView, copying, fetching};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
@@ -51,6 +51,7 @@ pub(super) struct Parts {
     pub(super) receiver: mpsc::Receiver<Message>,
     pub(super) inbox: Inbox,
     pub(super) view: watch::Sender<SetView>,
+    pub(super) role: watch::Sender<RoleView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
@@ -63,20 +64,24 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
     let Parts { node, inbox, progress, .. } = &parts;
     let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
-    let applier = worker("apply").map_err(thread_failed)?;
+    let (clock, known) = (parts.clock, Arc::clone(progress));
+    let applier = Applier::start(Arc::clone(node), inbox.clone(), clock, known);
+    let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
     syncer.start(Arc::clone(node), inbox.clone(), Arc::clone(progress)).map_err(thread_failed)?;
     let (wake, appended) = (syncer.clone(), parts.appended.clone());
     let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
-    node.on_append(Box::new(move |last| {
+    node.on_append(Box::new(move |last, author| {
         appended.send_replace(last);
         if commits.receiver_count() > 0
             && let Some(node) = known.upgrade()
         {
             commits.send_replace(node.durability().0.as_u64());
         }
-        wake.wake();
+        if author == Author::Here {
+            wake.wake();
+        }
     }));
     let now = parts.clock.now();
     let seed = now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 32);
@@ -91,6 +96,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         peers: Peers::new(parts.inbox.clone(), parts.dialer),
         inbox: parts.inbox,
         view: parts.view,
+        role: parts.role,
         topology: parts.topology,
         progress: parts.progress,
         applier,
@@ -135,9 +141,10 @@ pub(super) struct Host {
     peers: Peers,
     pub(super) inbox: Inbox,
     pub(super) view: watch::Sender<SetView>,
+    role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
     progress: Arc<Notify>,
-    pub(super) applier: Worker,
+    pub(super) applier: Applier,
     persister: Worker,
     syncer: Syncer,
     answers: BTreeMap<RequestToken, oneshot::Sender<Answer>>,
@@ -218,8 +225,11 @@ impl Host {
     }
 
     fn take(&mut self, message: Message, ending_at: &mut Option<tokio::time::Instant>) {
-        // A write that is waited for, or asked about, is in the log by now.
-        self.feed_log();
+        // A write that is asked about is in the log by now. One that is waited for need not be known
+        // to be: its waiter is looked at whenever the log has moved.
+        if !matches!(message, Message::Wanted(_)) {
+            self.feed_log();
+        }
         match message {
             Message::Input(input) => {
                 if matches!(input, Input::ShutdownWanted) {
@@ -235,7 +245,10 @@ impl Host {
             Message::Wanted(Acknowledgement { op_time, concern, answer }) => {
                 let waiter = WaiterId(self.number());
                 self.waiters.insert(waiter, answer);
-                self.feed(Input::AcknowledgementWanted { waiter, op_time, concern });
+                let input = Input::AcknowledgementWanted { waiter, op_time, concern };
+                self.member.handle(self.clock.now().monotonic, input);
+                // Waiting changes nothing that clients see.
+                self.carry_out_all();
             }
             Message::Fetched(fetched) => self.on_fetched(fetched),
             Message::Inspect(look) => look(self.member.status(), self.clock.now()),
@@ -259,19 +272,23 @@ impl Host {
             return;
         }
         let LogPositions { written, durable } = self.node.log_positions();
+        // A follower speaks of entries once they are on disk: a report about less would only make
+        // the one that counts wait for its answer.
+        let leads = self.member.status().state() == MemberState::Primary;
+        let written = if leads { written } else { durable };
         let before = std::mem::replace(&mut self.known, LogPositions { written, durable });
-        if written != before.written {
-            self.feed(Input::EntriesAppended { last: written });
-            self.feed(Input::Applied { last: written });
-        }
-        if durable != before.durable {
-            self.feed(Input::EntriesDurable { last: durable });
+        if self.known != before {
+            self.feed(Input::LogMoved { written, applied: written, durable });
         }
     }
 
     /// Shows what changed, then carries out what was ordered.
     fn after_input(&mut self) {
         self.show();
+        self.carry_out_all();
+    }
+
+    fn carry_out_all(&mut self) {
         while let Some(output) = self.member.poll_output() {
             self.carry_out(output);
         }
@@ -284,9 +301,7 @@ impl Host {
         }
         self.known = LogPositions { written, durable };
         let now = self.clock.now().monotonic;
-        self.member.handle(now, Input::EntriesAppended { last: written });
-        self.member.handle(now, Input::Applied { last: written });
-        self.member.handle(now, Input::EntriesDurable { last: durable });
+        self.member.handle(now, Input::LogMoved { written, applied: written, durable });
         self.show();
     }
 
@@ -306,6 +321,7 @@ impl Host {
         if commit_point != self.commit_point {
             self.commit_point = commit_point;
             self.node.set_commit_point(commit_point);
+            self.syncer.committed(commit_point.op_time);
         }
         let view = SetView {
             term: status.term(),
@@ -321,6 +337,8 @@ impl Host {
             *known = view;
             changed
         });
+        let role = view.role();
+        self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
         if self.writable && !writable {
             self.writable = false;
             self.node.set_writable(None, now);
@@ -475,8 +493,9 @@ impl Host {
         };
         // The first entry is the one we have; it only shows that the logs agree.
         let after = fetching.after;
-        entries
-            .retain(|entry| entry_position(entry).is_ok_and(|position| position.op_time > after));
+        if batch.first.is_some_and(|first| first <= after) {
+            entries.retain(|entry| entry_position(entry).is_ok_and(|at| at.op_time > after));
+        }
         if entries.is_empty() {
             batch.last = None;
         } else {
@@ -498,13 +517,8 @@ impl Host {
                 fetching.previous = last.op_time;
                 self.ordered = last.op_time;
             }
-            let clock = self.clock;
-            self.applier.add(Box::new(move |node| {
-                copying::wait_until_old_enough(&entries, delay, clock);
-                node.apply(previous, entries, clock.now())?;
-                drop(room);
-                Ok(())
-            }));
+            let room = room.into_iter().collect();
+            self.applier.apply(Entries { previous, entries, room, delay });
         }
     }
 

@@ -15,6 +15,7 @@ mod commands;
 mod copying;
 mod cut;
 mod fetching;
+mod forwarding;
 mod host;
 mod initial_sync;
 mod peers;
@@ -71,6 +72,27 @@ pub(crate) struct SetView {
     pub(crate) majority_by_default: bool,
 }
 
+impl SetView {
+    /// The part that followers decide by.
+    fn role(&self) -> RoleView {
+        RoleView {
+            term: self.term,
+            state: self.state,
+            is_primary: self.is_primary,
+            rollback_id: self.rollback_id,
+        }
+    }
+}
+
+/// The part of [`SetView`] that does not change with every write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoleView {
+    term: Term,
+    state: MemberState,
+    is_primary: bool,
+    rollback_id: i32,
+}
+
 type Answer = Result<Reply, quorate_replication::CommandError>;
 type Inspection = Box<dyn FnOnce(Status<'_>, quorate_node::Now) + Send>;
 
@@ -107,7 +129,10 @@ pub(crate) struct ReplicaSet {
     inbox: Inbox,
     node: Arc<Node>,
     clock: Clock,
+    /// How members are reached.
+    dialer: Dialer,
     view: watch::Receiver<SetView>,
+    role: watch::Receiver<RoleView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
     parts: Mutex<Option<host::Parts>>,
@@ -126,7 +151,7 @@ impl ReplicaSet {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
         let inbox = Inbox { sender, cut: Cut::default() };
-        let (view_sender, view) = watch::channel(SetView {
+        let shown = SetView {
             term: recovered.term,
             state: MemberState::Startup,
             is_primary: false,
@@ -134,24 +159,28 @@ impl ReplicaSet {
             rollback_id: recovered.rollback_id,
             knows_primary: false,
             majority_by_default: true,
-        });
+        };
+        let (view_sender, view) = watch::channel(shown);
+        let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
         let parts = host::Parts {
             node: Arc::clone(&node),
             clock,
-            dialer,
+            dialer: dialer.clone(),
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,
             recovered,
             receiver,
             inbox: inbox.clone(),
             view: view_sender,
+            role: role_sender,
             appended: appended.clone(),
             topology,
             commits,
             progress: Arc::new(Notify::new()),
         };
-        Ok(Self { inbox, node, clock, view, appended, parts: Mutex::new(Some(parts)) })
+        let parts = Mutex::new(Some(parts));
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -165,6 +194,10 @@ impl ReplicaSet {
 
     pub(crate) fn view(&self) -> watch::Receiver<SetView> {
         self.view.clone()
+    }
+
+    pub(crate) fn role(&self) -> watch::Receiver<RoleView> {
+        self.role.clone()
     }
 
     pub(crate) fn appended(&self) -> watch::Receiver<OpTimeAndWallTime> {
@@ -189,6 +222,27 @@ impl ReplicaSet {
         };
         let document = replies.unwrap_or_else(|error| error.reply());
         RawDocumentBuf::try_from(&document).ok()
+    }
+
+    /// Sends a pipeline that writes on to the primary, if this member is a secondary that may be
+    /// asked for it; none if the command is to run here. Clients of servers with users are told to go
+    /// to the primary themselves: members do not vouch for them.
+    pub(crate) async fn forward(&self, command: &Command) -> Option<RawDocumentBuf> {
+        if self.view.borrow().is_primary
+            || self.node.options().authentication
+            || !forwarding::is_wanted(&command.body)
+        {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Inspect(Box::new(move |status, _| {
+            let primary = status.primary().and_then(|id| status.address_of(id));
+            // A client that has left does not care.
+            let _ = sender.send(primary.cloned());
+        })));
+        let primary = receiver.await.ok().flatten()?;
+        let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
+        Some(forwarding::forward(&self.dialer, &primary, &command.body, limit).await)
     }
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {

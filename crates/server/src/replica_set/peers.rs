@@ -27,6 +27,9 @@ const MAX_WAITING: usize = 64;
 /// Peers at once: a set has at most 50 members, and a few may have left it.
 const MAX_PEERS: usize = 128;
 
+/// `AuthenticationFailed`.
+const AUTHENTICATION_FAILED: i32 = 18;
+
 struct Outgoing {
     request: RequestId,
     message: Request,
@@ -149,6 +152,9 @@ impl Peer {
                     let (reader, writer) = stream.into_split();
                     self.connection = Some((Receiver::new(reader), writer));
                 }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return self.deny(&error.to_string());
+                }
                 Ok(Err(error)) => return self.fail(cause_of(&error)),
                 Err(_) => return self.fail(Unreachable::TimedOut),
             }
@@ -190,6 +196,15 @@ impl Peer {
             Err(ClientError::Closed) => self.fail(Unreachable::Reset),
             Err(ClientError::Socket(error)) => self.fail(cause_of(&error)),
             Err(_) => self.fail(Unreachable::Other),
+        }
+    }
+
+    /// The other side does not take us for a member, or is none itself.
+    fn deny(&mut self, why: &str) {
+        for waiting in std::mem::take(&mut self.waiting).into_values() {
+            let reply = Reply::Refused { code: AUTHENTICATION_FAILED, message: why.to_owned() };
+            let (request, round_trip) = (waiting.request, waiting.sent.elapsed());
+            self.inbox.post(Message::Input(Input::ReplyReceived { request, reply, round_trip }));
         }
     }
 

@@ -1,0 +1,73 @@
+//! Servers on port 0, in this process: by itself, with logins, or as the only member of a set.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bson::doc;
+use mongodb::Client;
+use quorate_server::{Place, Running, Server, StartOptions};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+const SET_NAME: &str = "rs0";
+/// How long a member may take to become primary.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
+    set_name: Option<&'static str>,
+    running: Running,
+    _directory: TempDir,
+}
+
+impl TestServer {
+    pub(crate) async fn standalone() -> Self {
+        Self::start(None, false).await
+    }
+
+    /// A server whose clients must log in, without any user yet.
+    pub(crate) async fn guarded() -> Self {
+        Self::start(None, true).await
+    }
+
+    /// The only member of a set, and its primary.
+    pub(crate) async fn member() -> Self {
+        let server = Self::start(Some(SET_NAME), false).await;
+        let direct = format!("mongodb://{}/?directConnection=true", server.address);
+        let admin = Client::with_uri_str(direct).await.unwrap().database("admin");
+        let members = vec![doc! { "_id": 0, "host": server.address.to_string() }];
+        let config = doc! { "_id": SET_NAME, "version": 1, "members": members };
+        admin.run_command(doc! { "replSetInitiate": config }).await.unwrap();
+        let is_primary = async || {
+            let reply = admin.run_command(doc! { "hello": 1 }).await.unwrap();
+            reply.get_bool("isWritablePrimary").unwrap()
+        };
+        let election = async {
+            while !is_primary().await {
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, election).await.expect("no primary was elected");
+        server
+    }
+
+    async fn start(set_name: Option<&'static str>, authentication: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = StartOptions::new(Place::Directory(directory.path().to_owned()));
+        options.replica_set = set_name.map(str::to_owned);
+        options.authentication = authentication;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let running = Server::start(listener, options).await.unwrap();
+        Self { address: running.address(), set_name, running, _directory: directory }
+    }
+
+    pub(crate) fn uri(&self) -> String {
+        let option = self.set_name.map_or(String::new(), |name| format!("?replicaSet={name}"));
+        format!("mongodb://{}/{option}", self.address)
+    }
+
+    pub(crate) async fn stop(self) {
+        self.running.stop().await.unwrap();
+    }
+}
