@@ -12,10 +12,7 @@ use quorate_protocol::MonotonicTime;
 use crate::view::View;
 use crate::view::summary::{Health, MemberSummary};
 
-/// The content type of the format.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// Everything there is to measure, now.
+/// Everything there is to measure in a view, now.
 pub(crate) fn text(view: &View, now: MonotonicTime) -> String {
     let mut page = Page::default();
     set(&mut page, view, now);
@@ -104,7 +101,7 @@ fn writes(page: &mut Page, view: &View, now: MonotonicTime) {
 
 fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
     type Read = fn(&MemberSummary<'_>) -> Option<f64>;
-    let gauges: [(&str, &str, Read); 9] = [
+    let gauges: [(&str, &str, Read); 8] = [
         ("quorate_member_up", "Whether the member answers.", |member| match member.health {
             Health::Up => Some(1.0),
             Health::Down => Some(0.0),
@@ -138,11 +135,6 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
             "Points on which the client and the member disagree.",
             |member| Some(member.differences.len() as f64),
         ),
-        (
-            "quorate_client_pool_connections",
-            "Connections that the watching client has to the member.",
-            |member| Some(member.pool.counts.total as f64),
-        ),
     ];
     for (name, help, read) in gauges {
         page.describe(name, help, "gauge");
@@ -156,12 +148,6 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
             let labels = [("member", member.address.as_str()), ("state", state.name())];
             page.sample("quorate_member_state", &labels, Some(1.0));
         }
-    }
-    let cleared = "quorate_client_pool_cleared_total";
-    page.describe(cleared, "How often the pool to the member was cleared.", "counter");
-    for member in members {
-        let labels = [("member", member.address.as_str())];
-        page.sample(cleared, &labels, Some(member.pool.cleared as f64));
     }
 }
 
@@ -220,7 +206,7 @@ mod tests {
     use crate::view::test_view::Stage;
 
     /// Every name that may be on a dashboard. Removing or renaming one breaks somebody's alarm.
-    const NAMES: [&str; 25] = [
+    const NAMES: [&str; 23] = [
         "quorate_set_info",
         "quorate_set_has_primary",
         "quorate_set_without_primary_seconds",
@@ -243,9 +229,7 @@ mod tests {
         "quorate_member_priority",
         "quorate_member_connections",
         "quorate_member_differences",
-        "quorate_client_pool_connections",
         "quorate_member_state",
-        "quorate_client_pool_cleared_total",
     ];
 
     fn of(stage: &Stage) -> String {

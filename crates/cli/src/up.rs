@@ -110,7 +110,7 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     let uri = begun.set.uri.clone();
     let (keeper, handle) = Keeper::new(members, begun.set, live.clone());
     let actions: Arc<dyn Actions> = Arc::new(handle);
-    let page = match page(arguments, then, live.as_ref(), &actions).await {
+    let page = match page(arguments, then, live.as_ref(), &begun.client, &actions).await {
         Ok(page) => page,
         Err(failure) => {
             keeper.stop().await;
@@ -198,6 +198,7 @@ async fn page(
     arguments: &UpArguments,
     then: Then,
     live: Option<&Live>,
+    client: &Client,
     actions: &Arc<dyn Actions>,
 ) -> Result<Option<Page>, Failure> {
     let (Some(address), Some(live)) = (arguments.web, live) else { return Ok(None) };
@@ -206,7 +207,7 @@ async fn page(
         Then::Show => Otherwise::TakeAny,
     };
     let actions = Some(Arc::clone(actions));
-    web::serve(address, otherwise, live.clone(), actions).await.map(Some)
+    web::serve(address, otherwise, live.clone(), client.clone(), actions).await.map(Some)
 }
 
 /// Lets other commands know the set as ours.

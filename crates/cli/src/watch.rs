@@ -58,7 +58,7 @@ async fn watch_on_screen(
     let (client, options) = client(uri, &notes).await?;
     let live = Live::start(client.clone(), &options, uri.to_string())
         .map_err(|error| connect::refused(&error))?;
-    let page = page(arguments, &live, screen).await?;
+    let page = page(arguments, &live, &client, screen).await?;
     tokio::select! {
         () = stop => {}
         error = notes.failed() => return Err(not_recorded(&error)),
@@ -86,7 +86,7 @@ async fn watch_in_lines(
         Some(_) => {
             let live = Live::start(client.clone(), &options, uri.to_string())
                 .map_err(|error| connect::refused(&error))?;
-            page(arguments, &live, screen).await?
+            page(arguments, &live, &client, screen).await?
         }
     };
     screen.talk_unless_json(format_args!("watching {uri}; Ctrl-C stops"));
@@ -109,10 +109,11 @@ async fn watch_in_lines(
 async fn page(
     arguments: &WatchArguments,
     live: &Live,
+    client: &Client,
     screen: &mut Screen,
 ) -> Result<Option<Page>, Failure> {
     let Some(address) = arguments.web else { return Ok(None) };
-    let page = web::serve(address, Otherwise::Refuse, live.clone(), None).await?;
+    let page = web::serve(address, Otherwise::Refuse, live.clone(), client.clone(), None).await?;
     page.tell(screen)?;
     Ok(Some(page))
 }

@@ -25,6 +25,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Router, middleware};
+use quorate_client::Client;
+use quorate_client::metrics::PROMETHEUS_CONTENT_TYPE;
 use quorate_protocol::ServerAddress;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -79,6 +81,7 @@ impl Drop for Page {
 /// What every request needs.
 struct Site {
     live: Live,
+    client: Client,
     actions: Option<Arc<dyn Actions>>,
     stream: Stream,
     guard: Guard,
@@ -93,7 +96,7 @@ pub(crate) enum Otherwise {
     TakeAny,
 }
 
-/// Serves the page of a view. Without actions, it only shows.
+/// Serves the page of a view and of the client that feeds it. Without actions, it only shows.
 ///
 /// # Errors
 ///
@@ -102,6 +105,7 @@ pub(crate) async fn serve(
     address: SocketAddr,
     otherwise: Otherwise,
     live: Live,
+    client: Client,
     actions: Option<Arc<dyn Actions>>,
 ) -> Result<Page, Failure> {
     let listener = match TcpListener::bind(address).await {
@@ -122,7 +126,8 @@ pub(crate) async fn serve(
         ))
     })?;
     let stream = Stream::start(live.clone());
-    let site = Arc::new(Site { live, actions, stream, guard: Guard::new(address, token) });
+    let guard = Guard::new(address, token);
+    let site = Arc::new(Site { live, client, actions, stream, guard });
     let router = Router::new()
         .route("/events", get(events))
         .route("/view", get(view))
@@ -174,8 +179,9 @@ async fn view(State(site): State<Arc<Site>>) -> Response {
 
 async fn metrics_text(State(site): State<Arc<Site>>) -> Response {
     let now = clock::now();
-    let text = site.live.read(|view| metrics::text(view, now));
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+    let mut text = site.live.read(|view| metrics::text(view, now));
+    text.push_str(&site.client.metrics().to_prometheus());
+    ([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], text).into_response()
 }
 
 /// Carries out `{"action": "kill", "member": "127.0.0.1:27017"}`.

@@ -108,8 +108,10 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// Saves a picture of the whole page, once no colour is on its way to another.
+    /// Saves a picture of the whole page, once no colour is on its way to another and no message hides
+    /// anything.
     pub(crate) fn picture(&self, path: &Path) {
+        self.wait("!document.querySelector('.toast.shown')");
         self.wait("!document.getAnimations().some((a) => a instanceof CSSTransition)");
         let size =
             self.run("const r = document.documentElement; return [innerWidth, r.scrollHeight]");

@@ -174,6 +174,14 @@ async fn a_foreign_set_without_a_primary_is_shown_and_left_alone() {
         ] {
             assert!(metrics.body.lines().any(|found| found == line), "{line}\n{}", metrics.body);
         }
+        // The client's own counters stand beside, and no family is told twice.
+        assert!(metrics.body.contains("\nquorate_client_commands_started_total "));
+        let mut families: Vec<&str> =
+            metrics.body.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let told = families.len();
+        families.sort_unstable();
+        families.dedup();
+        assert_eq!(families.len(), told, "{}", metrics.body);
         assert_eq!(watch.terminate(), Some(0));
     });
     tried.await.unwrap();
