@@ -15,6 +15,7 @@ mod down;
 mod drill;
 mod finding;
 mod manual;
+mod metrics;
 mod pasted;
 mod progress;
 mod remedy;
@@ -28,6 +29,7 @@ mod up;
 #[allow(dead_code, reason = "the web page sends the rest")]
 mod view;
 mod watch;
+mod web;
 mod words;
 
 use std::process::ExitCode;

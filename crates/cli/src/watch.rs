@@ -25,6 +25,7 @@ use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::view::actions::Actions;
 use crate::view::collector::Live;
+use crate::web::{self, Otherwise, Page};
 use notes::{Notes, Seen};
 use ours::Ours;
 use recorder::Recorder;
@@ -43,15 +44,17 @@ pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Out
     let on_screen = !arguments.json && dashboard::is_possible();
     connect::runtime()?.block_on(async {
         match on_screen {
-            true => watch_on_screen(&uri, recorder).await,
-            false => watch_in_lines(&uri, recorder, screen).await,
+            true => watch_on_screen(arguments, &uri, recorder, screen).await,
+            false => watch_in_lines(arguments, &uri, recorder, screen).await,
         }
     })
 }
 
 async fn watch_on_screen(
+    arguments: &WatchArguments,
     uri: &ConnectionString,
     recorder: Option<Recorder>,
+    screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
     let stop = stop()?;
     let notes = Notes::new(recorder);
@@ -66,6 +69,7 @@ async fn watch_on_screen(
             None => std::future::pending().await,
         }
     };
+    let page = page(arguments, &live, &client, screen).await?;
     tokio::select! {
         () = stop => {}
         () = telling => {}
@@ -75,19 +79,28 @@ async fn watch_on_screen(
             Failure::Problem(format!("the terminal cannot be used: {error}; {advice}"))
         })?,
     }
-    drop(live);
+    drop((live, page));
     client.close().await;
     Ok(Outcome::Fine)
 }
 
 async fn watch_in_lines(
+    arguments: &WatchArguments,
     uri: &ConnectionString,
     recorder: Option<Recorder>,
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
     let mut stop = pin!(stop()?);
     let (notes, mut events) = Notes::with_events(recorder);
-    let (client, _) = client(uri, &notes).await?;
+    let (client, options) = client(uri, &notes).await?;
+    let page = match arguments.web {
+        None => None,
+        Some(_) => {
+            let live = Live::start(client.clone(), &options, uri.to_string())
+                .map_err(|error| connect::refused(&error))?;
+            page(arguments, &live, &client, screen).await?
+        }
+    };
     screen.talk_unless_json(format_args!("watching {uri}; Ctrl-C stops"));
     let teller = Teller::new(clock::now());
     loop {
@@ -98,9 +111,23 @@ async fn watch_in_lines(
         };
         teller.tell(at, &event, screen)?;
     }
+    drop(page);
     // What closing does is recorded, but no news to anybody.
     client.close().await;
     Ok(Outcome::Fine)
+}
+
+/// The page, if there is to be one. It only shows: the deployment is not ours to break.
+async fn page(
+    arguments: &WatchArguments,
+    live: &Live,
+    client: &Client,
+    screen: &mut Screen,
+) -> Result<Option<Page>, Failure> {
+    let Some(address) = arguments.web else { return Ok(None) };
+    let page = web::serve(address, Otherwise::Refuse, live.clone(), client.clone(), None).await?;
+    page.tell(screen)?;
+    Ok(Some(page))
 }
 
 /// A client that only watches.

@@ -331,16 +331,26 @@ fn a_set_with_a_data_directory_comes_back_with_its_data() {
 
 #[test]
 fn a_taken_port_is_moved_past() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Below the ports that systems hand out, so that nobody takes the next one by chance.
+    let fixed = (20_000_u16..30_000).step_by(7).skip(std::process::id() as usize % 1000);
+    let mut listeners =
+        fixed.filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok());
+    let taken = listeners.next().unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let mut set = Living::start(&["up", "--members", "1", "--port", &port, "--json"]);
     let moved = set.event();
-    assert_eq!(moved["event"], "port_taken");
-    // Others may have the ports behind it.
+    assert_eq!(moved["event"], "port_taken", "{moved}");
     assert!(moved["ports"].as_str().unwrap().starts_with(&port), "{moved}");
     let (members, _) = ready_set(&mut set, 1);
     assert!(!members[0].0.ends_with(&format!(":{port}")), "{members:?}");
     assert_eq!(set.terminate(), Some(0));
+    // The sentence that people read.
+    let up = ["up", "--detach", "--members", "1", "--port", &port];
+    let run = crate::down::RunDirectory::new();
+    let up = run.quorate(&up);
+    assert_eq!(up.code(), 0, "{}", up.stderr());
+    let sentence = format!("port {port} is taken, so the set moves past it");
+    assert!(up.stderr().contains(&sentence), "{}", up.stderr());
 }
 
 #[test]
