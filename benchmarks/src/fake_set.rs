@@ -25,10 +25,11 @@ struct Set {
     hosts: Vec<String>,
     primary: AtomicUsize,
     version: watch::Sender<i64>,
+    routers: bool,
 }
 
 /// Serves until the standard input ends. Prints the ports first.
-pub fn serve(members: usize) {
+pub fn serve(members: usize, routers: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut listeners = Vec::new();
@@ -38,8 +39,8 @@ pub fn serve(members: usize) {
         let hosts: Vec<String> =
             listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
         println!("{}", hosts.join(","));
-        let set =
-            Arc::new(Set { hosts, primary: AtomicUsize::new(0), version: watch::Sender::new(1) });
+        let (primary, version) = (AtomicUsize::new(0), watch::Sender::new(1));
+        let set = Arc::new(Set { hosts, primary, version, routers });
         for (member, listener) in listeners.into_iter().enumerate() {
             let set = Arc::clone(&set);
             tokio::spawn(async move {
@@ -175,6 +176,24 @@ fn hello(set: &Set, member: usize, version: i64) -> RawDocumentBuf {
     reply.append(cstr!("ismaster"), member == primary);
     reply.append(cstr!("secondary"), member != primary);
     reply.append(cstr!("helloOk"), true);
+    if set.routers {
+        reply.append(cstr!("msg"), "isdbgrid");
+    } else {
+        append_set(set, member, version, &mut reply);
+    }
+    reply.append(cstr!("minWireVersion"), 0);
+    reply.append(cstr!("maxWireVersion"), 21);
+    reply.append(cstr!("maxBsonObjectSize"), 16_777_216);
+    reply.append(cstr!("maxMessageSizeBytes"), 48_000_000);
+    reply.append(cstr!("maxWriteBatchSize"), 100_000);
+    reply.append(cstr!("logicalSessionTimeoutMinutes"), 30);
+    reply.append(cstr!("topologyVersion"), version_document(version));
+    reply.append(cstr!("ok"), 1.0);
+    reply
+}
+
+fn append_set(set: &Set, member: usize, version: i64, reply: &mut RawDocumentBuf) {
+    let primary = set.primary.load(Ordering::SeqCst);
     reply.append(cstr!("setName"), "rs0");
     reply.append(cstr!("setVersion"), 1);
     if member == primary {
@@ -185,13 +204,4 @@ fn hello(set: &Set, member: usize, version: i64) -> RawDocumentBuf {
     reply.append(cstr!("hosts"), hosts);
     reply.append(cstr!("primary"), set.hosts[primary].as_str());
     reply.append(cstr!("me"), set.hosts[member].as_str());
-    reply.append(cstr!("minWireVersion"), 0);
-    reply.append(cstr!("maxWireVersion"), 21);
-    reply.append(cstr!("maxBsonObjectSize"), 16_777_216);
-    reply.append(cstr!("maxMessageSizeBytes"), 48_000_000);
-    reply.append(cstr!("maxWriteBatchSize"), 100_000);
-    reply.append(cstr!("logicalSessionTimeoutMinutes"), 30);
-    reply.append(cstr!("topologyVersion"), version_document(version));
-    reply.append(cstr!("ok"), 1.0);
-    reply
 }

@@ -61,7 +61,7 @@ async fn say_hello(host: String) -> Vec<String> {
 }
 
 /// Awaits the next change on one connection.
-pub async fn await_change(raw: &mut Raw) {
+async fn await_change(raw: &mut Raw) {
     raw.send(MsgFlags::NONE, &command("hello")).await;
     let version = raw.receive(|body| parse_hello(body).unwrap()).await.topology_version.unwrap();
     let mut body = RawDocumentBuf::new();
@@ -70,6 +70,13 @@ pub async fn await_change(raw: &mut Raw) {
     body.append(cstr!("maxAwaitTimeMS"), 10_000_i64);
     body.append(cstr!("$db"), "admin");
     raw.send(MsgFlags::NONE, &body).await;
+}
+
+/// Awaits the next change, and tells when it was heard.
+pub async fn hear_change(mut raw: Raw) -> (Raw, u64) {
+    await_change(&mut raw).await;
+    raw.receive(|body| parse_hello(body).unwrap()).await;
+    (raw, crate::now_ns())
 }
 
 pub fn insert() -> RawDocumentBuf {

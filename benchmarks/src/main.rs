@@ -16,6 +16,7 @@ mod floor;
 mod measures;
 mod official;
 mod ours;
+mod watching;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -23,7 +24,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
-        Some("serve") => fake_set::serve(arguments[1].parse().unwrap()),
+        Some("serve") => fake_set::serve(arguments[1].parse().unwrap(), arguments.len() > 2),
+        Some("watch") => {
+            watching::watch(&arguments[1], &arguments[2], arguments[3].parse().unwrap());
+        }
         wanted => {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
@@ -58,8 +62,17 @@ pub struct FakeSet {
 
 impl FakeSet {
     pub fn start(members: usize) -> Self {
+        Self::start_with(&["serve", &members.to_string()])
+    }
+
+    /// Routers of a sharded deployment instead, which do not name each other: as many as one likes.
+    pub fn start_routers(routers: usize) -> Self {
+        Self::start_with(&["serve", &routers.to_string(), "routers"])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["serve", &members.to_string()])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use quorate_wire::MsgFlags;
 
 use crate::floor::{self, Raw};
-use crate::{FakeSet, cpu_ns, now_ns, official, ours};
+use crate::{FakeSet, cpu_ns, now_ns, official, ours, watching};
 
 const ROUNDS: usize = 21;
 const OPERATION_TIME: Duration = Duration::from_secs(2);
-const WATCH_TIME: Duration = Duration::from_secs(10);
+/// Each takes a quarter of a second, or more.
+const POLLED_ROUNDS: usize = 9;
 
 pub async fn run(wanted: Option<&str>) {
     println!(
@@ -28,6 +29,9 @@ pub async fn run(wanted: Option<&str>) {
         for members in [3, 50] {
             moved(members).await;
         }
+        for members in [3, 50] {
+            moved_polling(members).await;
+        }
     }
     if is("operations") {
         for callers in [1, 64] {
@@ -38,7 +42,11 @@ pub async fn run(wanted: Option<&str>) {
         gap().await;
     }
     if is("watching") {
-        watching(50).await;
+        for servers in [50, 1000] {
+            for heartbeat in [Duration::from_secs(10), Duration::from_millis(500)] {
+                watching::compare(servers, heartbeat);
+            }
+        }
     }
 }
 
@@ -79,37 +87,96 @@ async fn discovery(members: usize) {
     line(&format!("discovery of {members} from one seed, ms"), 1e6, floors, own, peers);
 }
 
-/// From the change of the primary to the event in the client.
+/// From the change of the primary to the event in the client, at the moment its callback is called.
+///
+/// The floor listens to every member, as a client must, and reads what each says: the set sends as
+/// many messages to it as to the clients.
 async fn moved(members: usize) {
     let mut set = FakeSet::start(members);
-    let (mut floors, mut own, mut peers) = (Vec::new(), Vec::new(), Vec::new());
-
-    let mut raw = Raw::connect(&set.hosts[0]).await;
-    for _ in 0..ROUNDS {
-        floor::await_change(&mut raw).await;
-        settle().await;
-        let waiting = raw.receive(|_| now_ns());
-        let (_, at) = set.move_primary();
-        floors.push(waiting.await.saturating_sub(at));
+    let mut floors = Vec::new();
+    let mut raws = Vec::new();
+    for host in &set.hosts {
+        raws.push(Raw::connect(host).await);
     }
-
-    let client = ours::connected(&set.uri(""), members).await;
-    let mut events = client.events();
     for _ in 0..ROUNDS {
+        let waiting: Vec<_> =
+            raws.drain(..).map(|raw| tokio::spawn(floor::hear_change(raw))).collect();
         settle().await;
         let (address, at) = set.move_primary();
-        own.push(ours::primary_is(&mut events, &address).await.saturating_sub(at));
+        for (host, heard) in set.hosts.iter().zip(waiting) {
+            let (raw, heard_at) = heard.await.unwrap();
+            raws.push(raw);
+            if *host == address {
+                floors.push(heard_at.saturating_sub(at));
+            }
+        }
     }
-    client.close().await;
-
-    let mut watched = official::connected(&set.uri(""), members).await;
-    for _ in 0..ROUNDS {
-        settle().await;
-        let (address, at) = set.move_primary();
-        peers.push(official::primary_is(&mut watched, &address).await.saturating_sub(at));
-    }
-    watched.client.shutdown().await;
+    drop(raws);
+    let (own, own_cpu) = moves_seen_by_us(&mut set, members, "", ROUNDS).await;
+    let (peers, peer_cpu) = moves_seen_by_peer(&mut set, members, "", ROUNDS).await;
     line(&format!("primary moved, {members} members, ms"), 1e6, floors, own, peers);
+    cpu_line(&format!("  CPU of one move, {members} members, ms"), own_cpu, peer_cpu);
+}
+
+/// The same where clients ask every half second. The floor is half of that.
+async fn moved_polling(members: usize) {
+    let mut set = FakeSet::start(members);
+    let options = "&serverMonitoringMode=poll&heartbeatFrequencyMS=500";
+    let (own, own_cpu) = moves_seen_by_us(&mut set, members, options, POLLED_ROUNDS).await;
+    let (peers, peer_cpu) = moves_seen_by_peer(&mut set, members, options, POLLED_ROUNDS).await;
+    let floor = vec![250_000_000];
+    line(&format!("primary moved, {members} members, polling, ms"), 1e6, floor, own, peers);
+    cpu_line(&format!("  CPU of one move, {members} members, polling, ms"), own_cpu, peer_cpu);
+}
+
+async fn moves_seen_by_us(
+    set: &mut FakeSet,
+    members: usize,
+    options: &str,
+    rounds: usize,
+) -> (Vec<u64>, f64) {
+    let mut watched = ours::watched(&set.uri(options), members).await;
+    let before = cpu_ns();
+    let mut seen = Vec::new();
+    for _ in 0..rounds {
+        settle().await;
+        let (address, at) = set.move_primary();
+        seen.push(watched.primary_is(&address).await.saturating_sub(at));
+    }
+    settle().await;
+    let cpu = (cpu_ns() - before) as f64 / 1e6 / rounds as f64;
+    watched.client.close().await;
+    (seen, cpu)
+}
+
+async fn moves_seen_by_peer(
+    set: &mut FakeSet,
+    members: usize,
+    options: &str,
+    rounds: usize,
+) -> (Vec<u64>, f64) {
+    let mut watched = official::connected(&set.uri(options), members).await;
+    let before = cpu_ns();
+    let mut seen = Vec::new();
+    for _ in 0..rounds {
+        settle().await;
+        let (address, at) = set.move_primary();
+        seen.push(official::primary_is(&mut watched, &address).await.saturating_sub(at));
+    }
+    settle().await;
+    let cpu = (cpu_ns() - before) as f64 / 1e6 / rounds as f64;
+    watched.client.shutdown().await;
+    (seen, cpu)
+}
+
+/// Figures that have no floor, and that a loaded machine does not spoil.
+fn cpu_line(what: &str, ours: f64, official: f64) {
+    println!(
+        "{what:<44} {:>12} {ours:>12.3} {official:>12.3} {:>12} {:>12.2}",
+        "",
+        "",
+        official / ours
+    );
 }
 
 /// Lets everybody finish what they were doing, so that rounds do not overlap.
@@ -243,30 +310,4 @@ async fn gap() {
         floors.push(now_ns() - at);
     }
     line("gap of a retrying writer, primary moved, ms", 1e6, floors, own, peers);
-}
-
-/// Processor time of watching, for each minute, with a heartbeat of half a second.
-async fn watching(members: usize) {
-    let set = FakeSet::start(members);
-    let uri = set.uri("&heartbeatFrequencyMS=500");
-    let client = ours::connected(&uri, members).await;
-    let own = cpu_while_watching().await;
-    client.close().await;
-    let watched = official::connected(&uri, members).await;
-    let peer = cpu_while_watching().await;
-    watched.client.shutdown().await;
-    println!(
-        "{:<44} {:>12} {own:>12.3} {peer:>12.3} {:>12} {:>12.2}",
-        format!("CPU s/min watching {members}, heartbeat 0.5 s"),
-        "",
-        "",
-        peer / own
-    );
-}
-
-async fn cpu_while_watching() -> f64 {
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let (before, started) = (cpu_ns(), Instant::now());
-    tokio::time::sleep(WATCH_TIME).await;
-    (cpu_ns() - before) as f64 / 1e9 * 60.0 / started.elapsed().as_secs_f64()
 }

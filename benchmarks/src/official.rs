@@ -58,3 +58,14 @@ pub async fn primary_is(watched: &mut Watched, wanted: &str) -> u64 {
         }
     }
 }
+
+/// A client that knows every one of these seeds.
+pub async fn knowing_all(uri: &str, servers: usize) -> Watched {
+    let mut watched = watched(uri).await;
+    loop {
+        let (_, known) = watched.events.recv().await.unwrap();
+        if known.len() == servers && known.iter().all(|(_, known, _)| *known) {
+            return watched;
+        }
+    }
+}

@@ -119,6 +119,7 @@ fn member() -> Node {
         authentication: false,
         oplog_bytes: None,
         max_connections: 100,
+        ..NodeOptions::default()
     };
     Node::open(Arc::new(ModelStore::new()), options, now()).expect("an empty store opens")
 }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::process::{self, Transcript};
-use crate::{Failure, conformance, fuzz, purity};
+use crate::{Failure, conformance, fuzz, purity, pymongo_suite};
 
 /// How long each fuzz target runs if nobody says otherwise: enough to see that it works.
 pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
@@ -25,13 +25,14 @@ struct Finished {
 /// Runs every step.
 pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
     let fuzz = move || fuzz::run(fuzz_seconds, &[]).map(|targets| format!("{targets} targets"));
-    let steps: [Step; 7] = [
+    let steps: [Step; 8] = [
         ("fmt", Box::new(fmt)),
         ("clippy", Box::new(clippy)),
         ("purity", Box::new(|| quiet(purity::run()))),
         ("tests", Box::new(tests)),
         ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
-        ("conformance", Box::new(|| conformance::run().map(|files| format!("{files} files")))),
+        ("conformance", Box::new(|| conformance::run().map(|count| format!("{count} scenarios")))),
+        ("pymongo", Box::new(pymongo_suite::guard)),
         ("fuzz", Box::new(fuzz)),
     ];
     let mut finished = Vec::new();

@@ -4,7 +4,7 @@ use quorate_conformance::{SUITES, must_run};
 
 use crate::Failure;
 
-/// Runs the suites and returns how many files passed. Where the scenarios cannot be had, that is a
+/// Runs the suites and returns how many files and tests there were. Where the scenarios cannot be had, that is a
 /// failure on CI alone.
 pub(crate) fn run() -> Result<usize, Failure> {
     let (mut ran, mut failures) = (0, 0);
@@ -25,10 +25,12 @@ pub(crate) fn run() -> Result<usize, Failure> {
         }
     }
     if failures > 0 {
-        return Err(Failure(format!("{failures} published files fail; see above for the reasons")));
+        return Err(Failure(format!(
+            "{failures} published scenarios fail; see above for the reasons"
+        )));
     }
     if ran == 0 && must_run() {
-        return Err(Failure("no published file was run".to_owned()));
+        return Err(Failure("no published scenario was run".to_owned()));
     }
     Ok(ran)
 }

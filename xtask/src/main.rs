@@ -11,9 +11,12 @@ mod conformance;
 mod fuzz;
 mod process;
 mod purity;
+mod pymongo_suite;
 
 use std::env;
 use std::process::ExitCode;
+
+use pymongo_suite::{Selection, Topology};
 
 /// A chore that did not succeed, in words for the person who asked for it.
 #[derive(Debug)]
@@ -25,6 +28,9 @@ const USAGE: &str = "usage: cargo xtask <chore>
   bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching
   conformance                     the published scenarios against our crates
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
+  pymongo-suite [record] [topology] [file…]
+                                  pymongo's own tests against our server: standalone, guarded,
+                                  replica-set or all; record writes the results to docs and baseline
   purity                          the deterministic crates reach no runtime, socket or randomness
 
 Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
@@ -35,6 +41,7 @@ enum Chore {
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
     Purity,
+    PymongoSuite { selection: Selection, record: bool },
     Help,
 }
 
@@ -46,6 +53,7 @@ fn main() -> ExitCode {
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
         Some(Chore::Purity) => purity::run(),
+        Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Help) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -77,6 +85,8 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
         ["purity"] => Some(Chore::Purity),
+        ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),
+        ["pymongo-suite", rest @ ..] => pymongo_suite_chore(rest, false),
         ["help" | "--help" | "-h"] => Some(Chore::Help),
         _ => None,
     }
@@ -87,6 +97,19 @@ fn fuzz_chore(seconds: u64, targets: &[&str]) -> Option<Chore> {
         return None;
     }
     Some(Chore::Fuzz { seconds, targets: targets.iter().map(|name| (*name).to_owned()).collect() })
+}
+
+fn pymongo_suite_chore(words: &[&str], record: bool) -> Option<Chore> {
+    let topology = words.first().and_then(|word| Topology::from_name(word));
+    let (topologies, files) = match topology {
+        Some(topology) => (vec![topology], &words[1..]),
+        None => (Topology::ALL.to_vec(), words),
+    };
+    if files.iter().any(|file| !file.ends_with(".py")) {
+        return None;
+    }
+    let files = files.iter().map(|file| (*file).to_owned()).collect();
+    Some(Chore::PymongoSuite { selection: Selection { topologies, files }, record })
 }
 
 /// libFuzzer takes zero seconds for no limit, which nobody means.

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use bson::raw::RawDocument;
+use quorate_authentication::Authenticator;
 use quorate_protocol::{HelloReply, ServerAddress};
 use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckId, HelloCommand, Input};
 use quorate_wire::{Compressor, CompressorId, HandshakeReply, command_error, parse_hello};
@@ -104,10 +105,12 @@ impl Client {
     ) -> Result<(Connection, Answer), Failed> {
         let generation = self.topology.pool_generation(server, None).unwrap_or_default();
         let clock = &*self.clock;
-        let mut connection = Connection::open(server, generation, clock, timeout)
-            .map_err(|error| connection_failed(&error.into()))?;
+        let mut connection =
+            Connection::open(server, self.tls.as_ref(), generation, clock, timeout)
+                .map_err(|error| connection_failed(&error.into()))?;
         let options = &self.options;
-        let body = first_hello(options.app_name.as_deref(), &options.compressors);
+        let user = self.authenticator.as_ref().and_then(Authenticator::mechanism_question);
+        let body = first_hello(options.app_name.as_deref(), &options.compressors, user);
         let started = self.now();
         let reply = connection
             .round_trip(Request::new(&body), clock, timeout)
@@ -122,6 +125,7 @@ impl Client {
         };
         connection.max_wire_version = handshake.hello.wire_versions.max;
         connection.set_compressor(self.agreed_compressor(&handshake)?);
+        connection.mechanisms = handshake.sasl_supported_mechs;
         Ok((connection, Answer { reply: handshake.hello, round_trip }))
     }
 

@@ -10,12 +10,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_connection_string::ConnectionString;
+use quorate_authentication::Authenticator;
+use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::{MonotonicTime, ServerAddress, SplitMix64};
 use quorate_server_discovery::{
     CheckFailureKind, DiscoveryEvent, DiscoveryOptions, Input, MonitorCommand, Output, PoolCommand,
     Threading, Topology, TopologyDescription, TopologyId,
 };
+use quorate_tls_config::client_config;
+use quorate_tls_config::rustls::ClientConfig;
 
 use crate::check::CheckOrder;
 use crate::clock::{Clock, SystemClock};
@@ -35,6 +38,8 @@ pub struct Client {
     pub(crate) options: ClientOptions,
     pub(crate) clock: Box<dyn Clock>,
     pub(crate) random: SplitMix64,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    pub(crate) authenticator: Option<Authenticator>,
     listener: EventListener,
     /// The check that the core waits for.
     ordered: Option<CheckOrder>,
@@ -43,13 +48,17 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client for a connection string. Does no I/O.
+    /// A client for a `mongodb://` string. Does no I/O, but for reading the files that it names.
+    /// [`connect`](Self::connect) takes `mongodb+srv://` as well.
     ///
     /// # Errors
     ///
     /// If the string cannot be read, contradicts itself, or asks for what this client does not have.
     pub fn for_uri(uri: &str) -> Result<Self, StartError> {
         let string = ConnectionString::parse(uri)?;
+        if matches!(string.seeds(), Seeds::Srv(_)) {
+            return Err(StartError::UnresolvedSrv);
+        }
         Self::new(ClientOptions::from_connection_string(&string)?)
     }
 
@@ -82,6 +91,8 @@ impl Client {
         if discovery.stable_api {
             return Err(StartError::Missing { feature: "stable API versions", next_step });
         }
+        let tls = options.tls.as_ref().map(client_config).transpose()?;
+        let authenticator = options.credential.clone().map(Authenticator::new).transpose()?;
         let mut random = SplitMix64::new(options.seed);
         let id = TopologyId(random.next_u64());
         let topology = Topology::new(&discovery, id, random.next_u64(), clock.now())?;
@@ -91,6 +102,8 @@ impl Client {
             options,
             clock,
             random,
+            tls,
+            authenticator,
             listener,
             ordered: None,
             check_again: Vec::new(),

@@ -6,11 +6,13 @@
 //! before anything is sent is the one exception. What commands mean is left to others.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{CStr, RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::PoolGeneration;
+use quorate_tls_config::rustls::ClientConfig;
 use quorate_wire::{
     Compressor, DEFAULT_MAX_WRITE_BATCH_SIZE, DecodeError, Decoder, EncodeError,
     MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, MsgFlags, MsgWriter, OpCode, Payload, RequestId,
@@ -134,6 +136,10 @@ pub(crate) struct Connection {
     /// From the handshake; 0 before.
     pub(crate) max_wire_version: i32,
     pub(crate) last_used: MonotonicTime,
+    /// `saslSupportedMechs`: what the server said of the user's mechanisms.
+    pub(crate) mechanisms: Option<Vec<String>>,
+    /// Whether the server knows who we are.
+    pub(crate) logged_in: bool,
 }
 
 /// What to send.
@@ -153,12 +159,13 @@ impl Connection {
     /// Opens a connection. The handshake is still to be made.
     pub(crate) fn open(
         server: &ServerAddress,
+        tls: Option<&Arc<ClientConfig>>,
         generation: PoolGeneration,
         clock: &dyn Clock,
         timeout: Option<Duration>,
     ) -> Result<Self, DialError> {
         Ok(Self {
-            socket: Socket::dial(server, clock, timeout)?,
+            socket: Socket::dial(server, tls, clock, timeout)?,
             decoder: Decoder::new(),
             output: Vec::new(),
             last_request: 0,
@@ -171,6 +178,8 @@ impl Connection {
             generation,
             max_wire_version: 0,
             last_used: clock.now(),
+            mechanisms: None,
+            logged_in: false,
         })
     }
 

@@ -6,6 +6,7 @@ use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
 
+use crate::authentication::{AuthenticationCause, AuthenticationError};
 use crate::connection::ConnectionError;
 
 /// What a server calls an error that a pause may cure.
@@ -39,6 +40,9 @@ pub enum OperationError {
         /// What went wrong.
         source: ConnectionError,
     },
+    /// The server does not accept us. Nothing was sent but the login.
+    #[error("{0}")]
+    Authentication(Box<AuthenticationError>),
     /// The server refused the command.
     #[error("{server} answered: {error}")]
     Command {
@@ -86,6 +90,7 @@ impl OperationError {
             | Self::Write { server, .. }
             | Self::BadReply { server, .. }
             | Self::CursorLost { server } => Some(server),
+            Self::Authentication(error) => Some(&error.address),
             Self::NoServer(_) | Self::Impossible(_) | Self::Misuse(_) => None,
         }
     }
@@ -94,6 +99,9 @@ impl OperationError {
     pub(crate) fn is_retryable_read(&self) -> bool {
         match self {
             Self::Connection { .. } => true,
+            Self::Authentication(error) => {
+                matches!(&error.cause, AuthenticationCause::Connection(cause) if cause.is_network())
+            }
             Self::Command { error, .. } => error.code.is_some_and(is_retryable_code),
             _ => false,
         }

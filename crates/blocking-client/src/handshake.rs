@@ -14,12 +14,21 @@ use quorate_wire::CompressorId;
 const DRIVER_NAME: &str = "quorate-blocking";
 
 /// The first command on a connection: legacy hello, whatever the server knew on an earlier one.
-pub(crate) fn first_hello(app_name: Option<&str>, compressors: &[CompressorId]) -> RawDocumentBuf {
+///
+/// `user` is whose mechanisms are asked for.
+pub(crate) fn first_hello(
+    app_name: Option<&str>,
+    compressors: &[CompressorId],
+    user: Option<String>,
+) -> RawDocumentBuf {
     let mut hello = begin(HelloCommand::Legacy);
     hello.append(cstr!("client"), client_metadata(app_name));
     if !compressors.is_empty() {
         let names = compressors.iter().map(|id| id.name()).collect::<bson::raw::RawArrayBuf>();
         hello.append(cstr!("compression"), names);
+    }
+    if let Some(user) = user {
+        hello.append(cstr!("saslSupportedMechs"), user);
     }
     end(hello)
 }
@@ -76,7 +85,7 @@ mod tests {
     #[test]
     fn only_the_first_command_says_who_we_are() {
         let compressors = [CompressorId::Zstd, CompressorId::Zlib];
-        let first = first_hello(Some("shop"), &compressors);
+        let first = first_hello(Some("shop"), &compressors, Some("admin.ann".to_owned()));
         assert_eq!(first.get_i32("isMaster").unwrap(), 1);
         assert!(first.get_bool("helloOk").unwrap());
         let client = first.get_document("client").unwrap();
@@ -85,6 +94,7 @@ mod tests {
         assert!(!client.get_document("os").unwrap().get_str("type").unwrap().is_empty());
         let names = first.get_array("compression").unwrap();
         assert_eq!(names.get_str(0).unwrap(), "zstd");
+        assert_eq!(first.get_str("saslSupportedMechs").unwrap(), "admin.ann");
         assert_eq!(first.get_str("$db").unwrap(), "admin");
 
         let later = later_hello(HelloCommand::Hello);
@@ -95,8 +105,9 @@ mod tests {
 
     #[test]
     fn what_is_not_configured_is_not_sent() {
-        let first = first_hello(None, &[]);
+        let first = first_hello(None, &[], None);
         assert!(first.get("compression").unwrap().is_none());
+        assert!(first.get("saslSupportedMechs").unwrap().is_none());
         assert!(first.get_document("client").unwrap().get("application").unwrap().is_none());
     }
 

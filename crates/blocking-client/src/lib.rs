@@ -1,5 +1,5 @@
-//! A client for MongoDB-compatible deployments that needs nothing but the standard library: no
-//! threads, no async runtime.
+//! A client for MongoDB-compatible deployments on the sockets of the standard library: no threads, no
+//! async runtime.
 //!
 //! For command-line tools, scripts, interpreters that fork, and anything else that talks to a
 //! deployment now and then. It is the *single-threaded client* of the specifications: servers are
@@ -32,16 +32,21 @@
 //!   scan at most. Switched off, it goes on for `serverSelectionTimeoutMS` plus the time of one scan.
 //! - **A connection idle for 5 s is pinged** before it is used; if it is dead, another server is
 //!   selected, once.
+//! - **Logins** (SCRAM, X.509) are made before the first operation on a connection. Checks need none,
+//!   so that a wrong password hides no server and is told by the operation that needs it.
 //! - **Reads are retried once** after an error that a failover may explain; writes never are.
 //! - **Errors explain**: a failed selection tells about each server what speaks against it, and what
 //!   to do ([`OperationError::NoServer`]).
 //!
 //! # What it is not
 //!
-//! No authentication, TLS, `mongodb+srv://`, load balancers, SOCKS5, `timeoutMS`, stable API
-//! versions, sessions, retryable writes or transactions. Connection strings that ask for what would
-//! be unsafe to ignore are refused. Names are resolved by the operating system without a time limit.
+//! No load balancers, SOCKS5, `timeoutMS`, stable API versions, sessions, retryable writes or
+//! transactions. Connection strings that ask for what would be unsafe to ignore are refused. Names
+//! are resolved by the operating system without a time limit. `mongodb+srv://` needs the feature
+//! `srv`, whose resolver runs a private runtime on the calling thread for as long as it asks, and
+//! [`Client::connect`]; the list is asked for once.
 
+mod authentication;
 mod check;
 mod client;
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
@@ -56,7 +61,9 @@ mod net;
 mod operation;
 mod options;
 mod select;
+mod srv;
 
+pub use authentication::{AuthenticationCause, AuthenticationError};
 pub use client::{Client, EventListener};
 pub use clock::{Clock, SystemClock};
 pub use collection::{Extent, FindOptions, Namespace, UpdateOutcome, UpdateStatement};
@@ -67,3 +74,4 @@ pub use net::DialError;
 pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, StartError, WriteConcern};
 
 pub use quorate_server_discovery::DiscoveryEvent;
+pub use quorate_tls_config::{TlsError, TlsOptions};

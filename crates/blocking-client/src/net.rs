@@ -9,9 +9,12 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::ServerAddress;
+use quorate_tls_config::rustls::{self, ClientConfig, ClientConnection, Error as TlsError};
+use quorate_tls_config::server_name;
 
 use crate::clock::{Clock, Deadline, Expired};
 
@@ -45,6 +48,28 @@ pub enum DialError {
         /// Every address that was tried, and what came of it.
         attempts: Vec<(String, io::Error)>,
     },
+    /// The TLS handshake failed for a reason of its own: a certificate, a name, a version.
+    #[error(
+        "the TLS handshake with {server} failed: {reason}; check tlsCAFile and the server's \
+         certificate"
+    )]
+    Tls {
+        /// The server.
+        server: ServerAddress,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The stream broke during the TLS handshake.
+    #[error(
+        "the connection to {server} broke during the TLS handshake: {source}; does the server \
+         speak TLS?"
+    )]
+    TlsBroken {
+        /// The server.
+        server: ServerAddress,
+        /// What happened.
+        source: io::Error,
+    },
     /// The system has no unix domain sockets.
     #[error("{0} is a unix domain socket, which this system does not have; name a host and a port")]
     NoUnixSockets(ServerAddress),
@@ -53,7 +78,11 @@ pub enum DialError {
 impl DialError {
     /// Whether the only thing known is that nothing came in time.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::TimedOut { .. })
+        match self {
+            Self::TimedOut { .. } => true,
+            Self::TlsBroken { source, .. } => is_timeout(source),
+            _ => false,
+        }
     }
 }
 
@@ -76,18 +105,26 @@ impl std::fmt::Display for Attempts<'_> {
     }
 }
 
-/// A stream to a server.
+/// A stream to a server, in plain text or under TLS.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub(crate) struct Socket {
+    transport: Transport,
+    tls: Option<Box<ClientConnection>>,
+}
+
+#[derive(Debug)]
+enum Transport {
     Tcp(TcpStream),
     #[cfg(unix)]
     Unix(UnixStream),
 }
 
 impl Socket {
-    /// Connects to the first address that takes the connection, all of them within `timeout`.
+    /// Connects to the first address that takes the connection, all of them within `timeout`, and
+    /// shakes hands if there is a TLS configuration, within the same time again.
     pub(crate) fn dial(
         server: &ServerAddress,
+        tls: Option<&Arc<ClientConfig>>,
         clock: &dyn Clock,
         timeout: Option<Duration>,
     ) -> Result<Self, DialError> {
@@ -96,7 +133,11 @@ impl Socket {
             .to_socket_addrs()
             .map_err(|source| DialError::Resolve { host: server.host().to_owned(), source })?;
         let addresses: Vec<SocketAddr> = resolved.take(MAX_ADDRESSES).collect();
-        Self::dial_first(server, &addresses, clock, timeout)
+        let mut socket = Self::dial_first(server, &addresses, clock, timeout)?;
+        if let Some(config) = tls {
+            socket.secure(server, config, clock, Deadline::after(clock, timeout))?;
+        }
+        Ok(socket)
     }
 
     fn dial_first(
@@ -111,7 +152,7 @@ impl Socket {
             let Ok(remaining) = deadline.remaining(clock) else { break };
             let left = addresses.len() - position;
             match connect(address, remaining.map(|remaining| share(remaining, left))) {
-                Ok(stream) => return Ok(Self::Tcp(stream)),
+                Ok(stream) => return Ok(Self { transport: Transport::Tcp(stream), tls: None }),
                 Err(error) => attempts.push((address.to_string(), error)),
             }
         }
@@ -125,10 +166,13 @@ impl Socket {
 
     #[cfg(unix)]
     fn dial_unix(server: &ServerAddress) -> Result<Self, DialError> {
-        UnixStream::connect(server.host()).map(Self::Unix).map_err(|error| DialError::Refused {
-            server: server.clone(),
-            attempts: vec![(server.host().to_owned(), error)],
-        })
+        match UnixStream::connect(server.host()) {
+            Ok(stream) => Ok(Self { transport: Transport::Unix(stream), tls: None }),
+            Err(error) => Err(DialError::Refused {
+                server: server.clone(),
+                attempts: vec![(server.host().to_owned(), error)],
+            }),
+        }
     }
 
     #[cfg(not(unix))]
@@ -136,28 +180,48 @@ impl Socket {
         Err(DialError::NoUnixSockets(server.clone()))
     }
 
+    /// The TLS handshake. Each round sends or receives something, or fails.
+    fn secure(
+        &mut self,
+        server: &ServerAddress,
+        config: &Arc<ClientConfig>,
+        clock: &dyn Clock,
+        deadline: Deadline,
+    ) -> Result<(), DialError> {
+        let refused = |reason: String| DialError::Tls { server: server.clone(), reason };
+        let name = server_name(server.host()).map_err(|error| refused(error.to_string()))?;
+        let mut tls = ClientConnection::new(Arc::clone(config), name)
+            .map_err(|error| refused(error.to_string()))?;
+        while tls.is_handshaking() {
+            let mut limited = Limited { transport: &mut self.transport, clock, deadline };
+            tls.complete_io(&mut limited).map_err(|error| {
+                let own = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+                match own {
+                    Some(reason) => refused(reason.to_string()),
+                    None => DialError::TlsBroken { server: server.clone(), source: error },
+                }
+            })?;
+        }
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
     /// Sends all of it.
     pub(crate) fn write_all(
         &mut self,
-        mut bytes: &[u8],
+        bytes: &[u8],
         clock: &dyn Clock,
         deadline: Deadline,
     ) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.set_write_timeout(remaining(clock, deadline)?)?;
-            let written = match self {
-                Self::Tcp(stream) => stream.write(bytes),
-                #[cfg(unix)]
-                Self::Unix(stream) => stream.write(bytes),
-            };
-            match written {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => bytes = &bytes[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        let mut limited = Limited { transport: &mut self.transport, clock, deadline };
+        match &mut self.tls {
+            None => limited.write_all(bytes),
+            Some(tls) => {
+                let mut stream = rustls::Stream::new(&mut **tls, &mut limited);
+                stream.write_all(bytes)?;
+                stream.flush()
             }
         }
-        Ok(())
     }
 
     /// Reads what there is, at least one byte; 0 at the end of the stream.
@@ -167,12 +231,41 @@ impl Socket {
         clock: &dyn Clock,
         deadline: Deadline,
     ) -> io::Result<usize> {
+        let mut limited = Limited { transport: &mut self.transport, clock, deadline };
+        match &mut self.tls {
+            None => limited.read(buffer),
+            Some(tls) => match rustls::Stream::new(&mut **tls, &mut limited).read(buffer) {
+                // The server hung up without the farewell of TLS. Messages have lengths, so that
+                // nothing can be cut off unnoticed.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+                read => read,
+            },
+        }
+    }
+}
+
+/// A transport whose every call keeps a deadline, so that a server which sends one byte of a record
+/// now and then does not hold the client for ever.
+struct Limited<'a> {
+    transport: &'a mut Transport,
+    clock: &'a dyn Clock,
+    deadline: Deadline,
+}
+
+impl Read for Limited<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            self.set_read_timeout(remaining(clock, deadline)?)?;
-            let read = match self {
-                Self::Tcp(stream) => stream.read(buffer),
+            let timeout = remaining(self.clock, self.deadline)?;
+            let read = match self.transport {
+                Transport::Tcp(stream) => {
+                    stream.set_read_timeout(timeout)?;
+                    stream.read(buffer)
+                }
                 #[cfg(unix)]
-                Self::Unix(stream) => stream.read(buffer),
+                Transport::Unix(stream) => {
+                    stream.set_read_timeout(timeout)?;
+                    stream.read(buffer)
+                }
             };
             match read {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -180,21 +273,26 @@ impl Socket {
             }
         }
     }
+}
 
-    fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_read_timeout(timeout),
+impl Write for Limited<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let timeout = remaining(self.clock, self.deadline)?;
+        match self.transport {
+            Transport::Tcp(stream) => {
+                stream.set_write_timeout(timeout)?;
+                stream.write(bytes)
+            }
             #[cfg(unix)]
-            Self::Unix(stream) => stream.set_read_timeout(timeout),
+            Transport::Unix(stream) => {
+                stream.set_write_timeout(timeout)?;
+                stream.write(bytes)
+            }
         }
     }
 
-    fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_write_timeout(timeout),
-            #[cfg(unix)]
-            Self::Unix(stream) => stream.set_write_timeout(timeout),
-        }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -240,7 +338,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server: ServerAddress = format!("localhost:{port}").parse().unwrap();
-        assert!(Socket::dial(&server, &SystemClock::new(), TIMEOUT).is_ok());
+        assert!(Socket::dial(&server, None, &SystemClock::new(), TIMEOUT).is_ok());
     }
 
     #[test]
@@ -265,7 +363,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         drop(listener);
         let server: ServerAddress = address.to_string().parse().unwrap();
-        let error = Socket::dial(&server, &SystemClock::new(), TIMEOUT).unwrap_err();
+        let error = Socket::dial(&server, None, &SystemClock::new(), TIMEOUT).unwrap_err();
         assert!(!error.is_timeout());
         let text = error.to_string();
         assert!(text.starts_with(&format!("no connection to {address}: Connection ref")), "{text}");
@@ -274,7 +372,7 @@ mod tests {
     #[test]
     fn a_name_without_address_is_told() {
         let server: ServerAddress = "no-such-host.invalid:1".parse().unwrap();
-        let error = Socket::dial(&server, &SystemClock::new(), TIMEOUT).unwrap_err();
+        let error = Socket::dial(&server, None, &SystemClock::new(), TIMEOUT).unwrap_err();
         assert!(error.to_string().contains("no-such-host.invalid cannot be resolved"), "{error}");
     }
 

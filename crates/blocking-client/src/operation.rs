@@ -216,6 +216,7 @@ impl Client {
         server: &ServerAddress,
         request: Request<'_>,
     ) -> Result<RawDocumentBuf, OperationError> {
+        self.log_in(server)?;
         let timeout = self.options.socket_timeout;
         let Some(connection) = self.connections.get_mut(server) else {
             let reason = self.why_unusable(server);

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::rawdoc;
+use quorate_authentication::UnsupportedMechanism;
 use quorate_connection_string::{
-    ConnectionString, Limit, Options, ParseError, Seeds, WriteAcknowledgement,
+    ConnectionString, Credential, Limit, Options, ParseError, WriteAcknowledgement,
 };
 use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{DiscoveryOptions, OptionsError, SOCKET_CHECK_INTERVAL, Threading};
+use quorate_tls_config::{TlsError, TlsOptions};
 use quorate_wire::CompressorId;
 
 /// `serverSelectionTimeoutMS`, unless told otherwise.
@@ -50,6 +52,10 @@ pub struct ClientOptions {
     pub compressors: Vec<CompressorId>,
     /// `zlibCompressionLevel`.
     pub zlib_compression_level: Option<i8>,
+    /// Who we are.
+    pub credential: Option<Credential>,
+    /// TLS; `None` for plain text.
+    pub tls: Option<TlsOptions>,
     /// Feeds every random choice. By default the operating system's.
     pub seed: u64,
 }
@@ -70,6 +76,8 @@ impl ClientOptions {
             retry_reads: true,
             compressors: Vec::new(),
             zlib_compression_level: None,
+            credential: None,
+            tls: None,
             seed: RandomState::new().hash_one(0_u8),
         }
     }
@@ -106,8 +114,23 @@ impl ClientOptions {
             retry_reads: options.retry_reads.unwrap_or(defaults.retry_reads),
             compressors: compressors(options),
             zlib_compression_level: options.zlib_compression_level,
+            credential: string.credential().cloned(),
+            tls: TlsOptions::from_connection_string(string),
             ..defaults
         })
+    }
+}
+
+impl ClientOptions {
+    /// The same with seeds that DNS gave.
+    #[cfg(feature = "srv")]
+    pub(crate) fn with_seeds(
+        string: &ConnectionString,
+        seeds: Vec<quorate_protocol::ServerAddress>,
+    ) -> Result<Self, StartError> {
+        let mut options = Self::from_connection_string(string)?;
+        options.discovery.seeds = seeds;
+        Ok(options)
     }
 }
 
@@ -154,6 +177,19 @@ pub enum StartError {
     /// Options contradict each other.
     #[error(transparent)]
     Options(#[from] OptionsError),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The mechanism is not spoken.
+    #[error(transparent)]
+    Mechanism(#[from] UnsupportedMechanism),
+    /// `for_uri` does no I/O, and the seeds of a `mongodb+srv://` string are in DNS.
+    #[error("mongodb+srv:// needs DNS; use Client::connect")]
+    UnresolvedSrv,
+    /// DNS has no seeds to believe.
+    #[cfg(feature = "srv")]
+    #[error(transparent)]
+    Resolve(#[from] quorate_seed_list::ResolveError),
     /// The connection string asks for something that this client does not have.
     #[error("the blocking client has no {feature}; {next_step}")]
     Missing {
@@ -168,18 +204,6 @@ pub enum StartError {
 fn refuse_what_is_missing(string: &ConnectionString) -> Result<(), StartError> {
     let options = string.options();
     let missing = |feature, next_step| Err(StartError::Missing { feature, next_step });
-    if string.credential().is_some() {
-        return missing(
-            "authentication",
-            "use the asynchronous client, or leave out the user name and authMechanism",
-        );
-    }
-    if matches!(string.seeds(), Seeds::Srv(_)) {
-        return missing("DNS seed lists", "name the hosts in a mongodb:// string");
-    }
-    if string.tls_enabled() {
-        return missing("TLS", "use the asynchronous client, or a tunnel on this host");
-    }
     if options.load_balanced == Some(true) {
         return missing("load balancer mode", "use the asynchronous client");
     }
@@ -256,10 +280,7 @@ mod tests {
     #[test]
     fn what_cannot_be_honoured_is_refused_with_a_next_step() {
         for (uri, feature) in [
-            ("mongodb://ada:secret@a", "authentication"),
-            ("mongodb+srv://a.b.c", "DNS seed lists"),
-            ("mongodb://a/?tls=true", "TLS"),
-            ("mongodb://a/?loadBalanced=true", "load balancer mode"),
+            ("mongodb://ada:secret@a/?loadBalanced=true", "load balancer mode"),
             ("mongodb://a/?proxyHost=p", "SOCKS5"),
             ("mongodb://a/?timeoutMS=5", "timeoutMS"),
         ] {

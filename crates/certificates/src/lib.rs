@@ -13,6 +13,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 pub use subject::{Subject, SubjectError};
 
+/// How an encrypted key begins (PKCS #8), and how its header says so (the older format).
+const ENCRYPTED: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
+
 /// A file does not hold what it should. Whoever named or wrote the file is at fault.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FileError {
@@ -24,6 +27,13 @@ pub enum FileError {
         /// Why not.
         reason: String,
     },
+    /// Its private key is protected by a passphrase.
+    #[error(
+        "the private key in {} is encrypted; write one without a passphrase with: openssl pkey -in \
+         FILE -out PLAIN",
+        .0.display()
+    )]
+    Encrypted(PathBuf),
     /// It holds something else.
     #[error("{} does not hold {expected} in PEM format: {reason}", .path.display())]
     Pem {
@@ -71,8 +81,14 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Fi
 ///
 /// If the file cannot be read or holds none that is not encrypted.
 pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
-    PrivateKeyDer::from_pem_file(path)
-        .map_err(|error| FileError::new(path, "a private key without a passphrase", &error))
+    let unreadable = |error| FileError::new(path, "a private key", &pem::Error::Io(error));
+    let text = std::fs::read(path).map_err(unreadable)?;
+    let holds = |mark: &str| text.windows(mark.len()).any(|window| window == mark.as_bytes());
+    if ENCRYPTED.into_iter().any(holds) {
+        return Err(FileError::Encrypted(path.to_owned()));
+    }
+    PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|error| FileError::new(path, "a private key", &error))
 }
 
 /// The authorities of a file, as those that are trusted.
@@ -110,6 +126,18 @@ mod tests {
             read_authorities(&empty).unwrap_err().to_string(),
         ] {
             assert!(error.contains("empty.pem does not hold a "), "{error}");
+        }
+    }
+
+    #[test]
+    fn encrypted_keys_are_named_with_a_next_step() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key.pem");
+        for mark in ENCRYPTED {
+            std::fs::write(&path, format!("{mark}\nAAAA\n")).unwrap();
+            let error = read_key(&path).unwrap_err();
+            assert!(matches!(error, FileError::Encrypted(_)), "{error}");
+            assert!(error.to_string().contains("openssl pkey"), "{error}");
         }
     }
 

@@ -109,6 +109,9 @@ pub(crate) struct WatchArguments {
     /// Write everything that is seen to this new file, for quorate replay.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Show it on a web page here, too: a port, or an address of loopback with a port.
+    #[arg(long, value_name = "ADDR", value_parser = page_address)]
+    pub(crate) web: Option<SocketAddr>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -120,8 +123,10 @@ Examples:
   quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
 
-Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
+On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
+change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
 }
 
 /// `quorate replay`.
@@ -198,8 +203,11 @@ pub(crate) struct UpArguments {
     #[arg(long)]
     pub(crate) detach: bool,
     /// Show the set on a web page here: a port, or an address of loopback with a port.
-    #[arg(long, value_name = "ADDR", value_parser = page_address, hide = true)]
+    #[arg(long, value_name = "ADDR", value_parser = page_address)]
     pub(crate) web: Option<SocketAddr>,
+    /// Write to the set all the time, so that a gap shows.
+    #[arg(long)]
+    pub(crate) workload: bool,
     /// Be the keeper of a detached set, whose output goes to this file.
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "detach")]
     pub(crate) keeper_log: Option<PathBuf>,
@@ -215,6 +223,7 @@ Examples:
   quorate up --members 5 --data ./set
   quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
   quorate up --detach && quorate drill --kill 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate up --web 8080 --workload
 
 Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
 is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.";
@@ -232,6 +241,7 @@ impl Default for UpArguments {
             name: "rs0".to_owned(),
             detach: false,
             web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
+            workload: true,
             keeper_log: None,
             json: false,
         }
@@ -349,8 +359,14 @@ fn span(text: &str) -> Result<Duration, String> {
 
 /// `quorate serve`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("store").required(true).args(["data", "memory"])))]
+#[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
 pub(crate) struct ServeArguments {
+    /// Take options from this TOML file; those given here win.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print a configuration file with every key, its meaning and its default, and end.
+    #[arg(long)]
+    pub(crate) print_config: bool,
     /// The port; 0 takes any that is free, and says which.
     #[arg(long, value_name = "PORT", default_value_t = quorate_protocol::DEFAULT_PORT)]
     pub(crate) port: u16,
@@ -358,11 +374,38 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Keep everything in memory and nothing on disk.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) memory: bool,
+    /// Be a member of the replica set of this name; replSetInitiate makes the set.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) replset: Option<String>,
+    /// The address to listen on. Wider than this machine takes --auth, --keyfile or --insecure.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) bind: IpAddr,
+    /// Let whoever reaches --bind read and write everything.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
+    pub(crate) insecure: bool,
     /// Ask clients for a login. The first user is created from this machine, with createUser.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) auth: bool,
+    /// The file of the secret that members of the set share; implies --auth.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keyfile: Option<PathBuf>,
+    /// How members of the set know each other: by keyfile, or by x509 certificates of one O, OU, DC.
+    #[arg(long, value_name = "HOW", value_parser = ["keyfile", "x509"])]
+    pub(crate) cluster_auth: Option<String>,
+    /// The most connections at once.
+    #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS)]
+    pub(crate) max_connections: usize,
+    /// Listen on this port too, for clients that see the addresses of this horizon. Several with commas.
+    #[arg(long, value_name = "NAME=PORT", value_delimiter = ',')]
+    pub(crate) horizon: Vec<String>,
+    /// How much to tell on stderr: error, warn, info or debug.
+    #[arg(long, value_name = "LEVEL", default_value = "warn", value_parser = ["error", "warn", "info", "debug"])]
+    pub(crate) log_level: String,
+    /// How a line of the log looks: text for people, or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub(crate) log_format: String,
     /// Encrypt connections with the certificate of this PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -376,17 +419,14 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "MODE", value_parser = tls_mode_names())]
     pub(crate) tls_mode: Option<String>,
     /// Turn away clients that show no certificate.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) tls_require_client_certificate: bool,
     /// End when stdin does: whoever started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
-    /// Be a member of the replica set of this name; replSetInitiate makes the set.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) replset: Option<String>,
-    /// The address to listen on.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
-    pub(crate) bind: IpAddr,
+    /// SIGUSR1 cuts this member off from its set, SIGUSR2 joins it again.
+    #[arg(long, hide = true)]
+    pub(crate) breakable: bool,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -397,6 +437,9 @@ impl ServeArguments {
 Examples:
   quorate serve --data ./data
   quorate serve --memory --port 0 --json
+  quorate serve --print-config > quorate.toml && quorate serve --config quorate.toml
+  quorate serve --data ./data --bind 0.0.0.0 --auth --tls-cert server.pem
+  quorate serve --data ./data --replset rs0 --keyfile ./key
 
 The connection string is printed once connections are taken. Ctrl-C or SIGTERM lets running commands
 finish, syncs and ends.";

@@ -1,10 +1,8 @@
 //! What every command that talks to a deployment does alike: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
-use std::path::PathBuf;
-
 use quorate_client::tls::TlsOptions;
-use quorate_client::{ClientError, Error, ErrorKind};
+use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind};
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ServerAddress;
 use quorate_seed_list::{ResolveError, SeedListResolver};
@@ -36,22 +34,47 @@ pub(crate) async fn find_seeds(
     Ok((list.connection_string, list.seeds))
 }
 
+/// A client of this connection string, and the options it has in the end. `mongodb+srv://` asks DNS
+/// first, and again for as long as that makes sense.
+///
+/// # Errors
+///
+/// If DNS has no answer to believe, or the options contradict each other.
+pub(crate) async fn client(
+    uri: &ConnectionString,
+    change: impl FnOnce(&mut ClientOptions),
+) -> Result<(Client, ClientOptions), Failure> {
+    let mut kept = ClientOptions::from_connection_string(uri);
+    let change = |options: &mut ClientOptions| {
+        change(options);
+        kept.clone_from(options);
+    };
+    let client = match uri.seeds() {
+        Seeds::Hosts(_) => {
+            let mut options = ClientOptions::from_connection_string(uri);
+            change(&mut options);
+            Client::with_options(options)
+        }
+        Seeds::Srv(_) => {
+            let resolver = SeedListResolver::from_system().map_err(|error| not_found(&error))?;
+            Client::connect_with_resolver(uri, resolver, change).await
+        }
+    };
+    match client {
+        Ok(client) => Ok((client, kept)),
+        Err(ClientError::Resolve(error)) => Err(not_found(&error)),
+        Err(error) => Err(refused(&error)),
+    }
+}
+
 /// DNS had no answer to believe.
 pub(crate) fn not_found(error: &ResolveError) -> Failure {
     Failure::Problem(error.to_string())
 }
 
-/// The TLS options of a connection string that wants TLS.
+/// The TLS options of a connection string; the defaults if it wants none.
 pub(crate) fn tls_options(uri: &ConnectionString) -> TlsOptions {
-    let options = uri.options();
-    let insecure = options.tls_insecure == Some(true);
-    TlsOptions {
-        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
-        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
-        allow_invalid_certificates: insecure
-            || options.tls_allow_invalid_certificates == Some(true),
-        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
-    }
+    TlsOptions::from_connection_string(uri).unwrap_or_default()
 }
 
 /// A runtime for one command: one thread, since all it does is wait for sockets.

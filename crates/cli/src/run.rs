@@ -59,8 +59,6 @@ async fn exchange(
     let (uri, seeds) = found.map_err(|error| connect::not_found(&error))?;
     let mut options = ClientOptions::from_connection_string(&uri);
     options.discovery.seeds = seeds;
-    // The connection string may imply TLS without saying it.
-    options.tls = uri.tls_enabled().then(|| connect::tls_options(&uri));
     let preference = match arguments.read_preference {
         Some(mode) => ReadPreference::new(mode),
         None => options.read_preference.clone(),

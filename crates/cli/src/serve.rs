@@ -1,13 +1,20 @@
 //! `quorate serve`: one member as a process.
 //!
-//! The member is `quorate-node`, its sockets are `quorate-server`'s. This module binds, opens the
-//! data, says when it is ready, and ends cleanly on SIGINT and SIGTERM.
+//! The member and its sockets are `quorate-server`'s. This module reads the options, binds, says when
+//! it is ready, and ends cleanly on SIGINT and SIGTERM.
+
+mod config;
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 
-use quorate_server::{Place, Running, Server, StartOptions, TlsMode, TlsOptions};
+use quorate_server::{
+    Listeners, LogFormat, Membership, Place, Running, Server, StartOptions, TlsMode, TlsOptions,
+    log_to_stderr,
+};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tracing::Level;
 
 use crate::arguments::ServeArguments;
 use crate::screen::{Failure, Outcome, Screen};
@@ -15,39 +22,68 @@ use crate::signals;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    if arguments.print_config {
+        screen.raw(config::sample().as_bytes())?;
+        return Ok(Outcome::Fine);
+    }
+    let merged;
+    let arguments = match &arguments.config {
+        // After the name of the program and that of the command.
+        Some(path) => {
+            merged = config::with_file(path, std::env::args_os().skip(2))?;
+            &merged
+        }
+        None => arguments,
+    };
+    if arguments.data.is_none() && !arguments.memory {
+        return Err(Failure::Misuse(
+            "give the directory of the data with --data DIR, or --memory to keep nothing"
+                .to_owned(),
+        ));
+    }
+    log(arguments);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         let advice = "check the limits of this process (ulimit -a)";
         Failure::Problem(format!("cannot start: {error}; {advice}"))
     })?;
-    runtime.block_on(serve(arguments, screen))
+    let result = runtime.block_on(serve(arguments, screen));
+    // A thread may still wait for stdin; nobody else has work left.
+    runtime.shutdown_background();
+    result
 }
 
 async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let stop = signals::stop().map_err(|error| {
-        Failure::Problem(format!(
-            "cannot listen for signals: {error}; check the limits (ulimit -a)"
-        ))
-    })?;
-    if arguments.replset.is_some() && arguments.auth {
-        // Better refused than served without: members cannot log in to each other yet.
-        return Err(Failure::Misuse(
-            "a member of a set cannot ask for a login yet; leave out --auth and stay on loopback, \
-             or serve without --replset"
-                .to_owned(),
-        ));
-    }
+    let stop = signals::stop().map_err(|error| no_signals(&error))?;
+    let options = options(arguments)?;
+    check_exposure(arguments)?;
     // Before the data: a taken port must not leave a directory behind.
-    let listener = bind(arguments.bind, arguments.port).await?;
-    let mut running = Server::start(listener, options(arguments)?)
+    let listeners = listeners(arguments).await?;
+    let mut running = Server::start(listeners, options)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
+    // Before anybody is told of this member, since the signals kill where nobody listens.
+    let mut cuts = match arguments.breakable {
+        true => Some(signals::Cuts::listen().map_err(|error| no_signals(&error))?),
+        false => None,
+    };
     tell_ready(arguments, &running, screen)?;
     let host = running.address().to_string();
-    let ended = tokio::select! {
-        ended = running.ended() => ended,
-        () = stop => running.stop().await,
-        () = stdin_closes(), if arguments.until_stdin_closes => running.stop().await,
+    let mut stop = pin!(stop);
+    let mut stdin_closes = pin!(stdin_closes());
+    let ended = loop {
+        let cut = async {
+            match &mut cuts {
+                Some(cuts) => cuts.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = running.ended() => break ended,
+            is_cut = cut => running.set_cut_off(is_cut),
+            () = &mut stop => break running.stop().await,
+            () = &mut stdin_closes, if arguments.until_stdin_closes => break running.stop().await,
+        }
     };
     ended.map_err(|error| {
         Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
@@ -68,8 +104,40 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     let mut options = StartOptions::new(place);
     options.replica_set.clone_from(&arguments.replset);
     options.authentication = arguments.auth;
+    options.membership = membership(arguments)?;
     options.tls = tls(arguments)?;
+    options.server.max_connections = arguments.max_connections;
     Ok(options)
+}
+
+fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
+    match (arguments.cluster_auth.as_deref(), &arguments.keyfile) {
+        (Some("x509"), None) => Ok(Membership::Certificate),
+        (Some("x509"), Some(_)) => Err(Failure::Misuse(
+            "members know each other by certificates or by a key file; leave out --keyfile, or \
+             --cluster-auth x509"
+                .to_owned(),
+        )),
+        (_, Some(path)) => Ok(Membership::KeyFile(path.clone())),
+        (Some(_), None) => Err(Failure::Misuse(
+            "members that know each other by a key file need one; give it with --keyfile"
+                .to_owned(),
+        )),
+        (None, None) => Ok(Membership::Anybody),
+    }
+}
+
+/// Refuses to serve the world without asking who it is.
+fn check_exposure(arguments: &ServeArguments) -> Result<(), Failure> {
+    let asks = arguments.auth || arguments.keyfile.is_some() || arguments.cluster_auth.is_some();
+    if arguments.bind.is_loopback() || asks || arguments.insecure {
+        return Ok(());
+    }
+    Err(Failure::Misuse(format!(
+        "whoever reaches {} could read and write everything; ask for logins with --auth, or say \
+         --insecure if the network keeps strangers out",
+        arguments.bind
+    )))
 }
 
 fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
@@ -96,10 +164,48 @@ fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
     }))
 }
 
+fn no_signals(error: &std::io::Error) -> Failure {
+    Failure::Problem(format!("cannot listen for signals: {error}; check the limits (ulimit -a)"))
+}
+
 /// Ready when whoever holds the other end of stdin is gone.
 async fn stdin_closes() {
     // Nobody writes to it; an error means that it is closed as well.
     let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
+}
+
+/// Sends the log where it was asked to go.
+fn log(arguments: &ServeArguments) {
+    let level = match arguments.log_level.as_str() {
+        "error" => Level::ERROR,
+        "info" => Level::INFO,
+        "debug" => Level::DEBUG,
+        _ => Level::WARN,
+    };
+    let format = match arguments.log_format.as_str() {
+        "json" => LogFormat::Json,
+        _ => LogFormat::Text,
+    };
+    // Nobody else in this process takes the log.
+    log_to_stderr(level, format);
+}
+
+/// The server's own port and those of its horizons.
+async fn listeners(arguments: &ServeArguments) -> Result<Listeners, Failure> {
+    let mut listeners = Listeners::from(bind(arguments.bind, arguments.port).await?);
+    for horizon in &arguments.horizon {
+        let (name, port) = horizon
+            .split_once('=')
+            .and_then(|(name, port)| Some((name, port.parse().ok()?)))
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| {
+                Failure::Misuse(format!(
+                    "a horizon is a name and a port, as in outside=27117; not {horizon:?}"
+                ))
+            })?;
+        listeners = listeners.with_horizon(name, bind(arguments.bind, port).await?);
+    }
+    Ok(listeners)
 }
 
 async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {
@@ -146,10 +252,8 @@ fn tell_ready(
         Some(data) => screen.talk_unless_json(format_args!("serving {data}; Ctrl-C stops")),
         None => screen.talk_unless_json("serving from memory, nothing is kept; Ctrl-C stops"),
     }
-    if !arguments.bind.is_loopback() && !arguments.auth {
-        screen.talk_unless_json(
-            "warning: whoever reaches this address reads and writes; --auth asks for a login",
-        );
+    if !arguments.bind.is_loopback() && arguments.insecure {
+        screen.talk_unless_json("warning: whoever reaches this address reads and writes");
     }
     Ok(())
 }

@@ -197,6 +197,7 @@ impl<'a> Draft<'a> {
         let operation = Operation {
             purpose: Purpose::Write,
             target: Target::Write,
+            read_concern: Some(""),
             deadline: self.deadline(),
             ..Operation::new(self.database, self.body_with_write_concern()?)
         };
@@ -228,7 +229,6 @@ pub(crate) trait HasStatement {
 macro_rules! option {
     ($lifetime:lifetime session) => {
         /// Runs in a session of the application's.
-        #[must_use]
         pub fn session(mut self, session: &$lifetime mut $crate::session::Session) -> Self {
             self.draft().set_session(session);
             self
@@ -236,7 +236,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime read_preference) => {
         /// Which servers may answer.
-        #[must_use]
         pub fn read_preference(mut self, preference: quorate_protocol::ReadPreference) -> Self {
             self.draft().defaults.read_preference = preference;
             self
@@ -244,7 +243,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime write_concern) => {
         /// How widely the write must be known before it counts.
-        #[must_use]
         pub fn write_concern(mut self, concern: $crate::options::WriteConcern) -> Self {
             self.draft().defaults.write_concern = concern;
             self
@@ -252,7 +250,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime timeout) => {
         /// `timeoutMS`: how long the whole may take, retries included.
-        #[must_use]
         pub fn timeout(mut self, limit: std::time::Duration) -> Self {
             self.draft().defaults.timeout = Some(limit).filter(|limit| !limit.is_zero());
             self
@@ -260,7 +257,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime max_time) => {
         /// `maxTimeMS`: how long the server may work on it.
-        #[must_use]
         pub fn max_time(mut self, limit: std::time::Duration) -> Self {
             let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
             self.draft().arguments.set(cstr!("maxTimeMS"), limit);
@@ -269,7 +265,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime comment) => {
         /// A comment for the server's logs; any value.
-        #[must_use]
         pub fn comment(mut self, comment: impl $crate::value::IntoValue) -> Self {
             self.draft().set_comment(comment);
             self
@@ -277,7 +272,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime let_vars) => {
         /// `let`: variables for expressions.
-        #[must_use]
         pub fn let_vars(mut self, variables: impl $crate::value::IntoRaw) -> Self {
             self.draft().set_document(cstr!("let"), variables);
             self
@@ -285,7 +279,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime batch_size) => {
         /// How many results to fetch at once.
-        #[must_use]
         pub fn batch_size(mut self, size: u32) -> Self {
             self.draft().cursor.batch_size = Some(size);
             self
@@ -293,7 +286,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime bypass_document_validation) => {
         /// Whether documents need not be valid by the collection's rules.
-        #[must_use]
         pub fn bypass_document_validation(mut self, bypass: bool) -> Self {
             self.draft().arguments.set(cstr!("bypassDocumentValidation"), bypass);
             self
@@ -301,7 +293,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime sort) => {
         /// The order.
-        #[must_use]
         pub fn sort(mut self, order: impl $crate::value::IntoRaw) -> Self {
             self.statement().set_document(cstr!("sort"), order);
             self
@@ -309,7 +300,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime collation) => {
         /// How texts compare.
-        #[must_use]
         pub fn collation(mut self, collation: impl $crate::value::IntoRaw) -> Self {
             self.statement().set_document(cstr!("collation"), collation);
             self
@@ -317,7 +307,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime hint) => {
         /// The index to use: its name or its keys.
-        #[must_use]
         pub fn hint(mut self, index: impl $crate::value::IntoValue) -> Self {
             self.statement().set(cstr!("hint"), index);
             self
@@ -325,7 +314,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime upsert) => {
         /// Whether a document is inserted if none matches.
-        #[must_use]
         pub fn upsert(mut self, upsert: bool) -> Self {
             self.statement().set(cstr!("upsert"), upsert);
             self
@@ -333,7 +321,6 @@ macro_rules! option {
     };
     ($lifetime:lifetime array_filters) => {
         /// Which elements of arrays `$[name]` means.
-        #[must_use]
         pub fn array_filters(
             mut self,
             filters: impl IntoIterator<Item = impl $crate::value::IntoRaw>,

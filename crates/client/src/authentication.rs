@@ -3,9 +3,12 @@
 //! What to say is decided by `quorate-authentication`, which knows no sockets; this file sends it,
 //! and computes keys where that blocks nobody.
 
+use std::time::Duration;
+
 use quorate_authentication::{Action, Attempt, Conversation};
 use quorate_protocol::ServerAddress;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 
 use crate::connection::{Connection, ConnectionError, Request};
 
@@ -35,7 +38,8 @@ pub(crate) fn randomness() -> Option<Randomness> {
     Some(Randomness(bytes))
 }
 
-/// Ends the authentication of a connection after its handshake.
+/// Ends the authentication of a connection after its handshake. Each answer of the server may take as
+/// long as `limit` says.
 ///
 /// # Errors
 ///
@@ -46,12 +50,13 @@ pub async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
     address: &ServerAddress,
     attempt: Attempt,
     answers: HandshakeAnswers<'_>,
+    limit: Option<Duration>,
 ) -> Result<(), AuthenticationError> {
     let begun = authenticator.converse(attempt, answers.speculative, answers.mechanisms);
     let mut conversation = begun.map_err(|error| {
         authenticator.error(address, authenticator.preferred_mechanism(), error.into())
     })?;
-    converse(connection, &mut conversation)
+    converse(connection, &mut conversation, limit)
         .await
         .map_err(|cause| authenticator.error(address, conversation.mechanism(), cause))
 }
@@ -60,11 +65,19 @@ pub async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
 async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<S>,
     conversation: &mut Conversation,
+    limit: Option<Duration>,
 ) -> Result<(), AuthenticationCause> {
     loop {
         match conversation.next_action() {
             Action::Send(command) => {
-                let reply = connection.round_trip(Request::new(&command)).await;
+                let exchange = connection.round_trip(Request::new(&command));
+                // Deriving keys is our own work and not limited, however long it takes.
+                let reply = match limit {
+                    None => exchange.await,
+                    Some(limit) => {
+                        timeout(limit, exchange).await.map_err(|_| AuthenticationCause::TimedOut)?
+                    }
+                };
                 let reply = reply.map_err(AuthenticationCause::Connection)?;
                 conversation.on_reply(reply.body())?;
             }

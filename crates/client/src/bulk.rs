@@ -41,6 +41,7 @@ pub struct BulkWriteResult {
 
 /// One write of a bulk.
 #[derive(Clone, Debug)]
+#[must_use = "a write is done by a bulk"]
 pub struct WriteModel {
     kind: Kind,
     /// The document to insert, or the fields of the update or delete.

@@ -12,7 +12,7 @@ use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf};
 use bson::rawdoc;
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ReadPreference;
-use quorate_server_discovery::TopologyDescription;
+use quorate_server_discovery::{TopologyDescription, TopologyId};
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
@@ -23,6 +23,7 @@ use crate::error::{ClientError, Error};
 use crate::handshake::Handshake;
 use crate::logging;
 use crate::metadata::{Environment, client_metadata};
+use crate::metrics::Metrics;
 use crate::net::{Connector, ConnectorOptions};
 use crate::operation::{Deadline, Operation, Target};
 use crate::options::ClientOptions;
@@ -88,6 +89,9 @@ impl Client {
     /// Outside of a runtime.
     pub fn with_options(options: ClientOptions) -> Result<Self, ClientError> {
         options.pool.check()?;
+        if options.proxy_host.is_some() {
+            return Err(ClientError::Unsupported("proxyHost (SOCKS5)"));
+        }
         let environment = Environment::of_this_process();
         let mut discovery_options = options.discovery.clone();
         discovery_options.function_platform = environment.function_platform();
@@ -125,10 +129,20 @@ impl Client {
         self.inner.discovery.description()
     }
 
+    /// What log messages call this client's view of the deployment.
+    pub fn topology_id(&self) -> TopologyId {
+        self.inner.discovery.topology_id()
+    }
+
     /// The events from now on. A listener that lags more than [`EVENT_BUFFER`] events behind misses
     /// some, and is told how many.
     pub fn events(&self) -> broadcast::Receiver<ClientEvent> {
         self.inner.events.subscribe()
+    }
+
+    /// What was counted so far; [`Metrics::to_prometheus`] puts it into words.
+    pub fn metrics(&self) -> Metrics {
+        self.inner.discovery.metrics()
     }
 
     /// The counts of every pool, by server.
@@ -256,7 +270,8 @@ impl Inner {
 
     /// Tells whoever listens about a command. Holds no lock.
     pub(crate) fn tell_listeners(&self, event: CommandEvent) {
-        logging::command(self.discovery.topology_id(), &event);
+        let longest = self.options.logged_document_length;
+        logging::command(self.discovery.topology_id(), longest, &event);
         let event = ClientEvent::Command(event);
         if let Some(listener) = &self.options.listener {
             listener(event.clone());

@@ -32,6 +32,7 @@ use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
 use crate::logging;
+use crate::metrics::{Counters, Metrics, ServerTable as ServerCounterTable};
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
 use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
@@ -113,6 +114,7 @@ pub struct Discovery {
     settings: Settings,
     listener: EventListener,
     tap: OptionalTap,
+    counters: Counters,
     state: Mutex<State>,
     published: ArcSwap<TopologyDescription>,
     servers: ArcSwap<ServerTable>,
@@ -126,7 +128,16 @@ pub struct Discovery {
 struct State {
     topology: Topology,
     monitors: BTreeMap<ServerAddress, MonitorState>,
+    counted: ServerCounterTable,
     timer: Option<AbortHandle>,
+    /// When the timer wakes. Only an earlier deadline has to tell it.
+    armed: Option<MonotonicTime>,
+    /// The check whose answer the core is being told, and its task, which makes the server's next
+    /// check as well: most replies are followed by one, and a task for each would cost more than
+    /// the reply.
+    answering: Option<(ServerAddress, AbortHandle)>,
+    /// The next check of that task.
+    continued: Option<(CheckId, Check)>,
     /// Cloned into every task, so that closing can wait until the last one is gone.
     alive: Option<mpsc::Sender<Infallible>>,
     all_gone: Option<mpsc::Receiver<Infallible>>,
@@ -219,11 +230,16 @@ impl Discovery {
             settings,
             listener,
             tap: OptionalTap(tap),
+            counters: Counters::default(),
             published: ArcSwap::from(Arc::clone(topology.description())),
             state: Mutex::new(State {
                 topology,
                 monitors: BTreeMap::new(),
+                counted: ServerCounterTable::default(),
                 timer: None,
+                armed: None,
+                answering: None,
+                continued: None,
                 alive: Some(alive),
                 all_gone: Some(all_gone),
             }),
@@ -270,6 +286,16 @@ impl Discovery {
     /// What log messages call this view.
     pub fn topology_id(&self) -> TopologyId {
         self.id
+    }
+
+    /// What was counted so far.
+    pub fn metrics(&self) -> Metrics {
+        let description = self.description();
+        Metrics::take(&self.counters, &self.lock().counted, &description, self)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// The clock of everything here.
@@ -333,6 +359,22 @@ impl Discovery {
         self.drain(state, now);
     }
 
+    /// When the timer is to wake.
+    fn arm(&self) -> Option<MonotonicTime> {
+        let mut state = self.lock();
+        state.armed = state.topology.next_deadline();
+        state.armed
+    }
+
+    /// The deadline that the timer slept for may have moved on meanwhile.
+    fn tick_if_due(&self) {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        if state.topology.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.tell_core(&mut state, Input::Tick);
+        }
+    }
+
     fn drain(&self, state: &mut State, now: MonotonicTime) {
         while let Some(output) = state.topology.poll_output() {
             match output {
@@ -343,13 +385,18 @@ impl Discovery {
                 Output::Event(event) => {
                     logging::discovery(self.id, &event);
                     self.tap.event(now, &event);
+                    state.counted.on_event(&event, &self.counters);
                     (self.listener)(ClientEvent::Discovery(event));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
-                Output::Pool { server, command } => self.command_pool(&server, command),
+                Output::Pool { server, command } => self.command_pool(state, &server, command),
             }
         }
-        self.deadline_changed.notify_one();
+        let next = state.topology.next_deadline();
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            state.armed = next;
+            self.deadline_changed.notify_one();
+        }
     }
 
     fn command(&self, state: &mut State, server: ServerAddress, command: MonitorCommand) {
@@ -379,8 +426,16 @@ impl Discovery {
                 };
                 let connection = monitor.connection.take().filter(|_| kind != CheckKind::Connect);
                 let work = Check { kind, hello, limit: timeout, connection };
-                let task = self.runtime.spawn(run_check(me, server, check, work, alive));
-                monitor.check = Some((check, task.abort_handle()));
+                match state.answering.take_if(|(answering, _)| *answering == server) {
+                    Some((_, task)) => {
+                        state.continued = Some((check, work));
+                        monitor.check = Some((check, task));
+                    }
+                    None => {
+                        let task = self.runtime.spawn(run_check(me, server, check, work, alive));
+                        monitor.check = Some((check, task.abort_handle()));
+                    }
+                }
             }
             MonitorCommand::MeasureRoundTrip { check, hello, timeout } => {
                 let (Some(me), Some(monitor)) =
@@ -396,13 +451,15 @@ impl Discovery {
         }
     }
 
-    fn command_pool(&self, server: &ServerAddress, command: PoolCommand) {
+    fn command_pool(&self, state: &mut State, server: &ServerAddress, command: PoolCommand) {
         match command {
             PoolCommand::Open => {
                 let listener = Arc::clone(&self.listener);
                 let id = self.id;
+                let counted = Arc::clone(state.counted.of(server));
                 let listener: PoolEventListener = Arc::new(move |event| {
                     logging::pool(id, &event);
+                    counted.on_pool_event(&event.kind);
                     listener(ClientEvent::Pool(event));
                 });
                 let pool = Pool::within(
@@ -446,22 +503,26 @@ impl Discovery {
     }
 
     /// Takes the connection of an answered check back, and tells the core; unless nobody waits for
-    /// the answer any more, in which case the connection is closed.
+    /// the answer any more, in which case the connection is closed. Returns the server's next check
+    /// if it is to be made at once.
     fn finish_check(
         &self,
         server: &ServerAddress,
         check: CheckId,
         connection: Option<Connection<Stream>>,
         input: Input,
-    ) {
+    ) -> Option<(CheckId, Check)> {
         let mut state = self.lock();
-        let Some(monitor) = state.monitors.get_mut(server) else { return };
-        if monitor.check.as_ref().is_none_or(|(current, _)| *current != check) {
-            return;
-        }
-        monitor.check = None;
+        let monitor = state.monitors.get_mut(server)?;
+        let (_, task) = monitor.check.take_if(|(current, _)| *current == check)?;
         monitor.connection = connection;
+        state.answering = Some((server.clone(), task));
         self.tell_core(&mut state, input);
+        state.answering = None;
+        let continued = state.continued.take();
+        // What was cancelled in the same breath is not made.
+        let current = state.monitors.get(server)?.check.as_ref()?.0;
+        continued.filter(|(next, _)| *next == current)
     }
 
     fn finish_measurement(
@@ -482,27 +543,32 @@ impl Discovery {
     }
 }
 
+/// Makes the checks of one server for as long as each follows the answer to the last. Ends when the
+/// core wants to wait, and when it is aborted.
 async fn run_check(
     discovery: Arc<Discovery>,
     server: ServerAddress,
-    check: CheckId,
-    work: Check,
+    mut check: CheckId,
+    mut work: Check,
     _alive: Option<mpsc::Sender<Infallible>>,
 ) {
-    match monitor::check(&discovery.settings, &server, work).await {
-        Ok(checked) => {
-            let input = Input::HelloReceived {
-                server: server.clone(),
-                check,
-                reply: Arc::new(checked.reply),
-                round_trip: checked.round_trip,
-                more_to_come: checked.connection.is_streaming(),
-            };
-            discovery.finish_check(&server, check, Some(checked.connection), input);
-        }
-        Err(failure) => {
-            let input = Input::CheckFailed { server: server.clone(), check, failure };
-            discovery.finish_check(&server, check, None, input);
+    loop {
+        let (connection, input) = match monitor::check(&discovery.settings, &server, work).await {
+            Ok(checked) => {
+                let input = Input::HelloReceived {
+                    server: server.clone(),
+                    check,
+                    reply: Arc::new(checked.reply),
+                    round_trip: checked.round_trip,
+                    more_to_come: checked.connection.is_streaming(),
+                };
+                (Some(checked.connection), input)
+            }
+            Err(failure) => (None, Input::CheckFailed { server: server.clone(), check, failure }),
+        };
+        match discovery.finish_check(&server, check, connection, input) {
+            Some(next) => (check, work) = next,
+            None => return,
         }
     }
 }
@@ -528,9 +594,8 @@ async fn run_measurement(
 /// Passes the core's deadlines on until the client is gone, without keeping it alive.
 async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
     loop {
-        let Some((deadline, clock)) = discovery
-            .upgrade()
-            .map(|discovery| (discovery.lock().topology.next_deadline(), discovery.clock))
+        let Some((deadline, clock)) =
+            discovery.upgrade().map(|discovery| (discovery.arm(), discovery.clock))
         else {
             return;
         };
@@ -542,7 +607,7 @@ async fn keep_time(discovery: Weak<Discovery>, changed: Arc<Notify>) {
         };
         tokio::select! {
             () = due => match discovery.upgrade() {
-                Some(discovery) => discovery.handle(Input::Tick),
+                Some(discovery) => discovery.tick_if_due(),
                 None => return,
             },
             () = changed.notified() => {}

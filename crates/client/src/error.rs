@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::raw::{RawDocument, RawDocumentBuf, cstr};
+use bson::rawdoc;
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
@@ -31,6 +32,9 @@ pub const RETRYABLE_ERROR: &str = "RetryableError";
 /// The attempt that failed changed nothing.
 pub const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
 
+/// What stands for words that may repeat a secret.
+const REDACTED: &str = "(redacted)";
+
 /// Codes after which a read may be sent again.
 const RETRYABLE_READ_CODES: [i32; 13] =
     [11600, 11602, 10107, 13435, 13436, 189, 91, 7, 6, 89, 9001, 134, 262];
@@ -47,6 +51,8 @@ const LABELLING_WIRE_VERSION: i32 = 9;
 pub struct Error {
     kind: Arc<ErrorKind>,
     labels: Vec<String>,
+    /// What a bulk had done before it failed as a whole.
+    partial_result: Option<Box<BulkWriteResult>>,
 }
 
 /// The kinds of failures.
@@ -178,7 +184,7 @@ impl Error {
             }
             _ => Vec::new(),
         };
-        Self { kind: Arc::new(kind), labels }
+        Self { kind: Arc::new(kind), labels, partial_result: None }
     }
 
     /// The same with the labels of the error that it was made from.
@@ -189,6 +195,20 @@ impl Error {
             }
         }
         self
+    }
+
+    /// The same with what a bulk had done before.
+    pub(crate) fn with_partial_result(mut self, result: BulkWriteResult) -> Self {
+        self.partial_result = Some(Box::new(result));
+        self
+    }
+
+    /// What a bulk write did all the same.
+    pub fn partial_result(&self) -> Option<&BulkWriteResult> {
+        match &*self.kind {
+            ErrorKind::Write(failure) => Some(&failure.result),
+            _ => self.partial_result.as_deref(),
+        }
     }
 
     /// What happened.
@@ -230,6 +250,30 @@ impl Error {
             ErrorKind::Command { reply, .. } => Some(reply),
             _ => None,
         }
+    }
+
+    /// The same without what a server said in words, which may repeat a secret: its code, the name of
+    /// that and the labels are left.
+    pub(crate) fn redacted(&self) -> Self {
+        let ErrorKind::Command { address, error, sent, .. } = &*self.kind else {
+            return self.clone();
+        };
+        let mut reply = rawdoc! { "ok": 0 };
+        if let Some(code) = error.code {
+            reply.append(cstr!("code"), code);
+        }
+        if let Some(name) = &error.code_name {
+            reply.append(cstr!("codeName"), name.as_str());
+        }
+        let told = CommandError {
+            code: error.code,
+            code_name: error.code_name.clone(),
+            message: REDACTED.to_owned(),
+            labels: error.labels.clone(),
+            ..CommandError::default()
+        };
+        let (address, error) = (address.clone(), Box::new(told));
+        Self::new(ErrorKind::Command { address, error, reply, sent: *sent })
     }
 
     /// Whether a server said so: otherwise the error was found on our side of the wire, or the wire
@@ -338,6 +382,9 @@ pub enum ClientError {
     /// `with_uri` does no I/O, and the seeds of a `mongodb+srv://` string are in DNS.
     #[error("mongodb+srv:// needs DNS; use Client::connect")]
     UnresolvedSrv,
+    /// An option that this client does not have, and that would be unsafe to ignore.
+    #[error("{0} is not supported; remove it, or reach the servers through a tunnel and hostMap")]
+    Unsupported(&'static str),
     /// The operating system has no randomness.
     #[error("the operating system has no random numbers")]
     NoRandomness,
@@ -365,6 +412,23 @@ mod tests {
         assert!(!command(11000, &[]).is_retryable_read());
         assert!(!command(91, &[]).is_retryable_write());
         assert!(command(1, &[RETRYABLE_WRITE_ERROR]).is_retryable_write());
+    }
+
+    #[test]
+    fn a_redacted_error_keeps_its_code_and_labels_and_no_words() {
+        let error = CommandError {
+            code: Some(18),
+            code_name: Some("AuthenticationFailed".to_owned()),
+            message: "the password \"secret\" is wrong".to_owned(),
+            labels: vec!["Odd".to_owned()],
+            ..CommandError::default()
+        };
+        let (address, error) = ("a:1".parse().unwrap(), Box::new(error));
+        let reply = rawdoc! { "ok": 0, "errmsg": "secret" };
+        let error = Error::new(ErrorKind::Command { address, error, reply, sent: 0 }).redacted();
+        assert_eq!(error.to_string(), "a:1: (redacted) (AuthenticationFailed, code 18)");
+        assert!(error.has_label("Odd") && error.code() == Some(18));
+        assert!(error.reply().unwrap().get("errmsg").unwrap().is_none());
     }
 
     #[test]

@@ -18,11 +18,13 @@ pub struct ServerConnection {
     pub connection: Connection<Stream>,
     /// What it is good for.
     pub facts: Arc<ConnectionFacts>,
+    /// Whether a login that the server asked for again failed. Nobody can use it then.
+    pub(crate) login_lost: bool,
 }
 
 impl Pooled for ServerConnection {
     fn is_usable(&self) -> bool {
-        self.connection.is_usable()
+        !self.login_lost && self.connection.is_usable()
     }
 }
 
@@ -63,7 +65,7 @@ impl Establish for ServerEstablisher {
         let service_id = facts.hello.service_id;
         let reply = Arc::new(facts.hello.clone());
         discovery.handle(Input::HandshakeReceived { server: self.address.clone(), reply });
-        let connection = ServerConnection { connection, facts: Arc::new(facts) };
+        let connection = ServerConnection { connection, facts: Arc::new(facts), login_lost: false };
         Ok(Established { connection, service_id })
     }
 

@@ -83,6 +83,8 @@ pub struct ConnectionFacts {
     pub max_write_batch_size: usize,
     /// `connectionId`: what the server calls the connection.
     pub server_connection_id: Option<i64>,
+    /// `saslSupportedMechs`: what the server said of the user's mechanisms, if it was asked.
+    pub mechanisms: Option<Vec<String>>,
 }
 
 impl Handshake {
@@ -197,17 +199,8 @@ impl Handshake {
                 speculative: handshake.speculative_authenticate,
                 mechanisms: handshake.sasl_supported_mechs.as_deref(),
             };
-            let proof = authenticate(authenticator, connection, address, attempt, answers);
-            let proven = match limit {
-                None => proof.await,
-                Some(limit) => match timeout(limit, proof).await {
-                    Ok(proven) => proven,
-                    Err(_) => {
-                        let mechanism = authenticator.preferred_mechanism();
-                        Err(authenticator.error(address, mechanism, AuthenticationCause::TimedOut))
-                    }
-                },
-            };
+            let proof = authenticate(authenticator, connection, address, attempt, answers, limit);
+            let proven = proof.await;
             proven.map_err(|error| EstablishError::Authentication(Box::new(error)))?;
         }
         Ok(ConnectionFacts {
@@ -215,6 +208,7 @@ impl Handshake {
             max_message_size: handshake.max_message_size,
             max_write_batch_size: handshake.max_write_batch_size,
             server_connection_id: handshake.connection_id,
+            mechanisms: handshake.sasl_supported_mechs,
             hello: handshake.hello,
         })
     }

@@ -47,11 +47,13 @@ mod extended_json;
 pub mod handshake;
 mod logging;
 pub mod metadata;
+pub mod metrics;
 mod monitor;
 pub mod net;
 mod operation;
 mod options;
 pub mod pool;
+mod reauthentication;
 mod selection;
 mod session;
 mod srv;
@@ -78,8 +80,10 @@ pub use error::{
     ClientError, Error, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
     SYSTEM_OVERLOADED_ERROR, WriteError, WriteFailure,
 };
+pub use metrics::{Metrics, ServerMetrics};
 pub use options::{
-    ClientOptions, DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
+    ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH, DEFAULT_MAX_ADAPTIVE_RETRIES,
+    DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
 };
 pub use session::{Session, SessionOptions};
 pub use tap::Tap;

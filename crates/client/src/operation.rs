@@ -28,6 +28,7 @@ use crate::error::{Error, ErrorKind, NO_WRITES_PERFORMED, SYSTEM_OVERLOADED_ERRO
 use crate::establish::ServerEstablisher;
 use crate::handshake::ConnectionFacts;
 use crate::pool::{CheckOutError, PooledConnection};
+use crate::reauthentication::wants_login;
 use crate::session::Session;
 
 /// How often an operation is sent again, unless `timeoutMS` says how long.
@@ -125,7 +126,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) target: Target,
     pub(crate) retry: Retry,
-    /// The level if the command is ours to add read concerns to; empty for the server's default.
+    /// The level if the command is ours to add read concerns to; empty for the server's default,
+    /// which writes take too, to come after what their session has seen.
     pub(crate) read_concern: Option<&'a str>,
     /// Whether a reply is wanted.
     pub(crate) acknowledged: bool,
@@ -268,6 +270,7 @@ impl Inner {
                 }
                 sleep(pause).await;
             }
+            self.discovery.counters().command_retried();
             worst = Some(error);
         }
     }
@@ -353,7 +356,17 @@ impl Inner {
             None => None,
         };
         let told = Told::begin(self, operation, id, &connection, &body, sequence);
-        let outcome = self.exchange(operation, &mut connection, &body, sequence).await;
+        self.discovery.counters().command_started();
+        let mut outcome = self.exchange(operation, &mut connection, &body, sequence).await;
+        if outcome.as_ref().is_ok_and(|reply| wants_login(reply)) {
+            match self.log_in_again(&mut connection).await {
+                Ok(true) => {
+                    outcome = self.exchange(operation, &mut connection, &body, sequence).await;
+                }
+                Ok(false) => {}
+                Err(kind) => outcome = Err(kind),
+            }
+        }
         let reply = outcome.as_ref().ok().filter(|_| told.is_some()).cloned();
         let sent = sequence.map_or(0, |(_, documents)| documents.len());
         let result = match outcome {
@@ -363,6 +376,7 @@ impl Inner {
                 Err(Error::new(kind))
             }
         };
+        self.discovery.counters().command_ended(result.is_ok());
         if let Some(told) = told {
             told.end(self, reply, &result);
         }
@@ -623,6 +637,7 @@ mod tests {
             max_message_size,
             max_write_batch_size,
             server_connection_id: None,
+            mechanisms: None,
         }
     }
 

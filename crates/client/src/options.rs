@@ -1,7 +1,6 @@
 //! What a client is told once, at its start.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +24,9 @@ pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `maxAdaptiveRetries` where the user says nothing.
 pub const DEFAULT_MAX_ADAPTIVE_RETRIES: u32 = 2;
+
+/// How many characters of a document log messages carry where nobody says so.
+pub const DEFAULT_LOGGED_DOCUMENT_LENGTH: usize = 1000;
 
 /// The options of a client. Start from a connection string and change what it cannot say.
 #[derive(Clone)]
@@ -51,6 +53,9 @@ pub struct ClientOptions {
     pub zlib_level: Option<i32>,
     /// `hostMap`: advertised name to reachable address.
     pub host_map: BTreeMap<ServerAddress, ServerAddress>,
+    /// `proxyHost`: not supported. A client with one is refused, for going past it may be what the
+    /// user wanted to avoid.
+    pub proxy_host: Option<String>,
     /// The read preference of reads that give none.
     pub read_preference: ReadPreference,
     /// The read concern of reads.
@@ -71,6 +76,10 @@ pub struct ClientOptions {
     pub wrappers: Vec<DriverInfo>,
     /// The database after the slash.
     pub default_database: Option<String>,
+    /// How many characters of a command or reply a log message carries. Unless it is set,
+    /// `MONGODB_LOG_MAX_DOCUMENT_LENGTH` of the environment says so, or else it is
+    /// [`DEFAULT_LOGGED_DOCUMENT_LENGTH`].
+    pub logged_document_length: Option<usize>,
     /// Hears every event.
     pub listener: Option<EventListener>,
     /// Sees all that the discovery core is given, so that it can be recorded.
@@ -99,11 +108,12 @@ impl ClientOptions {
             socket_timeout: options.socket_timeout.and_then(Limit::bound),
             timeout: options.timeout.and_then(Limit::bound),
             credential: string.credential().cloned(),
-            tls: tls_options(options),
+            tls: TlsOptions::from_connection_string(string),
             app_name: options.app_name.clone(),
             compressors: options.compressors.iter().flatten().map(compressor_id).collect(),
             zlib_level: options.zlib_compression_level.map(i32::from),
             host_map: BTreeMap::new(),
+            proxy_host: options.proxy_host.clone(),
             read_preference: read_preference(options),
             read_concern: options.read_concern_level.clone(),
             write_concern: WriteConcern {
@@ -120,6 +130,7 @@ impl ClientOptions {
             server_api: None,
             wrappers: Vec::new(),
             default_database: string.default_database().map(str::to_owned),
+            logged_document_length: None,
             listener: None,
             tap: None,
         }
@@ -140,20 +151,6 @@ fn pool_options(options: &Options) -> PoolOptions {
         wait_queue_timeout: options.wait_queue_timeout.filter(|limit| !limit.is_zero()),
         ..defaults
     }
-}
-
-fn tls_options(options: &Options) -> Option<TlsOptions> {
-    if options.tls != Some(true) {
-        return None;
-    }
-    let insecure = options.tls_insecure == Some(true);
-    Some(TlsOptions {
-        ca_file: options.tls_ca_file.as_ref().map(PathBuf::from),
-        certificate_key_file: options.tls_certificate_key_file.as_ref().map(PathBuf::from),
-        allow_invalid_certificates: insecure
-            || options.tls_allow_invalid_certificates == Some(true),
-        allow_invalid_hostnames: insecure || options.tls_allow_invalid_hostnames == Some(true),
-    })
 }
 
 fn compressor_id(compressor: &Compressor) -> CompressorId {

@@ -31,9 +31,9 @@ impl Inner {
         if let Target::Server(address) = &operation.target {
             return self.find(address);
         }
-        let told = Choice { client: self, operation, id };
-        told.log(SelectionStep::Started);
         let begun = Instant::now();
+        let told = Choice { client: self, operation, id, begun };
+        told.log(SelectionStep::Started);
         let deadline = begun + self.options.server_selection_timeout;
         let mut revisions = None;
         let mut waiting = false;
@@ -50,6 +50,8 @@ impl Inner {
                 && let Some(handle) = self.discovery.server(server.address())
             {
                 told.log(SelectionStep::Succeeded(server.address()));
+                let waited = waiting.then(|| begun.elapsed());
+                self.discovery.counters().selection_ended(waited, true);
                 return Ok(Selected { description, server, handle });
             }
             if self.discovery.is_closed() {
@@ -107,16 +109,18 @@ struct Choice<'a> {
     client: &'a Inner,
     operation: &'a Operation<'a>,
     id: OperationId,
+    begun: Instant,
 }
 
 impl Choice<'_> {
     fn log(&self, step: SelectionStep<'_>) {
-        let Self { client, operation, id } = self;
+        let Self { client, operation, id, .. } = self;
         logging::selection(&client.discovery, &operation.target, operation.name(), *id, step);
     }
 
     fn failed(&self, error: Error) -> Error {
         self.log(SelectionStep::Failed(&error));
+        self.client.discovery.counters().selection_ended(Some(self.begun.elapsed()), false);
         error
     }
 }

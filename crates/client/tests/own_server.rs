@@ -45,6 +45,7 @@ async fn deploy(authentication: bool) -> Deployment {
         authentication,
         oplog_bytes: None,
         max_connections: options.max_connections,
+        ..NodeOptions::default()
     };
     let node = Arc::new(Node::open(store, node_options, clock.now()).unwrap());
     let server = Server::new(node, clock, options).unwrap();

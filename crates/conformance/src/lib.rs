@@ -2,11 +2,13 @@
 //!
 //! The scenarios come inside the source package of pymongo, pinned by version and hash, fetched when
 //! they are first needed and kept under the target directory (`fetch`). None is stored in this
-//! repository, none is changed, and there is no list of scenarios to skip.
+//! repository and none is changed.
 //!
-//! A suite is a folder of scenario files and a function that judges one file. To add one, write a
-//! module with such a function and add a line to [`SUITES`]; `tests/published.rs` and
-//! `cargo xtask conformance` pick it up from there.
+//! A suite is a folder of scenario files and what judges them: a function for the suites that have a
+//! format of their own, counted in files and without exception, or the runner of the unified test
+//! format (`unified`), counted in tests, of which some are left out for reasons that the table
+//! counts. To add a suite, add a line to [`SUITES`]; `tests/published.rs` and `cargo xtask
+//! conformance` pick it up from there. `docs/conformance.md` explains every reason.
 
 mod auth;
 mod connection_monitoring;
@@ -18,9 +20,11 @@ mod max_staleness;
 mod sdam_monitoring;
 mod server_selection;
 mod srv_seedlist;
+mod unified;
 mod uri;
 mod uri_options;
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::fs;
@@ -28,6 +32,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use fetch::{FetchError, PACKAGE, PACKAGE_SHA256, SDIST_VARIABLE, scenario_root};
+pub use unified::{Expectation, Skip};
 
 /// Every suite.
 pub const SUITES: &[Suite] = &[
@@ -56,6 +61,139 @@ pub const SUITES: &[Suite] = &[
         32,
         connection_monitoring::check,
     ),
+    Suite::unified(
+        "discovery_and_monitoring_unified",
+        &["discovery_and_monitoring/unified"],
+        28,
+        34,
+        &[
+            (Skip::Sharded, 4),
+            (Skip::LoadBalanced, 2),
+            (Skip::OlderServer, 2),
+            (Skip::JavaScript, 3),
+        ],
+    ),
+    Suite::unified(
+        "server_selection_logging",
+        &["server_selection_logging"],
+        5,
+        6,
+        &[(Skip::Sharded, 2), (Skip::LoadBalanced, 1), (Skip::NewerServer, 2)],
+    ),
+    Suite::unified(
+        "connection_logging",
+        &["connection_logging"],
+        2,
+        5,
+        &[(Skip::DeprecatedOption, 2)],
+    ),
+    Suite::unified(
+        "run_command",
+        &["run_command"],
+        2,
+        17,
+        &[(Skip::Sharded, 1), (Skip::LoadBalanced, 2), (Skip::Transaction, 1)],
+    ),
+    Suite::unified(
+        "retryable_reads",
+        &["retryable_reads"],
+        45,
+        252,
+        &[(Skip::ChangeStream, 57), (Skip::GridFs, 34), (Skip::Helper, 37)],
+    ),
+    Suite::unified(
+        "retryable_writes",
+        &["retryable_writes"],
+        35,
+        130,
+        &[(Skip::Sharded, 1), (Skip::OlderServer, 2), (Skip::NewerServer, 9)],
+    ),
+    Suite::unified(
+        "crud",
+        &["crud"],
+        150,
+        295,
+        &[(Skip::OlderServer, 74), (Skip::NewerServer, 53), (Skip::Collation, 15)],
+    ),
+    Suite::unified(
+        "client_backpressure",
+        &["client-backpressure"],
+        4,
+        91,
+        &[(Skip::NewerServer, 3), (Skip::ChangeStream, 9)],
+    ),
+    Suite::unified(
+        "command_monitoring",
+        &["command_monitoring"],
+        14,
+        32,
+        &[(Skip::OlderServer, 2), (Skip::NewerServer, 1)],
+    ),
+    Suite::unified(
+        "command_logging",
+        &["command_logging"],
+        9,
+        25,
+        &[(Skip::LoadBalanced, 1), (Skip::OlderServer, 2), (Skip::Transaction, 2)],
+    ),
+    Suite::unified(
+        "read_write_concern",
+        &["read_write_concern/operation"],
+        4,
+        10,
+        &[(Skip::Helper, 1)],
+    ),
+    Suite::unified("causal_consistency", &["causal_consistency"], 2, 17, &[(Skip::NewerServer, 1)]),
+    Suite::unified(
+        "sessions",
+        &["sessions"],
+        7,
+        11,
+        &[(Skip::OlderServer, 3), (Skip::Transaction, 1), (Skip::Snapshot, 19)],
+    ),
+    Suite::unified(
+        "versioned_api",
+        &["versioned-api"],
+        6,
+        36,
+        &[
+            (Skip::NewerServer, 1),
+            (Skip::Transaction, 2),
+            (Skip::Parameter, 1),
+            (Skip::TestCommand, 1),
+        ],
+    ),
+    Suite::unified(
+        "collection_management",
+        &["collection_management"],
+        3,
+        1,
+        &[(Skip::CollectionKind, 6)],
+    ),
+    Suite::unified(
+        "unified_test_format",
+        &["unified-test-format/valid-pass"],
+        34,
+        56,
+        &[
+            (Skip::Sharded, 2),
+            (Skip::OlderServer, 4),
+            (Skip::Encryption, 5),
+            (Skip::Transaction, 7),
+            (Skip::ChangeStream, 3),
+            (Skip::GridFs, 5),
+        ],
+    ),
+    Suite {
+        name: "unified_test_format_failures",
+        folders: &["unified-test-format/valid-fail"],
+        files: 20,
+        judge: Judge::Unified {
+            expectation: Expectation::Fail,
+            passed: 26,
+            skipped: &[(Skip::Encryption, 4), (Skip::GridFs, 1)],
+        },
+    },
 ];
 
 /// The suite of a name.
@@ -78,8 +216,24 @@ pub struct Suite {
     pub folders: &'static [&'static str],
     /// How many files there are, so that none goes missing unnoticed.
     pub files: usize,
-    /// Judges one file: `Err` says which of its cases fail and why.
-    pub check: fn(&ScenarioFile) -> Result<(), String>,
+    /// What judges them.
+    pub judge: Judge,
+}
+
+/// What judges the files of a suite.
+#[derive(Clone, Copy, Debug)]
+pub enum Judge {
+    /// A function judges one file: `Err` says which of its cases fail and why.
+    File(fn(&ScenarioFile) -> Result<(), String>),
+    /// The files are of the unified test format.
+    Unified {
+        /// How the tests are to end.
+        expectation: Expectation,
+        /// How many tests pass.
+        passed: usize,
+        /// How many tests are left out, by reason.
+        skipped: &'static [(Skip, usize)],
+    },
 }
 
 impl Suite {
@@ -90,7 +244,19 @@ impl Suite {
         files: usize,
         check: fn(&ScenarioFile) -> Result<(), String>,
     ) -> Self {
-        Self { name, folders, files, check }
+        Self { name, folders, files, judge: Judge::File(check) }
+    }
+
+    /// A line of the table for tests of the unified format.
+    const fn unified(
+        name: &'static str,
+        folders: &'static [&'static str],
+        files: usize,
+        passed: usize,
+        skipped: &'static [(Skip, usize)],
+    ) -> Self {
+        let judge = Judge::Unified { expectation: Expectation::Pass, passed, skipped };
+        Self { name, folders, files, judge }
     }
 
     /// Judges every file.
@@ -99,41 +265,99 @@ impl Suite {
     ///
     /// If the scenarios cannot be had. Scenarios that fail are in the report.
     pub fn run(&self) -> Result<SuiteReport, ConformanceError> {
-        let mut report =
-            SuiteReport { folder: self.name, passed: 0, total: 0, failures: Vec::new() };
+        let mut files = Vec::new();
         for folder in self.folders {
-            for file in suite_files(folder)? {
-                report.total += 1;
-                match (self.check)(&file) {
-                    Ok(()) => report.passed += 1,
-                    Err(reason) => report.failures.push((file.name, reason)),
-                }
-            }
+            files.extend(suite_files(folder)?);
         }
-        if report.total != self.files {
-            let reason = format!("{} files were expected, {} found", self.files, report.total);
+        let found = files.len();
+        let mut report = match self.judge {
+            Judge::File(check) => self.run_files(check, &files),
+            Judge::Unified { expectation, passed, skipped } => {
+                self.run_unified(files, expectation, passed, skipped)
+            }
+        };
+        if found != self.files {
+            let reason = format!("{} files were expected, {found} found", self.files);
             report.failures.push(("the folder".to_owned(), reason));
         }
         Ok(report)
     }
+
+    fn run_files(
+        &self,
+        check: fn(&ScenarioFile) -> Result<(), String>,
+        files: &[ScenarioFile],
+    ) -> SuiteReport {
+        let mut report = SuiteReport::new(self.name, files.len());
+        for file in files {
+            match check(file) {
+                Ok(()) => report.passed += 1,
+                Err(reason) => report.failures.push((file.name.clone(), reason)),
+            }
+        }
+        report
+    }
+
+    fn run_unified(
+        &self,
+        files: Vec<ScenarioFile>,
+        expectation: Expectation,
+        passed: usize,
+        skipped: &[(Skip, usize)],
+    ) -> SuiteReport {
+        let mut report = SuiteReport::new(self.name, 0);
+        match unified::run(files, expectation) {
+            Ok(tally) => {
+                report.total = tally.total();
+                report.passed = tally.passed;
+                report.failures = tally.failures;
+                report.skipped = tally.skipped;
+            }
+            Err(reason) => report.failures.push(("the runner".to_owned(), reason)),
+        }
+        if report.failures.is_empty() {
+            let expected = BTreeMap::from_iter(skipped.iter().copied());
+            if (report.passed, &report.skipped) != (passed, &expected) || passed == 0 {
+                let reason =
+                    format!("{passed} tests were expected to pass, and {expected:?} to be skipped");
+                report.failures.push((report.to_string(), reason));
+            }
+        }
+        report
+    }
 }
 
-/// How a suite went, counted in files: a file passes when all its cases do.
+/// How a suite went, counted in files (a file passes when all its cases do), or in tests if it is of
+/// the unified format.
 #[derive(Clone, Debug)]
 pub struct SuiteReport {
     /// The suite.
     pub folder: &'static str,
-    /// Files all of whose cases pass.
+    /// How many pass.
     pub passed: usize,
-    /// Files.
+    /// How many there are.
     pub total: usize,
-    /// Files that do not pass, and why.
+    /// How many were left out, by reason.
+    pub skipped: BTreeMap<Skip, usize>,
+    /// What does not pass, and why.
     pub failures: Vec<(String, String)>,
+}
+
+impl SuiteReport {
+    fn new(folder: &'static str, total: usize) -> Self {
+        Self { folder, passed: 0, total, skipped: BTreeMap::new(), failures: Vec::new() }
+    }
 }
 
 impl fmt::Display for SuiteReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conformance: {} {}/{}", self.folder, self.passed, self.total)
+        write!(f, "conformance: {} {}/{}", self.folder, self.passed, self.total)?;
+        if self.skipped.is_empty() {
+            return Ok(());
+        }
+        let reasons: Vec<String> =
+            self.skipped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+        write!(f, ", skipped: {}", reasons.join(", "))
     }
 }
 

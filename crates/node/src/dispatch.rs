@@ -3,7 +3,7 @@
 use bson::{Bson, RawDocumentBuf};
 
 use crate::commands;
-use crate::context::{Command, Context, Outcome, Reply};
+use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::generic_arguments;
@@ -44,6 +44,8 @@ pub(crate) enum Access {
     ClusterMonitor,
     /// Whoever administers the server.
     ClusterAdmin,
+    /// Other members of the set.
+    Internal,
 }
 
 impl Access {
@@ -57,6 +59,7 @@ impl Access {
             Self::UserAdmin => "userAdmin",
             Self::ClusterMonitor => "clusterMonitor",
             Self::ClusterAdmin => "clusterAdmin",
+            Self::Internal => "__system",
         }
     }
 }
@@ -107,32 +110,12 @@ pub(crate) fn find(name: &str) -> Option<&'static CommandFacts> {
     })
 }
 
-/// Runs a command: errors become replies.
-pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
-    let retryable = command.body.contains_key("txnNumber");
-    match prepare(node, context, &command)
-        .and_then(|(facts, request)| (facts.run)(&request, command))
-    {
-        Ok(outcome) => outcome,
-        Err(mut error) => {
-            if let Some(replication) = node.replication() {
-                replication.complete(&mut error, retryable);
-            }
-            Outcome::Reply(error_reply(&error))
-        }
-    }
-}
-
-/// The reply for an error. A document of our own making always has a BSON form.
-pub(crate) fn error_reply(error: &CommandError) -> Reply {
-    to_raw(&error.reply()).unwrap_or_else(|_| RawDocumentBuf::new()).into()
-}
-
-fn prepare<'a>(
-    node: &'a Node,
-    context: &'a Context,
+/// Refuses a command that there is not, or that the client may not run.
+pub(crate) fn authorize(
+    node: &Node,
+    client: &Client,
     command: &Command,
-) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
+) -> Result<&'static CommandFacts, CommandError> {
     let name = command.name();
     let Some(facts) = find(name) else {
         return Err(CommandError::new(
@@ -151,7 +134,55 @@ fn prepare<'a>(
             format!("{name} may only be run against the admin database."),
         ));
     }
-    check_access(node, &context.client, facts, command)?;
+    check_access(node, client, facts, command)?;
+    Ok(facts)
+}
+
+/// Runs a command: errors become replies.
+pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
+    let retryable = command.body.contains_key("txnNumber");
+    let result = prepare(node, context, &command).and_then(|(facts, request)| {
+        let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
+        let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
+        let outcome = (facts.run)(&request, command);
+        // A statement that was cut short is the command's failure, not the statement's.
+        if context.interrupt.is_state_change() && !is_complete(&outcome) {
+            context.interrupt.check()?;
+        }
+        outcome
+    });
+    match result {
+        Ok(outcome) => outcome,
+        Err(mut error) => {
+            if let Some(replication) = node.replication() {
+                replication.complete(&mut error, retryable);
+            }
+            Outcome::Reply(error_reply(&error))
+        }
+    }
+}
+
+fn is_complete(outcome: &Result<Outcome, CommandError>) -> bool {
+    match outcome {
+        Ok(Outcome::Reply(reply)) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
+        Ok(Outcome::Wait { .. }) => true,
+        Err(_) => false,
+    }
+}
+
+/// The reply for an error. A document of our own making always has a BSON form.
+pub(crate) fn error_reply(error: &CommandError) -> Reply {
+    to_raw(&error.reply()).unwrap_or_else(|_| RawDocumentBuf::new()).into()
+}
+
+fn prepare<'a>(
+    node: &'a Node,
+    context: &'a Context,
+    command: &Command,
+) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
+    context.interrupt.check()?;
+    let facts = authorize(node, &context.client, command)?;
+    let (name, database) = (command.name(), command.database());
     let fields = Fields::new(&command.body, facts.name);
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;

@@ -1,9 +1,11 @@
 //! Faults on request, for the test suites of drivers.
 //!
-//! Owns the `failCommand` fail point: which commands it hits, how often, and what happens to them.
-//! Blocking and closing are left to whoever owns the connection. The shape of the command is in
+//! Owns the fail points `failCommand` (which commands it hits, how often, and what happens to them)
+//! and `onPrimaryTransactionalWrite` (the same for statements of retryable writes). Blocking and
+//! closing are left to whoever owns the connection. The shape of the command is in
 //! `transactions/tests/README.md` of the driver specifications, under "Server Fail Point".
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bson::{Bson, Document};
@@ -11,6 +13,7 @@ use bson::{Bson, Document};
 use crate::context::{Command, Context};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, whole_number};
+use crate::sessions::SessionId;
 
 /// What a fail point does to a command.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +34,9 @@ pub struct Injection {
 #[derive(Debug, Default)]
 pub(crate) struct FailPoints {
     fail_command: Option<FailCommand>,
+    transactional_write: Option<TransactionalWrite>,
+    /// Sessions whose running command is to end with its connection.
+    cut_off: BTreeSet<SessionId>,
     /// Whether every command with a time limit is to exceed it.
     time_is_always_over: bool,
     /// How often it has been hit, so that tests can tell.
@@ -44,6 +50,15 @@ struct FailCommand {
     application: Option<String>,
     namespace: Option<String>,
     injection: Injection,
+}
+
+/// `onPrimaryTransactionalWrite`.
+#[derive(Debug)]
+struct TransactionalWrite {
+    mode: Mode,
+    /// The statement fails with this code instead of being committed.
+    code: Option<ErrorCode>,
+    close_connection: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -60,6 +75,13 @@ impl FailPoints {
         let name = fields.required_string("configureFailPoint")?;
         match name {
             "failCommand" => {}
+            "onPrimaryTransactionalWrite" => {
+                self.transactional_write = match command.get("mode") {
+                    Some(Bson::String(mode)) if mode == "off" => None,
+                    mode => Some(TransactionalWrite::parse(mode, &fields)?),
+                };
+                return Ok(self.times_entered);
+            }
             "maxTimeAlwaysTimeOut" => {
                 self.time_is_always_over = command.get_str("mode").is_ok_and(|m| m == "alwaysOn");
                 return Ok(self.times_entered);
@@ -95,15 +117,8 @@ impl FailPoints {
         if !active.concerns(context, command) {
             return None;
         }
-        match &mut active.mode {
-            Mode::AlwaysOn => {}
-            Mode::Times(0) => return None,
-            Mode::Times(left) => *left -= 1,
-            Mode::Skip(0) => {}
-            Mode::Skip(left) => {
-                *left -= 1;
-                return None;
-            }
+        if !active.mode.hits() {
+            return None;
         }
         self.times_entered += 1;
         let injection = active.injection.clone();
@@ -111,6 +126,70 @@ impl FailPoints {
             self.fail_command = None;
         }
         Some(injection)
+    }
+}
+
+impl FailPoints {
+    /// A statement of a retryable write is about to be committed. Fails if it must not be.
+    pub(crate) fn on_transactional_write(
+        &mut self,
+        session: &SessionId,
+    ) -> Result<(), CommandError> {
+        let Some(active) = &mut self.transactional_write else { return Ok(()) };
+        if !active.mode.hits() {
+            return Ok(());
+        }
+        self.times_entered += 1;
+        if active.close_connection {
+            self.cut_off.insert(session.clone());
+        }
+        match active.code {
+            None => Ok(()),
+            Some(code) => {
+                let message = "Failing write via 'onPrimaryTransactionalWrite' failpoint";
+                Err(CommandError::new(code, message))
+            }
+        }
+    }
+
+    /// Whether the command that a session has just run is to end with its connection.
+    pub(crate) fn take_cut_off(&mut self, lsid: &Document) -> bool {
+        !self.cut_off.is_empty()
+            && SessionId::from_lsid(lsid).is_ok_and(|session| self.cut_off.remove(&session))
+    }
+}
+
+impl Mode {
+    /// Whether this time counts. Uses it up if so.
+    fn hits(&mut self) -> bool {
+        match self {
+            Self::AlwaysOn | Self::Skip(0) => true,
+            Self::Times(0) => false,
+            Self::Times(left) => {
+                *left -= 1;
+                true
+            }
+            Self::Skip(left) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
+}
+
+impl TransactionalWrite {
+    fn parse(mode: Option<&Bson>, fields: &Fields<'_>) -> Result<Self, CommandError> {
+        let mode = mode
+            .ok_or_else(|| CommandError::bad_value("configureFailPoint needs a mode"))
+            .and_then(parse_mode)?;
+        let data = fields.document("data")?.cloned().unwrap_or_default();
+        let data = Fields::new(&data, "configureFailPoint.data");
+        let code = data.integer("failBeforeCommitExceptionCode")?;
+        Ok(Self {
+            mode,
+            code: code.map(|code| ErrorCode(i32::try_from(code).unwrap_or(i32::MAX))),
+            close_connection: data.boolean("closeConnection")?.unwrap_or(true),
+        })
     }
 }
 
@@ -246,6 +325,32 @@ mod tests {
         assert_eq!(points.intercept(&context("other"), &command), None);
         let error = points.intercept(&context("app"), &command).unwrap().error.unwrap();
         assert_eq!((error.code.0, error.labels.len()), (91, 1));
+    }
+
+    #[test]
+    fn transactional_writes_fail_before_or_after_their_commit() {
+        let session = SessionId::from_bytes(vec![1; 16]);
+        let mut points = FailPoints::default();
+        let set = |points: &mut FailPoints, mode: Bson, data: Document| {
+            let name = "onPrimaryTransactionalWrite";
+            points
+                .configure(&doc! {"configureFailPoint": name, "mode": mode, "data": data})
+                .unwrap()
+        };
+        assert!(points.on_transactional_write(&session).is_ok());
+        set(&mut points, Bson::Document(doc! {"times": 1}), doc! {});
+        assert!(!points.take_cut_off(&session.to_lsid()));
+        assert!(points.on_transactional_write(&session).is_ok());
+        assert!(points.take_cut_off(&session.to_lsid()));
+        assert!(points.on_transactional_write(&session).is_ok());
+        assert!(!points.take_cut_off(&session.to_lsid()));
+        let data = doc! {"failBeforeCommitExceptionCode": 1, "closeConnection": false};
+        set(&mut points, Bson::Document(doc! {"skip": 1}), data);
+        assert!(points.on_transactional_write(&session).is_ok());
+        assert_eq!(points.on_transactional_write(&session).unwrap_err().code, ErrorCode(1));
+        assert!(!points.take_cut_off(&session.to_lsid()));
+        set(&mut points, "off".into(), doc! {});
+        assert!(points.on_transactional_write(&session).is_ok());
     }
 
     #[test]

@@ -92,11 +92,24 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandErr
     }
 }
 
+/// The stage by which a pipeline writes.
+fn writing_stage<'a>(fields: &Fields<'a>) -> Option<&'a str> {
+    let last = fields.raw("pipeline")?.as_array()?.last()?.as_document()?;
+    last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
+}
+
 /// Without a set there is one copy of the data, and every level but two reads it.
 fn check_read_concern(node: &Node, fields: &Fields<'_>) -> Result<(), CommandError> {
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     match Fields::new(concern, "readConcern").string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
+        Some("linearizable") if writing_stage(fields).is_some() => Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!(
+                "{} cannot be used with a 'linearizable' read concern level",
+                writing_stage(fields).unwrap_or_default()
+            ),
+        )),
         Some("linearizable" | "snapshot") if node.oplog().is_some() => Ok(()),
         Some(level @ ("linearizable" | "snapshot")) => Err(CommandError::new(
             ErrorCode::NOT_A_REPLICA_SET,

@@ -6,27 +6,32 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use bson::oid::ObjectId;
+use quorate_authentication::KeyFile;
+use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::TopologyVersion;
 use quorate_storage::{Batch, CommitSequence, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
-use crate::context::{Command, Context, Now, Outcome};
+use crate::context::{Client, Command, Context, Now, Outcome};
 use crate::cursors::Cursors;
 use crate::dispatch;
 use crate::error::CommandError;
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::namespace::Namespace;
+use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::records::{Keyspaces, View};
 use crate::replication::Replication;
 use crate::sessions::Sessions;
+use crate::users::{Mechanism, scram_refused};
 use crate::writer::{Writer, WriterState, oplog_namespace};
 
 /// What a member is told when it starts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeOptions {
     /// Where identifiers come from. The same seed gives the same identifiers.
     pub seed: u64,
@@ -36,6 +41,8 @@ pub struct NodeOptions {
     pub compressors: Vec<String>,
     /// Whether clients must log in, and may do only what their roles allow.
     pub authentication: bool,
+    /// The secrets by which other members of the set prove who they are.
+    pub member_keys: Vec<KeyFile>,
     /// How many bytes of history to keep; `None` for a member without a set, which keeps none.
     pub oplog_bytes: Option<u64>,
     /// The most connections it is meant to have, for `serverStatus`.
@@ -51,6 +58,7 @@ pub struct Node {
     cursors: Mutex<Cursors>,
     sessions: Mutex<Sessions>,
     fail_points: Mutex<FailPoints>,
+    operations: Arc<Operations>,
     options: NodeOptions,
     started: Now,
     process_id: ObjectId,
@@ -60,6 +68,8 @@ pub struct Node {
     oplog: Option<Ident>,
     /// Keeps nonces and salts from being derived from the identifiers that clients see.
     secret: [u8; 32],
+    /// What other members' proofs are checked against, all with one salt.
+    member_credentials: Vec<StoredCredentials>,
     /// The term that entries of the history carry; −1 before there was an election.
     term: AtomicI64,
     /// What a member of a set keeps besides its data and its history.
@@ -96,6 +106,7 @@ impl Node {
             cursors: Mutex::new(Cursors::new(cursor_seed)),
             sessions: Mutex::default(),
             fail_points: Mutex::default(),
+            operations: Arc::default(),
             options,
             started: now,
             process_id,
@@ -103,9 +114,15 @@ impl Node {
             seeds: Mutex::new(Generator::new(generator.next_u64())),
             oplog: None,
             secret,
+            member_credentials: Vec::new(),
             term: AtomicI64::new(-1),
             replication: OnceLock::new(),
         };
+        let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
+        for key in &node.options.member_keys {
+            let credentials = key.stored_credentials(salt.clone()).map_err(scram_refused)?;
+            node.member_credentials.push(credentials);
+        }
         if let Some(bytes) = node.options.oplog_bytes {
             let mut writer = node.write(now);
             let oplog = match writer.collection(&oplog_namespace()) {
@@ -124,9 +141,56 @@ impl Node {
         dispatch::run(self, context, command)
     }
 
+    /// Notes that a command is in progress, until the value is dropped.
+    pub fn register(&self, context: &Context, command: &Command) -> Registered {
+        self.operations.register(context, command)
+    }
+
+    /// Counts a connection, until the value is dropped.
+    pub fn count_connection(&self) -> Connected {
+        self.operations.count_connection()
+    }
+
+    /// The commands in progress that say how far they are.
+    pub fn progress(&self) -> Vec<Progress> {
+        self.operations.progress()
+    }
+
+    /// Whether a command that took so long is worth a line in the log.
+    pub fn is_worth_telling(&self, database: &str, took: Duration) -> bool {
+        self.operations.is_worth_telling(database, took)
+    }
+
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
+    }
+
+    /// Refuses a command that the client may not run, for shells that answer it themselves.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such command, or the client's roles do not allow it.
+    pub fn authorize(&self, client: &Client, command: &Command) -> Result<(), CommandError> {
+        dispatch::authorize(self, client, command).map(drop)
+    }
+
+    /// Refuses a client that has not proved to be another member of the set.
+    ///
+    /// # Errors
+    ///
+    /// If logins are asked for and the client's is not that of a member.
+    pub fn authorize_member(&self, client: &Client) -> Result<(), CommandError> {
+        crate::users::check_member(self, client)
+    }
+
     /// What an active fail point does to this command. Counts the command against its limit.
     pub fn intercept(&self, context: &Context, command: &Command) -> Option<Injection> {
         lock(&self.fail_points).intercept(context, command)
+    }
+
+    /// Whether a fail point ends the connection of the command that this session has just run.
+    pub fn take_cut_off(&self, lsid: &bson::Document) -> bool {
+        lock(&self.fail_points).take_cut_off(lsid)
     }
 
     /// Blocks until a commit would survive a crash.
@@ -160,6 +224,7 @@ impl Node {
         let mut writer = self.write(now);
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
         let forgotten = writer.trim_undo()?;
+        writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten)
     }
 
@@ -242,6 +307,10 @@ impl Node {
         }
         bytes.truncate(length);
         bytes
+    }
+
+    pub(crate) fn member_credentials(&self) -> &[StoredCredentials] {
+        &self.member_credentials
     }
 
     pub(crate) fn keyspaces(&self) -> Keyspaces {

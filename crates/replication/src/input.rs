@@ -293,6 +293,15 @@ pub enum Input {
         /// The last applied entry.
         last: OpTimeAndWallTime,
     },
+    /// The three before in one: one report then tells the source everything.
+    LogMoved {
+        /// The last entry of the oplog.
+        written: OpTimeAndWallTime,
+        /// The last applied entry.
+        applied: OpTimeAndWallTime,
+        /// The last entry that survives a crash.
+        durable: OpTimeAndWallTime,
+    },
     /// An ordered write is on disk.
     Persisted(Ticket),
     /// Entries came from the source.

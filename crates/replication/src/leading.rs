@@ -162,8 +162,48 @@ impl Member {
     // -- Entries ---------------------------------------------------------------------------------
 
     pub(crate) fn on_entries_appended(&mut self, last: OpTimeAndWallTime) {
+        if self.note_written(last) {
+            self.report_progress();
+        }
+    }
+
+    pub(crate) fn on_entries_durable(&mut self, last: OpTimeAndWallTime) {
+        if self.note_durable(last) {
+            self.after_own_progress();
+        }
+    }
+
+    pub(crate) fn on_applied(&mut self, last: OpTimeAndWallTime) {
+        if self.note_applied(last) {
+            self.after_own_progress();
+            self.decide_catch_up();
+            self.continue_drain();
+        }
+    }
+
+    /// All positions at once, so that one report tells all of them: a report that named the written
+    /// entry alone would make the next one, which matters, wait for its answer.
+    pub(crate) fn on_log_moved(
+        &mut self,
+        written: OpTimeAndWallTime,
+        applied: OpTimeAndWallTime,
+        durable: OpTimeAndWallTime,
+    ) {
+        let longer = self.note_written(written);
+        let applied = self.note_applied(applied);
+        let safer = self.note_durable(durable);
+        if longer || applied || safer {
+            self.after_own_progress();
+        }
+        if applied {
+            self.decide_catch_up();
+            self.continue_drain();
+        }
+    }
+
+    fn note_written(&mut self, last: OpTimeAndWallTime) -> bool {
         if last <= self.log.written {
-            return;
+            return false;
         }
         self.log.written = last;
         self.sync.last_fetched = self.sync.last_fetched.max(last.op_time);
@@ -177,27 +217,24 @@ impl Member {
                 self.heartbeat_everybody_now();
             }
         }
+        self.restart_fetch_behind(last.op_time);
         self.believe_pending_commit_point();
-        self.report_progress();
+        true
     }
 
-    pub(crate) fn on_entries_durable(&mut self, last: OpTimeAndWallTime) {
+    fn note_durable(&mut self, last: OpTimeAndWallTime) -> bool {
         // What is not (or no longer) in the log is not durable in it.
         let last = last.min(self.log.written);
-        if last > self.log.durable {
-            self.log.durable = last;
-            self.after_own_progress();
-        }
+        let moved = last > self.log.durable;
+        self.log.durable = self.log.durable.max(last);
+        moved
     }
 
-    pub(crate) fn on_applied(&mut self, last: OpTimeAndWallTime) {
+    fn note_applied(&mut self, last: OpTimeAndWallTime) -> bool {
         let last = last.min(self.log.written);
-        if last > self.log.applied {
-            self.log.applied = last;
-            self.after_own_progress();
-            self.decide_catch_up();
-            self.continue_drain();
-        }
+        let moved = last > self.log.applied;
+        self.log.applied = self.log.applied.max(last);
+        moved
     }
 
     fn after_own_progress(&mut self) {

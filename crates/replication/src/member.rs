@@ -20,7 +20,7 @@ use crate::event::{Event, StepDownReason};
 use crate::explain::CampaignRecord;
 use crate::input::{
     FetchId, Input, MemberOptions, Recovered, Reply, Request, RequestId, RequestToken, Ticket,
-    Unreachable, WaiterId,
+    Unreachable,
 };
 use crate::output::{Change, Output};
 use crate::peer::Peer;
@@ -30,7 +30,7 @@ use crate::role::Role;
 use crate::status::Status;
 use crate::syncing::Sync;
 use crate::timers::{Timer, TimerTable};
-use crate::waiting::Waiter;
+use crate::waiting::Waiters;
 
 /// Requests under way to other members. Each peer has at most one of each kind.
 pub(crate) const MAX_REQUESTS: usize = 1024;
@@ -54,7 +54,7 @@ const MAX_TIMERS_PER_TICK: usize = 1024;
 ///    the process.
 /// 2. A client's write is appended only while `status().is_writable()`, in the term the status shows,
 ///    with a timestamp above every earlier one; `EntriesAppended` follows before the next input.
-/// 3. `EntriesDurable` and `Applied` follow as far as they are true; they need not be prompt, but
+/// 3. `EntriesDurable` and `Applied` (or `LogMoved`, for all three at once) follow as far as they are true; they need not be prompt, but
 ///    speak of the log as it is: after `RolledBack`, nothing is said of entries that were undone.
 /// 4. Requests of others are answered only by `Respond`.
 /// 5. A fetch begins with the entry at `after`, and copies on until it is cancelled or has failed.
@@ -80,7 +80,7 @@ pub struct Member {
     pub(crate) outputs: VecDeque<Output>,
     pub(crate) requests: BTreeMap<RequestId, Asked>,
     pub(crate) persists: BTreeMap<Ticket, AfterPersist>,
-    pub(crate) waiters: BTreeMap<WaiterId, Waiter>,
+    pub(crate) waiters: Waiters,
     pub(crate) reconfiguring: Option<Reconfiguring>,
     pub(crate) config_waits: Vec<ConfigWait>,
     pub(crate) default_write_concern_set: bool,
@@ -205,7 +205,7 @@ impl Member {
             outputs: VecDeque::new(),
             requests: BTreeMap::new(),
             persists: BTreeMap::new(),
-            waiters: BTreeMap::new(),
+            waiters: Waiters::default(),
             reconfiguring: None,
             config_waits: Vec::new(),
             default_write_concern_set: false,
@@ -282,6 +282,9 @@ impl Member {
             Input::EntriesAppended { last } => self.on_entries_appended(last),
             Input::EntriesDurable { last } => self.on_entries_durable(last),
             Input::Applied { last } => self.on_applied(last),
+            Input::LogMoved { written, applied, durable } => {
+                self.on_log_moved(written, applied, durable);
+            }
             Input::Persisted(ticket) => self.on_persisted(ticket),
             Input::EntriesFetched { fetch, batch } => self.on_entries_fetched(fetch, batch),
             Input::FetchFailed { fetch, cause } => self.on_fetch_failed(fetch, cause),
@@ -295,7 +298,7 @@ impl Member {
                 self.on_acknowledgement_wanted(waiter, op_time, concern);
             }
             Input::AcknowledgementAbandoned { waiter } => {
-                self.waiters.remove(&waiter);
+                self.waiters.remove(waiter);
             }
             Input::DefaultWriteConcernSet(set) => self.default_write_concern_set = set,
             Input::ShutdownWanted => self.on_shutdown_wanted(),

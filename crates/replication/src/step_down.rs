@@ -30,9 +30,9 @@ impl Member {
             let error = CommandError::BadValue("the step-down period must be above 0");
             return self.respond(token, Err(error));
         }
-        if catch_up_period >= period {
+        if catch_up_period > period {
             let error =
-                CommandError::BadValue("secondaryCatchUpPeriodSecs must be below the period");
+                CommandError::BadValue("secondaryCatchUpPeriodSecs must not exceed the period");
             return self.respond(token, Err(error));
         }
         let now = self.now;

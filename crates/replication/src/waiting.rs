@@ -2,6 +2,8 @@
 //!
 //! Owns the list of waiters and their deadlines; `quorum` counts for them. Digest §6.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use quorate_protocol::{MonotonicTime, OpTime, ReplicaSetConfig};
 
 use crate::input::WaiterId;
@@ -16,10 +18,72 @@ use crate::write_concern::{Acknowledgements, WriteConcern, WriteConcernError};
 pub(crate) const MAX_WAITERS: usize = 65_536;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Waiter {
+struct Waiter {
     op_time: OpTime,
     concern: WriteConcern,
     deadline: Option<MonotonicTime>,
+}
+
+impl Waiter {
+    /// Whether it waits for the commit point alone: then it is found in order, not by looking at
+    /// everybody. Nearly all writes wait so.
+    fn waits_for_commit_point(&self) -> bool {
+        self.concern.acknowledgements == Acknowledgements::Majority
+            && self.concern.journal.is_none()
+    }
+}
+
+/// The clients that wait, findable by what they wait for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiters {
+    known: BTreeMap<WaiterId, Waiter>,
+    /// Those that wait for the commit point alone, in the order in which it reaches them.
+    majority: BTreeSet<(OpTime, WaiterId)>,
+    /// The others.
+    counting: BTreeSet<WaiterId>,
+    deadlines: BTreeSet<(MonotonicTime, WaiterId)>,
+}
+
+impl Waiters {
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    fn add(&mut self, id: WaiterId, waiter: Waiter) {
+        self.remove(id);
+        if waiter.waits_for_commit_point() {
+            self.majority.insert((waiter.op_time, id));
+        } else {
+            self.counting.insert(id);
+        }
+        if let Some(deadline) = waiter.deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        self.known.insert(id, waiter);
+    }
+
+    pub(crate) fn remove(&mut self, id: WaiterId) {
+        let Some(waiter) = self.known.remove(&id) else { return };
+        self.majority.remove(&(waiter.op_time, id));
+        self.counting.remove(&id);
+        if let Some(deadline) = waiter.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+    }
+
+    /// The next one that waits for the commit point alone and is reached by it.
+    fn reached(&self, committed: OpTime) -> Option<WaiterId> {
+        self.majority.first().filter(|(op_time, _)| *op_time <= committed).map(|(_, id)| *id)
+    }
+
+    /// The next one whose time is over.
+    fn late(&self, now: MonotonicTime) -> Option<WaiterId> {
+        self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
+    }
 }
 
 impl Member {
@@ -37,7 +101,7 @@ impl Member {
                     Some(Err(WriteConcernError::TooManyWaiters(MAX_WAITERS)))
                 } else {
                     let deadline = concern.timeout.map(|timeout| self.now + timeout);
-                    self.waiters.insert(id, Waiter { op_time, concern, deadline });
+                    self.waiters.add(id, Waiter { op_time, concern, deadline });
                     None
                 }
             }
@@ -57,17 +121,29 @@ impl Member {
         let (Some(config), false) = (self.installed_config(), self.waiters.is_empty()) else {
             return;
         };
+        let own = self.log;
+        let own =
+            if config.write_concern_majority_journal_default { own.durable } else { own.applied };
+        let reached = self.commit_point.min(own).op_time;
+        while let Some(waiter) = self.waiters.reached(reached) {
+            self.waiters.remove(waiter);
+            self.outputs.push_back(Output::Acknowledge { waiter, result: Ok(()) });
+        }
         let settled: Vec<_> = self
             .waiters
+            .counting
             .iter()
-            .filter_map(|(id, waiter)| match self.is_satisfied(&config, waiter) {
-                Ok(true) => Some((*id, Ok(()))),
-                Ok(false) => None,
-                Err(error) => Some((*id, Err(error))),
+            .filter_map(|id| {
+                let waiter = self.waiters.known.get(id)?;
+                match self.is_satisfied(&config, waiter) {
+                    Ok(true) => Some((*id, Ok(()))),
+                    Ok(false) => None,
+                    Err(error) => Some((*id, Err(error))),
+                }
             })
             .collect();
         for (waiter, result) in settled {
-            self.waiters.remove(&waiter);
+            self.waiters.remove(waiter);
             self.outputs.push_back(Output::Acknowledge { waiter, result });
         }
     }
@@ -93,22 +169,15 @@ impl Member {
     }
 
     fn arm_waiters(&mut self) {
-        match self.waiters.values().filter_map(|waiter| waiter.deadline).min() {
-            Some(deadline) => self.timers.set(Timer::Waiters, deadline),
+        match self.waiters.deadlines.first() {
+            Some((deadline, _)) => self.timers.set(Timer::Waiters, *deadline),
             None => self.timers.cancel(Timer::Waiters),
         }
     }
 
     pub(crate) fn on_waiters_timer(&mut self) {
-        let now = self.now;
-        let late: Vec<WaiterId> = self
-            .waiters
-            .iter()
-            .filter(|(_, waiter)| waiter.deadline.is_some_and(|deadline| deadline <= now))
-            .map(|(id, _)| *id)
-            .collect();
-        for waiter in late {
-            self.waiters.remove(&waiter);
+        while let Some(waiter) = self.waiters.late(self.now) {
+            self.waiters.remove(waiter);
             let result = Err(WriteConcernError::TimedOut);
             self.outputs.push_back(Output::Acknowledge { waiter, result });
         }
@@ -121,7 +190,7 @@ impl Member {
         } else {
             WriteConcernError::PrimarySteppedDown
         };
-        for waiter in std::mem::take(&mut self.waiters).into_keys() {
+        for waiter in std::mem::take(&mut self.waiters).known.into_keys() {
             self.outputs.push_back(Output::Acknowledge { waiter, result: Err(error.clone()) });
         }
         self.timers.cancel(Timer::Waiters);

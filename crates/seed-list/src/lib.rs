@@ -7,6 +7,8 @@
 //! Follows "Initial DNS Seedlist Discovery" and "Polling SRV Records for mongos Discovery". Names are
 //! asked for as fully qualified: search domains could send credentials astray.
 
+pub mod blocking;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -100,7 +100,10 @@ impl LogMessage {
             DiscoveryEvent::ServerHeartbeatSucceeded { heartbeat, duration, reply } => {
                 let Heartbeat { address, connection, awaited } = heartbeat;
                 let millis = duration.as_secs_f64() * 1e3;
-                let document = cut(reply_to_json(reply).to_string());
+                // A server says ok as a number.
+                let mut document = reply_to_json(reply);
+                document["ok"] = serde_json::json!(i32::from(reply.ok));
+                let document = cut(document.to_string());
                 let server_id = reply.connection_id;
                 let text = format!(
                     "Heartbeat succeeded in {millis} ms for {address} on connection with \

@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 
 use crate::accepting::Listeners;
 use crate::clock::Clock;
-use crate::replica_set::ReplicaSetOptions;
-use crate::security::Security;
+use crate::replica_set::{Cut, ReplicaSetOptions};
+use crate::security::{Membership, Security, SecurityError};
 use crate::server::{Server, ServerOptions};
-use crate::tls::{Tls, TlsError, TlsOptions};
+use crate::tls::TlsOptions;
 
 /// The size of the oplog unless told otherwise.
 const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
@@ -46,6 +46,9 @@ pub struct StartOptions {
     pub oplog_bytes: u64,
     /// Whether clients must log in, and may do only what their roles allow.
     pub authentication: bool,
+    /// How members of its set know each other; anything but [`Membership::Anybody`] implies
+    /// `authentication`.
+    pub membership: Membership,
     /// How it encrypts, if it does.
     pub tls: Option<TlsOptions>,
     /// Where nonces, salts and identifiers come from; none draws one from the operating system, as
@@ -64,6 +67,7 @@ impl StartOptions {
             own_addresses: Vec::new(),
             oplog_bytes: DEFAULT_OPLOG_BYTES,
             authentication: false,
+            membership: Membership::Anybody,
             tls: None,
             seed: None,
             server: ServerOptions::default(),
@@ -77,15 +81,15 @@ pub enum StartError {
     /// The listener is of no use.
     #[error("the listener has no address: {0}; check the limits of this process (ulimit -a)")]
     Listener(#[source] io::Error),
-    /// TLS cannot be set up.
-    #[error("TLS cannot be set up: {0}")]
-    Tls(#[from] TlsError),
-    /// Members could not tell each other from strangers.
+    /// Clients or members could not know each other.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
+    /// Members would let each other in without asking, and clients not.
     #[error(
-        "a member of a set checks the certificates of the others; give the file of the authorities \
-         with --tls-ca, or --tls-mode allow to call them without TLS"
+        "members of a set that asks for logins must know each other; give --keyfile, or \
+         --cluster-auth x509 with --tls-cert and --tls-ca"
     )]
-    NoAuthority,
+    MembersUnknown,
     /// The directory is of no use.
     #[error("cannot open the data: {0}")]
     Open(#[source] OpenError),
@@ -104,6 +108,7 @@ pub enum StartError {
 pub struct Running {
     address: SocketAddr,
     node: Arc<Node>,
+    cut: Option<Cut>,
     requires_tls: bool,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
@@ -123,7 +128,7 @@ impl Server {
         let address = listeners.main.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
-        let (node, requires_tls) = (server.node(), server.requires_tls());
+        let (node, cut, requires_tls) = (server.node(), server.cut(), server.requires_tls());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(listeners, async {
             // Without anybody left to stop it, the server goes on.
@@ -131,13 +136,19 @@ impl Server {
                 std::future::pending::<()>().await;
             }
         }));
-        Ok(Running { address, node, requires_tls, stop: Some(stop), task })
+        Ok(Running { address, node, cut, requires_tls, stop: Some(stop), task })
     }
 }
 
 fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Server, StartError> {
     // Before the data: a bad file must not leave a directory behind.
-    let security = secure(&options)?;
+    let in_set = options.replica_set.is_some();
+    let security = Security::new(options.tls.as_ref(), &options.membership, in_set)?;
+    // Whoever keeps strangers from being members does not let them in as clients.
+    let authentication = options.authentication || options.membership != Membership::Anybody;
+    if authentication && in_set && options.membership == Membership::Anybody {
+        return Err(StartError::MembersUnknown);
+    }
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
@@ -155,7 +166,8 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
         host: host.clone(),
         compressors: COMPRESSORS.map(str::to_owned).to_vec(),
         oplog_bytes: options.replica_set.as_ref().map(|_| options.oplog_bytes),
-        authentication: options.authentication,
+        authentication,
+        member_keys: security.keys.clone(),
         max_connections: options.server.max_connections,
     };
     let node = Node::open(store, node_options, clock.now()).map_err(StartError::Damaged)?;
@@ -174,18 +186,6 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
     };
     Server::prepare(node, clock, options.server, security, Some(replica_set))
         .map_err(StartError::Prepare)
-}
-
-fn secure(options: &StartOptions) -> Result<Security, StartError> {
-    let tls = options.tls.as_ref().map(Tls::new).transpose()?.flatten();
-    if let Some(tls) = &tls
-        && options.replica_set.is_some()
-        && tls.calls_encrypted()
-        && !tls.has_authority()
-    {
-        return Err(StartError::NoAuthority);
-    }
-    Ok(Security { tls: tls.map(Arc::new), members_by_certificate: false })
 }
 
 /// The address by which clients on this machine reach a listener.
@@ -207,6 +207,15 @@ impl Running {
     /// The member that is served.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    /// Cuts a member of a set off from the others, or joins it to them again: requests between
+    /// them stand still, and clients are served as before. For drills; nothing for a server that
+    /// is in no set.
+    pub fn set_cut_off(&self, is_cut: bool) {
+        if let Some(cut) = &self.cut {
+            cut.set(is_cut);
+        }
     }
 
     /// Whether clients must use TLS.

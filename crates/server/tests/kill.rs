@@ -52,6 +52,7 @@ fn serve(directory: &Path) {
             authentication: false,
             oplog_bytes: Some(1 << 20),
             max_connections: 100,
+            ..NodeOptions::default()
         };
         let node = Arc::new(Node::open(store, options, clock.now()).unwrap());
         println!("{}", listener.local_addr().unwrap().port());

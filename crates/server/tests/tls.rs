@@ -4,65 +4,26 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bson::{RawDocumentBuf, rawdoc};
 use quorate_client::Client;
-use quorate_server::{Place, Server, StartError, StartOptions, TlsMode, TlsOptions};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
-};
+use quorate_server::{Place, SecurityError, Server, StartError, StartOptions, TlsMode, TlsOptions};
 use support::TestServer;
-use tempfile::TempDir;
+use support::authority::Authority;
 use tokio::net::TcpListener;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An authority of this test's own, and the files it has made.
-struct Authority {
-    directory: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "test authority");
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        std::fs::write(directory.path().join("ca.pem"), issuer.pem()).unwrap();
-        Self { directory, issuer }
-    }
-
-    fn ca(&self) -> PathBuf {
-        self.directory.path().join("ca.pem")
-    }
-
-    /// A file with the certificate and the key of somebody on this machine.
-    fn issue(&self, name: &str) -> PathBuf {
-        let mut params =
-            CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "Quorate");
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let path = self.directory.path().join(format!("{name}.pem"));
-        std::fs::write(&path, certificate.pem() + &key.serialize_pem()).unwrap();
-        path
-    }
-
-    fn options(&self, mode: TlsMode) -> TlsOptions {
-        let certificate = self.issue("server");
-        TlsOptions {
-            key: certificate.clone(),
-            certificate,
-            authority: Some(self.ca()),
-            mode,
-            require_client_certificate: false,
-        }
+fn tls_options(authority: &Authority, mode: TlsMode) -> TlsOptions {
+    let certificate = authority.issue("server", "Quorate");
+    TlsOptions {
+        key: certificate.clone(),
+        certificate,
+        authority: Some(authority.ca()),
+        mode,
+        require_client_certificate: false,
     }
 }
 
@@ -92,7 +53,8 @@ async fn ping(uri: &str) -> Result<String, String> {
 async fn a_server_that_requires_tls_tells_plain_clients_so() {
     let authority = Authority::new();
     let server =
-        TestServer::launch(|options| options.tls = Some(authority.options(TlsMode::Require))).await;
+        TestServer::launch(|options| options.tls = Some(tls_options(&authority, TlsMode::Require)))
+            .await;
     let ca = authority.ca();
     ping(&uri(&server, &[("tls", Path::new("true")), ("tlsCAFile", &ca)])).await.unwrap();
     let refusal = ping(&uri(&server, &[])).await.unwrap_err();
@@ -110,13 +72,15 @@ async fn a_server_that_prefers_tls_takes_both_and_a_disabled_one_neither_file_no
     let authority = Authority::new();
     let ca = authority.ca();
     let server =
-        TestServer::launch(|options| options.tls = Some(authority.options(TlsMode::Prefer))).await;
+        TestServer::launch(|options| options.tls = Some(tls_options(&authority, TlsMode::Prefer)))
+            .await;
     ping(&uri(&server, &[("tls", Path::new("true")), ("tlsCAFile", &ca)])).await.unwrap();
     ping(&uri(&server, &[])).await.unwrap();
     server.stop().await;
-    let server =
-        TestServer::launch(|options| options.tls = Some(authority.options(TlsMode::Disabled)))
-            .await;
+    let server = TestServer::launch(|options| {
+        options.tls = Some(tls_options(&authority, TlsMode::Disabled))
+    })
+    .await;
     ping(&uri(&server, &[])).await.unwrap();
     server.stop().await;
 }
@@ -124,9 +88,10 @@ async fn a_server_that_prefers_tls_takes_both_and_a_disabled_one_neither_file_no
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_log_in_with_their_certificates() {
     let authority = Authority::new();
-    let (ca, alice, bob) = (authority.ca(), authority.issue("alice"), authority.issue("bob"));
+    let (ca, alice, bob) =
+        (authority.ca(), authority.issue("alice", "Quorate"), authority.issue("bob", "Quorate"));
     let server = TestServer::launch(|options| {
-        options.tls = Some(authority.options(TlsMode::Require));
+        options.tls = Some(tls_options(&authority, TlsMode::Require));
         options.authentication = true;
     })
     .await;
@@ -159,9 +124,9 @@ async fn clients_log_in_with_their_certificates() {
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_of_clients_can_be_demanded() {
     let authority = Authority::new();
-    let (ca, alice) = (authority.ca(), authority.issue("alice"));
+    let (ca, alice) = (authority.ca(), authority.issue("alice", "Quorate"));
     let server = TestServer::launch(|options| {
-        let tls = authority.options(TlsMode::Require);
+        let tls = tls_options(&authority, TlsMode::Require);
         options.tls = Some(TlsOptions { require_client_certificate: true, ..tls });
     })
     .await;
@@ -185,13 +150,16 @@ async fn bad_files_are_named() {
             Err(error) => error,
         }
     };
-    let good = authority.options(TlsMode::Require);
+    let good = tls_options(&authority, TlsMode::Require);
     let absent = TlsOptions { certificate: "absent.pem".into(), ..good.clone() };
     let error = start(absent, None).await.to_string();
     assert!(error.contains("absent.pem cannot be read"), "{error}");
-    let foreign = TlsOptions { key: authority.issue("other"), ..good.clone() };
+    let foreign = TlsOptions { key: authority.issue("other", "Quorate"), ..good.clone() };
     let error = start(foreign, None).await.to_string();
     assert!(error.contains("belong together"), "{error}");
     let alone = TlsOptions { authority: None, ..good };
-    assert!(matches!(start(alone, Some("rs0")).await, StartError::NoAuthority));
+    assert!(matches!(
+        start(alone, Some("rs0")).await,
+        StartError::Security(SecurityError::NoAuthority)
+    ));
 }

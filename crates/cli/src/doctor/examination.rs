@@ -165,7 +165,9 @@ fn failure(probe: &ServerProbe, fault: Option<&HelloFault>) -> CheckFailure {
         (Some(fault @ HelloFault::Silent), _) => {
             (CheckFailureKind::NetworkTimeout, fault.to_string())
         }
-        (Some(fault @ HelloFault::Refused { .. }), _) => (CheckFailureKind::Command, fault.to_string()),
+        (Some(fault @ HelloFault::Refused { .. }), _) => {
+            (CheckFailureKind::Command, fault.to_string())
+        }
         (Some(fault @ HelloFault::Malformed(_)), _) => {
             (CheckFailureKind::Malformed, fault.to_string())
         }

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is the report")]
 
+mod browser;
 mod doctor_error;
 mod doctor_uri;
 mod down;
 mod drill;
 mod frame;
+mod http;
 mod live;
+mod page;
 mod pains;
 mod replay;
 mod support;
+mod terminal;

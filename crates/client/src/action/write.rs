@@ -69,13 +69,17 @@ impl<'a> Writes<'a> {
                     target: Target::Write,
                     retry: retry_of(run),
                     sequence: Some((run.kind.sequence(), &run.statements[start..])),
+                    read_concern: Some(""),
                     acknowledged,
                     deadline,
                     id: Some(id),
                     ..Operation::new(self.draft.database(), body.clone())
                 };
                 let reply = client.execute(&operation, self.draft.session()).await;
-                let reply = reply.or_else(written_all_the_same)?;
+                let reply = match reply.or_else(written_all_the_same) {
+                    Ok(reply) => reply,
+                    Err(error) => return Err(error.with_partial_result(tally.result)),
+                };
                 let sent = reply.sent;
                 tally.add(run, start, reply, self.ordered);
                 if self.ordered && tally.has_failed_writes() {
@@ -322,6 +326,7 @@ impl<'a> FindAndModify<'a> {
             purpose: Purpose::Write,
             target: Target::Write,
             retry: Retry::Write,
+            read_concern: Some(""),
             acknowledged,
             deadline: self.draft.deadline(),
             ..Operation::new(self.draft.database(), self.draft.body_with_write_concern()?)

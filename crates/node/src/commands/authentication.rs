@@ -4,7 +4,7 @@
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
-use quorate_authentication::scram::{ClientFirst, ServerConversation};
+use quorate_authentication::scram::{ClientFirst, ServerConversation, StoredCredentials};
 
 use super::common::reply;
 use crate::context::{Command, Outcome};
@@ -36,16 +36,32 @@ fn start(request: &Request<'_>, body: &Document, database: &str) -> Result<Docum
     let skip_empty_exchange =
         options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
     let first = ClientFirst::parse(payload(body)?).map_err(scram_refused)?;
-    let user = find_user(request.node, database, &first.user)?;
-    let Some(credentials) = user.and_then(|user| user.credentials(mechanism)) else {
-        return Err(failed());
-    };
     let who = LoggedIn { name: first.user.clone(), database: database.to_owned() };
+    let known = credentials_of(request, &who, mechanism)?;
     let random = request.node.random_bytes(NONCE_LENGTH);
-    let (conversation, answer) = ServerConversation::start(first, credentials, &random);
+    // One conversation for each key that may be right; they differ in nothing that the client sees.
+    let started = known
+        .into_iter()
+        .map(|credentials| ServerConversation::start(first.clone(), credentials, &random));
+    let (conversations, answers): (Vec<_>, Vec<_>) = started.unzip();
+    let answer = answers.into_iter().next().ok_or_else(failed)?;
     request.context.client.login.state().conversation =
-        Some(Pending { who, conversation: Some(conversation), skip_empty_exchange });
+        Some(Pending { who, conversations, skip_empty_exchange });
     Ok(step(false, answer.into_bytes()))
+}
+
+/// What a proof may be checked against: one for a user, one for each key of the set for a member.
+fn credentials_of(
+    request: &Request<'_>,
+    who: &LoggedIn,
+    mechanism: Mechanism,
+) -> Result<Vec<StoredCredentials>, CommandError> {
+    if *who == LoggedIn::member() {
+        let keys = request.node.member_credentials().iter();
+        return Ok(keys.filter(|key| key.mechanism == mechanism).cloned().collect());
+    }
+    let user = find_user(request.node, &who.database, &who.name)?;
+    Ok(user.and_then(|user| user.credentials(mechanism)).into_iter().collect())
 }
 
 pub(super) fn sasl_continue(
@@ -60,9 +76,11 @@ pub(super) fn sasl_continue(
         ));
     };
     let message = payload(&command.body)?;
-    let mut answer = match pending.conversation.take() {
-        Some(conversation) => {
-            let own = conversation.finish(message).map_err(scram_refused)?;
+    let conversations = std::mem::take(&mut pending.conversations);
+    let finished = conversations.iter().map(|conversation| conversation.finish(message));
+    let mut answer = match finished.reduce(Result::or) {
+        Some(own) => {
+            let own = own.map_err(scram_refused)?;
             let done = pending.skip_empty_exchange;
             if done {
                 login.user = Some(pending.who);

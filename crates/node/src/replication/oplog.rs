@@ -11,6 +11,7 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Direction, KeyRange};
 use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time, to_bson_timestamp};
 
+use super::guard;
 use crate::catalog::Ident;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
@@ -63,6 +64,11 @@ impl Node {
         most_bytes: usize,
     ) -> Result<OplogEntries, CommandError> {
         let Some(replication) = self.replication() else { return Ok(OplogEntries::default()) };
+        if let Bound::Excluded(after) = from
+            && let Some(found) = guard(&replication.recent).after(after, most, most_bytes)
+        {
+            return Ok(found);
+        }
         let view = self.view();
         let key =
             |timestamp: Timestamp| record_key(replication.oplog, RecordId(timestamp.as_u64()));

@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
 use quorate_storage::key::RecordId;
-use quorate_storage::{Batch, CommitSequence};
+use quorate_storage::{Batch, Bytes, CommitSequence};
 use quorate_wire::to_bson_timestamp;
 
-use super::not_writable;
 use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
+use super::{Author, not_writable};
 use crate::error::CommandError;
 use crate::records::record_key;
 use crate::writer::{Entry, Operation, Totals, Writer};
@@ -43,8 +43,8 @@ enum Mode {
 #[derive(Default)]
 pub(crate) struct LogState {
     mode: Mode,
-    /// The last entry of the batch that is being made.
-    pending: Option<OpTimeAndWallTime>,
+    /// The entries of the batch that is being made.
+    pending: Vec<(OpTimeAndWallTime, Bytes)>,
     /// The last entry that this writer committed.
     last: Option<OpTime>,
     /// The term of an entry that is no client's.
@@ -100,12 +100,13 @@ impl Writer<'_> {
         }
         let size = entry.as_bytes().len() as u64;
         let key = record_key(oplog, RecordId(timestamp.as_u64()));
-        batch.insert(self.node.keyspaces().records, key, entry.into_bytes());
+        let entry = Bytes::from(entry.into_bytes());
+        batch.insert(self.node.keyspaces().records, key, entry.clone());
         self.adjust_totals(oplog, |totals: &mut Totals| {
             totals.documents += 1;
             totals.bytes += size;
         });
-        self.log_state.pending = Some(position);
+        self.log_state.pending.push((position, entry));
     }
 
     /// Remembers what a repeated write is answered with, as its primary does.
@@ -115,18 +116,11 @@ impl Writer<'_> {
         entry: &RawDocument,
     ) -> Result<(), CommandError> {
         let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
-        // An older number than the one known here is of no use to anybody.
-        if self.begin_retryable(Some(&write)).is_err() {
-            return Ok(());
-        }
         let result = match entry.get_document("retryResult") {
             Ok(result) => Document::try_from(result)?,
             Err(_) => Document::new(),
         };
-        let recorded = self.record(batch, statement, result);
-        // The next entry is applied whatever this session has done before.
-        self.end_retryable();
-        recorded
+        self.replay_statement(batch, &write, statement, result)
     }
 
     pub(crate) fn append_noop(
@@ -209,10 +203,12 @@ impl Writer<'_> {
     pub(crate) fn after_commit(&mut self, sequence: CommitSequence) {
         self.last_sequence = Some(sequence);
         self.view = self.node.view();
-        if let Some(position) = self.log_state.pending.take() {
-            self.log_state.last = Some(position.op_time);
+        let entries = std::mem::take(&mut self.log_state.pending);
+        if let Some((last, _)) = entries.last() {
+            self.log_state.last = Some(last.op_time);
             if let Some(replication) = self.node.replication() {
-                replication.appended(sequence, position);
+                let author = if self.is_replaying() { Author::Elsewhere } else { Author::Here };
+                replication.appended(sequence, entries, author);
             }
         }
     }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bson::{Bson, Document, doc};
 use quorate_authentication::scram::{ServerConversation, StoredCredentials};
+use quorate_authentication::{INTERNAL_DATABASE, INTERNAL_USER};
 use quorate_query::matcher::Matcher;
 
 pub(crate) use quorate_authentication::ScramMechanism as Mechanism;
@@ -120,7 +121,7 @@ pub(crate) struct LoggedIn {
 impl LoggedIn {
     /// Another member of the set, which may do everything.
     pub(crate) fn member() -> Self {
-        Self { name: "__system".to_owned(), database: "local".to_owned() }
+        Self { name: INTERNAL_USER.to_owned(), database: INTERNAL_DATABASE.to_owned() }
     }
 }
 
@@ -128,8 +129,8 @@ impl LoggedIn {
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) who: LoggedIn,
-    /// `None` once the proof was accepted and only an empty message is missing.
-    pub(crate) conversation: Option<ServerConversation>,
+    /// None once the proof was accepted and only an empty message is missing.
+    pub(crate) conversations: Vec<ServerConversation>,
     /// Whether the client wants to be spared the empty message at the end.
     pub(crate) skip_empty_exchange: bool,
 }
@@ -166,7 +167,8 @@ pub(crate) fn check_access(
     };
     let who = client.login.state().user.clone();
     let Some(who) = who else {
-        if facts.name == "createUser" && database == "admin" && first_user_may_come(node, client)? {
+        let first = matches!(facts.name, "createUser" | "replSetInitiate");
+        if first && database == "admin" && first_user_may_come(node, client)? {
             return Ok(());
         }
         return Err(CommandError::new(
@@ -174,7 +176,7 @@ pub(crate) fn check_access(
             format!("Command {} requires authentication", facts.name),
         ));
     };
-    if access == Access::LoggedIn {
+    if access == Access::LoggedIn || who == LoggedIn::member() {
         return Ok(());
     }
     // Looked up each time: a role that was taken away is gone at once.
@@ -191,6 +193,18 @@ pub(crate) fn check_access(
             facts.name,
             access.role()
         ),
+    ))
+}
+
+/// Refuses a client that has not proved to be another member.
+pub(crate) fn check_member(node: &Node, client: &Client) -> Result<(), CommandError> {
+    let is_member = client.login.state().user.as_ref() == Some(&LoggedIn::member());
+    if is_member || !node.options().authentication {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::UNAUTHORIZED,
+        "only members of the set may follow its history; give this one the key file of the others",
     ))
 }
 

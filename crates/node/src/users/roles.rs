@@ -55,6 +55,7 @@ impl Role {
         let own = self.database == database;
         let on_admin = self.database == "admin";
         match self.name.as_str() {
+            _ if access == Access::Internal => false,
             "root" => on_admin,
             "read" => own && access == Access::Read,
             "readWrite" => own && matches!(access, Access::Read | Access::ReadWrite),

@@ -129,7 +129,11 @@ pub(super) fn check_validator(
         let mut error =
             CommandError::new(ErrorCode::DOCUMENT_VALIDATION_FAILURE, "Document failed validation");
         let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
-        error.details.insert("errInfo", bson::doc! { "failingDocumentId": id });
+        let rules = collection.options.get_document("validator").cloned().unwrap_or_default();
+        let operator = rules.keys().next().cloned();
+        let details = bson::doc! { "operatorName": operator, "specifiedAs": rules };
+        let info = bson::doc! { "failingDocumentId": id, "details": details };
+        error.details.insert("errInfo", info);
         return Err(error);
     }
     Ok(())

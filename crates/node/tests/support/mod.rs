@@ -51,6 +51,7 @@ impl Member {
             authentication: false,
             oplog_bytes,
             max_connections: 100,
+            ..NodeOptions::default()
         };
         Self { node: Node::open(shared, options, now()).unwrap(), store }
     }

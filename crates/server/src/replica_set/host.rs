@@ -6,25 +6,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
-use quorate_node::{LogPositions, Node, Published, entry_position};
+use quorate_node::{Author, Horizons, LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
-    ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
-    ServerAddress, Term, TopologyVersion,
+    ConfigVersion, HelloReply, MemberId, MemberState, OpTime, OpTimeAndWallTime, ServerAddress,
+    TopologyVersion,
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Contact, Event, FetchFailure, FetchId, Input, Member, MemberOptions, Output, Recovered,
-    Request, RequestToken, WaiterId, WriteConcernError,
+    Event, FetchId, Input, Member, MemberOptions, Output, Recovered, RequestToken, WaiterId,
+    WriteConcernError,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::clone_progress::CloneProgress;
 use super::fetching::Fetched;
 use super::initial_sync::InitialSync;
 use super::peers::Peers;
-use super::threads::{Syncer, Worker};
+use super::threads::{Applier, Entries, Syncer, Worker};
 use super::write_concern::Acknowledgement;
-use super::{Answer, Inbox, Message, SetView, copying, fetching};
+use super::{Answer, Inbox, Message, RoleView, SetView, copying, fetching};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
@@ -34,14 +35,12 @@ const MAX_MESSAGES_PER_TURN: usize = 256;
 /// Without a deadline the member is looked at this often all the same.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Between two attempts to listen to a primary that has nothing new.
-const SOURCE_PATIENCE: Duration = Duration::from_millis(500);
-
 /// How long handing over may take when the process ends.
 const HAND_OVER: Duration = Duration::from_secs(1);
 
 /// What a host is made of.
 pub(super) struct Parts {
+    pub(super) clone_progress: CloneProgress,
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
     pub(super) dialer: Dialer,
@@ -51,6 +50,7 @@ pub(super) struct Parts {
     pub(super) receiver: mpsc::Receiver<Message>,
     pub(super) inbox: Inbox,
     pub(super) view: watch::Sender<SetView>,
+    pub(super) role: watch::Sender<RoleView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
@@ -63,20 +63,24 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
     let Parts { node, inbox, progress, .. } = &parts;
     let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
-    let applier = worker("apply").map_err(thread_failed)?;
+    let (clock, known) = (parts.clock, Arc::clone(progress));
+    let applier = Applier::start(Arc::clone(node), inbox.clone(), clock, known);
+    let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
     syncer.start(Arc::clone(node), inbox.clone(), Arc::clone(progress)).map_err(thread_failed)?;
     let (wake, appended) = (syncer.clone(), parts.appended.clone());
     let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
-    node.on_append(Box::new(move |last| {
+    node.on_append(Box::new(move |last, author| {
         appended.send_replace(last);
         if commits.receiver_count() > 0
             && let Some(node) = known.upgrade()
         {
             commits.send_replace(node.durability().0.as_u64());
         }
-        wake.wake();
+        if author == Author::Here {
+            wake.wake();
+        }
     }));
     let now = parts.clock.now();
     let seed = now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 32);
@@ -91,6 +95,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         peers: Peers::new(parts.inbox.clone(), parts.dialer),
         inbox: parts.inbox,
         view: parts.view,
+        role: parts.role,
         topology: parts.topology,
         progress: parts.progress,
         applier,
@@ -100,7 +105,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         waiters: BTreeMap::new(),
         fetching: None,
         buffer: fetching::buffer(),
-        initial_sync: InitialSync::default(),
+        initial_sync: InitialSync::new(parts.clone_progress),
         known: positions,
         writable: false,
         led: false,
@@ -108,8 +113,6 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         majority_by_default: true,
         shown: None,
         commit_point: OpTimeAndWallTime::default(),
-        ordered: OpTime::NULL,
-        asked_for_source: None,
         next_number: 1,
         broken: None,
     };
@@ -135,9 +138,10 @@ pub(super) struct Host {
     peers: Peers,
     pub(super) inbox: Inbox,
     pub(super) view: watch::Sender<SetView>,
+    role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
     progress: Arc<Notify>,
-    pub(super) applier: Worker,
+    pub(super) applier: Applier,
     persister: Worker,
     syncer: Syncer,
     answers: BTreeMap<RequestToken, oneshot::Sender<Answer>>,
@@ -155,9 +159,6 @@ pub(super) struct Host {
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
     commit_point: OpTimeAndWallTime,
-    /// The last entry that was handed to the applier.
-    ordered: OpTime,
-    asked_for_source: Option<(MemberId, Term, MonotonicTime)>,
     next_number: u64,
     broken: Option<String>,
 }
@@ -218,8 +219,11 @@ impl Host {
     }
 
     fn take(&mut self, message: Message, ending_at: &mut Option<tokio::time::Instant>) {
-        // A write that is waited for, or asked about, is in the log by now.
-        self.feed_log();
+        // A write that is asked about is in the log by now. One that is waited for need not be known
+        // to be: its waiter is looked at whenever the log has moved.
+        if !matches!(message, Message::Wanted(_)) {
+            self.feed_log();
+        }
         match message {
             Message::Input(input) => {
                 if matches!(input, Input::ShutdownWanted) {
@@ -235,7 +239,10 @@ impl Host {
             Message::Wanted(Acknowledgement { op_time, concern, answer }) => {
                 let waiter = WaiterId(self.number());
                 self.waiters.insert(waiter, answer);
-                self.feed(Input::AcknowledgementWanted { waiter, op_time, concern });
+                let input = Input::AcknowledgementWanted { waiter, op_time, concern };
+                self.member.handle(self.clock.now().monotonic, input);
+                // Waiting changes nothing that clients see.
+                self.carry_out_all();
             }
             Message::Fetched(fetched) => self.on_fetched(fetched),
             Message::Inspect(look) => look(self.member.status(), self.clock.now()),
@@ -259,19 +266,23 @@ impl Host {
             return;
         }
         let LogPositions { written, durable } = self.node.log_positions();
+        // A follower speaks of entries once they are on disk: a report about less would only make
+        // the one that counts wait for its answer.
+        let leads = self.member.status().state() == MemberState::Primary;
+        let written = if leads { written } else { durable };
         let before = std::mem::replace(&mut self.known, LogPositions { written, durable });
-        if written != before.written {
-            self.feed(Input::EntriesAppended { last: written });
-            self.feed(Input::Applied { last: written });
-        }
-        if durable != before.durable {
-            self.feed(Input::EntriesDurable { last: durable });
+        if self.known != before {
+            self.feed(Input::LogMoved { written, applied: written, durable });
         }
     }
 
     /// Shows what changed, then carries out what was ordered.
     fn after_input(&mut self) {
         self.show();
+        self.carry_out_all();
+    }
+
+    fn carry_out_all(&mut self) {
         while let Some(output) = self.member.poll_output() {
             self.carry_out(output);
         }
@@ -284,9 +295,7 @@ impl Host {
         }
         self.known = LogPositions { written, durable };
         let now = self.clock.now().monotonic;
-        self.member.handle(now, Input::EntriesAppended { last: written });
-        self.member.handle(now, Input::Applied { last: written });
-        self.member.handle(now, Input::EntriesDurable { last: durable });
+        self.member.handle(now, Input::LogMoved { written, applied: written, durable });
         self.show();
     }
 
@@ -306,6 +315,7 @@ impl Host {
         if commit_point != self.commit_point {
             self.commit_point = commit_point;
             self.node.set_commit_point(commit_point);
+            self.syncer.committed(commit_point.op_time);
         }
         let view = SetView {
             term: status.term(),
@@ -321,6 +331,8 @@ impl Host {
             *known = view;
             changed
         });
+        let role = view.role();
+        self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
         if self.writable && !writable {
             self.writable = false;
             self.node.set_writable(None, now);
@@ -336,7 +348,14 @@ impl Host {
             if writable {
                 self.node.set_writable(Some(view.term), now);
             }
-            self.node.publish(Published { hello, topology_version: version, state, writable });
+            let horizons = status.config().map(|config| Horizons::of(config)).unwrap_or_default();
+            self.node.publish(Published {
+                hello,
+                topology_version: version,
+                state,
+                writable,
+                horizons,
+            });
             let news = known_version != version;
             self.shown = shown;
             if news {
@@ -345,34 +364,6 @@ impl Host {
         }
         self.writable = writable;
         self.led |= writable;
-        self.keep_a_source();
-    }
-
-    /// A member that is as new as its primary has nothing to choose a source by, and looks again
-    /// only every second. It listens to the primary meanwhile, so that the next entry reaches it at
-    /// once.
-    fn keep_a_source(&mut self) {
-        let status = self.member.status();
-        let idle = status.state() == MemberState::Secondary && status.sync_source().is_none();
-        let Some(primary) = status.primary().filter(|_| idle) else { return };
-        let leads = status.members().into_iter().any(|member| {
-            member.id == primary
-                && !member.is_self
-                && member.contact == Contact::Up
-                && member.state == MemberState::Primary
-                && member.applied.op_time >= status.written().op_time
-        });
-        let (now, term) = (self.clock.now().monotonic, status.term());
-        let lately = self.asked_for_source.is_some_and(|(whom, when, at)| {
-            (whom, when) == (primary, term) && now.since(at) < SOURCE_PATIENCE
-        });
-        let Some(address) = status.address_of(primary).filter(|_| leads && !lately) else {
-            return;
-        };
-        let request = Request::SyncFrom(address.clone());
-        self.asked_for_source = Some((primary, term, now));
-        let token = RequestToken(self.number());
-        self.member.handle(now, Input::RequestReceived { token, request });
     }
 
     fn carry_out(&mut self, output: Output) {
@@ -411,8 +402,9 @@ impl Host {
             }
             Output::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
-                let dialer = self.dialer.clone();
-                tokio::spawn(copying::find_common_point(fetch, source, node, inbox, dialer));
+                let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
+                let search = copying::find_common_point(fetch, source, node, inbox, dialer);
+                tokio::spawn(cut.guard(search));
             }
             Output::RollBackTo { common_point } => self.roll_back_to(common_point),
             Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
@@ -442,22 +434,13 @@ impl Host {
 
     fn fetch_from(&mut self, id: FetchId, source: ServerAddress, after: OpTime) {
         self.cancel_fetch();
-        if after != self.end_of_log() {
-            // A client's write came in while the member stepped down: it must learn of that first.
-            let cause = FetchFailure::Connection;
-            return self.inbox.post(Message::Input(Input::FetchFailed { fetch: id, cause }));
-        }
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let dialer = self.dialer.clone();
-        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox, dialer));
+        let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
+        let fetch = fetching::fetch(id, source, after, term, buffer, inbox, dialer);
+        let task = tokio::spawn(cut.guard(fetch));
         let waiting = VecDeque::new();
         self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
-    }
-
-    /// The last entry of the log once everything ordered is applied.
-    fn end_of_log(&self) -> OpTime {
-        self.node.log_positions().written.op_time.max(self.ordered)
     }
 
     fn cancel_fetch(&mut self) {
@@ -473,8 +456,9 @@ impl Host {
         };
         // The first entry is the one we have; it only shows that the logs agree.
         let after = fetching.after;
-        entries
-            .retain(|entry| entry_position(entry).is_ok_and(|position| position.op_time > after));
+        if batch.first.is_some_and(|first| first <= after) {
+            entries.retain(|entry| entry_position(entry).is_ok_and(|at| at.op_time > after));
+        }
         if entries.is_empty() {
             batch.last = None;
         } else {
@@ -494,20 +478,13 @@ impl Host {
             let previous = fetching.previous;
             if let Some(last) = last {
                 fetching.previous = last.op_time;
-                self.ordered = last.op_time;
             }
-            let clock = self.clock;
-            self.applier.add(Box::new(move |node| {
-                copying::wait_until_old_enough(&entries, delay, clock);
-                node.apply(previous, entries, clock.now())?;
-                drop(room);
-                Ok(())
-            }));
+            let room = room.into_iter().collect();
+            self.applier.apply(Entries { previous, entries, room, delay });
         }
     }
 
     fn roll_back_to(&mut self, common_point: OpTimeAndWallTime) {
-        self.ordered = common_point.op_time;
         let (clock, inbox) = (self.clock, self.inbox.clone());
         let directory = self.rollback_directory.clone();
         self.applier.add(Box::new(move |node| {

@@ -11,11 +11,15 @@
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
+mod clone_progress;
 mod commands;
 mod copying;
+mod cut;
 mod fetching;
+mod forwarding;
 mod host;
 mod initial_sync;
+mod oplog_buffer;
 mod peers;
 mod read_concern;
 mod source;
@@ -37,6 +41,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
+pub(crate) use cut::Cut;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::Acknowledgement;
@@ -69,6 +74,27 @@ pub(crate) struct SetView {
     pub(crate) majority_by_default: bool,
 }
 
+impl SetView {
+    /// The part that followers decide by.
+    fn role(&self) -> RoleView {
+        RoleView {
+            term: self.term,
+            state: self.state,
+            is_primary: self.is_primary,
+            rollback_id: self.rollback_id,
+        }
+    }
+}
+
+/// The part of [`SetView`] that does not change with every write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RoleView {
+    term: Term,
+    state: MemberState,
+    is_primary: bool,
+    rollback_id: i32,
+}
+
 type Answer = Result<Reply, quorate_replication::CommandError>;
 type Inspection = Box<dyn FnOnce(Status<'_>, quorate_node::Now) + Send>;
 
@@ -85,12 +111,16 @@ enum Message {
 
 /// The way to the host.
 #[derive(Clone)]
-struct Inbox(mpsc::Sender<Message>);
+struct Inbox {
+    sender: mpsc::Sender<Message>,
+    /// Whoever brings news from other members goes by it.
+    cut: Cut,
+}
 
 impl Inbox {
     /// Leaves a message. The inbox has room for everybody who can leave one.
     fn post(&self, message: Message) {
-        if self.0.try_send(message).is_err() {
+        if self.sender.try_send(message).is_err() {
             tracing::debug!("the replica set host is gone or overloaded");
         }
     }
@@ -101,9 +131,13 @@ pub(crate) struct ReplicaSet {
     inbox: Inbox,
     node: Arc<Node>,
     clock: Clock,
+    /// How members are reached.
+    dialer: Dialer,
     view: watch::Receiver<SetView>,
+    role: watch::Receiver<RoleView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
+    progress: clone_progress::CloneProgress,
     parts: Mutex<Option<host::Parts>>,
 }
 
@@ -119,8 +153,8 @@ impl ReplicaSet {
     ) -> Result<Self, CommandError> {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
-        let inbox = Inbox(sender);
-        let (view_sender, view) = watch::channel(SetView {
+        let inbox = Inbox { sender, cut: Cut::default() };
+        let shown = SetView {
             term: recovered.term,
             state: MemberState::Startup,
             is_primary: false,
@@ -128,24 +162,30 @@ impl ReplicaSet {
             rollback_id: recovered.rollback_id,
             knows_primary: false,
             majority_by_default: true,
-        });
+        };
+        let (view_sender, view) = watch::channel(shown);
+        let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
+        let progress = clone_progress::CloneProgress::default();
         let parts = host::Parts {
+            clone_progress: progress.clone(),
             node: Arc::clone(&node),
             clock,
-            dialer,
+            dialer: dialer.clone(),
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,
             recovered,
             receiver,
             inbox: inbox.clone(),
             view: view_sender,
+            role: role_sender,
             appended: appended.clone(),
             topology,
             commits,
             progress: Arc::new(Notify::new()),
         };
-        Ok(Self { inbox, node, clock, view, appended, parts: Mutex::new(Some(parts)) })
+        let parts = Mutex::new(Some(parts));
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -161,6 +201,10 @@ impl ReplicaSet {
         self.view.clone()
     }
 
+    pub(crate) fn role(&self) -> watch::Receiver<RoleView> {
+        self.role.clone()
+    }
+
     pub(crate) fn appended(&self) -> watch::Receiver<OpTimeAndWallTime> {
         self.appended.subscribe()
     }
@@ -168,8 +212,14 @@ impl ReplicaSet {
     /// Answers a command of the replica set; none if it is not one.
     pub(crate) async fn answer(&self, command: &Command) -> Option<RawDocumentBuf> {
         let name = command.name();
+        self.inbox.cut.admit(name).await;
         let replies = match name {
-            "replSetGetStatus" => self.inspect(status::status_document).await,
+            "replSetGetStatus" => {
+                let progress = self.progress.clone();
+                let look =
+                    move |status: Status<'_>, now| status::status_document(status, now, &progress);
+                self.inspect(look).await
+            }
             "replSetGetConfig" => self.inspect(get_config).await,
             "replSetGetRBID" => {
                 self.inspect(|status, _| Ok(doc! { "rbid": status.rollback_id(), "ok": 1.0 })).await
@@ -182,6 +232,28 @@ impl ReplicaSet {
         };
         let document = replies.unwrap_or_else(|error| error.reply());
         RawDocumentBuf::try_from(&document).ok()
+    }
+
+    /// Sends a pipeline that writes on to the primary, if this member is a secondary that may be
+    /// asked for it; none if the command is to run here. Clients of servers with users are told to go
+    /// to the primary themselves: members do not vouch for them.
+    pub(crate) async fn forward(&self, command: &Command) -> Option<RawDocumentBuf> {
+        if self.view.borrow().is_primary
+            || self.node.options().authentication
+            || !forwarding::is_wanted(&command.body)
+        {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Inspect(Box::new(move |status, _| {
+            let primary = status.primary().and_then(|id| status.address_of(id));
+            // A client that has left does not care.
+            let _ = sender.send(primary.cloned());
+        })));
+        let primary = receiver.await.ok().flatten()?;
+        let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
+        let forwarded = forwarding::forward(&self.dialer, &primary, &command.body, limit);
+        Some(self.cut().guard(forwarded).await)
     }
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
@@ -219,6 +291,11 @@ impl ReplicaSet {
     /// Where the oplog stream that a command asks for begins.
     pub(crate) fn stream_wanted(&self, command: &Command) -> Option<OpTime> {
         stream::wanted(&command.body)
+    }
+
+    /// The cut between this member and the others.
+    pub(crate) fn cut(&self) -> Cut {
+        self.inbox.cut.clone()
     }
 
     /// The process is about to end: the member hands over first.

@@ -27,6 +27,9 @@ const MAX_WAITING: usize = 64;
 /// Peers at once: a set has at most 50 members, and a few may have left it.
 const MAX_PEERS: usize = 128;
 
+/// `AuthenticationFailed`.
+const AUTHENTICATION_FAILED: i32 = 18;
+
 struct Outgoing {
     request: RequestId,
     message: Request,
@@ -140,11 +143,17 @@ impl Peer {
         self.next = self.next.wrapping_add(1);
         let command = request_document(&message);
         self.waiting.insert(id, Waiting { request, message, sent, deadline });
+        if self.inbox.cut.is_cut() {
+            return;
+        }
         if self.connection.is_none() {
             match tokio::time::timeout_at(deadline, self.dialer.connect(&self.address)).await {
                 Ok(Ok(stream)) => {
                     let (reader, writer) = stream.into_split();
                     self.connection = Some((Receiver::new(reader), writer));
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return self.deny(&error.to_string());
                 }
                 Ok(Err(error)) => return self.fail(cause_of(&error)),
                 Err(_) => return self.fail(Unreachable::TimedOut),
@@ -166,6 +175,13 @@ impl Peer {
     }
 
     fn receive(&mut self, received: Result<super::client::Received, ClientError>) {
+        if self.inbox.cut.is_cut() {
+            if received.is_err() {
+                // Whoever waits learns no more than that time runs out.
+                self.connection = None;
+            }
+            return;
+        }
         match received {
             Ok(received) => {
                 let Some(waiting) = self.waiting.remove(&received.response_to.0) else { return };
@@ -180,6 +196,15 @@ impl Peer {
             Err(ClientError::Closed) => self.fail(Unreachable::Reset),
             Err(ClientError::Socket(error)) => self.fail(cause_of(&error)),
             Err(_) => self.fail(Unreachable::Other),
+        }
+    }
+
+    /// The other side does not take us for a member, or is none itself.
+    fn deny(&mut self, why: &str) {
+        for waiting in std::mem::take(&mut self.waiting).into_values() {
+            let reply = Reply::Refused { code: AUTHENTICATION_FAILED, message: why.to_owned() };
+            let (request, round_trip) = (waiting.request, waiting.sent.elapsed());
+            self.inbox.post(Message::Input(Input::ReplyReceived { request, reply, round_trip }));
         }
     }
 

@@ -6,8 +6,12 @@
 
 use std::time::Duration;
 
+use bson::raw::{RawDocumentBuf, cstr};
+use bson::spec::BinarySubtype;
+use bson::{Binary, rawdoc};
 use quorate_node::{Command, CommandError, ErrorCode};
 use quorate_replication::WriteConcern;
+use quorate_wire::{timestamp_from, to_bson_timestamp};
 
 use super::write_concern::Wanted;
 use super::{ReplicaSet, ending};
@@ -57,6 +61,45 @@ impl ReplicaSet {
         };
         let waited = tokio::time::timeout(max_time.unwrap_or(PATIENCE), waiting).await;
         waited.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Returns once this member knows what had happened at the time that a read comes after
+    /// (`afterClusterTime`).
+    pub(crate) async fn wait_for_cluster_time(
+        &self,
+        command: &Command,
+    ) -> Result<(), CommandError> {
+        let concern = command.body.get_document("readConcern");
+        let after = concern.and_then(|concern| concern.get_timestamp("afterClusterTime"));
+        let Ok(after) = after.map(timestamp_from) else { return Ok(()) };
+        let mut appended = self.appended();
+        let reached = appended.wait_for(|last| last.op_time.timestamp >= after);
+        let limit = command.max_time().unwrap_or(PATIENCE);
+        match tokio::time::timeout(limit, reached).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(ending()),
+            Err(_) => Err(CommandError::new(
+                ErrorCode::MAX_TIME_MS_EXPIRED,
+                "operation exceeded time limit while waiting for afterClusterTime",
+            )),
+        }
+    }
+
+    /// Adds `$clusterTime` and `operationTime`: what a client says to others, so that they answer
+    /// with nothing older.
+    pub(crate) fn tell_time(&self, reply: &mut RawDocumentBuf) {
+        let last = self.appended.borrow().op_time.timestamp;
+        if last == quorate_protocol::Timestamp::default() {
+            // Nothing has happened yet.
+            return;
+        }
+        let time = to_bson_timestamp(last);
+        // Nobody checks it: members do not authenticate each other.
+        let hash = Binary { subtype: BinarySubtype::Generic, bytes: vec![0; 20] };
+        let signature = rawdoc! { "hash": hash, "keyId": 0_i64 };
+        reply
+            .append(cstr!("$clusterTime"), rawdoc! { "clusterTime": time, "signature": signature });
+        reply.append(cstr!("operationTime"), time);
     }
 
     async fn wait_until_committed(&self) -> Result<(), CommandError> {

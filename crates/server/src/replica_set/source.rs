@@ -9,7 +9,7 @@ use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp};
 use tokio::sync::watch;
 
 use super::stream::{MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, batch_document};
-use super::{ReplicaSet, SetView};
+use super::{ReplicaSet, RoleView, SetView};
 
 /// A follower hears of us at least this often, or takes us for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
@@ -17,12 +17,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// A commit point that moved travels with the next entry, unless none comes for so long.
 const COMMIT_POINT_PATIENCE: Duration = Duration::from_millis(2);
 
+/// The longest that entries gather while an earlier batch is not committed.
+const GATHERING: Duration = Duration::from_millis(1);
+
 /// One follower's stream.
 pub(crate) struct OplogStream {
     view: watch::Receiver<SetView>,
+    /// Changes with what followers decide by, unlike the view, which changes with every write.
+    role: watch::Receiver<RoleView>,
     appended: watch::Receiver<OpTimeAndWallTime>,
     position: Bound<Timestamp>,
     told: Option<SetView>,
+    /// The last entry that was sent.
+    sent: OpTime,
     rollback_id: i32,
     oldest: OpTime,
     ended: bool,
@@ -47,9 +54,11 @@ impl OplogStream {
         }
         Ok(Self {
             view,
+            role: set.role(),
             appended: set.appended(),
             position: Bound::Included(from.timestamp),
             told: None,
+            sent: OpTime::NULL,
             rollback_id: now.rollback_id,
             oldest: node.oldest_entry()?,
             ended: false,
@@ -73,17 +82,20 @@ impl OplogStream {
         say_something: bool,
     ) -> Result<Option<RawDocumentBuf>, CommandError> {
         self.appended.borrow_and_update();
+        self.role.borrow_and_update();
         let view = *self.view.borrow_and_update();
         let found = node.read_oplog(self.position, MAX_BATCH_ENTRIES, MAX_BATCH_BYTES)?;
+        let bytes: usize = found.entries.iter().map(|entry| entry.as_bytes().len()).sum();
+        // Also when there is nothing to tell, or whoever asks would never wait again.
+        self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= MAX_BATCH_BYTES;
         let first = self.told.is_none();
         let news = first || say_something || self.told != Some(view);
         if found.entries.is_empty() && !news {
             return Ok(None);
         }
-        let bytes: usize = found.entries.iter().map(|entry| entry.as_bytes().len()).sum();
-        self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= MAX_BATCH_BYTES;
         if let Some(last) = found.last {
             self.position = Bound::Excluded(last.op_time.timestamp);
+            self.sent = last.op_time;
         }
         self.told = Some(view);
         // The log was cut: the follower must look again, at whomever.
@@ -97,18 +109,31 @@ impl OplogStream {
         if self.behind {
             return false;
         }
+        // The commit point moves with every write: it is not worth waking up for, because the next
+        // entry takes it along. Only if none comes is it told by itself.
+        let owed = self.told.is_some_and(|told| told.commit_point.op_time < self.sent);
+        let patience = if owed { COMMIT_POINT_PATIENCE } else { KEEP_ALIVE };
         tokio::select! {
             biased;
-            _ = self.appended.changed() => false,
-            _ = self.view.changed() => {
-                tokio::select! {
-                    biased;
-                    _ = self.appended.changed() => {}
-                    () = tokio::time::sleep(COMMIT_POINT_PATIENCE) => {}
-                }
+            _ = self.appended.changed() => {
+                self.gather().await;
                 false
             }
-            () = tokio::time::sleep(KEEP_ALIVE) => true,
+            _ = self.role.changed() => false,
+            () = tokio::time::sleep(patience) => !owed,
         }
+    }
+
+    /// While the last batch is under way, entries gather for the next: under load that makes few
+    /// large messages, applies, syncs and reports out of many small ones. A lone writer never waits
+    /// here, because its last write was acknowledged before it sent the next.
+    async fn gather(&mut self) {
+        let (sent, role) = (self.sent, self.role.borrow().to_owned());
+        let settled = |view: &SetView| view.commit_point.op_time >= sent || view.role() != role;
+        if settled(&self.view.borrow()) {
+            return;
+        }
+        // Either way the next batch goes out now.
+        let _ = tokio::time::timeout(GATHERING, self.view.wait_for(settled)).await;
     }
 }

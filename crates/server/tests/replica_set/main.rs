@@ -2,11 +2,12 @@
 //!
 //! This file holds what needs neither load nor faults. `processes` kills, freezes and replaces members
 //! under load, `faults` breaks the network between them by a proxy, `separation` by real network
-//! namespaces.
+//! namespaces; `drivers` has official clients live through it.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod client;
+mod drivers;
 mod faults;
 mod load;
 mod namespaces;
@@ -54,6 +55,46 @@ fn a_member_is_a_ghost_until_it_is_initiated_and_primary_afterwards() {
     set.insert(0, doc! { "_id": 1 }, majority()).unwrap();
     let again = set.run(0, doc! { "replSetInitiate": {} }).unwrap();
     assert_eq!(again.get_i32("code").ok(), Some(23));
+}
+
+/// More than one message of the oplog's stream holds: its source must come to rest afterwards.
+#[test]
+fn an_insert_of_many_megabytes_reaches_a_majority() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let documents: Vec<_> = (0..9).map(|id| doc! { "_id": id, "x": "x".repeat(1 << 20) }).collect();
+    let reply = set.ok(
+        primary,
+        doc! {
+            "insert": "big", "documents": documents, "$db": "db",
+            "writeConcern": { "w": 3, "wtimeout": 60_000 },
+        },
+    );
+    assert_eq!(reply.get_i32("n").ok(), Some(9));
+    assert!(!reply.contains_key("writeConcernError"), "{reply}");
+    set.insert(primary, doc! { "_id": 1 }, majority()).unwrap();
+}
+
+/// Every document is a statement of its own to the members that copy it.
+#[test]
+fn a_retryable_insert_of_many_documents_reaches_every_member() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let session =
+        Bson::Binary(bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] });
+    for number in [1_i64, 2] {
+        let documents: Vec<_> = (0..8000).map(|id| doc! { "_id": id * 10 + number }).collect();
+        let reply = set.ok(
+            primary,
+            doc! {
+                "insert": "many", "documents": documents, "$db": "db",
+                "lsid": { "id": session.clone() }, "txnNumber": number,
+                "writeConcern": { "w": 3, "wtimeout": 60_000 },
+            },
+        );
+        assert_eq!(reply.get_i32("n").ok(), Some(8000));
+        assert!(!reply.contains_key("writeConcernError"), "{reply}");
+    }
 }
 
 #[test]

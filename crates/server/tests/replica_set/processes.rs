@@ -96,11 +96,7 @@ fn primaries_step_down_again_and_again() {
     let load = Load::start(&set);
     for _ in 0..4 {
         load.wait_for(A_WHILE);
-        let primary = set.primary();
-        set.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
-        set.primary_among(&set.others(primary));
-        // It may stand again: four step-downs would leave nobody who may.
-        set.ok(primary, doc! { "replSetFreeze": 0 });
+        set.step_down();
     }
     load.wait_for(A_WHILE);
     load.judge(&set);

@@ -297,6 +297,15 @@ impl Set {
         });
     }
 
+    /// Has the primary hand over, and waits until another one leads.
+    pub(crate) fn step_down(&self) {
+        let primary = self.primary();
+        self.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
+        self.primary_among(&self.others(primary));
+        // It may stand again: a few step-downs in a row would leave nobody who may.
+        self.ok(primary, doc! { "replSetFreeze": 0 });
+    }
+
     /// Changes the configuration through the primary, as often as it takes to be heard.
     pub(crate) fn reconfigure(&self, change: impl Fn(&mut Document)) {
         self.wait("a reconfiguration", || {

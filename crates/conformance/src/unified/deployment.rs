@@ -1,0 +1,198 @@
+//! Our own servers, started for the tests and stopped after them.
+//!
+//! Everything runs in this process, in memory, on ports that the system chooses.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use quorate_client::Client;
+use quorate_server::{Place, Running, Server, StartOptions};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+/// How long a set may take until it takes writes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The fail points that tests set.
+const FAIL_POINTS: [&str; 2] = ["failCommand", "onPrimaryTransactionalWrite"];
+
+const SET_NAME: &str = "rs0";
+const USER: &str = "tester";
+const PASSWORD: &str = "secret";
+
+/// What is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// The word of the test format.
+    pub(super) topology: &'static str,
+    members: usize,
+    /// Whether users must log in.
+    pub(super) authentication: bool,
+}
+
+impl Shape {
+    /// A set with users has one member: members of ours do not log in to each other.
+    pub(super) const ALL: [Self; 4] = [
+        Self { topology: "single", members: 1, authentication: false },
+        Self { topology: "replicaset", members: 3, authentication: false },
+        Self { topology: "single", members: 1, authentication: true },
+        Self { topology: "replicaset", members: 1, authentication: true },
+    ];
+
+    pub(super) fn name(&self) -> String {
+        let login = if self.authentication { " with login" } else { "" };
+        format!("{}{login}", self.topology)
+    }
+}
+
+/// Servers that run, and a client for what tests need done beside them.
+pub(super) struct Deployment {
+    pub(super) shape: Shape,
+    /// The internal client of the test format.
+    pub(super) client: Client,
+    pub(super) version: Version,
+    /// The servers' parameters.
+    pub(super) parameters: Document,
+    /// A client for each server.
+    direct: Vec<Client>,
+    hosts: Vec<String>,
+    servers: Vec<Running>,
+}
+
+/// A server version, as far as tests compare it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(pub(super) [u32; 3]);
+
+impl Version {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = [0; 3];
+        for (place, part) in text.split('.').enumerate().take(3) {
+            parts[place] = part.parse().map_err(|_| format!("{text:?} is no version"))?;
+        }
+        Ok(Self(parts))
+    }
+}
+
+impl Deployment {
+    pub(super) async fn start(shape: Shape) -> Result<Self, String> {
+        let mut servers = Vec::new();
+        for _ in 0..shape.members {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+            let mut options = StartOptions::new(Place::Memory);
+            options.replica_set = (shape.topology == "replicaset").then(|| SET_NAME.to_owned());
+            options.authentication = shape.authentication;
+            let listener = listener.map_err(|error| error.to_string())?;
+            let server = Server::start(listener, options).await;
+            servers.push(server.map_err(|error| error.to_string())?);
+        }
+        let hosts: Vec<String> = servers.iter().map(|s| s.address().to_string()).collect();
+        let prepared = timeout(PATIENCE, prepare(shape, &hosts)).await;
+        prepared.map_err(|_| format!("the {} does not start", shape.name()))??;
+        let uri = uri(shape, &hosts, "");
+        let client = Client::with_uri(&uri).map_err(|error| error.to_string())?;
+        let version = timeout(PATIENCE, version(&client)).await;
+        let version = version.map_err(|_| "the servers do not answer".to_owned())??;
+        let mut direct = Vec::new();
+        for host in &hosts {
+            let alone = Shape { topology: "single", ..shape };
+            let uri = self::uri(alone, std::slice::from_ref(host), "directConnection=true");
+            direct.push(Client::with_uri(&uri).map_err(|error| error.to_string())?);
+        }
+        let parameters = client.database("admin").run_command(doc! { "getParameter": "*" }).await;
+        let parameters = parameters.map_err(|error| format!("getParameter: {error}"))?;
+        let parameters = Document::try_from(parameters).map_err(|error| error.to_string())?;
+        Ok(Self { shape, client, version, parameters, direct, hosts, servers })
+    }
+
+    /// The connection string, with options such as `a=1&b=2`. One for a single server if the
+    /// connection is to be direct.
+    pub(super) fn uri(&self, options: &str) -> String {
+        if options.contains("directConnection=true") {
+            let alone = Shape { topology: "single", ..self.shape };
+            return uri(alone, &self.hosts[..1], options);
+        }
+        uri(self.shape, &self.hosts, options)
+    }
+
+    /// Takes every fail point of every server back.
+    pub(super) async fn lift_fail_points(&self) -> Result<(), String> {
+        for client in &self.direct {
+            for name in FAIL_POINTS {
+                let off = doc! { "configureFailPoint": name, "mode": "off" };
+                let lifted = client.database("admin").run_command(off).await;
+                lifted.map_err(|error| format!("lifting the fail points: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn stop(self) -> Result<(), String> {
+        self.client.close().await;
+        for client in self.direct {
+            client.close().await;
+        }
+        for server in self.servers {
+            server.stop().await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn uri(shape: Shape, hosts: &[String], options: &str) -> String {
+    let login = match shape.authentication {
+        true => format!("{USER}:{PASSWORD}@"),
+        false => String::new(),
+    };
+    let set = match shape.topology {
+        "replicaset" => format!("replicaSet={SET_NAME}&"),
+        _ => String::new(),
+    };
+    let source = if shape.authentication { "authSource=admin&" } else { "" };
+    let hosts = hosts.join(",");
+    let all = format!("mongodb://{login}{hosts}/?{set}{source}{options}");
+    all.trim_end_matches('&').to_owned()
+}
+
+async fn prepare(shape: Shape, hosts: &[String]) -> Result<(), String> {
+    let first = format!("mongodb://{}/?directConnection=true", hosts[0]);
+    let client = Client::with_uri(&first).map_err(|error| error.to_string())?;
+    let admin = client.database("admin");
+    if shape.topology == "replicaset" {
+        let members = hosts
+            .iter()
+            .enumerate()
+            .map(|(id, host)| Bson::from(doc! { "_id": id as i64, "host": host.as_str() }));
+        let members: Vec<Bson> = members.collect();
+        let config = doc! { "_id": SET_NAME, "version": 1, "members": members };
+        let initiated = admin.run_command(doc! { "replSetInitiate": config }).await;
+        initiated.map_err(|error| format!("replSetInitiate: {error}"))?;
+        wait_for_primary(&client).await?;
+    }
+    if shape.authentication {
+        let user = doc! { "createUser": USER, "pwd": PASSWORD, "roles": ["root"] };
+        let created = admin.run_command(user).await;
+        created.map_err(|error| format!("createUser: {error}"))?;
+    }
+    client.close().await;
+    Ok(())
+}
+
+async fn wait_for_primary(client: &Client) -> Result<(), String> {
+    loop {
+        let hello = client.database("admin").run_command(doc! { "hello": 1 }).await;
+        let hello = hello.map_err(|error| format!("hello: {error}"))?;
+        if hello.get_bool("isWritablePrimary").unwrap_or(false) || hello.get_str("primary").is_ok()
+        {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn version(client: &Client) -> Result<Version, String> {
+    let reply = client.database("admin").run_command(doc! { "buildInfo": 1 }).await;
+    let reply = reply.map_err(|error| format!("buildInfo: {error}"))?;
+    let reply = Document::try_from(reply).map_err(|error| error.to_string())?;
+    Version::parse(reply.get_str("version").map_err(|error| error.to_string())?)
+}

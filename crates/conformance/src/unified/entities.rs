@@ -1,0 +1,299 @@
+//! What a test works with: clients, databases, collections, sessions, cursors, threads, values.
+//!
+//! Follows "Entity Map" of the unified test format: names are unique, and whoever asks for one of
+//! another kind than it is gets an error. A key that is not known is an error too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bson::{Bson, Document};
+use quorate_client::handshake::ServerApi;
+use quorate_client::{
+    Client, ClientOptions, Collection, Cursor, Database, EventListener, Session, SessionOptions,
+};
+use quorate_connection_string::ConnectionString;
+use quorate_server_discovery::TopologyDescription;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::task::JoinHandle;
+
+use super::arguments::{Arguments, read_preference, write_concern};
+use super::deployment::Deployment;
+use super::events::EventLog;
+use super::matching::Lookup;
+
+/// How often monitors of clients look again that do not say how often.
+const HEARTBEAT_FREQUENCY_MS: u32 = 500;
+
+/// Longer than any command or reply of a test.
+const LOGGED_DOCUMENT_LENGTH: usize = 10_000;
+
+/// The only version of the stable API there is.
+const API_VERSION: &str = "1";
+
+/// A client and what it told.
+pub(super) struct ClientEntity {
+    pub(super) client: Client,
+    pub(super) events: Arc<EventLog>,
+    /// Components of log messages and their least severities.
+    pub(super) logs: Document,
+}
+
+/// A session, until it is ended.
+pub(super) struct SessionEntity {
+    pub(super) session: AsyncMutex<Option<Session>>,
+    id: Mutex<Option<Document>>,
+}
+
+impl SessionEntity {
+    /// Remembers the id that commands carried, which outlives the session.
+    pub(super) fn remember(&self, session: &Session) {
+        let id = session.id().and_then(|id| Document::try_from(id).ok());
+        if id.is_some() {
+            *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
+        }
+    }
+}
+
+/// A thread of the test: operations that run one after the other, beside the main ones.
+pub(super) struct ThreadEntity {
+    pub(super) work: Mutex<Option<mpsc::UnboundedSender<Document>>>,
+    pub(super) task: AsyncMutex<Option<JoinHandle<Result<(), String>>>>,
+}
+
+/// Anything that has a name.
+#[derive(Clone)]
+pub(super) enum Entity {
+    Client(Arc<ClientEntity>),
+    Database(Database),
+    Collection(Collection),
+    Session(Arc<SessionEntity>),
+    Cursor(Arc<AsyncMutex<Option<Cursor>>>),
+    Thread(Arc<ThreadEntity>),
+    Topology(Arc<TopologyDescription>),
+    Value(Bson),
+}
+
+/// Everything that has a name.
+#[derive(Default)]
+pub(super) struct Entities {
+    map: Mutex<BTreeMap<String, Entity>>,
+}
+
+/// Takes an entity of one kind out of the map.
+macro_rules! typed {
+    ($($method:ident: $variant:ident => $kind:ty),* $(,)?) => {
+        $(pub(super) fn $method(&self, name: &str) -> Result<$kind, String> {
+            match self.get(name)? {
+                Entity::$variant(found) => Ok(found),
+                _ => Err(format!("{name} is no {}", stringify!($method))),
+            }
+        })*
+    };
+}
+
+impl Entities {
+    typed! {
+        client: Client => Arc<ClientEntity>,
+        database: Database => Database,
+        session: Session => Arc<SessionEntity>,
+        thread: Thread => Arc<ThreadEntity>,
+        topology: Topology => Arc<TopologyDescription>,
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entity>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Result<Entity, String> {
+        self.lock().get(name).cloned().ok_or_else(|| format!("there is no entity {name}"))
+    }
+
+    pub(super) fn insert(&self, name: &str, entity: Entity) -> Result<(), String> {
+        match self.lock().insert(name.to_owned(), entity) {
+            None => Ok(()),
+            Some(_) => Err(format!("there are two entities {name}")),
+        }
+    }
+
+    /// Everything, in the order of names; the map is empty afterwards.
+    pub(super) fn drain(&self) -> Vec<Entity> {
+        std::mem::take(&mut *self.lock()).into_values().collect()
+    }
+
+    /// Makes an entity of `createEntities`, threads excepted: those need the runner.
+    pub(super) fn create(
+        &self,
+        deployment: &Deployment,
+        kind: &str,
+        given: Document,
+    ) -> Result<(), String> {
+        let mut given = Arguments::new(given);
+        let id = given.required("id", Arguments::text)?;
+        let entity = match kind {
+            "client" => Entity::Client(Arc::new(client(deployment, &mut given)?)),
+            "database" => {
+                let client = self.client(&given.required("client", Arguments::text)?)?;
+                let name = given.required("databaseName", Arguments::text)?;
+                let mut database = client.client.database(&name);
+                if let Some(options) = given.document("databaseOptions")? {
+                    let mut options = Arguments::new(options);
+                    if let Some(level) = read_concern(&mut options)? {
+                        database = database.with_read_concern(&level);
+                    }
+                    if let Some(preference) = options.preference("readPreference")? {
+                        database = database.with_read_preference(preference);
+                    }
+                    if let Some(concern) = options.concern("writeConcern")? {
+                        database = database.with_write_concern(concern);
+                    }
+                    if let Some(limit) = options.millis("timeoutMS")? {
+                        database = database.with_timeout(limit);
+                    }
+                    options.finish()?;
+                }
+                Entity::Database(database)
+            }
+            "collection" => {
+                let database = self.database(&given.required("database", Arguments::text)?)?;
+                let name = given.required("collectionName", Arguments::text)?;
+                let mut collection = database.collection(&name);
+                if let Some(options) = given.document("collectionOptions")? {
+                    collection = configured(collection, options)?;
+                }
+                Entity::Collection(collection)
+            }
+            "session" => {
+                let client = self.client(&given.required("client", Arguments::text)?)?;
+                let mut options = SessionOptions::default();
+                if let Some(wanted) = given.document("sessionOptions")? {
+                    let mut wanted = Arguments::new(wanted);
+                    if let Some(causal) = wanted.flag("causalConsistency")? {
+                        options.causal_consistency = causal;
+                    }
+                    wanted.finish()?;
+                }
+                let session = client.client.start_session_with(options);
+                let session = AsyncMutex::new(Some(session));
+                Entity::Session(Arc::new(SessionEntity { session, id: Mutex::default() }))
+            }
+            other => return Err(format!("unknown kind of entity {other}")),
+        };
+        given.finish()?;
+        self.insert(&id, entity)
+    }
+}
+
+impl Lookup for Entities {
+    fn session_id(&self, name: &str) -> Result<Document, String> {
+        let session = self.session(name)?;
+        let id = session.id.lock().unwrap_or_else(PoisonError::into_inner);
+        id.clone().ok_or_else(|| format!("{name} has not been used"))
+    }
+
+    fn value(&self, name: &str) -> Result<Bson, String> {
+        match self.get(name)? {
+            Entity::Value(value) => Ok(value),
+            _ => Err(format!("{name} is no value")),
+        }
+    }
+}
+
+/// A collection with `collectionOptions`.
+fn configured(mut collection: Collection, options: Document) -> Result<Collection, String> {
+    let mut options = Arguments::new(options);
+    if let Some(level) = read_concern(&mut options)? {
+        collection = collection.with_read_concern(&level);
+    }
+    if let Some(preference) = options.document("readPreference")? {
+        collection = collection.with_read_preference(read_preference(preference)?);
+    }
+    if let Some(concern) = options.document("writeConcern")? {
+        collection = collection.with_write_concern(write_concern(concern)?);
+    }
+    if let Some(limit) = options.millis("timeoutMS")? {
+        collection = collection.with_timeout(limit);
+    }
+    options.finish()?;
+    Ok(collection)
+}
+
+fn read_concern(options: &mut Arguments) -> Result<Option<String>, String> {
+    let Some(concern) = options.document("readConcern")? else { return Ok(None) };
+    let mut concern = Arguments::new(concern);
+    let level = concern.required("level", Arguments::text)?;
+    concern.finish()?;
+    Ok(Some(level))
+}
+
+fn client(deployment: &Deployment, given: &mut Arguments) -> Result<ClientEntity, String> {
+    // Only sharded clusters and load balancers have several of them.
+    given.flag("useMultipleMongoses")?;
+    let observed = names(given, "observeEvents")?;
+    let ignored = names(given, "ignoreCommandMonitoringEvents")?;
+    let sensitive = given.flag("observeSensitiveCommands")?.unwrap_or(false);
+    let logs = given.document("observeLogMessages")?.unwrap_or_default();
+    let events = Arc::new(EventLog::new(observed, ignored, sensitive)?);
+    let uri_options = given.document("uriOptions")?.unwrap_or_default();
+    let uri = deployment.uri(&uri_text(&uri_options)?);
+    let string = ConnectionString::parse(&uri).map_err(|error| format!("{uri}: {error}"))?;
+    if let Some(warning) = string.warnings().first() {
+        return Err(format!("{uri}: {warning}"));
+    }
+    let mut options = ClientOptions::from_connection_string(&string);
+    let listener: EventListener = {
+        let events = Arc::clone(&events);
+        Arc::new(move |event| events.hear(&event))
+    };
+    options.listener = Some(listener);
+    // Tests read whole documents out of log messages.
+    options.logged_document_length = Some(LOGGED_DOCUMENT_LENGTH);
+    options.server_api = server_api(given)?;
+    let client = Client::with_options(options).map_err(|error| error.to_string())?;
+    Ok(ClientEntity { client, events, logs })
+}
+
+fn names(given: &mut Arguments, key: &str) -> Result<BTreeSet<String>, String> {
+    let Some(value) = given.value(key)? else { return Ok(BTreeSet::new()) };
+    let list = value.as_array().ok_or_else(|| format!("{key} is no list"))?;
+    let names = list.iter().map(|name| name.as_str().map(str::to_owned));
+    names.collect::<Option<_>>().ok_or_else(|| format!("{key} holds something else than names"))
+}
+
+fn server_api(given: &mut Arguments) -> Result<Option<ServerApi>, String> {
+    let Some(api) = given.document("serverApi")? else { return Ok(None) };
+    let mut api = Arguments::new(api);
+    let version = api.required("version", Arguments::text)?;
+    if version != API_VERSION {
+        return Err(format!("there is no version {version} of the stable API"));
+    }
+    let strict = api.flag("strict")?;
+    let deprecation_errors = api.flag("deprecationErrors")?;
+    api.finish()?;
+    Ok(Some(ServerApi { version, strict, deprecation_errors }))
+}
+
+/// `a=1&b=2` of a document of options.
+fn uri_text(options: &Document) -> Result<String, String> {
+    let mut parts = Vec::new();
+    for (name, value) in options {
+        let texts = match value {
+            Bson::Array(values) => values.iter().map(text_of).collect::<Result<_, _>>()?,
+            value => vec![text_of(value)?],
+        };
+        parts.extend(texts.into_iter().map(|text| format!("{name}={text}")));
+    }
+    if !options.contains_key("heartbeatFrequencyMS") {
+        parts.push(format!("heartbeatFrequencyMS={HEARTBEAT_FREQUENCY_MS}"));
+    }
+    Ok(parts.join("&"))
+}
+
+fn text_of(value: &Bson) -> Result<String, String> {
+    match value {
+        Bson::String(text) => Ok(text.clone()),
+        Bson::Int32(number) => Ok(number.to_string()),
+        Bson::Int64(number) => Ok(number.to_string()),
+        Bson::Boolean(truth) => Ok(truth.to_string()),
+        other => Err(format!("{other} cannot be part of a connection string")),
+    }
+}

@@ -1,0 +1,59 @@
+//! Operations of clients.
+
+use super::super::arguments::Arguments;
+use super::super::entities::{ClientEntity, Entities};
+use super::super::outcome::{Attempt, Outcome, plain_documents};
+use super::perform;
+use bson::Bson;
+
+pub(super) async fn run(
+    entities: &Entities,
+    entity: &ClientEntity,
+    name: &str,
+    mut arguments: Arguments,
+) -> Result<Attempt, String> {
+    let client = &entity.client;
+    match name {
+        "close" => {
+            arguments.finish()?;
+            client.close().await;
+            Ok(Ok(Outcome::Nothing))
+        }
+        "dropDatabase" => {
+            let database = client.database(&arguments.required("database", Arguments::text)?);
+            let dropped = perform!(entities, arguments, database.drop_database(););
+            Ok(dropped.map(|()| Outcome::Nothing))
+        }
+        "listDatabases" => {
+            let listed = perform!(entities, arguments, client.list_databases();
+                document filter = "filter", value comment = "comment", millis timeout = "timeoutMS");
+            listed.map(plain_documents).transpose_with(Outcome::Documents)
+        }
+        "listDatabaseNames" => {
+            let mut action = client.list_databases();
+            if let Some(limit) = arguments.millis("timeoutMS")? {
+                action = action.timeout(limit);
+            }
+            arguments.finish()?;
+            let names = action.names().await;
+            Ok(names.map(|names| Outcome::Value(names.into_iter().map(Bson::from).collect())))
+        }
+        _ => Err(format!("a client has no operation {name}")),
+    }
+}
+
+/// Turns a result whose success may be unreadable inside out.
+pub(super) trait TransposeWith<T> {
+    /// The unreadable case comes outside; the rest is made an outcome.
+    fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt, String>;
+}
+
+impl<T> TransposeWith<T> for Result<Result<T, String>, quorate_client::Error> {
+    fn transpose_with(self, make: impl FnOnce(T) -> Outcome) -> Result<Attempt, String> {
+        match self {
+            Ok(Ok(value)) => Ok(Ok(make(value))),
+            Ok(Err(reason)) => Err(reason),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Operations of cursors.
+
+use quorate_client::Cursor;
+use tokio::sync::Mutex;
+
+use super::super::arguments::Arguments;
+use super::super::outcome::{Attempt, Outcome, plain_document};
+use super::client::TransposeWith;
+
+pub(super) async fn run(
+    cursor: &Mutex<Option<Cursor>>,
+    name: &str,
+    arguments: Arguments,
+) -> Result<Attempt, String> {
+    arguments.finish()?;
+    let mut guard = cursor.lock().await;
+    if name == "close" {
+        if let Some(cursor) = guard.take() {
+            cursor.close().await;
+        }
+        return Ok(Ok(Outcome::Nothing));
+    }
+    let cursor = guard.as_mut().ok_or("the cursor is closed")?;
+    match name {
+        "iterateUntilDocumentOrError" => {
+            let document = cursor.next().await;
+            document.map(plain_document).transpose_with(Outcome::Value)
+        }
+        "iterateOnce" => {
+            let document = cursor.try_next().await;
+            document.map(plain_document).transpose_with(Outcome::Value)
+        }
+        _ => Err(format!("a cursor has no operation {name}")),
+    }
+}

@@ -1,0 +1,57 @@
+//! Real clients from their registries against our server: pymongo, the Node driver, mongosh, the
+//! Rust driver and libmongoc.
+//!
+//! Each does the same things, in parts: `documents` (connecting, CRUD, cursors, indexes,
+//! aggregation, bulk writes), `retries` (after an injected failure), `login`, and `round-trip`, which is
+//! run with each compressor and over TLS. The scripts are in `tests/scripts`; they end with the number of checks they made, so that one which
+//! checks nothing does not pass. What a client shows on the wire is judged here: see `witness`.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod clients;
+mod judge;
+mod rust_driver;
+mod server;
+mod witness;
+
+use clients::Client;
+
+/// The tests of one client.
+macro_rules! judge {
+    ($name:ident, $client:expr) => {
+        mod $name {
+            use super::*;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn works_standalone() {
+                judge::works_standalone($client).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn works_in_a_set() {
+                judge::works_in_a_set($client).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn logs_in() {
+                judge::logs_in($client).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn compresses() {
+                judge::compresses($client).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn encrypts() {
+                judge::encrypts($client).await;
+            }
+        }
+    };
+}
+
+judge!(pymongo, Client::Pymongo);
+judge!(node, Client::Node);
+judge!(mongosh, Client::Mongosh);
+judge!(rust, Client::Rust);
+judge!(libmongoc, Client::Libmongoc);

@@ -1,0 +1,21 @@
+//! Commands that the shell around a member answers.
+//!
+//! They are in the table so that who may run them is decided with everything else. A shell that
+//! leaves one to the member has no answer for it, and says why here.
+
+use crate::context::{Command, Outcome};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+
+/// A command of a replica set at a member that belongs to none.
+pub(super) fn needs_a_set(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+    Err(CommandError::new(ErrorCode(76), "not running with --replSet"))
+}
+
+/// A command about the process, at a member that is only a value in one.
+pub(super) fn needs_a_process(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+    Err(CommandError::new(
+        ErrorCode::COMMAND_NOT_SUPPORTED,
+        format!("{} is answered by a server only; this member runs inside of one", request.name),
+    ))
+}

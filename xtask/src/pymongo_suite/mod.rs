@@ -1,0 +1,244 @@
+//! `cargo xtask pymongo-suite`: pymongo's own tests against our server, the yardstick for breadth.
+//!
+//! The tests are those of the source package, pinned by hash and fetched, never stored; the driver
+//! is the one from the registry. Each file of tests has a server to itself, so that a fail point or
+//! a crash in one does not show in another, and a limited time. [`baseline`] says how many tests
+//! must pass; [`table`] writes the results into `docs/conformance.md`; [`deployment`] starts what
+//! they run against.
+
+mod baseline;
+mod deployment;
+mod outcomes;
+mod table;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quorate_provision::{ProvisionError, python, source_package};
+
+use self::baseline::Baseline;
+use self::deployment::Deployment;
+use self::outcomes::Outcomes;
+use crate::{Failure, process};
+
+const VERSION: &str = "4.19.0";
+const SHA256: &str = "3c510dd3c5d9b392d3b33bb5d2a594758acfe8f026fca654253f947ce0af9d40";
+const PACKAGES: [&str; 3] =
+    ["pymongo[snappy,zstd]==4.19.0", "pytest==8.4.2", "pytest-asyncio==1.2.0"];
+const PLUGIN: &str = include_str!("outcomes.py");
+
+/// How long one file of tests may take.
+const FILE_PATIENCE: Duration = Duration::from_secs(300);
+/// How often a running file is asked whether it has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How many files run at a time. Most of a test's time is spent waiting.
+const WORKERS: usize = 3;
+
+/// What the tests run against.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Topology {
+    /// One server by itself.
+    Standalone,
+    /// One server by itself that asks for a login.
+    Guarded,
+    /// A replica set of three processes.
+    ReplicaSet,
+}
+
+impl Topology {
+    /// In the order of the table.
+    pub(crate) const ALL: [Self; 3] = [Self::Standalone, Self::Guarded, Self::ReplicaSet];
+
+    /// As it is written on the command line and in the baseline.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Standalone => "standalone",
+            Self::Guarded => "guarded",
+            Self::ReplicaSet => "replica-set",
+        }
+    }
+
+    /// The one of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|topology| topology.name() == name)
+    }
+}
+
+/// What became of the files, by topology and file.
+pub(crate) type Results = BTreeMap<(Topology, String), Outcomes>;
+
+/// What to run.
+pub(crate) struct Selection {
+    /// Against what.
+    pub(crate) topologies: Vec<Topology>,
+    /// Files such as `test_bulk.py`; none for all.
+    pub(crate) files: Vec<String>,
+}
+
+/// Runs the selected files and prints what became of them, with the names of the tests that failed.
+/// `record` says whether to write it into the baseline and the document.
+pub(crate) fn run(selection: &Selection, record: bool) -> Result<(), Failure> {
+    let suite = Suite::prepare()?;
+    let all = suite.files()?;
+    let chosen = if selection.files.is_empty() { &all } else { &selection.files };
+    if let Some(unknown) = chosen.iter().find(|file| !all.contains(file)) {
+        return Err(Failure(format!("pymongo has no file of tests called {unknown}")));
+    }
+    let jobs = selection
+        .topologies
+        .iter()
+        .flat_map(|topology| chosen.iter().map(move |file| (*topology, file.clone())));
+    let results = suite.run(jobs.collect())?;
+    for ((topology, file), outcomes) in &results {
+        for test in &outcomes.failures {
+            println!("{} {file}: FAILED {test}", topology.name());
+        }
+    }
+    print!("{}", table::text(&results));
+    println!("the output of each file: {}", suite.folder.join("output").display());
+    if record {
+        table::write(&Baseline::record(&results)?)?;
+    }
+    Ok(())
+}
+
+/// Runs the files that CI guards, each a second time if fewer tests pass than the baseline says, and
+/// returns how many passed.
+pub(crate) fn guard() -> Result<String, Failure> {
+    let suite = Suite::prepare()?;
+    let baseline = Baseline::read()?;
+    let mut results = suite.run(baseline.guarded().collect())?;
+    let again: Vec<_> = baseline.shortfalls(&results).map(|(job, _)| job).collect();
+    // Some of these tests measure time, and a busy machine is no regression.
+    results.extend(suite.run(again)?);
+    let mut complaints = String::new();
+    for ((topology, file), expected) in baseline.shortfalls(&results) {
+        let outcomes = results.get(&(topology, file.clone()));
+        let passed = outcomes.map_or(0, |outcomes| outcomes.passed);
+        complaints +=
+            &format!("\n  {} {file}: {passed} passed, {expected} expected", topology.name());
+        for test in outcomes.iter().flat_map(|outcomes| &outcomes.failures) {
+            complaints += &format!("\n    {test}");
+        }
+    }
+    if !complaints.is_empty() {
+        return Err(Failure(format!(
+            "fewer of pymongo's tests pass than before; run `cargo xtask pymongo-suite` with the \
+             file to see why:{complaints}"
+        )));
+    }
+    let passed: u64 = results.values().map(|outcomes| outcomes.passed).sum();
+    Ok(format!("{passed} tests in {} files", results.len()))
+}
+
+/// The tests, unpacked, and what runs them.
+struct Suite {
+    folder: PathBuf,
+    python: PathBuf,
+    program: PathBuf,
+}
+
+impl Suite {
+    fn prepare() -> Result<Self, Failure> {
+        let provision = |error: ProvisionError| Failure(error.to_string());
+        let source = source_package("pymongo", VERSION, SHA256).map_err(provision)?;
+        let python = python(&PACKAGES).map_err(provision)?;
+        let folder = process::target_directory().join("pymongo-suite");
+        fs::create_dir_all(folder.join("output")).map_err(|error| disk(&folder, &error))?;
+        // Away from the sources of the driver, so that the one from the registry is used.
+        let mut copy = process::program("cp");
+        copy.arg("--recursive").args(["test", "pyproject.toml"].map(|name| source.join(name)));
+        process::run(copy.arg(&folder))?;
+        let plugin = folder.join("quorate_outcomes.py");
+        fs::write(&plugin, PLUGIN).map_err(|error| disk(&plugin, &error))?;
+        process::run(process::cargo().args(["build", "--quiet", "--package", "quorate"]))?;
+        let built = process::target_directory().join("debug/quorate");
+        // A copy, so that somebody may go on building.
+        let program = folder.join("quorate");
+        fs::copy(&built, &program).map_err(|error| disk(&built, &error))?;
+        Ok(Self { folder, python, program })
+    }
+
+    /// The names of all files of tests, in order.
+    fn files(&self) -> Result<Vec<String>, Failure> {
+        let tests = self.folder.join("test");
+        let entries = fs::read_dir(&tests).map_err(|error| disk(&tests, &error))?;
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<_> =
+            names.filter(|name| name.starts_with("test_") && name.ends_with(".py")).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn run(&self, jobs: Vec<(Topology, String)>) -> Result<Results, Failure> {
+        let results = Mutex::new(Results::new());
+        let jobs = Mutex::new(jobs.into_iter());
+        let next = || jobs.lock().ok()?.next();
+        thread::scope(|scope| {
+            let worker = || -> Result<(), Failure> {
+                while let Some((topology, file)) = next() {
+                    let outcomes = self.run_file(topology, &file)?;
+                    eprintln!("pymongo: {:<11} {file:<50} {outcomes}", topology.name());
+                    if let Ok(mut results) = results.lock() {
+                        results.insert((topology, file), outcomes);
+                    }
+                }
+                Ok(())
+            };
+            let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(worker)).collect();
+            workers.into_iter().try_for_each(|worker| {
+                worker.join().unwrap_or_else(|_| Err(Failure("a worker panicked".to_owned())))
+            })
+        })?;
+        results.into_inner().map_err(|_| Failure("a worker panicked".to_owned()))
+    }
+
+    fn run_file(&self, topology: Topology, file: &str) -> Result<Outcomes, Failure> {
+        let deployment = Deployment::start(&self.program, topology)?;
+        let output = self.folder.join("output").join(format!("{}-{file}", topology.name()));
+        let said = output.with_extension("outcomes");
+        let log = fs::File::create(output.with_extension("txt"));
+        let log = log.map_err(|error| disk(&output, &error))?;
+        // A crash may leave those of an earlier run.
+        fs::write(&said, "").map_err(|error| disk(&said, &error))?;
+        let mut command = Command::new(&self.python);
+        command.current_dir(&self.folder).args(["-m", "pytest", "-p", "quorate_outcomes"]);
+        command.args(["-p", "no:cacheprovider", "--quiet", "--tb=short"]);
+        command.arg("-o").arg("addopts=-m 'default or auth'");
+        command.arg(Path::new("test").join(file));
+        let (host, port) = deployment.seed();
+        command.env("DB_IP", host).env("DB_PORT", port).env("QUORATE_OUTCOMES", &said);
+        command.env("PYTHONPATH", &self.folder).env_remove("COMPRESSORS");
+        command
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().map_err(|error| disk(&output, &error))?);
+        let mut child = command
+            .stdout(log)
+            .spawn()
+            .map_err(|error| Failure(format!("pytest could not be run: {error}")))?;
+        let started = Instant::now();
+        let cut_short = loop {
+            match child.try_wait() {
+                Ok(Some(_)) => break false,
+                Ok(None) if started.elapsed() < FILE_PATIENCE => thread::sleep(POLL_INTERVAL),
+                Ok(None) | Err(_) => {
+                    // Whatever it says now, it is over.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break true;
+                }
+            }
+        };
+        let text = fs::read_to_string(&said).map_err(|error| disk(&said, &error))?;
+        Ok(Outcomes::read(&text, started.elapsed(), cut_short))
+    }
+}
+
+fn disk(path: &Path, error: &std::io::Error) -> Failure {
+    Failure(format!("{}: {error}; check the disk there", path.display()))
+}

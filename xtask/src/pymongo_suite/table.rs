@@ -1,0 +1,124 @@
+//! The results as a table, on the terminal and in `docs/conformance.md`.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::baseline::{Baseline, Counts};
+use super::{Outcomes, Results, Topology, VERSION, disk};
+use crate::{Failure, process};
+
+const BEGIN: &str = "<!-- pymongo-suite: begin (written by `cargo xtask pymongo-suite record`) -->";
+const END: &str = "<!-- pymongo-suite: end -->";
+
+/// One line per file and one per topology.
+pub(super) fn text(results: &Results) -> String {
+    let mut text = String::new();
+    for topology in Topology::ALL {
+        let files: Vec<_> = of(results, topology).collect();
+        if files.is_empty() {
+            continue;
+        }
+        for (file, outcomes) in &files {
+            text += &format!("{:<11} {file:<50} {outcomes}\n", topology.name());
+        }
+        let name = format!("{} files", files.len());
+        text += &format!("{:<11} {name:<50} {}\n", topology.name(), total(results, topology));
+    }
+    text
+}
+
+/// Replaces our section of the document, or adds it.
+pub(super) fn write(baseline: &Baseline) -> Result<(), Failure> {
+    let path = process::root().join("docs/conformance.md");
+    let before = if path.exists() {
+        fs::read_to_string(&path).map_err(|error| disk(&path, &error))?
+    } else {
+        "# Conformance\n".to_owned()
+    };
+    let after = replace(&before, &section(baseline));
+    fs::write(&path, after).map_err(|error| disk(&path, &error))
+}
+
+fn section(baseline: &Baseline) -> String {
+    let mut text = format!(
+        "## pymongo's own tests\n\nThe files of tests in the source package of pymongo {VERSION}, its \
+         synchronous half, run with pytest\nagainst `quorate serve` (standalone), `quorate serve --auth` \
+         (guarded) and a set of three processes,\n`quorate up` (set), each file with a deployment to \
+         itself. pymongo skips tests where the deployment is\nnot of the kind they need. `cargo xtask ci` \
+         guards that the numbers in `xtask/pymongo-baseline.tsv` do\nnot fall; `cargo xtask \
+         pymongo-suite` runs any of it. The cells: passed / failed / skipped.\n\n"
+    );
+    text += "| file | standalone | guarded | set |\n|---|--:|--:|--:|\n";
+    let counts = baseline.counts();
+    let totals = Topology::ALL.map(|topology| {
+        let mut total = Counts::default();
+        for (_, counts) in counts.iter().filter(|((t, _), _)| *t == topology) {
+            total.passed += counts.passed;
+            total.failed += counts.failed;
+            total.skipped += counts.skipped;
+        }
+        cell(Some(&total))
+    });
+    text += &format!("| **all** | {} |\n", totals.join(" | "));
+    let files: BTreeSet<&str> = counts.keys().map(|(_, file)| *file).collect();
+    for file in files {
+        let cells = Topology::ALL.map(|topology| cell(counts.get(&(topology, file))));
+        text += &format!("| `{file}` | {} |\n", cells.join(" | "));
+    }
+    text
+}
+
+fn cell(counts: Option<&Counts>) -> String {
+    match counts {
+        Some(Counts { passed, failed, skipped }) => format!("{passed} / {failed} / {skipped}"),
+        None => "–".to_owned(),
+    }
+}
+
+fn of(results: &Results, topology: Topology) -> impl Iterator<Item = (&String, &Outcomes)> {
+    results.iter().filter(move |((t, _), _)| *t == topology).map(|((_, file), o)| (file, o))
+}
+
+fn total(results: &Results, topology: Topology) -> Outcomes {
+    let mut total = Outcomes::default();
+    for (_, outcomes) in of(results, topology) {
+        total.passed += outcomes.passed;
+        total.skipped += outcomes.skipped;
+        total.failures.extend_from_slice(&outcomes.failures);
+        total.elapsed += outcomes.elapsed;
+    }
+    total
+}
+
+fn replace(document: &str, section: &str) -> String {
+    let section = format!("{BEGIN}\n\n{section}\n{END}\n");
+    match (document.split_once(BEGIN), document.split_once(END)) {
+        (Some((before, _)), Some((_, after))) => {
+            format!("{before}{section}{}", after.strip_prefix('\n').unwrap_or(after))
+        }
+        _ => format!("{}\n\n{section}", document.trim_end()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+    use super::*;
+
+    #[test]
+    fn the_section_is_added_once_and_replaced_later() {
+        let first = replace("# Conformance\n", "one");
+        assert_eq!(first, format!("# Conformance\n\n{BEGIN}\n\none\n{END}\n"));
+        let second = replace(&format!("{first}\nThe rest.\n"), "two");
+        assert_eq!(second, format!("# Conformance\n\n{BEGIN}\n\ntwo\n{END}\n\nThe rest.\n"));
+    }
+
+    #[test]
+    fn files_of_one_topology_leave_the_others_empty() {
+        let baseline = Baseline::parse("standalone\ttest_x.py\t1\t2\t3\tci\n").unwrap();
+        let section = section(&baseline);
+        assert!(section.contains("| `test_x.py` | 1 / 2 / 3 | – | – |\n"), "{section}");
+        assert!(section.contains("| **all** | 1 / 2 / 3 | 0 / 0 / 0 | 0 / 0 / 0 |\n"), "{section}");
+    }
+}
