@@ -93,8 +93,6 @@ pub(crate) enum Input {
         /// What, in words.
         text: String,
     },
-    /// Time has passed.
-    Tick,
 }
 
 /// What a member said besides hello.
@@ -189,7 +187,6 @@ impl View {
             Input::Done { member, text } => {
                 self.log.add(now, Kind::Action, Some(&member), text);
             }
-            Input::Tick => {}
         }
     }
 
