@@ -93,6 +93,8 @@ pub(crate) enum Input {
         /// What, in words.
         text: String,
     },
+    /// Something to know that is about no member.
+    Note(String),
     /// Time has passed.
     Tick,
 }
@@ -189,6 +191,7 @@ impl View {
             Input::Done { member, text } => {
                 self.log.add(now, Kind::Action, Some(&member), text);
             }
+            Input::Note(text) => self.log.add(now, Kind::Action, None, text),
             Input::Tick => {}
         }
     }
