@@ -397,6 +397,15 @@ pub(crate) struct ServeArguments {
     /// The most connections at once.
     #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS)]
     pub(crate) max_connections: usize,
+    /// Listen on this port too, for clients that see the addresses of this horizon. Several with commas.
+    #[arg(long, value_name = "NAME=PORT", value_delimiter = ',')]
+    pub(crate) horizon: Vec<String>,
+    /// How much to tell on stderr: error, warn, info or debug.
+    #[arg(long, value_name = "LEVEL", default_value = "warn", value_parser = ["error", "warn", "info", "debug"])]
+    pub(crate) log_level: String,
+    /// How a line of the log looks: text for people, or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub(crate) log_format: String,
     /// Encrypt connections with the certificate of this PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,

@@ -5,6 +5,7 @@
 //! `teller` puts every change into a line with its reason.
 
 mod notes;
+mod ours;
 mod recorder;
 mod teller;
 
@@ -22,9 +23,11 @@ use crate::connect;
 use crate::dashboard;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
+use crate::view::actions::Actions;
 use crate::view::collector::Live;
 use crate::web::{self, Otherwise, Page};
 use notes::{Notes, Seen};
+use ours::Ours;
 use recorder::Recorder;
 use teller::Teller;
 
@@ -58,11 +61,20 @@ async fn watch_on_screen(
     let (client, options) = client(uri, &notes).await?;
     let live = Live::start(client.clone(), &options, uri.to_string())
         .map_err(|error| connect::refused(&error))?;
+    let ours = Ours::find(&options.discovery.seeds);
+    let actions = ours.clone().map(|ours| ours as Arc<dyn Actions>);
+    let telling = async {
+        match &ours {
+            Some(ours) => ours.keep_telling(&live).await,
+            None => std::future::pending().await,
+        }
+    };
     let page = page(arguments, &live, &client, screen).await?;
     tokio::select! {
         () = stop => {}
+        () = telling => {}
         error = notes.failed() => return Err(not_recorded(&error)),
-        left = dashboard::show(&live, None) => left.map_err(|error| {
+        left = dashboard::show(&live, actions) => left.map_err(|error| {
             let advice = "add --json, or pipe the output, for lines";
             Failure::Problem(format!("the terminal cannot be used: {error}; {advice}"))
         })?,

@@ -10,6 +10,7 @@ use quorate_replication::{
 
 use crate::host::{Entry, Host};
 use crate::judges::Life;
+use crate::watching::Question;
 
 /// A message between two processes, with the life of the one that waits for the answer.
 #[derive(Clone, Debug)]
@@ -112,6 +113,8 @@ pub(crate) struct Node<H> {
     pub(crate) ordered: VecDeque<(MonotonicTime, Entry)>,
     /// Requests of others for entries that are not there yet.
     pub(crate) parked: Vec<FetchRequest>,
+    /// Clients that wait for news of this member.
+    pub(crate) awaiting: Vec<Question>,
     /// The question of the initial sync that is out.
     pub(crate) sync_step: Option<(u32, InitialSyncStep)>,
     pub(crate) next_token: u64,
@@ -131,6 +134,7 @@ impl<H: Host> Node<H> {
             fetching: None,
             ordered: VecDeque::new(),
             parked: Vec::new(),
+            awaiting: Vec::new(),
             sync_step: None,
             next_token: 0,
         }

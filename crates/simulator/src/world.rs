@@ -19,6 +19,7 @@ use crate::host::{Entry, Host, ModelHost, Operation};
 use crate::judges::{Judges, Life, Verdict};
 use crate::network::Network;
 use crate::node::{Asker, Message, Node};
+use crate::watching::{Watchers, Watching};
 
 /// The calendar when a world begins.
 const EPOCH_MILLIS: i64 = 1_700_000_000_000;
@@ -69,6 +70,8 @@ pub struct Figures {
     pub crashes: u64,
     /// Vetoed dry runs.
     pub vetoes: u64,
+    /// Descriptions that watching clients published.
+    pub published: u64,
     /// How long the members took to agree after everything was repaired.
     pub agreed_after: Duration,
 }
@@ -111,6 +114,7 @@ pub(crate) enum Happening {
     StepUp(Life),
     Restart { node: usize },
     Repair,
+    Watch(Watching),
 }
 
 /// A write that a client tried.
@@ -140,6 +144,7 @@ pub struct World<H = ModelHost> {
     pub(crate) first_config: Option<ReplicaSetConfig>,
     /// When the network is to be whole again.
     pub(crate) repair_due: MonotonicTime,
+    pub(crate) watchers: Watchers,
     trace: Option<Trace>,
 }
 
@@ -182,6 +187,7 @@ impl<H: Host + Default> World<H> {
             attempts: Vec::new(),
             first_config: None,
             repair_due: MonotonicTime::ZERO,
+            watchers: Watchers::new(seed, scale.nodes),
             trace,
         };
         for node in 0..world.nodes.len() {
@@ -191,6 +197,7 @@ impl<H: Host + Default> World<H> {
         for client in 0..world.scale.clients {
             world.schedule(Duration::from_secs(1), Happening::ClientWrites { client });
         }
+        world.begin_watching();
         let first_fault = world.scale.between_faults;
         world.schedule(first_fault, Happening::Fault);
         world
@@ -321,6 +328,7 @@ impl<H: Host + Default> World<H> {
                 }
             }
             Happening::Restart { node } => self.start(node),
+            Happening::Watch(watching) => self.watch(watching),
             Happening::Repair => {
                 if self.now >= self.repair_due {
                     self.network.repair();
@@ -375,7 +383,9 @@ impl<H: Host + Default> World<H> {
         }
         node.host.crash(&mut random);
         node.forget_volatile();
+        let awaiting = std::mem::take(&mut node.awaiting);
         self.random = random;
+        self.reset_watchers(awaiting);
         self.reset_connections_to(index);
     }
 
@@ -399,6 +409,7 @@ impl<H: Host + Default> World<H> {
         self.schedule_tick(index);
         let life = self.nodes[index].life;
         self.answer_parked(life, false);
+        self.answer_watchers(index);
     }
 
     fn schedule_tick(&mut self, index: usize) {
@@ -542,7 +553,7 @@ impl<H: Host + Default> World<H> {
                 return Some(format!("{} knows {known} as committed, not {last}", listed.id));
             }
         }
-        None
+        self.misbelief(leader, &config)
     }
 
     fn judge_the_end(mut self) -> Result<Figures, Failure> {

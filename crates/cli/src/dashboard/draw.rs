@@ -130,6 +130,9 @@ fn second_line(
     }
     if let Some(election) = facts.last_election {
         let mut text = format!("failover {}", Ago(now.since(election.at)));
+        if let Some(reason) = facts.election_reason {
+            text.push_str(&format!(" ({})", Foreign(reason)));
+        }
         if let Some(gap) = election.write_gap {
             text.push_str(&format!(", write gap {}", TimeSpan(gap)));
         } else if let Some(span) = election.without_primary {

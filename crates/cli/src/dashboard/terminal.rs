@@ -41,6 +41,7 @@ impl Taken {
     pub(super) fn take() -> io::Result<Self> {
         give_back_on_panic();
         enable_raw_mode()?;
+        TAKEN.store(true, Ordering::SeqCst);
         // From here on dropping it gives the terminal back.
         let mut taken = Self { terminal: Terminal::new(CrosstermBackend::new(io::stdout()))? };
         execute!(taken.terminal.backend_mut(), EnterAlternateScreen, cursor::Hide)?;
@@ -66,7 +67,14 @@ fn clipboard(text: &str) -> String {
     format!("\u{1b}]52;c;{}\u{7}", STANDARD.encode(text))
 }
 
+/// Whether there is anything to give back.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
 fn give_back() {
+    // Leaving twice would put the cursor back to where it was, over the words of a panic.
+    if !TAKEN.swap(false, Ordering::SeqCst) {
+        return;
+    }
     // Nothing can be done about a terminal that is gone.
     let _ = disable_raw_mode();
     let _ = execute!(io::stdout(), LeaveAlternateScreen, cursor::Show);
@@ -127,6 +135,26 @@ impl Drop for Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Set where the test below runs again, in a terminal.
+    const AGAIN: &str = "QUORATE_TEST_PANICS_ON_A_TERMINAL";
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_speaks() {
+        if std::env::var_os(AGAIN).is_some() {
+            let _taken = Taken::take().unwrap();
+            panic!("the sky fell");
+        }
+        let tmux = quorate_test_support::Tmux::start(80, 24);
+        let program = std::env::current_exe().unwrap();
+        let name = "dashboard::terminal::tests::a_panic_gives_the_terminal_back_before_it_speaks";
+        let line =
+            format!("RUST_BACKTRACE=0 {AGAIN}=1 {} --exact {name} --nocapture", program.display());
+        tmux.enter(&format!("{line}; echo code $?"));
+        let shown = tmux.wait_for("end", |shown| shown.contains("code 101"));
+        assert!(shown.contains("the sky fell"), "{shown}");
+        assert!(tmux.is_restored());
+    }
 
     #[test]
     fn a_copy_is_osc_52() {

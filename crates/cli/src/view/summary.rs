@@ -133,8 +133,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) reads_per_second: Option<f64>,
     /// The last change of primary.
     pub(crate) last_election: Option<&'a Election>,
-    /// The last gap.
-    pub(crate) last_gap: Option<Duration>,
+    /// Why the primary called the election that it won.
+    pub(crate) election_reason: Option<&'a str>,
     /// How long our own writes have gone without acknowledgement, if that is too long.
     pub(crate) open_gap: Option<Duration>,
 }
@@ -196,7 +196,9 @@ impl View {
             writes_per_second: sum(|member| member.rates.writes),
             reads_per_second: sum(|member| member.rates.reads),
             last_election: self.elections.last(),
-            last_gap: self.writes.gaps().next_back().map(super::writes::Gap::length),
+            election_reason: primary
+                .and_then(|primary| self.members.get(primary.address())?.own_status())
+                .and_then(|status| status.election_reason.as_deref()),
             open_gap: self.writes.open_gap(now),
         }
     }

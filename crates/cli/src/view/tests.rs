@@ -116,7 +116,11 @@ fn a_failover_is_measured() {
         ["is the primary in term 1", "elected primary in term 2, 200 ms without a primary"]
     );
     assert_eq!(texts(&stage.view, Kind::WriteGap), ["writes go on after a gap of 250 ms"]);
-    assert_eq!(stage.view.facts(stage.now).last_gap, Some(Duration::from_millis(250)));
+    stage.own_hello("b:27017", primary_hello("b:27017", &MEMBERS, 2), 1);
+    let mut told = status("b:27017", &MEMBERS, "b:27017", 2);
+    told.election_reason = Some("electionTimeout".to_owned());
+    stage.tell("b:27017", Told::Status(told));
+    assert_eq!(stage.view.facts(stage.now).election_reason, Some("electionTimeout"));
 }
 
 #[test]

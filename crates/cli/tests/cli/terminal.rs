@@ -1,87 +1,11 @@
 //! The screen on a real terminal: tmux runs the program, types, and tells what is shown.
 
-use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use quorate_protocol::ServerAddress;
-use quorate_test_support::{FakeServer, primary_hello};
+use quorate_test_support::{FakeServer, Tmux, primary_hello};
 
-/// How long anything may take to show on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A terminal of its own server, so that nobody else's sessions are touched; ended when dropped.
-struct Tmux {
-    socket: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl Tmux {
-    /// A shell in a terminal of this size. Its prompt is `ready$ `.
-    fn start(width: u16, height: u16) -> Self {
-        quorate_provision::debian(&["tmux"]).unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let tmux = Self { socket: directory.path().join("socket"), _directory: directory };
-        let (width, height) = (width.to_string(), height.to_string());
-        let shell = "env PS1='ready$ ' sh";
-        tmux.run(&["new-session", "-d", "-x", &width, "-y", &height, shell]);
-        tmux.wait_for("the prompt", |shown| shown.contains("ready$"));
-        tmux
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = Command::new("tmux")
-            .arg("-S")
-            .arg(&self.socket)
-            .args(["-f", "/dev/null"])
-            .args(arguments)
-            .env_remove("TMUX")
-            .env("LC_ALL", "C.UTF-8")
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn shown(&self) -> String {
-        self.run(&["capture-pane", "-p"])
-    }
-
-    fn press(&self, key: &str) {
-        self.run(&["send-keys", key]);
-    }
-
-    /// Types a command line and Enter.
-    fn enter(&self, line: &str) {
-        self.run(&["send-keys", "-l", line]);
-        self.press("Enter");
-    }
-
-    #[track_caller]
-    fn wait_for(&self, what: &str, accepts: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let shown = self.shown();
-            if accepts(&shown) {
-                return shown;
-            }
-            assert!(Instant::now() < deadline, "no {what}:\n{shown}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// Whether the terminal is a shell's again: no alternate screen, and the cursor is seen.
-    fn is_restored(&self) -> bool {
-        let flags = "#{alternate_on} #{cursor_flag}";
-        self.run(&["display-message", "-p", flags]).trim() == "0 1"
-    }
-}
-
-impl Drop for Tmux {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux").arg("-S").arg(&self.socket).arg("kill-server").output();
-    }
-}
+use crate::down::RunDirectory;
 
 /// The primary on the second line of the screen.
 fn primary(shown: &str) -> Option<String> {
@@ -104,6 +28,10 @@ fn a_set_is_shown_steps_down_on_a_key_and_gives_the_terminal_back() {
     let first = primary(&shown).unwrap();
     tmux.wait_for("three members", |shown| shown.contains("3 of 3 up"));
     tmux.wait_for("page", |shown| shown.contains("see this on a page: http://127.0.0.1:"));
+    tmux.press("c");
+    tmux.wait_for("copy", |shown| shown.contains("in the clipboard"));
+    let uri = tmux.clipboard();
+    assert!(uri.starts_with("mongodb://") && uri.contains(&first), "{uri}");
     tmux.press("D");
     let another = |shown: &str| primary(shown).is_some_and(|second| second != first);
     tmux.wait_for("other primary", another);
@@ -119,6 +47,34 @@ fn a_set_is_shown_steps_down_on_a_key_and_gives_the_terminal_back() {
     tmux.wait_for("end", |shown| shown.contains("code 0"));
     assert!(tmux.is_restored());
     assert!(tmux.shown().contains("every member has stopped"), "{}", tmux.shown());
+}
+
+/// What `up` leaves in its directory is enough to know the set as ours.
+#[test]
+fn watch_breaks_and_mends_a_set_that_runs_in_the_background() {
+    let run = RunDirectory::new();
+    let up = run.quorate(&["up", "--detach", "--port", "0", "--json"]);
+    assert_eq!(up.code(), 0, "{}", up.stderr());
+    let events = up.events();
+    let uri = events.iter().find_map(|event| event["uri"].as_str()).unwrap();
+    let [(name, directory)] = run.variables();
+    let tmux = Tmux::start(80, 24);
+    let line = program(&format!("watch '{uri}'"));
+    tmux.enter(&format!("{name}={directory} {line}; echo code $?"));
+    tmux.wait_for("three members", |shown| shown.contains("3 of 3 up"));
+    for (key, word) in [("Z", "PAUSED"), ("X", "CUT OFF"), ("K", "GONE")] {
+        tmux.press(key);
+        tmux.wait_for("question", |shown| shown.contains("Sure?"));
+        tmux.press("y");
+        tmux.wait_for(word, |shown| shown.contains(word));
+        tmux.press("R");
+        tmux.wait_for("mended member", |shown| {
+            !shown.contains(word) && shown.contains("3 of 3 up")
+        });
+    }
+    tmux.press("q");
+    tmux.wait_for("end", |shown| shown.contains("code 0"));
+    assert!(tmux.is_restored());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,7 +120,7 @@ async fn a_signal_gives_the_terminal_back_as_well() {
     let uri = format!("mongodb://{me}/?replicaSet=rs0");
     tokio::task::spawn_blocking(move || {
         let tmux = Tmux::start(80, 24);
-        let pid = tmux.socket.with_file_name("pid");
+        let pid = tmux.directory().join("pid");
         let line = program(&format!("watch {uri:?}"));
         tmux.enter(&format!("sh -c 'echo $$ > {}; exec {line}'; echo code $?", pid.display()));
         tmux.wait_for("primary", |shown| shown.contains("primary "));

@@ -52,6 +52,8 @@ pub(super) struct Deployment {
     /// The internal client of the test format.
     pub(super) client: Client,
     pub(super) version: Version,
+    /// The servers' parameters.
+    pub(super) parameters: Document,
     /// A client for each server.
     direct: Vec<Client>,
     hosts: Vec<String>,
@@ -97,7 +99,10 @@ impl Deployment {
             let uri = self::uri(alone, std::slice::from_ref(host), "directConnection=true");
             direct.push(Client::with_uri(&uri).map_err(|error| error.to_string())?);
         }
-        Ok(Self { shape, client, version, direct, hosts, servers })
+        let parameters = client.database("admin").run_command(doc! { "getParameter": "*" }).await;
+        let parameters = parameters.map_err(|error| format!("getParameter: {error}"))?;
+        let parameters = Document::try_from(parameters).map_err(|error| error.to_string())?;
+        Ok(Self { shape, client, version, parameters, direct, hosts, servers })
     }
 
     /// The connection string, with options such as `a=1&b=2`. One for a single server if the

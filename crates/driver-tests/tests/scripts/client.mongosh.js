@@ -153,7 +153,7 @@ function retries() {
   }
 }
 
-function compression() {
+function roundTrip() {
   const packed = db.getSiblingDB("clients").packed;
   packed.drop();
   packed.insertMany(range(0, 300).map(() => ({ text: "x".repeat(1000) })));
@@ -183,6 +183,6 @@ function login() {
   fails(13, () => reader.things.insertOne({}));
 }
 
-const parts = { documents, retries, compression, login };
+const parts = { documents, retries, "round-trip": roundTrip, login };
 for (const part of process.env.QUORATE_PARTS.split(",")) parts[part]();
 print(`checks: ${checks}`);

@@ -11,6 +11,7 @@
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
+mod clone_progress;
 mod commands;
 mod copying;
 mod cut;
@@ -18,6 +19,7 @@ mod fetching;
 mod forwarding;
 mod host;
 mod initial_sync;
+mod oplog_buffer;
 mod peers;
 mod read_concern;
 mod source;
@@ -135,6 +137,7 @@ pub(crate) struct ReplicaSet {
     role: watch::Receiver<RoleView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
+    progress: clone_progress::CloneProgress,
     parts: Mutex<Option<host::Parts>>,
 }
 
@@ -163,7 +166,9 @@ impl ReplicaSet {
         let (view_sender, view) = watch::channel(shown);
         let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
+        let progress = clone_progress::CloneProgress::default();
         let parts = host::Parts {
+            clone_progress: progress.clone(),
             node: Arc::clone(&node),
             clock,
             dialer: dialer.clone(),
@@ -180,7 +185,7 @@ impl ReplicaSet {
             progress: Arc::new(Notify::new()),
         };
         let parts = Mutex::new(Some(parts));
-        Ok(Self { inbox, node, clock, dialer, view, role, appended, parts })
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -209,7 +214,12 @@ impl ReplicaSet {
         let name = command.name();
         self.inbox.cut.admit(name).await;
         let replies = match name {
-            "replSetGetStatus" => self.inspect(status::status_document).await,
+            "replSetGetStatus" => {
+                let progress = self.progress.clone();
+                let look =
+                    move |status: Status<'_>, now| status::status_document(status, now, &progress);
+                self.inspect(look).await
+            }
             "replSetGetConfig" => self.inspect(get_config).await,
             "replSetGetRBID" => {
                 self.inspect(|status, _| Ok(doc! { "rbid": status.rollback_id(), "ok": 1.0 })).await
@@ -242,7 +252,8 @@ impl ReplicaSet {
         })));
         let primary = receiver.await.ok().flatten()?;
         let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
-        Some(forwarding::forward(&self.dialer, &primary, &command.body, limit).await)
+        let forwarded = forwarding::forward(&self.dialer, &primary, &command.body, limit);
+        Some(self.cut().guard(forwarded).await)
     }
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
