@@ -89,7 +89,7 @@ fn writes(page: &mut Page, view: &View, now: MonotonicTime) {
         "quorate_client_write_gap_seconds",
         "The last time without acknowledged writes, from one acknowledgement to the next.",
         &[],
-        facts.last_gap.map(seconds),
+        writes.gaps().next_back().map(|gap| seconds(gap.length())),
     );
     page.gauge(
         "quorate_client_write_gap_open_seconds",

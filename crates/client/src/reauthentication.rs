@@ -35,7 +35,6 @@ impl Inner {
             let reason = "the operating system has no random numbers".to_owned();
             return Err(ErrorKind::BadCommand(reason));
         };
-        let limit = self.discovery.settings().connect_timeout;
         let address = connection.address().clone();
         let facts = std::sync::Arc::clone(&connection.facts);
         let attempt = authenticator.begin(&randomness);

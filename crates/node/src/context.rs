@@ -228,7 +228,7 @@ impl Interrupt {
 
     /// Whether the command was asked to stop because the member steps down.
     pub(crate) fn is_state_change(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == Interruption::StateChange as u8
+        self.reason.load(Ordering::Relaxed) == Interruption::StateChange as u8
     }
 
     /// The error to stop with, if the command should stop.
