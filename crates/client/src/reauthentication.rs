@@ -40,6 +40,7 @@ impl Inner {
         let attempt = authenticator.begin(&randomness);
         let answers =
             HandshakeAnswers { speculative: None, mechanisms: facts.mechanisms.as_deref() };
+        let limit = self.discovery.settings().connect_timeout;
         let work = connection.run(async |server| {
             server.login_lost = true;
             let stream = &mut server.connection;
