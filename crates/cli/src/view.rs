@@ -93,6 +93,8 @@ pub(crate) enum Input {
         /// What, in words.
         text: String,
     },
+    /// Something to know that is about no member.
+    Note(String),
 }
 
 /// What a member said besides hello.
@@ -187,6 +189,11 @@ impl View {
             Input::Done { member, text } => {
                 self.log.add(now, Kind::Action, Some(&member), text);
             }
+<<<<<<< HEAD
+=======
+            Input::Note(text) => self.log.add(now, Kind::Action, None, text),
+            Input::Tick => {}
+>>>>>>> page
         }
     }
 
