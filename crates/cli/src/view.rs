@@ -189,11 +189,7 @@ impl View {
             Input::Done { member, text } => {
                 self.log.add(now, Kind::Action, Some(&member), text);
             }
-<<<<<<< HEAD
-=======
             Input::Note(text) => self.log.add(now, Kind::Action, None, text),
-            Input::Tick => {}
->>>>>>> page
         }
     }
 
