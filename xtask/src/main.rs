@@ -28,8 +28,9 @@ const USAGE: &str = "usage: cargo xtask <chore>
   bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching
   conformance                     the published scenarios against our crates
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
-  pymongo-suite [topology] [file…]  pymongo's own tests against our server; standalone, guarded, replica-set or all
-  pymongo-suite record            all of them, and write the results to docs and baseline
+  pymongo-suite [record] [topology] [file…]
+                                  pymongo's own tests against our server: standalone, guarded,
+                                  replica-set or all; record writes the results to docs and baseline
   purity                          the deterministic crates reach no runtime, socket or randomness
 
 Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
@@ -40,8 +41,7 @@ enum Chore {
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
     Purity,
-    PymongoSuite(Selection),
-    PymongoSuiteRecord,
+    PymongoSuite { selection: Selection, record: bool },
     Help,
 }
 
@@ -53,8 +53,7 @@ fn main() -> ExitCode {
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
         Some(Chore::Purity) => purity::run(),
-        Some(Chore::PymongoSuite(selection)) => pymongo_suite::run(&selection),
-        Some(Chore::PymongoSuiteRecord) => pymongo_suite::record(),
+        Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Help) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -86,8 +85,8 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
         ["purity"] => Some(Chore::Purity),
-        ["pymongo-suite", "record"] => Some(Chore::PymongoSuiteRecord),
-        ["pymongo-suite", rest @ ..] => pymongo_suite_chore(rest),
+        ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),
+        ["pymongo-suite", rest @ ..] => pymongo_suite_chore(rest, false),
         ["help" | "--help" | "-h"] => Some(Chore::Help),
         _ => None,
     }
@@ -100,7 +99,7 @@ fn fuzz_chore(seconds: u64, targets: &[&str]) -> Option<Chore> {
     Some(Chore::Fuzz { seconds, targets: targets.iter().map(|name| (*name).to_owned()).collect() })
 }
 
-fn pymongo_suite_chore(words: &[&str]) -> Option<Chore> {
+fn pymongo_suite_chore(words: &[&str], record: bool) -> Option<Chore> {
     let topology = words.first().and_then(|word| Topology::from_name(word));
     let (topologies, files) = match topology {
         Some(topology) => (vec![topology], &words[1..]),
@@ -110,7 +109,7 @@ fn pymongo_suite_chore(words: &[&str]) -> Option<Chore> {
         return None;
     }
     let files = files.iter().map(|file| (*file).to_owned()).collect();
-    Some(Chore::PymongoSuite(Selection { topologies, files }))
+    Some(Chore::PymongoSuite { selection: Selection { topologies, files }, record })
 }
 
 /// libFuzzer takes zero seconds for no limit, which nobody means.

@@ -48,7 +48,7 @@ pub(crate) enum Command {
     Drill(DrillArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// Print the completions of a shell.
     #[command(after_help = CompletionsArguments::EXAMPLES)]
     Completions(CompletionsArguments),
@@ -109,6 +109,9 @@ pub(crate) struct WatchArguments {
     /// Write everything that is seen to this new file, for quorate replay.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Show it on a web page here, too: a port, or an address of loopback with a port.
+    #[arg(long, value_name = "ADDR", value_parser = page_address)]
+    pub(crate) web: Option<SocketAddr>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -120,8 +123,10 @@ Examples:
   quorate watch 'mongodb://localhost:27017/?replicaSet=rs0'
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
 
-Each change is told with its reason. Ctrl-C or SIGTERM ends it.";
+On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
+change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
 }
 
 /// `quorate replay`.
@@ -198,8 +203,11 @@ pub(crate) struct UpArguments {
     #[arg(long)]
     pub(crate) detach: bool,
     /// Show the set on a web page here: a port, or an address of loopback with a port.
-    #[arg(long, value_name = "ADDR", value_parser = page_address, hide = true)]
+    #[arg(long, value_name = "ADDR", value_parser = page_address)]
     pub(crate) web: Option<SocketAddr>,
+    /// Write to the set all the time, so that a gap shows.
+    #[arg(long)]
+    pub(crate) workload: bool,
     /// Be the keeper of a detached set, whose output goes to this file.
     #[arg(long, value_name = "FILE", hide = true, conflicts_with = "detach")]
     pub(crate) keeper_log: Option<PathBuf>,
@@ -215,6 +223,7 @@ Examples:
   quorate up --members 5 --data ./set
   quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
   quorate up --detach && quorate drill --kill 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate up --web 8080 --workload
 
 Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
 is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.";
@@ -232,6 +241,7 @@ impl Default for UpArguments {
             name: "rs0".to_owned(),
             detach: false,
             web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
+            workload: true,
             keeper_log: None,
             json: false,
         }
@@ -387,6 +397,15 @@ pub(crate) struct ServeArguments {
     /// The most connections at once.
     #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS)]
     pub(crate) max_connections: usize,
+    /// Listen on this port too, for clients that see the addresses of this horizon. Several with commas.
+    #[arg(long, value_name = "NAME=PORT", value_delimiter = ',')]
+    pub(crate) horizon: Vec<String>,
+    /// How much to tell on stderr: error, warn, info or debug.
+    #[arg(long, value_name = "LEVEL", default_value = "warn", value_parser = ["error", "warn", "info", "debug"])]
+    pub(crate) log_level: String,
+    /// How a line of the log looks: text for people, or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
+    pub(crate) log_format: String,
     /// Encrypt connections with the certificate of this PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -405,6 +424,9 @@ pub(crate) struct ServeArguments {
     /// End when stdin does: whoever started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
+    /// SIGUSR1 cuts this member off from its set, SIGUSR2 joins it again.
+    #[arg(long, hide = true)]
+    pub(crate) breakable: bool,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,7 +2,7 @@
 //! a runtime, and telling why it did not work.
 
 use quorate_client::tls::TlsOptions;
-use quorate_client::{ClientError, Error, ErrorKind};
+use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind};
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ServerAddress;
 use quorate_seed_list::{ResolveError, SeedListResolver};
@@ -32,6 +32,39 @@ pub(crate) async fn find_seeds(
     let seed = crate::clock::now().as_nanos();
     let list = SeedListResolver::from_system()?.resolve(&uri, seed).await?;
     Ok((list.connection_string, list.seeds))
+}
+
+/// A client of this connection string, and the options it has in the end. `mongodb+srv://` asks DNS
+/// first, and again for as long as that makes sense.
+///
+/// # Errors
+///
+/// If DNS has no answer to believe, or the options contradict each other.
+pub(crate) async fn client(
+    uri: &ConnectionString,
+    change: impl FnOnce(&mut ClientOptions),
+) -> Result<(Client, ClientOptions), Failure> {
+    let mut kept = ClientOptions::from_connection_string(uri);
+    let change = |options: &mut ClientOptions| {
+        change(options);
+        kept.clone_from(options);
+    };
+    let client = match uri.seeds() {
+        Seeds::Hosts(_) => {
+            let mut options = ClientOptions::from_connection_string(uri);
+            change(&mut options);
+            Client::with_options(options)
+        }
+        Seeds::Srv(_) => {
+            let resolver = SeedListResolver::from_system().map_err(|error| not_found(&error))?;
+            Client::connect_with_resolver(uri, resolver, change).await
+        }
+    };
+    match client {
+        Ok(client) => Ok((client, kept)),
+        Err(ClientError::Resolve(error)) => Err(not_found(&error)),
+        Err(error) => Err(refused(&error)),
+    }
 }
 
 /// DNS had no answer to believe.

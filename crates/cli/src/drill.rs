@@ -33,6 +33,7 @@ use crate::arguments::DrillArguments;
 use crate::clock;
 use crate::connect;
 use crate::screen::{Failure, Outcome, Screen};
+use crate::signals;
 use crate::up::running::RunningSet;
 use fault::Fault;
 pub(crate) use fault::Kind;
@@ -98,8 +99,20 @@ async fn drill(
     let collection = format!("drill_{}_{}", std::process::id(), clock::now().as_nanos());
     let mut progress = Progress::new(arguments.json);
     let writer = Writer::start(client.collection(database, &collection));
-    let measured = measure(arguments, client, &primary, &fault, &writer, &mut progress, screen);
-    let measured = measured.await;
+    // Whoever stops a drill must not leave the set broken behind.
+    let stop = signals::stop().map_err(|error| {
+        Failure::Problem(format!(
+            "cannot listen for signals: {error}; check the limits (ulimit -a)"
+        ))
+    })?;
+    let measured = tokio::select! {
+        measured = measure(arguments, client, &primary, &fault, &writer, &mut progress, screen) => {
+            measured
+        }
+        () = stop => Err(Failure::Problem(
+            "stopped before the end, so nothing is known; let it run the next time".to_owned(),
+        )),
+    };
     let written = writer.stop().await;
     progress.stage("mending what was broken");
     let mended = mend(client, &fault, &mut progress).await;

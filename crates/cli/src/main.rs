@@ -9,12 +9,15 @@
 mod arguments;
 mod clock;
 mod connect;
+mod dashboard;
 mod doctor;
 mod down;
 mod drill;
 mod finding;
 mod manual;
+mod metrics;
 mod pasted;
+mod progress;
 mod remedy;
 mod replay;
 mod run;
@@ -23,9 +26,9 @@ mod serve;
 mod signals;
 mod topology_view;
 mod up;
-#[allow(dead_code, reason = "the screen that draws it comes next")]
 mod view;
 mod watch;
+mod web;
 mod words;
 
 use std::process::ExitCode;

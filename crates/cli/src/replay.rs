@@ -1,7 +1,7 @@
 //! `quorate replay FILE`: a recording through the same core, step by step.
 //!
-//! Each input is told, and under it everything the core did because of it. Nothing here reads a
-//! clock: the times are those of the recording, so the output is a function of the file.
+//! Each input is told, and under it everything the core did because of it. The times are those of
+//! the recording, so the output is a function of the file; only the progress bar reads a clock.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,6 +15,7 @@ use quorate_server_discovery::{
 use serde_json::{Value, json};
 
 use crate::arguments::ReplayArguments;
+use crate::progress::Reading;
 use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
 use crate::topology_view::topology_to_json;
 use crate::words::{Counted, Foreign, OneLine, Span, listed};
@@ -22,12 +23,12 @@ use crate::words::{Counted, Foreign, OneLine, Span, listed};
 /// Replays the file.
 pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let name = arguments.file.display().to_string();
-    let reader = open(&arguments.file).map_err(|error| {
+    let (reader, length) = open(&arguments.file).map_err(|error| {
         Failure::Misuse(format!(
             "cannot open {name}: {error}; give a file that quorate watch --record wrote"
         ))
     })?;
-    let mut lines = Lines { reader, number: 0 };
+    let mut lines = Lines { reader, number: 0, progress: Reading::new(length) };
     let replayed = match Replay::start(&mut lines, screen) {
         Ok(mut replay) => replay.play(&mut lines, screen),
         Err(error) => Err(error),
@@ -59,21 +60,24 @@ enum ReplayError {
     Output(#[from] io::Error),
 }
 
-fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+/// The file, and how long it is, if anybody knows.
+fn open(path: &Path) -> io::Result<(Box<dyn BufRead>, Option<u64>)> {
     if path == Path::new("-") {
-        return Ok(Box::new(io::stdin().lock()));
+        return Ok((Box::new(io::stdin().lock()), None));
     }
     let file = File::open(path)?;
-    if file.metadata()?.is_dir() {
+    let found = file.metadata()?;
+    if found.is_dir() {
         return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
     }
-    Ok(Box::new(BufReader::new(file)))
+    Ok((Box::new(BufReader::new(file)), Some(found.len())))
 }
 
 /// The lines of the file and the number of the latest, from 1.
 struct Lines {
     reader: Box<dyn BufRead>,
     number: usize,
+    progress: Reading,
 }
 
 impl Lines {
@@ -88,6 +92,7 @@ impl Lines {
             if read == 0 {
                 return Ok(None);
             }
+            self.progress.advance(read);
             let text = String::from_utf8_lossy(&line);
             let text = text.trim();
             if !text.is_empty() {

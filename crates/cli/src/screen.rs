@@ -54,6 +54,7 @@ pub(crate) struct Screen {
     data: Box<dyn Write>,
     talk: Box<dyn Write>,
     json: bool,
+    hushed: bool,
 }
 
 impl Screen {
@@ -63,7 +64,13 @@ impl Screen {
             data: Box::new(AutoStream::auto(io::stdout())),
             talk: Box::new(AutoStream::auto(io::stderr())),
             json,
+            hushed: false,
         }
+    }
+
+    /// Whether talk is kept back, while something else is drawn on the terminal.
+    pub(crate) fn hush(&mut self, hushed: bool) {
+        self.hushed = hushed;
     }
 
     /// One line of data for people; `--json` hides it.
@@ -118,7 +125,9 @@ impl Screen {
 
     /// A line of talk. Nobody may be listening, so a failure to write it is no failure.
     pub(crate) fn talk(&mut self, text: impl std::fmt::Display) {
-        let _ = writeln!(self.talk, "{text}");
+        if !self.hushed {
+            let _ = writeln!(self.talk, "{text}");
+        }
     }
 
     /// Tells a failure, and turns the result into the exit code.

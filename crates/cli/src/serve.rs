@@ -6,10 +6,15 @@
 mod config;
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 
-use quorate_server::{Membership, Place, Running, Server, StartOptions, TlsMode, TlsOptions};
+use quorate_server::{
+    Listeners, LogFormat, Membership, Place, Running, Server, StartOptions, TlsMode, TlsOptions,
+    log_to_stderr,
+};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tracing::Level;
 
 use crate::arguments::ServeArguments;
 use crate::screen::{Failure, Outcome, Screen};
@@ -36,33 +41,49 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
                 .to_owned(),
         ));
     }
+    log(arguments);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         let advice = "check the limits of this process (ulimit -a)";
         Failure::Problem(format!("cannot start: {error}; {advice}"))
     })?;
-    runtime.block_on(serve(arguments, screen))
+    let result = runtime.block_on(serve(arguments, screen));
+    // A thread may still wait for stdin; nobody else has work left.
+    runtime.shutdown_background();
+    result
 }
 
 async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let stop = signals::stop().map_err(|error| {
-        Failure::Problem(format!(
-            "cannot listen for signals: {error}; check the limits (ulimit -a)"
-        ))
-    })?;
+    let stop = signals::stop().map_err(|error| no_signals(&error))?;
     let options = options(arguments)?;
     check_exposure(arguments)?;
     // Before the data: a taken port must not leave a directory behind.
-    let listener = bind(arguments.bind, arguments.port).await?;
-    let mut running = Server::start(listener, options)
+    let listeners = listeners(arguments).await?;
+    let mut running = Server::start(listeners, options)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
+    // Before anybody is told of this member, since the signals kill where nobody listens.
+    let mut cuts = match arguments.breakable {
+        true => Some(signals::Cuts::listen().map_err(|error| no_signals(&error))?),
+        false => None,
+    };
     tell_ready(arguments, &running, screen)?;
     let host = running.address().to_string();
-    let ended = tokio::select! {
-        ended = running.ended() => ended,
-        () = stop => running.stop().await,
-        () = stdin_closes(), if arguments.until_stdin_closes => running.stop().await,
+    let mut stop = pin!(stop);
+    let mut stdin_closes = pin!(stdin_closes());
+    let ended = loop {
+        let cut = async {
+            match &mut cuts {
+                Some(cuts) => cuts.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = running.ended() => break ended,
+            is_cut = cut => running.set_cut_off(is_cut),
+            () = &mut stop => break running.stop().await,
+            () = &mut stdin_closes, if arguments.until_stdin_closes => break running.stop().await,
+        }
     };
     ended.map_err(|error| {
         Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
@@ -143,10 +164,48 @@ fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
     }))
 }
 
+fn no_signals(error: &std::io::Error) -> Failure {
+    Failure::Problem(format!("cannot listen for signals: {error}; check the limits (ulimit -a)"))
+}
+
 /// Ready when whoever holds the other end of stdin is gone.
 async fn stdin_closes() {
     // Nobody writes to it; an error means that it is closed as well.
     let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
+}
+
+/// Sends the log where it was asked to go.
+fn log(arguments: &ServeArguments) {
+    let level = match arguments.log_level.as_str() {
+        "error" => Level::ERROR,
+        "info" => Level::INFO,
+        "debug" => Level::DEBUG,
+        _ => Level::WARN,
+    };
+    let format = match arguments.log_format.as_str() {
+        "json" => LogFormat::Json,
+        _ => LogFormat::Text,
+    };
+    // Nobody else in this process takes the log.
+    log_to_stderr(level, format);
+}
+
+/// The server's own port and those of its horizons.
+async fn listeners(arguments: &ServeArguments) -> Result<Listeners, Failure> {
+    let mut listeners = Listeners::from(bind(arguments.bind, arguments.port).await?);
+    for horizon in &arguments.horizon {
+        let (name, port) = horizon
+            .split_once('=')
+            .and_then(|(name, port)| Some((name, port.parse().ok()?)))
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| {
+                Failure::Misuse(format!(
+                    "a horizon is a name and a port, as in outside=27117; not {horizon:?}"
+                ))
+            })?;
+        listeners = listeners.with_horizon(name, bind(arguments.bind, port).await?);
+    }
+    Ok(listeners)
 }
 
 async fn bind(ip: IpAddr, port: u16) -> Result<TcpListener, Failure> {

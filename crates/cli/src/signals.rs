@@ -1,9 +1,35 @@
-//! The signals that ask a process to end, or to mend what was broken.
+//! The signals that ask a process to end, to break something, or to mend it.
 
 use std::future::Future;
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that part a member from its set and join it again, for drills.
+pub(crate) struct Cuts {
+    cut: Signal,
+    heal: Signal,
+}
+
+impl Cuts {
+    /// From this call on, SIGUSR1 and SIGUSR2 no longer kill.
+    ///
+    /// # Errors
+    ///
+    /// If the handlers cannot be installed.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let (cut, heal) = (SignalKind::user_defined1(), SignalKind::user_defined2());
+        Ok(Self { cut: signal(cut)?, heal: signal(heal)? })
+    }
+
+    /// Whether the member is to be cut off: true for SIGUSR1, false for SIGUSR2.
+    pub(crate) async fn next(&mut self) -> bool {
+        tokio::select! {
+            _ = self.cut.recv() => true,
+            _ = self.heal.recv() => false,
+        }
+    }
+}
 
 /// Ready when SIGINT (Ctrl-C) or SIGTERM has come. From this call on they no longer kill.
 ///
@@ -26,6 +52,6 @@ pub(crate) fn stop() -> io::Result<impl Future<Output = ()>> {
 /// # Errors
 ///
 /// If the handler cannot be installed.
-pub(crate) fn mend() -> io::Result<tokio::signal::unix::Signal> {
+pub(crate) fn mend() -> io::Result<Signal> {
     signal(SignalKind::user_defined2())
 }

@@ -12,18 +12,25 @@ pub(crate) mod running;
 mod workload;
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
 use bson::rawdoc;
-use quorate_client::Client;
+use quorate_client::{Client, ClientOptions};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::arguments::UpArguments;
 use crate::connect;
+use crate::dashboard;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
+use crate::view::Input;
+use crate::view::actions::Actions;
+use crate::view::collector::Live;
+use crate::web::{self, Otherwise, Page};
 
 use keeper::Keeper;
 use members::Members;
@@ -41,7 +48,7 @@ const PORTS_TRIED: u16 = 200;
 pub(crate) enum Then {
     /// Look after the members.
     Wait,
-    /// Write to it and tell what happens, for somebody to watch.
+    /// Write to it and show what happens: on a screen, or in lines where there is no terminal.
     Show,
 }
 
@@ -57,6 +64,13 @@ pub(crate) fn run(
     connect::runtime()?.block_on(up(arguments, then, screen))
 }
 
+/// A set that took a majority write.
+struct Begun {
+    client: Client,
+    options: ClientOptions,
+    set: RunningSet,
+}
+
 async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<Outcome, Failure> {
     let started = Instant::now();
     let no_signals = |error: std::io::Error| {
@@ -65,55 +79,144 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         ))
     };
     let stop = signals::stop().map_err(no_signals)?;
-    let mut mend = signals::mend().map_err(no_signals)?;
+    let mend = signals::mend().map_err(no_signals)?;
     tokio::pin!(stop);
     let ports = match remembered_ports(arguments)? {
         Some(ports) => ports,
         None => free_ports(arguments, screen)?,
     };
     let mut members = Members::start(arguments, &ports)?;
-    let readiness = async {
-        members.listening().await?;
-        for member in members.iter() {
-            tell_member(member.id.into(), member.host(), member.pid().into(), screen)?;
-        }
-        remember_ports(arguments, &members)?;
-        assemble(arguments, &members).await
-    };
     let ready = tokio::select! {
-        ready = timeout(READY_WITHIN, readiness) => ready.unwrap_or_else(|_| Err(too_slow())),
+        ready = timeout(READY_WITHIN, begin(arguments, &mut members, screen)) => {
+            ready.unwrap_or_else(|_| Err(too_slow()))
+        }
         () = &mut stop => {
             members.stop().await;
             return tell_stopped(screen);
         }
     };
-    let begun = ready.and_then(|client| Ok((client, register(arguments, &members)?)));
-    let (client, set) = match begun {
+    let begun = match ready {
         Ok(begun) => begun,
         Err(failure) => {
             members.stop().await;
             return Err(failure);
         }
     };
-    let (uri, first) = (set.uri.clone(), members.first().pid());
-    let (mut keeper, handle) = Keeper::new(members, set, None);
-    tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
-    if arguments.keeper_log.is_none() {
-        screen.talk_unless_json("Ctrl-C stops the set");
-    }
-    let mut lines = match then {
-        Then::Wait => workload::silence(),
-        Then::Show => {
-            workload::invite(first, screen);
-            workload::start(&client)
+    let first = members.first().pid();
+    let on_screen = then == Then::Show && dashboard::is_possible();
+    let live = match on_screen || arguments.web.is_some() {
+        true => Some(collect(&begun)?),
+        false => None,
+    };
+    let uri = begun.set.uri.clone();
+    let (keeper, handle) = Keeper::new(members, begun.set, live.clone());
+    let actions: Arc<dyn Actions> = Arc::new(handle);
+    let page = match page(arguments, then, live.as_ref(), &begun.client, &actions).await {
+        Ok(page) => page,
+        Err(failure) => {
+            keeper.stop().await;
+            return Err(failure);
         }
     };
-    let kept = keeper.run(stop, &mut mend, &mut lines, screen).await;
-    drop((lines, handle));
-    client.close().await;
-    keeper.stop().await;
+    if let Some(page) = &page {
+        tell_page(page, live.as_ref().filter(|_| on_screen), screen)?;
+    }
+    tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
+    let mut lines = workload::silence();
+    if arguments.workload {
+        lines = workload::start(&begun.client);
+    }
+    if !on_screen && arguments.keeper_log.is_none() {
+        screen.talk_unless_json("Ctrl-C stops the set");
+        if arguments.workload {
+            workload::invite(first, screen);
+        }
+    }
+    let shown =
+        live.as_ref().filter(|_| on_screen).map(|live| dashboard::show(live, Some(actions)));
+    let kept = keep(keeper, mend, &mut lines, stop, shown, screen).await;
+    drop((lines, page));
+    begun.client.close().await;
     kept?;
     tell_stopped(screen)
+}
+
+/// Makes the processes a set, and lets other commands know it as ours.
+async fn begin(
+    arguments: &UpArguments,
+    members: &mut Members,
+    screen: &mut Screen,
+) -> Result<Begun, Failure> {
+    members.listening().await?;
+    for member in members.iter() {
+        tell_member(member.id.into(), member.host(), member.pid().into(), screen)?;
+    }
+    remember_ports(arguments, members)?;
+    let (client, options) = assemble(arguments, members).await?;
+    let set = register(arguments, members)?;
+    Ok(Begun { client, options, set })
+}
+
+/// Looks after the set until told to stop, or until the screen is left; then stops every member.
+async fn keep(
+    mut keeper: Keeper,
+    mut mend: tokio::signal::unix::Signal,
+    lines: &mut mpsc::Receiver<String>,
+    stop: impl Future<Output = ()>,
+    shown: Option<impl Future<Output = std::io::Result<()>>>,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    let on_screen = shown.is_some();
+    let mut left = Ok(());
+    let stop = async {
+        match shown {
+            None => stop.await,
+            Some(shown) => tokio::select! {
+                () = stop => {}
+                shown = shown => left = shown,
+            },
+        }
+    };
+    // What a screen shows must not be told in lines as well: they would tear it.
+    screen.hush(on_screen);
+    let kept = keeper.run(stop, &mut mend, lines, screen).await;
+    screen.hush(false);
+    keeper.stop().await;
+    kept?;
+    left.map_err(|error| {
+        Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
+    })
+}
+
+/// Begins to collect what the screen and the page show.
+fn collect(begun: &Begun) -> Result<Live, Failure> {
+    let live = Live::start(begun.client.clone(), &begun.options, begun.set.uri.clone());
+    live.map_err(|error| connect::refused(&error))
+}
+
+/// The page, if there is to be one.
+async fn page(
+    arguments: &UpArguments,
+    then: Then,
+    live: Option<&Live>,
+    client: &Client,
+    actions: &Arc<dyn Actions>,
+) -> Result<Option<Page>, Failure> {
+    let (Some(address), Some(live)) = (arguments.web, live) else { return Ok(None) };
+    let otherwise = match then {
+        Then::Wait => Otherwise::Refuse,
+        Then::Show => Otherwise::TakeAny,
+    };
+    let actions = Some(Arc::clone(actions));
+    web::serve(address, otherwise, live.clone(), client.clone(), actions).await.map(Some)
+}
+
+/// Says where the page is. Lines vanish behind a screen; its log does not.
+fn tell_page(page: &Page, shown: Option<&Live>, screen: &mut Screen) -> Result<(), Failure> {
+    if let Some(live) = shown {
+        live.tell(Input::Note(format!("see this on a page: {}", page.url())));
+    }
+    page.tell(screen)
 }
 
 /// Lets other commands know the set as ours.
@@ -142,12 +245,6 @@ fn tell_member(id: u64, host: &str, pid: u64, screen: &mut Screen) -> Result<(),
 fn tell_taken(ports: &str, screen: &mut Screen) -> Result<(), Failure> {
     screen.event("port_taken", json!({"ports": ports}))?;
     screen.talk_unless_json(format_args!("port {ports} is taken, so the set moves past it"));
-    Ok(())
-}
-
-fn tell_page(url: &str, screen: &mut Screen) -> Result<(), Failure> {
-    screen.event("page", json!({"url": url}))?;
-    screen.talk_unless_json(format_args!("see it at {url}"));
     Ok(())
 }
 
@@ -232,7 +329,10 @@ fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, 
 }
 
 /// Makes the members a set, unless they are one already, and waits for a majority write.
-async fn assemble(arguments: &UpArguments, members: &Members) -> Result<Client, Failure> {
+async fn assemble(
+    arguments: &UpArguments,
+    members: &Members,
+) -> Result<(Client, ClientOptions), Failure> {
     let first = format!("mongodb://{}/?directConnection=true", members.first().host());
     let direct = Client::with_uri(&first).map_err(|error| connect::refused(&error))?;
     let initiate = rawdoc! { "replSetInitiate": configuration(arguments, members) };
@@ -244,14 +344,15 @@ async fn assemble(arguments: &UpArguments, members: &Members) -> Result<Client, 
         return Err(connect::failed(&error, &first));
     }
     let uri = uri(arguments, members);
-    let client = Client::with_uri(&uri).map_err(|error| connect::refused(&error))?;
+    let options = ClientOptions::from_connection_string(&connect::parse(&uri)?);
+    let client = Client::with_options(options.clone()).map_err(|error| connect::refused(&error))?;
     let probe = rawdoc! {
         "insert": "ready",
         "documents": [{ "members": i32::from(arguments.members) }],
         "writeConcern": { "w": "majority" },
     };
     match client.run_command("quorate", &probe).await {
-        Ok(_) => Ok(client),
+        Ok(_) => Ok((client, options)),
         Err(error) => Err(connect::failed(&error, &uri)),
     }
 }

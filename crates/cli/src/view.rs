@@ -13,6 +13,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod collector;
+pub(crate) mod comparison;
 pub(crate) mod difference;
 mod json;
 pub(crate) mod log;
@@ -36,7 +37,7 @@ use quorate_server_discovery::{
 };
 
 use crate::words::{Foreign, Span};
-use difference::differences;
+use difference::{Difference, differences};
 use log::{Kind, Log};
 use member::{Member, Own, Process, Trouble};
 use reply::{Counters, Explanation, SetSettings, SetStatus};
@@ -48,6 +49,9 @@ pub(crate) const MAX_MEMBERS: usize = 128;
 
 /// How many elections are kept.
 const MAX_ELECTIONS: usize = 50;
+
+/// How long a difference must last to be worth an entry: news travels, and one side hears it first.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// Commands that write, in lower case.
 const WRITES: [&str; 5] = ["insert", "update", "delete", "findandmodify", "bulkwrite"];
@@ -89,8 +93,8 @@ pub(crate) enum Input {
         /// What, in words.
         text: String,
     },
-    /// Time has passed.
-    Tick,
+    /// Something to know that is about no member.
+    Note(String),
 }
 
 /// What a member said besides hello.
@@ -175,21 +179,17 @@ impl View {
             Input::Pools(pools) => {
                 for (address, counts) in pools {
                     if let Some(member) = self.members.get_mut(&address) {
-                        member.pool.counts = counts;
+                        member.on_pool_counts(counts);
                     }
                 }
             }
             Input::Hello { member, outcome } => self.on_hello(now, &member, outcome),
             Input::Told { member, told } => self.on_told(now, &member, told),
-            Input::Process { member, pid, process } => {
-                if let Some(member) = self.member_mut(&member) {
-                    member.process = Some((pid, process));
-                }
-            }
+            Input::Process { member, pid, process } => self.on_process(now, &member, pid, process),
             Input::Done { member, text } => {
                 self.log.add(now, Kind::Action, Some(&member), text);
             }
-            Input::Tick => {}
+            Input::Note(text) => self.log.add(now, Kind::Action, None, text),
         }
     }
 
@@ -263,7 +263,7 @@ impl View {
                 }
             }
             DiscoveryEvent::ServerHeartbeatFailed { heartbeat, failure, .. } => {
-                let reason = Foreign(failure).to_string();
+                let reason = without_address(failure, &heartbeat.address);
                 if let Some(member) = self.members.get_mut(&heartbeat.address) {
                     member.trouble = Some(Trouble { at: now, reason });
                 }
@@ -285,11 +285,12 @@ impl View {
         let address = new.address();
         let (was, is) = (previous.server_type(), new.server_type());
         if let Some(error) = new.error() {
-            let reason = Foreign(error).to_string();
+            let reason = without_address(error, address);
             let text = format!("marked {is}: {}", brief(&reason));
             self.log.add(now, Kind::Lost, Some(address), text);
             if let Some(member) = self.member_mut(address) {
-                member.trouble = Some(Trouble { at: error.at(), reason });
+                // The error's own time is on the client's clock, which has another origin.
+                member.trouble = Some(Trouble { at: now, reason });
             }
         } else if was != is {
             self.log.add(now, Kind::Changed, Some(address), format_args!("{was} → {is}"));
@@ -363,6 +364,28 @@ impl View {
         });
     }
 
+    fn on_process(
+        &mut self,
+        now: MonotonicTime,
+        address: &ServerAddress,
+        pid: u32,
+        process: Process,
+    ) {
+        let Some(member) = self.member_mut(address) else { return };
+        let before = member.process.replace((pid, process.clone()));
+        let Some(before) = before.filter(|before| *before != (pid, process.clone())) else {
+            return;
+        };
+        let text = match process {
+            Process::Gone(how) => format!("process {pid} is gone: {how}"),
+            Process::Paused => format!("process {pid} is paused: it hangs, its sockets open"),
+            Process::Partitioned => format!("process {pid} is cut off from the other members"),
+            Process::Running if before.0 == pid => format!("process {pid} takes part again"),
+            Process::Running => format!("started again, process {pid}"),
+        };
+        self.log.add(now, Kind::Action, Some(address), text);
+    }
+
     fn on_pool(&mut self, now: MonotonicTime, event: &PoolEvent) {
         if matches!(event.kind, PoolEventKind::PoolCleared { .. }) {
             self.log.add(now, Kind::PoolCleared, Some(&event.address), "pool cleared");
@@ -404,7 +427,7 @@ impl View {
         address: &ServerAddress,
         outcome: Result<(Arc<HelloReply>, Duration), String>,
     ) {
-        let outcome = outcome.map_err(|reason| Foreign(reason).to_string());
+        let outcome = outcome.map_err(|reason| without_address(reason, address));
         let Some(member) = self.member_mut(address) else { return };
         member.on_hello(now, outcome);
         self.compare(now, address);
@@ -445,8 +468,15 @@ impl View {
         };
         let belief = member.belief.as_deref();
         let before = &member.differences;
-        let found = differences(now, address, topology, belief, own, before);
-        member.differences = found;
+        member.differences = differences(now, address, topology, belief, own, before);
+        for difference in &mut member.differences {
+            if !difference.told && now.since(difference.since) >= SETTLED {
+                difference.told = true;
+                let Difference { aspect, client, member, .. } = difference;
+                let text = format!("{}: the client says {client}, it says {member}", aspect.name());
+                self.log.add(now, Kind::Differs, Some(address), text);
+            }
+        }
     }
 }
 
@@ -455,6 +485,15 @@ fn term_of(id: ElectionId) -> Option<i64> {
     let bytes = id.0.bytes();
     let term = i64::from_be_bytes(bytes[4..].try_into().ok()?);
     (ElectionId::from_term(term) == id).then_some(term)
+}
+
+/// A reason that is safe to show beside the member's address, which it need not repeat.
+pub(super) fn without_address(reason: impl std::fmt::Display, address: &ServerAddress) -> String {
+    let reason = Foreign(reason).to_string();
+    match reason.strip_prefix(&format!("cannot connect to {address}: ")) {
+        Some(rest) => rest.to_owned(),
+        None => reason,
+    }
 }
 
 /// The first sentence: what to do about it is for `quorate doctor` to say.

@@ -197,6 +197,7 @@ impl<'a> Draft<'a> {
         let operation = Operation {
             purpose: Purpose::Write,
             target: Target::Write,
+            read_concern: Some(""),
             deadline: self.deadline(),
             ..Operation::new(self.database, self.body_with_write_concern()?)
         };

@@ -270,7 +270,8 @@ impl Inner {
 
     /// Tells whoever listens about a command. Holds no lock.
     pub(crate) fn tell_listeners(&self, event: CommandEvent) {
-        logging::command(self.discovery.topology_id(), &event);
+        let longest = self.options.logged_document_length;
+        logging::command(self.discovery.topology_id(), longest, &event);
         let event = ClientEvent::Command(event);
         if let Some(listener) = &self.options.listener {
             listener(event.clone());

@@ -162,7 +162,10 @@ impl Told {
             _ => true,
         });
         self.event.kind = match failure {
-            Some(failure) => CommandEventKind::Failed { duration, failure: failure.clone() },
+            Some(failure) => {
+                let failure = if self.sensitive { failure.redacted() } else { failure.clone() };
+                CommandEventKind::Failed { duration, failure }
+            }
             None => {
                 let reply = reply.filter(|_| !self.sensitive).unwrap_or_default();
                 CommandEventKind::Succeeded { duration, reply }

@@ -12,7 +12,7 @@ use bson::rawdoc;
 use quorate_protocol::ServerAddress;
 
 use crate::client::Client;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, SYSTEM_OVERLOADED_ERROR};
 use crate::operation::{Operation, Purpose, Reply, Target};
 use crate::session::Session;
 
@@ -143,7 +143,17 @@ impl Cursor {
             tells_deadline: false,
             ..Operation::new(&self.database, body)
         };
-        let reply = self.client.inner().execute(&operation, session.as_ref()).await?;
+        let reply = match self.client.inner().execute(&operation, session.as_ref()).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                if error.has_label(SYSTEM_OVERLOADED_ERROR) {
+                    // The server turned the request away; its cursor is still open.
+                    let (client, server) = (&self.client, &self.server);
+                    kill(client, server, &self.database, &self.collection, id, session).await;
+                }
+                return Err(error);
+            }
+        };
         let malformed = |reason: &str| malformed(&reply.server, reason);
         let cursor =
             reply.body.get_document("cursor").map_err(|_| malformed("there is no cursor"))?;

@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::raw::{RawDocument, RawDocumentBuf, cstr};
+use bson::rawdoc;
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
@@ -30,6 +31,9 @@ pub const RETRYABLE_ERROR: &str = "RetryableError";
 
 /// The attempt that failed changed nothing.
 pub const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
+
+/// What stands for words that may repeat a secret.
+const REDACTED: &str = "(redacted)";
 
 /// Codes after which a read may be sent again.
 const RETRYABLE_READ_CODES: [i32; 13] =
@@ -248,6 +252,30 @@ impl Error {
         }
     }
 
+    /// The same without what a server said in words, which may repeat a secret: its code, the name of
+    /// that and the labels are left.
+    pub(crate) fn redacted(&self) -> Self {
+        let ErrorKind::Command { address, error, sent, .. } = &*self.kind else {
+            return self.clone();
+        };
+        let mut reply = rawdoc! { "ok": 0 };
+        if let Some(code) = error.code {
+            reply.append(cstr!("code"), code);
+        }
+        if let Some(name) = &error.code_name {
+            reply.append(cstr!("codeName"), name.as_str());
+        }
+        let told = CommandError {
+            code: error.code,
+            code_name: error.code_name.clone(),
+            message: REDACTED.to_owned(),
+            labels: error.labels.clone(),
+            ..CommandError::default()
+        };
+        let (address, error) = (address.clone(), Box::new(told));
+        Self::new(ErrorKind::Command { address, error, reply, sent: *sent })
+    }
+
     /// Whether a server said so: otherwise the error was found on our side of the wire, or the wire
     /// itself failed.
     pub fn is_from_server(&self) -> bool {
@@ -384,6 +412,23 @@ mod tests {
         assert!(!command(11000, &[]).is_retryable_read());
         assert!(!command(91, &[]).is_retryable_write());
         assert!(command(1, &[RETRYABLE_WRITE_ERROR]).is_retryable_write());
+    }
+
+    #[test]
+    fn a_redacted_error_keeps_its_code_and_labels_and_no_words() {
+        let error = CommandError {
+            code: Some(18),
+            code_name: Some("AuthenticationFailed".to_owned()),
+            message: "the password \"secret\" is wrong".to_owned(),
+            labels: vec!["Odd".to_owned()],
+            ..CommandError::default()
+        };
+        let (address, error) = ("a:1".parse().unwrap(), Box::new(error));
+        let reply = rawdoc! { "ok": 0, "errmsg": "secret" };
+        let error = Error::new(ErrorKind::Command { address, error, reply, sent: 0 }).redacted();
+        assert_eq!(error.to_string(), "a:1: (redacted) (AuthenticationFailed, code 18)");
+        assert!(error.has_label("Odd") && error.code() == Some(18));
+        assert!(error.reply().unwrap().get("errmsg").unwrap().is_none());
     }
 
     #[test]

@@ -82,7 +82,8 @@ pub use error::{
 };
 pub use metrics::{Metrics, ServerMetrics};
 pub use options::{
-    ClientOptions, DEFAULT_MAX_ADAPTIVE_RETRIES, DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
+    ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH, DEFAULT_MAX_ADAPTIVE_RETRIES,
+    DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
 };
 pub use session::{Session, SessionOptions};
 pub use tap::Tap;

@@ -18,6 +18,7 @@ use crate::discovery::Discovery;
 use crate::error::{Error, ErrorKind};
 use crate::extended_json;
 use crate::operation::Target;
+use crate::options::DEFAULT_LOGGED_DOCUMENT_LENGTH;
 use crate::pool::{PoolEvent, PoolEventKind};
 
 const TOPOLOGY: &str = "quorate::topology";
@@ -27,9 +28,6 @@ const COMMAND: &str = "quorate::command";
 
 /// Says how long a logged document may be, in characters.
 const LENGTH_VARIABLE: &str = "MONGODB_LOG_MAX_DOCUMENT_LENGTH";
-
-/// How long a logged document may be if nobody says so.
-const DEFAULT_DOCUMENT_LENGTH: usize = 1000;
 
 pub(crate) fn discovery(topology: TopologyId, event: &DiscoveryEvent) {
     let warning = matches!(event, DiscoveryEvent::Warning(_));
@@ -174,16 +172,16 @@ pub(crate) fn wants_commands() -> bool {
     enabled!(target: COMMAND, Level::DEBUG)
 }
 
-pub(crate) fn command(topology: TopologyId, event: &CommandEvent) {
+pub(crate) fn command(topology: TopologyId, longest: Option<usize>, event: &CommandEvent) {
     if !wants_commands() {
         return;
     }
     let (message, command, reply, failure, duration) = match &event.kind {
         CommandEventKind::Started { command } => {
-            ("Command started", Some(document(command)), None, None, None)
+            ("Command started", Some(document(command, longest)), None, None, None)
         }
         CommandEventKind::Succeeded { duration, reply } => {
-            ("Command succeeded", None, Some(document(reply)), None, Some(*duration))
+            ("Command succeeded", None, Some(document(reply, longest)), None, Some(*duration))
         }
         CommandEventKind::Failed { duration, failure } => {
             ("Command failed", None, None, Some(failure.to_string()), Some(*duration))
@@ -210,10 +208,10 @@ pub(crate) fn command(topology: TopologyId, event: &CommandEvent) {
 }
 
 /// A document as extended JSON, cut where it gets long.
-fn document(document: &RawDocument) -> String {
-    let limit = std::env::var(LENGTH_VARIABLE).ok().and_then(|limit| limit.parse().ok());
+fn document(document: &RawDocument, longest: Option<usize>) -> String {
+    let limit = longest.or_else(|| std::env::var(LENGTH_VARIABLE).ok()?.parse().ok());
     let mut text = extended_json::relaxed(document);
-    let end = text.char_indices().nth(limit.unwrap_or(DEFAULT_DOCUMENT_LENGTH));
+    let end = text.char_indices().nth(limit.unwrap_or(DEFAULT_LOGGED_DOCUMENT_LENGTH));
     if let Some((end, _)) = end {
         text.truncate(end);
         text.push_str("...");

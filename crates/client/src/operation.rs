@@ -126,7 +126,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) target: Target,
     pub(crate) retry: Retry,
-    /// The level if the command is ours to add read concerns to; empty for the server's default.
+    /// The level if the command is ours to add read concerns to; empty for the server's default,
+    /// which writes take too, to come after what their session has seen.
     pub(crate) read_concern: Option<&'a str>,
     /// Whether a reply is wanted.
     pub(crate) acknowledged: bool,

@@ -25,6 +25,9 @@ pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// `maxAdaptiveRetries` where the user says nothing.
 pub const DEFAULT_MAX_ADAPTIVE_RETRIES: u32 = 2;
 
+/// How many characters of a document log messages carry where nobody says so.
+pub const DEFAULT_LOGGED_DOCUMENT_LENGTH: usize = 1000;
+
 /// The options of a client. Start from a connection string and change what it cannot say.
 #[derive(Clone)]
 pub struct ClientOptions {
@@ -73,6 +76,10 @@ pub struct ClientOptions {
     pub wrappers: Vec<DriverInfo>,
     /// The database after the slash.
     pub default_database: Option<String>,
+    /// How many characters of a command or reply a log message carries. Unless it is set,
+    /// `MONGODB_LOG_MAX_DOCUMENT_LENGTH` of the environment says so, or else it is
+    /// [`DEFAULT_LOGGED_DOCUMENT_LENGTH`].
+    pub logged_document_length: Option<usize>,
     /// Hears every event.
     pub listener: Option<EventListener>,
     /// Sees all that the discovery core is given, so that it can be recorded.
@@ -123,6 +130,7 @@ impl ClientOptions {
             server_api: None,
             wrappers: Vec::new(),
             default_database: string.default_database().map(str::to_owned),
+            logged_document_length: None,
             listener: None,
             tap: None,
         }

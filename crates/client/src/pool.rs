@@ -16,7 +16,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use quorate_protocol::{ObjectId, ServerAddress};
+use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
@@ -110,9 +110,19 @@ struct Inner<E: Establish> {
     in_use: HashMap<ConnectionId, Arc<Interrupt>>,
     callers: HashMap<Ticket, oneshot::Sender<CheckOutResult<E>>>,
     maintenance: Option<AbortHandle>,
+    /// When maintenance wakes. Only an earlier deadline has to tell it: most operations bring none.
+    armed: Option<MonotonicTime>,
 }
 
 type CheckOutResult<E> = Result<PooledConnection<E>, CheckOutError<<E as Establish>::Error>>;
+
+/// A caller that was let in.
+enum Entry<E: Establish> {
+    /// It has its answer.
+    Answered(CheckOutResult<E>),
+    /// It has to wait for it.
+    Waiting(Ticket, oneshot::Receiver<CheckOutResult<E>>),
+}
 
 /// What is left to do once the lock is released, in order.
 struct Aftermath<E: Establish> {
@@ -156,6 +166,7 @@ impl<E: Establish> Pool<E> {
             in_use: HashMap::new(),
             callers: HashMap::new(),
             maintenance: None,
+            armed: None,
         };
         let shared = Arc::new(Shared {
             address,
@@ -204,11 +215,10 @@ impl<E: Establish> Pool<E> {
     /// If the pool is paused, cleared or closed, time runs out, or the connection cannot be
     /// established.
     pub async fn check_out(&self) -> CheckOutResult<E> {
-        let (sender, mut answer) = oneshot::channel();
-        let (ticket, immediate) = self.shared.act_for_caller(sender);
-        if let Some(result) = immediate {
-            return result;
-        }
+        let (ticket, mut answer) = match self.shared.act_for_caller() {
+            Entry::Answered(result) => return result,
+            Entry::Waiting(ticket, answer) => (ticket, answer),
+        };
         // From here on the caller may go away at any time.
         let mut waiting = Waiting { shared: &self.shared, ticket: Some(ticket) };
         let result = match self.shared.options.wait_queue_timeout {
@@ -309,22 +319,23 @@ impl<E: Establish> Shared<E> {
     }
 
     /// Lets a caller in, and returns its answer if there is one already.
-    fn act_for_caller(
-        self: &Arc<Self>,
-        sender: oneshot::Sender<CheckOutResult<E>>,
-    ) -> (Ticket, Option<CheckOutResult<E>>) {
+    fn act_for_caller(self: &Arc<Self>) -> Entry<E> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let own = inner.machine.check_out(now);
         let mut aftermath = self.drain(&mut inner);
         let position = aftermath.answers.iter().position(|(ticket, _)| *ticket == own);
-        let answer = position.map(|position| aftermath.answers.swap_remove(position).1);
-        if answer.is_none() {
-            inner.callers.insert(own, sender);
-        }
+        let entry = match position {
+            Some(position) => Entry::Answered(aftermath.answers.swap_remove(position).1),
+            None => {
+                let (sender, answer) = oneshot::channel();
+                inner.callers.insert(own, sender);
+                Entry::Waiting(own, answer)
+            }
+        };
         drop(inner);
         self.finish(aftermath);
-        (own, answer)
+        entry
     }
 
     fn drain(self: &Arc<Self>, inner: &mut Inner<E>) -> Aftermath<E> {
@@ -368,7 +379,11 @@ impl<E: Establish> Shared<E> {
             }
         }
         inner.failure = None;
-        self.changed.notify_one();
+        let next = inner.machine.next_deadline();
+        if next.is_some_and(|next| inner.armed.is_none_or(|armed| next < armed)) {
+            inner.armed = next;
+            self.changed.notify_one();
+        }
         aftermath
     }
 
@@ -449,9 +464,11 @@ async fn establish<E: Establish>(
 /// Wakes the machine at its deadlines until the pool is gone or closed.
 async fn maintain<E: Establish>(pool: Weak<Shared<E>>, changed: Arc<Notify>) {
     loop {
-        let Some((deadline, clock)) =
-            pool.upgrade().map(|shared| (shared.lock().machine.next_deadline(), shared.clock))
-        else {
+        let Some((deadline, clock)) = pool.upgrade().map(|shared| {
+            let mut inner = shared.lock();
+            inner.armed = inner.machine.next_deadline();
+            (inner.armed, shared.clock)
+        }) else {
             return;
         };
         let due = async {

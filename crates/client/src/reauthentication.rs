@@ -40,10 +40,12 @@ impl Inner {
         let attempt = authenticator.begin(&randomness);
         let answers =
             HandshakeAnswers { speculative: None, mechanisms: facts.mechanisms.as_deref() };
+        let limit = self.discovery.settings().connect_timeout;
         let work = connection.run(async |server| {
             server.login_lost = true;
             let stream = &mut server.connection;
-            let proven = authenticate(authenticator, stream, &address, attempt, answers).await;
+            let proof = authenticate(authenticator, stream, &address, attempt, answers, limit);
+            let proven = proof.await;
             server.login_lost = proven.is_err();
             proven.map_err(Box::new)
         });

@@ -1,7 +1,7 @@
 //! What a command is told about its surroundings: the time, the connection, and when to stop.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
@@ -34,6 +34,10 @@ pub struct Client {
     pub metadata: Document,
     /// Who it has proved to be.
     pub login: Login,
+    /// The horizon whose port it came by.
+    pub horizon: Option<String>,
+    /// The name by which it asked TLS for this server.
+    pub server_name: Option<String>,
     /// What the certificate that it has shown says.
     pub certificate: Option<Certificate>,
 }
@@ -176,9 +180,14 @@ impl From<RawDocumentBuf> for Reply {
     }
 }
 
-/// Tells a running command to stop. Set by whoever runs it; looked at by every long loop.
+/// The line between a running command and whoever watches it: tells the command to stop, which every
+/// long loop looks at, and tells the watcher how far it is.
 #[derive(Debug, Default)]
-pub struct Interrupt(AtomicU8);
+pub struct Interrupt {
+    reason: AtomicU8,
+    done: AtomicU64,
+    total: AtomicU64,
+}
 
 /// Why a command should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,17 +199,41 @@ pub enum Interruption {
     Killed = 2,
     /// The server is going down.
     Shutdown = 3,
+    /// The member is no longer primary.
+    StateChange = 4,
 }
 
 impl Interrupt {
     /// Asks the command to stop. The first reason given stays.
     pub fn set(&self, reason: Interruption) {
-        let _ = self.0.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.reason.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Says of how many pieces the command's work is.
+    pub(crate) fn set_total(&self, total: u64) {
+        self.done.store(0, Ordering::Relaxed);
+        self.total.store(total.max(1), Ordering::Relaxed);
+    }
+
+    /// One more piece is done.
+    pub(crate) fn advance(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many pieces are done, and of how many; none if the command does not say.
+    pub fn progress(&self) -> Option<(u64, u64)> {
+        let total = self.total.load(Ordering::Relaxed);
+        (total > 0).then(|| (self.done.load(Ordering::Relaxed).min(total), total))
+    }
+
+    /// Whether the command was asked to stop because the member steps down.
+    pub(crate) fn is_state_change(&self) -> bool {
+        self.reason.load(Ordering::Relaxed) == Interruption::StateChange as u8
     }
 
     /// The error to stop with, if the command should stop.
     pub fn check(&self) -> Result<(), CommandError> {
-        match self.0.load(Ordering::Relaxed) {
+        match self.reason.load(Ordering::Relaxed) {
             0 => Ok(()),
             reason if reason == Interruption::MaxTime as u8 => Err(CommandError::new(
                 ErrorCode::MAX_TIME_MS_EXPIRED,
@@ -209,6 +242,10 @@ impl Interrupt {
             reason if reason == Interruption::Killed as u8 => {
                 Err(CommandError::new(ErrorCode::INTERRUPTED, "operation was interrupted"))
             }
+            reason if reason == Interruption::StateChange as u8 => Err(CommandError::new(
+                ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+                "operation was interrupted: this member is stepping down; repeat it at the primary",
+            )),
             _ => Err(CommandError::new(
                 ErrorCode::INTERRUPTED_AT_SHUTDOWN,
                 "interrupted at shutdown",

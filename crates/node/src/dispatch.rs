@@ -141,9 +141,17 @@ pub(crate) fn authorize(
 /// Runs a command: errors become replies.
 pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     let retryable = command.body.contains_key("txnNumber");
-    match prepare(node, context, &command)
-        .and_then(|(facts, request)| (facts.run)(&request, command))
-    {
+    let result = prepare(node, context, &command).and_then(|(facts, request)| {
+        let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
+        let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
+        let outcome = (facts.run)(&request, command);
+        // A statement that was cut short is the command's failure, not the statement's.
+        if context.interrupt.is_state_change() && !is_complete(&outcome) {
+            context.interrupt.check()?;
+        }
+        outcome
+    });
+    match result {
         Ok(outcome) => outcome,
         Err(mut error) => {
             if let Some(replication) = node.replication() {
@@ -151,6 +159,14 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
             }
             Outcome::Reply(error_reply(&error))
         }
+    }
+}
+
+fn is_complete(outcome: &Result<Outcome, CommandError>) -> bool {
+    match outcome {
+        Ok(Outcome::Reply(reply)) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
+        Ok(Outcome::Wait { .. }) => true,
+        Err(_) => false,
     }
 }
 
@@ -164,6 +180,7 @@ fn prepare<'a>(
     context: &'a Context,
     command: &Command,
 ) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
+    context.interrupt.check()?;
     let facts = authorize(node, &context.client, command)?;
     let (name, database) = (command.name(), command.database());
     let fields = Fields::new(&command.body, facts.name);

@@ -93,6 +93,7 @@ codes! {
     TOO_MANY_CONNECTIONS = 462 "IngressRequestRateLimitExceeded",
     INTERRUPTED = 11601 "Interrupted",
     INTERRUPTED_AT_SHUTDOWN = 11600 "InterruptedAtShutdown",
+    INTERRUPTED_DUE_TO_REPL_STATE_CHANGE = 11602 "InterruptedDueToReplStateChange",
     NOT_WRITABLE_PRIMARY = 10107 "NotWritablePrimary",
     BSON_OBJECT_TOO_LARGE = 10334 "BSONObjectTooLarge",
     DUPLICATE_KEY = 11000 "DuplicateKey",

@@ -25,6 +25,7 @@ mod generic_arguments;
 mod index_keys;
 mod namespace;
 mod node;
+mod operations;
 mod plan;
 mod records;
 mod replication;
@@ -46,9 +47,10 @@ pub use namespace::{
     MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
 };
 pub use node::{Node, NodeOptions};
+pub use operations::{Connected, OperationId, Progress, Registered};
 pub use replication::{
-    AppendListener, Author, LogPositions, MAX_APPLY_ENTRIES, OplogEntries, Published, RolledBack,
-    Undo, entry_position,
+    AppendListener, Author, Horizons, LogPositions, MAX_APPLY_ENTRIES, OplogEntries, Published,
+    RolledBack, Undo, entry_position,
 };
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
 pub use users::Login;

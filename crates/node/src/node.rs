@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
@@ -22,6 +23,7 @@ use crate::error::CommandError;
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::namespace::Namespace;
+use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::records::{Keyspaces, View};
 use crate::replication::Replication;
 use crate::sessions::Sessions;
@@ -56,6 +58,7 @@ pub struct Node {
     cursors: Mutex<Cursors>,
     sessions: Mutex<Sessions>,
     fail_points: Mutex<FailPoints>,
+    operations: Arc<Operations>,
     options: NodeOptions,
     started: Now,
     process_id: ObjectId,
@@ -103,6 +106,7 @@ impl Node {
             cursors: Mutex::new(Cursors::new(cursor_seed)),
             sessions: Mutex::default(),
             fail_points: Mutex::default(),
+            operations: Arc::default(),
             options,
             started: now,
             process_id,
@@ -135,6 +139,30 @@ impl Node {
     /// Runs a command. Errors become replies with `ok: 0`.
     pub fn run(&self, context: &Context, command: Command) -> Outcome {
         dispatch::run(self, context, command)
+    }
+
+    /// Notes that a command is in progress, until the value is dropped.
+    pub fn register(&self, context: &Context, command: &Command) -> Registered {
+        self.operations.register(context, command)
+    }
+
+    /// Counts a connection, until the value is dropped.
+    pub fn count_connection(&self) -> Connected {
+        self.operations.count_connection()
+    }
+
+    /// The commands in progress that say how far they are.
+    pub fn progress(&self) -> Vec<Progress> {
+        self.operations.progress()
+    }
+
+    /// Whether a command that took so long is worth a line in the log.
+    pub fn is_worth_telling(&self, database: &str, took: Duration) -> bool {
+        self.operations.is_worth_telling(database, took)
+    }
+
+    pub(crate) fn operations(&self) -> &Operations {
+        &self.operations
     }
 
     /// Refuses a command that the client may not run, for shells that answer it themselves.
@@ -196,6 +224,7 @@ impl Node {
         let mut writer = self.write(now);
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
         let forgotten = writer.trim_undo()?;
+        writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten)
     }
 

@@ -12,7 +12,7 @@ use quorate_protocol::{
     HelloReply, MemberState, ObjectId, OpTime, OpTimeAndWallTime, Term, Timestamp, TopologyVersion,
 };
 use quorate_replication::{MemberHello, NoopReason};
-use quorate_storage::ModelStore;
+use quorate_storage::{ModelStore, Store};
 use support::{Member, now};
 
 const OPLOG_BYTES: u64 = 1 << 30;
@@ -27,7 +27,8 @@ fn show(node: &Node, state: MemberState, writable: bool) {
     };
     let topology_version =
         TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 3 };
-    node.publish(Published { hello, topology_version, state, writable });
+    let horizons = quorate_node::Horizons::default();
+    node.publish(Published { hello, topology_version, state, writable, horizons });
     node.set_writable(writable.then_some(Term(1)), now());
 }
 
@@ -234,4 +235,137 @@ fn a_repeated_write_is_known_to_followers_and_forgotten_by_a_rollback() {
     assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 0}]);
     from.ok(retryable(5, 7, modify));
     assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
+}
+
+/// Digest §9: what depends on an earlier entry of its batch sees it.
+#[test]
+fn a_batch_in_which_documents_come_and_go_is_applied_like_its_entries_one_by_one() {
+    let (from, at_once, one_by_one) = (primary(), secondary(), secondary());
+    from.ok(doc! {"createIndexes": "u", "indexes": [
+        {"key": {"k": 1}, "name": "k_1", "unique": true},
+    ]});
+    for round in 0..20 {
+        from.insert("a", vec![doc! {"_id": 100 + round, "n": 0}]);
+        from.ok(doc! {"update": "a", "updates": [
+            {"q": {"_id": 100 + round}, "u": {"$inc": {"n": 1}}},
+            {"q": {"_id": 100 + round / 2}, "u": {"$inc": {"n": 1}}},
+        ]});
+        from.ok(doc! {"delete": "a", "deletes": [{"q": {"_id": 1}, "limit": 0}]});
+        // The same identity in another type, and a unique key that passes on.
+        let id = if round % 2 == 0 { bson::Bson::Int32(1) } else { bson::Bson::Double(1.0) };
+        from.insert("a", vec![doc! {"_id": id, "round": round}]);
+        from.insert("u", vec![doc! {"_id": round, "k": "mine"}]);
+        from.ok(doc! {"delete": "u", "deletes": [{"q": {"_id": round}, "limit": 1}]});
+    }
+    at_once.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    let mut previous = OpTime::NULL;
+    for entry in entries(&from) {
+        let last = one_by_one.node.apply(previous, vec![entry], now()).unwrap();
+        previous = last.op_time;
+    }
+    assert_eq!(hash(&at_once), hash(&from));
+    assert_eq!(hash(&one_by_one), hash(&from));
+    show(&at_once.node, MemberState::Primary, true);
+    for collection in ["a", "u"] {
+        at_once.validate(collection);
+    }
+    let commits = |member: &Member| member.node.store_statistics().commits;
+    assert!(commits(&at_once) < commits(&one_by_one), "entries share commits");
+}
+
+/// Digest §5 and §13: a step-down ends writes under way with 11602; the rest of the log stays.
+#[test]
+fn a_long_write_ends_early_when_the_member_steps_down() {
+    let member = primary();
+    for part in 0..20 {
+        let documents = (0..1000).map(|i| doc! {"_id": part * 1000 + i, "n": 0}).collect();
+        member.insert("a", documents);
+    }
+    let before = position(&member);
+    let reply = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            member.run(doc! {"update": "a", "updates": [
+                {"q": {}, "u": {"$inc": {"n": 1}}, "multi": true},
+            ]})
+        });
+        while position(&member) == before {
+            std::thread::yield_now();
+        }
+        member.node.set_writable(None, now());
+        writing.join().unwrap()
+    });
+    assert_eq!(reply.get_i32("code").unwrap(), 11602, "{reply}");
+    assert!(reply.contains_key("topologyVersion"), "{reply}");
+    // Reads go on, and what was done is in the log and in the data alike.
+    show(&member.node, MemberState::Secondary, false);
+    let copy = secondary();
+    copy.node.apply(OpTime::NULL, entries(&member), now()).unwrap();
+    assert_eq!(hash(&copy), hash(&member));
+}
+
+/// Digest §7: the oplog is resizable, and keeps what is younger than its minimum retention.
+#[test]
+fn the_oplog_is_resized_and_its_retention_survives_a_restart() {
+    let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
+    member.node.join_replica_set(now()).unwrap();
+    let resize = |command: Document| {
+        let mut command = command;
+        command.insert("$db", "admin");
+        member.run(command)
+    };
+    let refused = resize(doc! {"replSetResizeOplog": 1, "size": 100.0});
+    assert_eq!(refused.get_i32("code").unwrap(), 2, "{refused}");
+    let refused = resize(doc! {"replSetResizeOplog": 1});
+    assert_eq!(refused.get_i32("code").unwrap(), 72, "{refused}");
+    let done = resize(doc! {"replSetResizeOplog": 1, "size": 1000.0, "minRetentionHours": 1.5});
+    assert_eq!(done.get_f64("ok").unwrap(), 1.0, "{done}");
+    let figures = member.ok(doc! {"collStats": "oplog.rs", "$db": "local"});
+    assert_eq!(figures.get_i64("maxSize").unwrap(), 1000 * 1024 * 1024);
+    assert!(figures.get_bool("capped").unwrap());
+
+    let again =
+        Member::with_history(member.store.crash(member.store.last_committed()), OPLOG_BYTES);
+    again.node.join_replica_set(now()).unwrap();
+    let figures = again.ok(doc! {"collStats": "oplog.rs", "$db": "local"});
+    assert_eq!(figures.get_i64("maxSize").unwrap(), 1000 * 1024 * 1024);
+}
+
+/// Digest §6: what is committed is remembered, so that a restart cannot undo it.
+#[test]
+fn the_commit_point_survives_a_restart() {
+    let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
+    member.node.join_replica_set(now()).unwrap();
+    show(&member.node, MemberState::Primary, true);
+    let first = member.node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
+    member.node.set_commit_point(first);
+    member.insert("a", vec![doc! {"_id": 1}]);
+    while member.node.maintain(now()).unwrap() {}
+    let again =
+        Member::with_history(member.store.crash(member.store.last_committed()), OPLOG_BYTES);
+    let recovered = again.node.join_replica_set(now()).unwrap();
+    assert_eq!(recovered.commit_point, first);
+    assert!(recovered.last > first);
+}
+
+/// `replIndexPrefetch`: a parameter, and no effect on what is applied.
+#[test]
+fn what_is_read_ahead_can_be_set_and_changes_no_data() {
+    let from = primary();
+    from.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"n": 1}, "name": "n_1"}]});
+    from.insert("a", (0..200).map(|i| doc! {"_id": i, "n": i % 7}).collect());
+    from.ok(doc! {"update": "a", "updates": [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": true}]});
+    for setting in ["none", "_id_only", "all"] {
+        let to = secondary();
+        let set = |value: &str| {
+            to.run(doc! {"setParameter": 1, "replIndexPrefetch": value, "$db": "admin"})
+        };
+        assert_eq!(set(setting).get_str("was").unwrap(), "all");
+        assert_eq!(set("some").get_i32("code").unwrap(), 2);
+        let shown = to.ok(doc! {"getParameter": 1, "replIndexPrefetch": 1, "$db": "admin"});
+        assert_eq!(shown.get_str("replIndexPrefetch").unwrap(), setting);
+        to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+        assert_eq!(hash(&to), hash(&from));
+        show(&to.node, MemberState::Primary, true);
+        to.validate("a");
+    }
 }

@@ -18,6 +18,7 @@ use crate::event::{Event, StepDownReason};
 use crate::input::InitialSyncOutcome;
 use crate::member::{AfterPersist, Member, OwnLog};
 use crate::output::{Change, InitialSyncStep, Output};
+use crate::peer::Contact;
 use crate::role::Role;
 use crate::sync_source::{Choice, choose};
 use crate::timers::Timer;
@@ -162,7 +163,15 @@ impl Member {
         }
         let source = sync.source.and_then(|id| self.peers.get(&id)).map(|p| p.address.clone());
         match (sync.stage, outcome, source) {
-            (_, InitialSyncOutcome::Interrupted, _) => self.retry_step(),
+            (_, InitialSyncOutcome::Interrupted, _) => {
+                let gone = sync.source.is_some_and(|id| {
+                    self.peers
+                        .get(&id)
+                        .is_none_or(|peer| matches!(peer.contact, Contact::Down { .. }))
+                });
+                // A blip is waited out; a source that is down would be asked in vain.
+                if gone { self.fail_attempt() } else { self.retry_step() }
+            }
             (_, InitialSyncOutcome::Failed, _) => self.fail_attempt(),
             (Stage::Wiping, InitialSyncOutcome::Wiped, _) => {
                 sync.stage = Stage::ChoosingSource;

@@ -217,6 +217,7 @@ impl Member {
                 self.heartbeat_everybody_now();
             }
         }
+        self.restart_fetch_behind(last.op_time);
         self.believe_pending_commit_point();
         true
     }

@@ -12,6 +12,7 @@ use quorate_protocol::{
 };
 
 use crate::election::LastVote;
+use crate::event::Event;
 use crate::hello::{MemberHello, hello};
 use crate::initial_sync::InitialSyncStage;
 use crate::member::Member;
@@ -32,6 +33,8 @@ pub(crate) struct Shown {
     writable: bool,
     stepping_down: bool,
     config: Option<ConfigVersion>,
+    /// `primary` in `hello`: clients follow it.
+    primary: Option<MemberId>,
     shutting_down: bool,
 }
 
@@ -42,6 +45,7 @@ impl Member {
             writable: matches!(&self.role, Role::Leader(leader) if leader.is_writable()),
             stepping_down: matches!(self.leader_mode(), Some(LeaderMode::AttemptingStepDown(_))),
             config: self.config.as_ref().map(|installed| installed.config.config_version()),
+            primary: self.primary,
             shutting_down: self.shutting_down,
         }
     }
@@ -131,6 +135,18 @@ impl<'a> Status<'a> {
     pub fn initial_sync(&self) -> Option<(InitialSyncStage, u32)> {
         match &self.member.role {
             Role::InitialSync(sync) => Some((sync.stage, sync.attempt)),
+            _ => None,
+        }
+    }
+
+    /// What keeps this member from being a secondary, by how much, and what to do.
+    pub fn trouble(&self) -> Option<String> {
+        match &self.member.role {
+            Role::Follower(follower) => {
+                let source_oldest = follower.too_stale?;
+                let last = self.member.sync.last_fetched;
+                Some(Event::TooStale { last, source_oldest }.to_string())
+            }
             _ => None,
         }
     }

@@ -101,7 +101,10 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
         }
     }
     if members.iter().any(|m| m.up && m.pings < PINGS_BEFORE_CHOOSING) {
-        return Choice::WaitForPings;
+        // Following the primary is never wrong, and a closer source is found once the pings are
+        // there. Without this the first write to a fresh set would wait for heartbeats.
+        let possible = primary.filter(|m| is_possible(me, m) && is_preferred(me, m, None));
+        return possible.map_or(Choice::WaitForPings, |primary| Choice::Source(primary.id));
     }
     let newest = primary.map(|m| m.applied.timestamp.seconds);
     let first = |m: &&Candidate| is_possible(me, m) && is_preferred(me, m, newest);

@@ -73,6 +73,11 @@ fn a_forced_target_is_taken_once_if_it_is_up_and_readable() {
 fn two_pings_of_every_peer_come_first() {
     let mut members = [primary(0, 10), candidate(1, 10)];
     members[1].pings = 1;
+    assert_eq!(choose(ME, &members), source(0), "the primary may be followed meanwhile");
+    members[0].denied = true;
+    assert_eq!(choose(ME, &members), Choice::WaitForPings);
+    members[0].denied = false;
+    members[0].primary = false;
     assert_eq!(choose(ME, &members), Choice::WaitForPings);
     members[1].up = false;
     assert_eq!(choose(ME, &members), source(0), "a peer that is down is not waited for");

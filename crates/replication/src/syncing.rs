@@ -167,6 +167,18 @@ impl Member {
         self.report_progress();
     }
 
+    /// A write of a client came in while this member stepped down, after a fetch was ordered: the
+    /// fetch begins again where the log ends now.
+    pub(crate) fn restart_fetch_behind(&mut self, last: OpTime) {
+        let Some(fetch) = self.sync.fetch else { return };
+        let follows = matches!(self.role, Role::Follower(_));
+        if follows && fetch.rollback_id.is_none() && fetch.asked < last {
+            self.outputs.push_back(Output::CancelFetch { fetch: fetch.id });
+            self.sync.fetch = None;
+            self.fetch_from(fetch.source);
+        }
+    }
+
     /// Ends the fetch under way, if there is one, and tells the host.
     pub(crate) fn drop_fetch(&mut self, why: SourceLost) {
         let Some(fetch) = self.sync.fetch.take() else { return };

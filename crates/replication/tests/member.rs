@@ -11,8 +11,8 @@ use quorate_protocol::{
     WallTime,
 };
 use quorate_replication::{
-    Change, Fatal, FetchedBatch, Input, Member, MemberOptions, Output, Recovered, Reply, Request,
-    RequestId, RequestToken, Unreachable, WaiterId, WriteConcern,
+    Change, Fatal, FetchId, FetchedBatch, Input, Member, MemberOptions, Output, Recovered, Reply,
+    Request, RequestId, RequestToken, Unreachable, WaiterId, WriteConcern,
 };
 
 fn address(index: i32) -> ServerAddress {
@@ -285,6 +285,30 @@ fn late_replies_of_given_up_requests_are_ignored() {
     assert_eq!(subject.member.status().term(), Term(1), "the reply came too late to be believed");
 }
 
+/// The last fetch that was ordered, and after which entry.
+fn fetch_among(outputs: &[Output]) -> Option<(FetchId, OpTime)> {
+    outputs.iter().rev().find_map(|output| match output {
+        Output::FetchFrom { fetch, after, .. } => Some((*fetch, *after)),
+        _ => None,
+    })
+}
+
+/// A write that came in while a primary stepped down is told after the fetch was ordered.
+#[test]
+fn a_fetch_begins_again_where_the_log_ends_if_the_log_was_longer() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+    subject.hear(two, reply_of(MemberState::Secondary, entry(1, 5)));
+    subject.hear(one, reply_of(MemberState::Primary, entry(1, 5)));
+    let first = fetch_among(&subject.give(Input::Tick)).unwrap();
+    assert_eq!(first.1, entry(1, 5).op_time, "the primary is followed before the pings are in");
+    let longer = entry(1, 6);
+    let outputs =
+        subject.give(Input::LogMoved { written: longer, applied: longer, durable: longer });
+    assert!(outputs.contains(&Output::CancelFetch { fetch: first.0 }), "{outputs:?}");
+    assert_eq!(fetch_among(&outputs).map(|(_, after)| after), Some(longer.op_time));
+}
+
 /// A secondary that copies from m1, the primary of term 2, whose log is not its own.
 fn diverged(commit_point: OpTimeAndWallTime) -> Subject {
     let recovered = Recovered {
@@ -301,6 +325,7 @@ fn diverged(commit_point: OpTimeAndWallTime) -> Subject {
     for _ in 0..8 {
         subject.now = subject.now + Duration::from_secs(1);
         let outputs = subject.give(Input::Tick);
+        fetch = fetch.or_else(|| fetch_among(&outputs).map(|(fetch, _)| fetch));
         let beats: Vec<(RequestId, ServerAddress)> = outputs
             .iter()
             .filter_map(|output| match output {
@@ -319,12 +344,7 @@ fn diverged(commit_point: OpTimeAndWallTime) -> Subject {
             subject.hear(request, reply);
         }
         subject.give(Input::Tick);
-        fetch = fetch.or_else(|| {
-            subject.outputs.iter().find_map(|output| match output {
-                Output::FetchFrom { fetch, .. } => Some(*fetch),
-                _ => None,
-            })
-        });
+        fetch = fetch.or_else(|| fetch_among(&subject.outputs).map(|(fetch, _)| fetch));
         if fetch.is_some() {
             break;
         }

@@ -146,3 +146,21 @@ async fn only_srv_strings_are_resolved() {
     let error = server.resolver().resolve(&string("mongodb://a/"), 1).await.unwrap_err();
     assert!(matches!(error, ResolveError::Seeds(SeedListError::NotSrv)));
 }
+
+/// Whoever has no runtime gets one for the question alone, on its own thread.
+#[test]
+fn callers_without_a_runtime_are_answered() {
+    let outside =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = outside
+        .block_on(NameServer::start(&[("one.example.com.", 27018, 120)], &[&["authSource=users"]]));
+    let address = server.address;
+    let list = quorate_seed_list::blocking::resolve_with(
+        &string("mongodb+srv://cluster.example.com"),
+        1,
+        || SeedListResolver::with_name_server(address),
+    )
+    .unwrap();
+    assert_eq!(list.seeds, ["one.example.com:27018".parse().unwrap()]);
+    assert_eq!(list.connection_string.options().auth_source.as_deref(), Some("users"));
+}

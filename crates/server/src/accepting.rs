@@ -28,22 +28,40 @@ const MAX_REFUSALS: usize = 128;
 /// How long a client that is turned away may take to hear why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where clients knock.
+/// Where clients knock: at the server's own address, or at the port of a horizon.
 pub struct Listeners {
     pub(crate) main: TcpListener,
+    horizons: Vec<(String, TcpListener)>,
 }
 
 impl From<TcpListener> for Listeners {
     fn from(main: TcpListener) -> Self {
-        Self { main }
+        Self { main, horizons: Vec::new() }
     }
 }
 
 impl Listeners {
-    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        poll_fn(|context| match self.main.poll_accept(context) {
-            Poll::Ready(accepted) => Poll::Ready(accepted),
-            Poll::Pending => Poll::Pending,
+    /// Serves clients of a horizon as well: they are shown the addresses that the set's configuration
+    /// gives members under this name.
+    #[must_use]
+    pub fn with_horizon(mut self, name: impl Into<String>, listener: TcpListener) -> Self {
+        self.horizons.push((name.into(), listener));
+        self
+    }
+
+    /// The next client, and the horizon whose port it came by.
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, Option<String>)> {
+        poll_fn(|context| {
+            if let Poll::Ready(accepted) = self.main.poll_accept(context) {
+                return Poll::Ready(accepted.map(|(socket, address)| (socket, address, None)));
+            }
+            for (name, listener) in &self.horizons {
+                if let Poll::Ready(accepted) = listener.poll_accept(context) {
+                    let named = |(socket, address)| (socket, address, Some(name.clone()));
+                    return Poll::Ready(accepted.map(named));
+                }
+            }
+            Poll::Pending
         })
         .await
     }
@@ -61,7 +79,7 @@ pub(crate) async fn accept(
     loop {
         // Ended connections are forgotten here, so that the set does not grow.
         while connections.try_join_next().is_some() {}
-        let (socket, address) = match listeners.accept().await {
+        let (socket, address, horizon) = match listeners.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -75,7 +93,7 @@ pub(crate) async fn accept(
         }
         let shared = Arc::clone(shared);
         if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-            connections.spawn(serve(shared, socket, address, place));
+            connections.spawn(serve(shared, socket, address, horizon, place));
         } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
             tracing::warn!(%address, max_connections, "too many connections; refusing the newest");
             connections.spawn(refuse(shared, socket, address, too_many(max_connections), place));
@@ -87,6 +105,7 @@ async fn serve(
     shared: Arc<Shared>,
     socket: TcpStream,
     address: SocketAddr,
+    horizon: Option<String>,
     _place: OwnedSemaphorePermit,
 ) {
     let arrival = match &shared.security.tls {
@@ -94,11 +113,14 @@ async fn serve(
         None => Ok(Arrival::Welcome(socket.into(), Peer::default())),
     };
     let id = shared.next_connection_id();
-    let client = Client { connection_id: id, address: address.to_string(), ..Client::default() };
+    let _counted = shared.node.count_connection();
+    let address_text = address.to_string();
+    let client = Client { connection_id: id, address: address_text, horizon, ..Client::default() };
     let connection = match arrival {
         Ok(Arrival::Welcome(stream, peer)) => {
             let certificate = peer.subject.map(|subject| shared.security.certificate(&subject));
-            Connection::new(shared, stream, Client { certificate, ..client })
+            let server_name = peer.server_name;
+            Connection::new(shared, stream, Client { certificate, server_name, ..client })
         }
         Ok(Arrival::WithoutTls(stream)) => {
             tracing::info!(%address, "a client came without TLS and is refused");

@@ -7,7 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Document, RawDocumentBuf};
 use quorate_node::{
@@ -22,6 +22,7 @@ use quorate_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
+use crate::logging::get_log;
 use crate::net::Stream;
 use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
 use crate::server::Shared;
@@ -31,9 +32,6 @@ const READ_CHUNK: usize = 4 * 1024;
 
 /// The most bytes asked for at once: an announced length is not believed before it arrives.
 const MAX_READ_CHUNK: usize = 256 * 1024;
-
-/// A client that does not take its reply for this long is cut off.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Memory kept for replies after a large one.
 const RETAINED_OUTPUT: usize = 64 * 1024;
@@ -71,11 +69,16 @@ struct Received {
 struct Events {
     topology: watch::Receiver<()>,
     commits: watch::Receiver<u64>,
+    kills: watch::Receiver<()>,
 }
 
 impl Events {
     fn of(shared: &Shared) -> Self {
-        Self { topology: shared.topology.subscribe(), commits: shared.commits.subscribe() }
+        Self {
+            topology: shared.topology.subscribe(),
+            commits: shared.commits.subscribe(),
+            kills: shared.kills.subscribe(),
+        }
     }
 }
 
@@ -162,7 +165,7 @@ impl Connection {
                 self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
                 return Ok(Next::GoOn);
             }
-            return self.stream_oplog(&set, request, from).await;
+            return set.cut().guard(self.stream_oplog(&set, request, from)).await;
         }
         loop {
             let again = streams.then(|| command.clone());
@@ -234,9 +237,18 @@ impl Connection {
         &mut self,
         command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
-        // What members say to each other has its own times.
-        let internal = command.name().starts_with("replSet");
+        let (started, name) = (Instant::now(), command.name().to_owned());
+        let database = command.database().to_owned();
+        // What waits on purpose is not slow.
+        let waits = command.clone_if_it_may_wait().is_some();
         let mut body = self.answer(command).await?;
+        let took = started.elapsed();
+        if !waits && self.shared.node.is_worth_telling(&database, took) {
+            let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
+            tracing::info!(command = name, database, connection, millis, "slow command");
+        }
+        // What members say to each other has its own times.
+        let internal = name.starts_with("replSet");
         if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
             set.tell_time(body);
         }
@@ -253,6 +265,7 @@ impl Connection {
             may_wait: true,
             interrupt: Arc::new(Interrupt::default()),
         };
+        let operation = self.shared.node.register(&context, &command);
         let injection = self.shared.node.intercept(&context, &command);
         if let Some(injection) = &injection {
             if let Some(block) = injection.block {
@@ -269,6 +282,10 @@ impl Connection {
             && let Err(error) = self.shared.node.authorize(&self.client, &command)
         {
             return Ok(Some(error_body(&error)));
+        }
+        if command.name() == "getLog" {
+            let reply = get_log(&command).unwrap_or_else(|error| error.reply());
+            return Ok(Some(RawDocumentBuf::try_from(&reply).unwrap_or_default()));
         }
         if command.name() == "shutdown" {
             self.shared.ending.send_replace(true);
@@ -312,9 +329,11 @@ impl Connection {
         if let (Outcome::Wait { until, at_most }, Some(command), Some(events)) =
             (&outcome, may_run_again, &mut events)
         {
-            if !self.wait_for(events, *until, *at_most).await? {
+            operation.set_waiting(true);
+            if !self.wait_for(events, *until, *at_most, &context.interrupt).await? {
                 return Ok(None);
             }
+            operation.set_waiting(false);
             context.may_wait = false;
             context.now = self.shared.clock.now();
             outcome = self.run_command(&context, command);
@@ -365,11 +384,15 @@ impl Connection {
     /// Short commands run where they are; others let this worker's other tasks move on.
     fn run_command(&self, context: &Context, command: Command) -> Outcome {
         let node = &self.shared.node;
+        let kills = command.name() == "killOp";
         let outcome = if command.is_short() {
             node.run(context, command)
         } else {
             tokio::task::block_in_place(|| node.run(context, command))
         };
+        if kills {
+            self.shared.kills.send_replace(());
+        }
         if self.shared.commits.receiver_count() > 0 {
             let committed = node.durability().0.as_u64();
             self.shared.commits.send_if_modified(|known| {
@@ -397,6 +420,7 @@ impl Connection {
         events: &mut Events,
         event: WaitFor,
         at_most: Duration,
+        interrupt: &Interrupt,
     ) -> Result<bool, ConnectionError> {
         let mut ending = self.shared.ending.subscribe();
         let timeout = tokio::time::sleep(at_most);
@@ -406,6 +430,11 @@ impl Connection {
                 () = &mut timeout => return Ok(true),
                 _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
                 _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
+                _ = events.kills.changed() => {
+                    if interrupt.check().is_err() {
+                        return Ok(true);
+                    }
+                }
                 _ = ending.wait_for(|ending| *ending) => return Ok(false),
                 read = read_more(&mut self.stream, &mut self.decoder) => {
                     if read? == 0 {
@@ -462,7 +491,7 @@ impl Connection {
             self.stream.write_all(&self.output).await?;
             self.stream.flush().await
         };
-        tokio::time::timeout(WRITE_TIMEOUT, writing)
+        tokio::time::timeout(self.shared.write_timeout, writing)
             .await
             .map_err(|_| ConnectionError::SlowClient)??;
         if self.output.capacity() > RETAINED_OUTPUT {
@@ -522,7 +551,7 @@ fn is_hello(name: &str) -> bool {
 
 /// Commands that the member itself never sees, so that whether they are allowed is asked before.
 fn is_answered_here(name: &str) -> bool {
-    name == "shutdown" || name.starts_with("replSet") || name == "quorateExplainElection"
+    matches!(name, "shutdown" | "getLog" | "quorateExplainElection") || name.starts_with("replSet")
 }
 
 /// The command whose reply follows in a stream; none if this was the last.

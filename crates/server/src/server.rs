@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use quorate_node::Node;
+use quorate_node::{Node, Progress};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -15,7 +15,7 @@ use crate::accepting::{Listeners, accept};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 use crate::durability::Durability;
-use crate::replica_set::{ReplicaSet, ReplicaSetOptions};
+use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions};
 use crate::security::Security;
 
 /// The most connections at once, unless told otherwise.
@@ -26,6 +26,9 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// How long a member of a set may take to hand over at the end.
 const HAND_OVER: Duration = Duration::from_secs(2);
+
+/// How often the log tells how far long work is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How a server behaves.
 #[derive(Clone, Debug)]
@@ -38,6 +41,8 @@ pub struct ServerOptions {
     pub maintenance_interval: Duration,
     /// How often expired documents are removed.
     pub expiry_interval: Duration,
+    /// A client that does not take its reply for this long is cut off.
+    pub write_timeout: Duration,
     /// How long, at the end, clients are told to go elsewhere before their connections close.
     pub quiesce: Duration,
 }
@@ -49,6 +54,7 @@ impl Default for ServerOptions {
             journal_interval: Duration::from_millis(100),
             maintenance_interval: Duration::from_secs(1),
             expiry_interval: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
             quiesce: Duration::ZERO,
         }
     }
@@ -63,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) topology: watch::Sender<()>,
     /// The newest commit that waiting commands were told of.
     pub(crate) commits: watch::Sender<u64>,
+    /// Changes whenever a command was told to stop.
+    pub(crate) kills: watch::Sender<()>,
     /// Whether every `hello` is answered with the error that the server is about to end.
     pub(crate) quiescing: AtomicBool,
     /// Becomes true when the server ends.
@@ -70,6 +78,7 @@ pub(crate) struct Shared {
     /// The set that this member belongs to.
     pub(crate) replica_set: Option<Arc<ReplicaSet>>,
     pub(crate) security: Arc<Security>,
+    pub(crate) write_timeout: Duration,
     next_connection: AtomicI64,
 }
 
@@ -122,13 +131,19 @@ impl Server {
             durability,
             topology,
             commits,
+            kills: watch::Sender::new(()),
             quiescing: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             replica_set,
             security,
+            write_timeout: options.write_timeout,
             next_connection: AtomicI64::new(1),
         };
         Ok(Self { shared: Arc::new(shared), options })
+    }
+
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        self.shared.replica_set.as_ref().map(|set| set.cut())
     }
 
     pub(crate) fn node(&self) -> Arc<Node> {
@@ -153,6 +168,7 @@ impl Server {
         let listeners = listeners.into();
         let mut connections = JoinSet::new();
         let background = tokio::spawn(maintain(Arc::clone(&self.shared), self.options.clone()));
+        let reports = tokio::spawn(report_progress(Arc::clone(&self.shared)));
         let mut ending = self.shared.ending.subscribe();
         let set = self.shared.replica_set.clone();
         let host = set.clone();
@@ -193,6 +209,7 @@ impl Server {
         }
         self.shared.ending.send_replace(true);
         background.abort();
+        reports.abort();
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(GRACE, finished).await.is_err() {
             tracing::warn!("connections did not end in time and are cut off");
@@ -213,6 +230,19 @@ fn failure_of(ended: Result<Result<(), String>, tokio::task::JoinError>) -> io::
     };
     tracing::error!(why, "this member cannot go on");
     io::Error::other(why)
+}
+
+/// Tells how far long work is, such as the building of an index.
+async fn report_progress(shared: Arc<Shared>) {
+    let mut due = interval(PROGRESS_INTERVAL);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        for progress in shared.node.progress() {
+            let Progress { operation, namespace, done, total } = progress;
+            tracing::info!(opid = operation.0, namespace, done, total, "an index is being built");
+        }
+    }
 }
 
 async fn maintain(shared: Arc<Shared>, options: ServerOptions) {

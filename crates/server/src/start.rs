@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::accepting::Listeners;
 use crate::clock::Clock;
-use crate::replica_set::ReplicaSetOptions;
+use crate::replica_set::{Cut, ReplicaSetOptions};
 use crate::security::{Membership, Security, SecurityError};
 use crate::server::{Server, ServerOptions};
 use crate::tls::TlsOptions;
@@ -108,6 +108,7 @@ pub enum StartError {
 pub struct Running {
     address: SocketAddr,
     node: Arc<Node>,
+    cut: Option<Cut>,
     requires_tls: bool,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<io::Result<()>>,
@@ -127,7 +128,7 @@ impl Server {
         let address = listeners.main.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
-        let (node, requires_tls) = (server.node(), server.requires_tls());
+        let (node, cut, requires_tls) = (server.node(), server.cut(), server.requires_tls());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(listeners, async {
             // Without anybody left to stop it, the server goes on.
@@ -135,7 +136,7 @@ impl Server {
                 std::future::pending::<()>().await;
             }
         }));
-        Ok(Running { address, node, requires_tls, stop: Some(stop), task })
+        Ok(Running { address, node, cut, requires_tls, stop: Some(stop), task })
     }
 }
 
@@ -206,6 +207,15 @@ impl Running {
     /// The member that is served.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
+    }
+
+    /// Cuts a member of a set off from the others, or joins it to them again: requests between
+    /// them stand still, and clients are served as before. For drills; nothing for a server that
+    /// is in no set.
+    pub fn set_cut_off(&self, is_cut: bool) {
+        if let Some(cut) = &self.cut {
+            cut.set(is_cut);
+        }
     }
 
     /// Whether clients must use TLS.

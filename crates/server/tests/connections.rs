@@ -190,13 +190,16 @@ async fn garbage_closes_the_connection_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_over_the_limit_are_closed() {
+async fn connections_over_the_limit_are_told_so_and_closed() {
     let server =
         TestServer::start_with(ServerOptions { max_connections: 1, ..ServerOptions::default() })
             .await;
     let mut first = TestClient::connect(&server).await;
     first.run(doc! {"ping": 1, "$db": "admin"}).await;
     let mut second = TestClient::connect(&server).await;
+    let refusal = second.run(doc! {"hello": 1, "$db": "admin"}).await;
+    assert_eq!(refusal.get_i32("code").unwrap(), 462, "{refusal}");
+    assert!(refusal.get_str("errmsg").unwrap().contains("--max-connections"));
     assert!(second.receive().await.is_none());
     first.run(doc! {"ping": 1, "$db": "admin"}).await;
     server.stop().await;
@@ -284,4 +287,118 @@ async fn a_server_that_ends_says_so_to_waiting_clients() {
     assert_eq!(other.run(doc! {"ping": 1, "$db": "admin"}).await.get_f64("ok").unwrap(), 1.0);
     stopping.await.unwrap();
     assert!(other.receive().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_waits_is_seen_and_can_be_killed() {
+    let server = TestServer::start().await;
+    let mut waiting = TestClient::connect(&server).await;
+    let hello = waiting.run(doc! {"hello": 1, "$db": "admin"}).await;
+    let version = hello.get_document("topologyVersion").unwrap().clone();
+    let long = doc! {
+        "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 600_000,
+    };
+    waiting.send(long, MsgFlags::NONE, None).await;
+    let mut watcher = TestClient::connect(&server).await;
+    let question = doc! {
+        "currentOp": 1, "waiting": true, "command.hello": {"$exists": true}, "$db": "admin",
+    };
+    let operation = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            let reply = watcher.run(question.clone()).await;
+            let found = reply.get_array("inprog").unwrap();
+            if let Some(operation) = found.first() {
+                return operation.as_document().unwrap().clone();
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(operation.get_str("ns").unwrap(), "admin.$cmd");
+    assert!(operation.get_i64("microsecs_running").unwrap() > 0);
+    let own = watcher.run(doc! {"currentOp": 1, "$ownOps": true, "$db": "admin"}).await;
+    let own = own.get_array("inprog").unwrap();
+    assert_eq!(own.len(), 1, "{own:?}");
+    assert_eq!(own[0].as_document().unwrap().get_str("op").unwrap(), "command");
+    let stage =
+        doc! {"aggregate": 1, "pipeline": [{"$currentOp": {}}], "cursor": {}, "$db": "admin"};
+    let listed = watcher.run(stage).await;
+    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len();
+    assert_eq!(listed, 2);
+    let id = operation.get("opid").unwrap().clone();
+    watcher.run(doc! {"killOp": 1, "op": id, "$db": "admin"}).await;
+    let answer = waiting.receive().await.unwrap();
+    assert_eq!(answer.body.get_i32("code").unwrap(), 11601, "{}", answer.body);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_of_logins_are_not_shown_and_levels_are_kept() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let was = client.run(doc! {"profile": 2, "slowms": 5, "$db": "db"}).await;
+    assert_eq!((was.get_i32("was").unwrap(), was.get_i64("slowms").unwrap()), (0, 100));
+    let now = client.run(doc! {"profile": -1, "$db": "db"}).await;
+    assert_eq!((now.get_i32("was").unwrap(), now.get_i64("slowms").unwrap()), (2, 5));
+    assert_eq!(client.run(doc! {"profile": 3, "$db": "db"}).await.get_i32("code").unwrap(), 2);
+    let names = client.run(doc! {"getLog": "*", "$db": "admin"}).await;
+    assert_eq!(names.get_array("names").unwrap().len(), 2);
+    let log = client.run(doc! {"getLog": "global", "$db": "admin"}).await;
+    assert!(log.contains_key("totalLinesWritten"), "{log}");
+    let no = client.run(doc! {"getLog": "nothing", "$db": "admin"}).await;
+    assert_eq!(no.get_i32("code").unwrap(), 96);
+    server.stop().await;
+}
+
+/// Every limit has its code: depth, size of a message, and what a client does not take.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_deep_or_too_long_is_refused() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let mut deep = doc! {"x": 1};
+    for _ in 0..250 {
+        deep = doc! {"x": deep};
+    }
+    let reply = client.run(doc! {"insert": "c", "documents": [deep], "$db": "db"}).await;
+    assert_eq!(reply.get_f64("ok").unwrap(), 0.0, "{reply}");
+    assert_eq!(reply.get_i32("code").unwrap(), 15, "{reply}");
+    let statements: Vec<_> = (0..100_001).map(|n| doc! {"_id": n}).collect();
+    let reply = client.run(doc! {"insert": "c", "documents": statements, "$db": "db"}).await;
+    assert_eq!(reply.get_i32("code").unwrap(), 16, "{reply}");
+    // A message longer than any may be is not even read.
+    client.stream.write_all(&(48_000_001_i32 + 16 * 1024).to_le_bytes()).await.unwrap();
+    client.stream.write_all(&[0; 12]).await.unwrap();
+    assert!(client.receive().await.is_none());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_take_its_replies_is_cut_off() {
+    let server = TestServer::start_with(ServerOptions {
+        write_timeout: Duration::from_millis(200),
+        ..ServerOptions::default()
+    })
+    .await;
+    let mut client = TestClient::connect(&server).await;
+    let long = "x".repeat(1 << 20);
+    for id in 0..12 {
+        let document = doc! {"_id": id, "text": &long};
+        client.run(doc! {"insert": "c", "documents": [document], "$db": "db"}).await;
+    }
+    // Nobody reads: the first replies fill the socket, and one of the next waits too long.
+    for _ in 0..8 {
+        client.send(doc! {"find": "c", "$db": "db"}, MsgFlags::NONE, None).await;
+    }
+    let mut watcher = TestClient::connect(&server).await;
+    let gone = async {
+        loop {
+            let status = watcher.run(doc! {"serverStatus": 1, "$db": "admin"}).await;
+            let connections = status.get_document("connections").unwrap();
+            if connections.get_i32("current").unwrap() == 1 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), gone).await.unwrap();
+    server.stop().await;
 }

@@ -11,13 +11,16 @@ use std::time::Duration;
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_client::Client;
 use quorate_server::{
-    Membership, Place, Running, Server, StartError, StartOptions, TlsMode, TlsOptions,
+    Listeners, Membership, Place, Running, Server, StartError, StartOptions, TlsMode, TlsOptions,
 };
 use support::authority::Authority;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Between two looks at something that is waited for: each look is a new client.
+const BREATH: Duration = Duration::from_millis(200);
 
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
@@ -60,11 +63,13 @@ async fn run(to: &Running, login: &str, options: &str, command: Document) -> Res
         .map_err(|error| error.code().unwrap_or_else(|| panic!("{command}: {error}")))
 }
 
+/// A set that only its first member can lead, so that tests know whom to talk to.
 fn config(members: &[&Running]) -> Document {
     let members: Vec<bson::Bson> = (0..)
         .zip(members)
         .map(|(id, member): (i32, _)| {
-            doc! { "_id": id, "host": member.address().to_string() }.into()
+            let priority = i32::from(id == 0);
+            doc! { "_id": id, "host": member.address().to_string(), "priority": priority }.into()
         })
         .collect();
     doc! { "_id": "rs0", "version": 1, "members": members }
@@ -93,7 +98,7 @@ async fn wait_for_state(asked: &Running, login: &str, options: &str, id: usize, 
             if found == state {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(BREATH).await;
         }
     })
     .await;
@@ -111,6 +116,7 @@ async fn create_admin(on: &Running, options: &str) {
         // Only a primary can take it, which the member becomes in a moment.
         while let Err(code) = run(on, "", options, user.clone()).await {
             assert_eq!(code, 10107);
+            tokio::time::sleep(BREATH).await;
         }
     })
     .await;
@@ -213,4 +219,52 @@ async fn a_member_that_asks_for_logins_needs_to_know_the_others() {
     options.authentication = true;
     let started = Server::start(listener, options).await;
     assert!(matches!(started.err(), Some(StartError::MembersUnknown)));
+}
+
+/// Digest of split horizons: by the port that the client dialled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn clients_of_a_horizon_see_its_addresses_and_the_set_keeps_time() {
+    let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
+    let (main, outside) = (bind().await, bind().await);
+    let (port, outside_port) =
+        (main.local_addr().unwrap().port(), outside.local_addr().unwrap().port());
+    let mut options = StartOptions::new(Place::Memory);
+    options.replica_set = Some("rs0".to_owned());
+    let listeners = Listeners::from(main).with_horizon("outside", outside);
+    let running = Server::start(listeners, options).await.unwrap();
+    let own = format!("127.0.0.1:{port}");
+    let far = format!("localhost:{outside_port}");
+    let config = doc! {
+        "_id": "rs0", "version": 1,
+        "members": [{ "_id": 0, "host": &own, "horizons": { "outside": &far } }],
+    };
+    run(&running, "", "", doc! { "replSetInitiate": config }).await.unwrap();
+    // A client that discovers the set from outside stays outside.
+    let client = Client::with_uri(&format!("mongodb://{far}/?replicaSet=rs0")).unwrap();
+    let ask = async |command: Document| {
+        let raw = RawDocumentBuf::try_from(&command).unwrap();
+        let reply = soon("a reply", client.run_command("admin", &raw)).await.unwrap();
+        Document::try_from(&*reply).unwrap()
+    };
+    let hello = ask(doc! { "hello": 1 }).await;
+    assert_eq!(hello.get_str("me").unwrap(), far);
+    assert_eq!(hello.get_str("primary").unwrap(), far);
+    assert_eq!(hello.get_array("hosts").unwrap(), &vec![bson::Bson::from(far)]);
+    let hello = run(&running, "", "", doc! { "hello": 1 }).await.unwrap();
+    assert_eq!(hello.get_str("me").unwrap(), own);
+
+    let insert = ask(doc! { "insert": "c", "documents": [{ "x": 1 }] }).await;
+    let time = insert.get_timestamp("operationTime").unwrap();
+    let cluster = insert.get_document("$clusterTime").unwrap();
+    assert_eq!(cluster.get_timestamp("clusterTime").unwrap(), time);
+    assert!(cluster.get_document("signature").unwrap().contains_key("keyId"));
+    let after = doc! { "find": "c", "readConcern": { "afterClusterTime": time } };
+    ask(after).await;
+    let future = bson::Timestamp { time: time.time + 10_000, increment: 1 };
+    let read = doc! {
+        "find": "c", "readConcern": { "afterClusterTime": future }, "maxTimeMS": 50,
+    };
+    assert_eq!(run(&running, "", "", read).await, Err(50));
+    client.close().await;
+    running.stop().await.unwrap();
 }

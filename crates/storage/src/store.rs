@@ -163,6 +163,11 @@ impl Batch {
         self.operations.push(Operation { keyspace, key: key.into(), value: None });
     }
 
+    /// Adds the operations of another batch after its own.
+    pub fn append(&mut self, other: Self) {
+        self.operations.extend(other.operations);
+    }
+
     /// How many operations it holds.
     pub fn len(&self) -> usize {
         self.operations.len()

@@ -1,8 +1,8 @@
 //! How many tests of each file must pass, as committed in `xtask/pymongo-baseline.tsv`.
 //!
-//! A line has the topology, the file, the number of tests that passed when it was recorded, and
-//! whether CI runs it (`ci`) or people do (`by-hand`): files that wait a lot, or whose tests measure
-//! time, are left to people.
+//! A line has the topology, the file, the numbers of tests that passed, failed and were skipped when
+//! it was recorded, and whether CI runs it (`ci`) or people do (`by-hand`): files that wait a lot, or
+//! whose tests measure time, are left to people. [`table`](super::table) shows the same to people.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,9 +17,17 @@ enum RunBy {
     Hand,
 }
 
+/// The tests of one file, counted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) struct Counts {
+    pub(super) passed: u64,
+    pub(super) failed: u64,
+    pub(super) skipped: u64,
+}
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Expectation {
-    passed: u64,
+    counts: Counts,
     run_by: RunBy,
 }
 
@@ -36,16 +44,29 @@ impl Baseline {
             .map_err(|line| Failure(format!("{}: cannot be read: {line:?}", path.display())))
     }
 
-    /// Writes what passed now. Who runs a file stays as it was.
-    pub(super) fn record(results: &Results) -> Result<(), Failure> {
+    /// Writes what became of these files, and leaves the others. Who runs a file stays as it was.
+    pub(super) fn record(results: &Results) -> Result<Self, Failure> {
         // The first time there is none.
-        let before = if path().exists() { Self::read()? } else { Self::default() };
-        let after = results.iter().map(|(job, outcomes)| {
-            let run_by = before.0.get(job).map_or(RunBy::Ci, |expectation| expectation.run_by);
-            (job.clone(), Expectation { passed: outcomes.passed, run_by })
+        let mut baseline = if path().exists() { Self::read()? } else { Self::default() };
+        for (job, outcomes) in results {
+            let run_by = baseline.0.get(job).map_or(RunBy::Ci, |expectation| expectation.run_by);
+            let counts = Counts {
+                passed: outcomes.passed,
+                failed: outcomes.failed(),
+                skipped: outcomes.skipped,
+            };
+            baseline.0.insert(job.clone(), Expectation { counts, run_by });
+        }
+        fs::write(path(), baseline.text()).map_err(|error| disk(&path(), &error))?;
+        Ok(baseline)
+    }
+
+    /// The counts of every file.
+    pub(super) fn counts(&self) -> BTreeMap<(Topology, &str), Counts> {
+        let counts = self.0.iter().map(|((topology, file), expectation)| {
+            ((*topology, file.as_str()), expectation.counts)
         });
-        let text = Self(after.collect()).text();
-        fs::write(path(), text).map_err(|error| disk(&path(), &error))
+        counts.collect()
     }
 
     /// What CI runs.
@@ -59,26 +80,29 @@ impl Baseline {
         &self,
         results: &Results,
     ) -> impl Iterator<Item = ((Topology, String), u64)> {
-        self.0.iter().filter_map(|(job, Expectation { passed, run_by })| {
+        self.0.iter().filter_map(|(job, Expectation { counts, run_by })| {
             let found = results.get(job).map_or(0, |outcomes| outcomes.passed);
-            (*run_by == RunBy::Ci && found < *passed).then(|| (job.clone(), *passed))
+            let short = *run_by == RunBy::Ci && found < counts.passed;
+            short.then(|| (job.clone(), counts.passed))
         })
     }
 
-    fn parse(text: &str) -> Result<Self, &str> {
+    pub(super) fn parse(text: &str) -> Result<Self, &str> {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         lines.map(|line| parse_line(line).ok_or(line)).collect::<Result<_, _>>().map(Self)
     }
 
     fn text(&self) -> String {
         let mut text =
-            "# Written by `cargo xtask pymongo-suite record`. Numbers may only rise.\n".to_owned();
-        for ((topology, file), Expectation { passed, run_by }) in &self.0 {
+            "# Written by `cargo xtask pymongo-suite record`. Passes may only rise.\n".to_owned();
+        for ((topology, file), Expectation { counts, run_by }) in &self.0 {
             let run_by = match run_by {
                 RunBy::Ci => "ci",
                 RunBy::Hand => "by-hand",
             };
-            text += &format!("{}\t{file}\t{passed}\t{run_by}\n", topology.name());
+            let Counts { passed, failed, skipped } = counts;
+            let name = topology.name();
+            text += &format!("{name}\t{file}\t{passed}\t{failed}\t{skipped}\t{run_by}\n");
         }
         text
     }
@@ -86,14 +110,16 @@ impl Baseline {
 
 fn parse_line(line: &str) -> Option<((Topology, String), Expectation)> {
     let fields: Vec<&str> = line.split('\t').collect();
-    let [topology, file, passed, run_by] = fields.as_slice() else { return None };
+    let [topology, file, passed, failed, skipped, run_by] = fields.as_slice() else { return None };
     let run_by = match *run_by {
         "ci" => RunBy::Ci,
         "by-hand" => RunBy::Hand,
         _ => return None,
     };
     let job = (Topology::from_name(topology)?, (*file).to_owned());
-    Some((job, Expectation { passed: passed.parse().ok()?, run_by }))
+    let number = |text: &str| text.parse().ok();
+    let (passed, failed, skipped) = (number(passed)?, number(failed)?, number(skipped)?);
+    Some((job, Expectation { counts: Counts { passed, failed, skipped }, run_by }))
 }
 
 fn path() -> PathBuf {
@@ -107,7 +133,8 @@ mod tests {
     use super::super::Outcomes;
     use super::*;
 
-    const TEXT: &str = "# A comment.\nstandalone\ta.py\t3\tci\nstandalone\tb.py\t5\tby-hand\n";
+    const TEXT: &str =
+        "# A comment.\nstandalone\ta.py\t3\t1\t0\tci\nstandalone\tb.py\t5\t0\t2\tby-hand\n";
 
     fn results(passed: u64) -> Results {
         let outcomes = Outcomes { passed, ..Outcomes::default() };
@@ -118,7 +145,11 @@ mod tests {
     fn what_is_written_can_be_read() {
         let baseline = Baseline::parse(TEXT).unwrap();
         assert_eq!(Baseline::parse(&baseline.text()).unwrap(), baseline);
-        for bad in ["standalone\ta.py\t3", "nowhere\ta.py\t3\tci", "standalone\ta.py\tx\tci"] {
+        for bad in [
+            "standalone\ta.py\t3\t1\tci",
+            "nowhere\ta.py\t3\t1\t0\tci",
+            "standalone\ta.py\tx\t1\t0\tci",
+        ] {
             assert_eq!(Baseline::parse(bad), Err(bad));
         }
     }

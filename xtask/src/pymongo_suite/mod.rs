@@ -81,18 +81,19 @@ pub(crate) struct Selection {
 }
 
 /// Runs the selected files and prints what became of them, with the names of the tests that failed.
-pub(crate) fn run(selection: &Selection) -> Result<(), Failure> {
+/// `record` says whether to write it into the baseline and the document.
+pub(crate) fn run(selection: &Selection, record: bool) -> Result<(), Failure> {
     let suite = Suite::prepare()?;
-    let mut jobs = Vec::new();
-    for topology in &selection.topologies {
-        let all = suite.files()?;
-        let chosen = if selection.files.is_empty() { &all } else { &selection.files };
-        if let Some(unknown) = chosen.iter().find(|file| !all.contains(file)) {
-            return Err(Failure(format!("pymongo has no file of tests called {unknown}")));
-        }
-        jobs.extend(chosen.iter().map(|file| (*topology, file.clone())));
+    let all = suite.files()?;
+    let chosen = if selection.files.is_empty() { &all } else { &selection.files };
+    if let Some(unknown) = chosen.iter().find(|file| !all.contains(file)) {
+        return Err(Failure(format!("pymongo has no file of tests called {unknown}")));
     }
-    let results = suite.run(jobs)?;
+    let jobs = selection
+        .topologies
+        .iter()
+        .flat_map(|topology| chosen.iter().map(move |file| (*topology, file.clone())));
+    let results = suite.run(jobs.collect())?;
     for ((topology, file), outcomes) in &results {
         for test in &outcomes.failures {
             println!("{} {file}: FAILED {test}", topology.name());
@@ -100,19 +101,10 @@ pub(crate) fn run(selection: &Selection) -> Result<(), Failure> {
     }
     print!("{}", table::text(&results));
     println!("the output of each file: {}", suite.folder.join("output").display());
+    if record {
+        table::write(&Baseline::record(&results)?)?;
+    }
     Ok(())
-}
-
-/// Runs everything and writes the table and the baseline.
-pub(crate) fn record() -> Result<(), Failure> {
-    let suite = Suite::prepare()?;
-    let files = suite.files()?;
-    let jobs = Topology::ALL
-        .into_iter()
-        .flat_map(|topology| files.iter().map(move |file| (topology, file.clone())));
-    let results = suite.run(jobs.collect())?;
-    table::write(&results)?;
-    Baseline::record(&results)
 }
 
 /// Runs the files that CI guards, each a second time if fewer tests pass than the baseline says, and
@@ -217,7 +209,7 @@ impl Suite {
         let mut command = Command::new(&self.python);
         command.current_dir(&self.folder).args(["-m", "pytest", "-p", "quorate_outcomes"]);
         command.args(["-p", "no:cacheprovider", "--quiet", "--tb=short"]);
-        command.arg("-o").arg("addopts=-m 'default or default_async'");
+        command.arg("-o").arg("addopts=-m 'default or auth'");
         command.arg(Path::new("test").join(file));
         let (host, port) = deployment.seed();
         command.env("DB_IP", host).env("DB_PORT", port).env("QUORATE_OUTCOMES", &said);

@@ -1,7 +1,9 @@
 //! The results as a table, on the terminal and in `docs/conformance.md`.
 
+use std::collections::BTreeSet;
 use std::fs;
 
+use super::baseline::{Baseline, Counts};
 use super::{Outcomes, Results, Topology, VERSION, disk};
 use crate::{Failure, process};
 
@@ -26,18 +28,18 @@ pub(super) fn text(results: &Results) -> String {
 }
 
 /// Replaces our section of the document, or adds it.
-pub(super) fn write(results: &Results) -> Result<(), Failure> {
+pub(super) fn write(baseline: &Baseline) -> Result<(), Failure> {
     let path = process::root().join("docs/conformance.md");
     let before = if path.exists() {
         fs::read_to_string(&path).map_err(|error| disk(&path, &error))?
     } else {
         "# Conformance\n".to_owned()
     };
-    let after = replace(&before, &section(results));
+    let after = replace(&before, &section(baseline));
     fs::write(&path, after).map_err(|error| disk(&path, &error))
 }
 
-fn section(results: &Results) -> String {
+fn section(baseline: &Baseline) -> String {
     let mut text = format!(
         "## pymongo's own tests\n\nThe files of tests in the source package of pymongo {VERSION}, its \
          synchronous half, run with pytest\nagainst `quorate serve` (standalone), `quorate serve --auth` \
@@ -47,23 +49,30 @@ fn section(results: &Results) -> String {
          pymongo-suite` runs any of it. The cells: passed / failed / skipped.\n\n"
     );
     text += "| file | standalone | guarded | set |\n|---|--:|--:|--:|\n";
-    let totals = Topology::ALL.map(|topology| cell(Some(&total(results, topology))));
+    let counts = baseline.counts();
+    let totals = Topology::ALL.map(|topology| {
+        let mut total = Counts::default();
+        for (_, counts) in counts.iter().filter(|((t, _), _)| *t == topology) {
+            total.passed += counts.passed;
+            total.failed += counts.failed;
+            total.skipped += counts.skipped;
+        }
+        cell(Some(&total))
+    });
     text += &format!("| **all** | {} |\n", totals.join(" | "));
-    let mut files: Vec<&String> = results.keys().map(|(_, file)| file).collect();
-    files.sort();
-    files.dedup();
+    let files: BTreeSet<&str> = counts.keys().map(|(_, file)| *file).collect();
     for file in files {
-        let cells = Topology::ALL.map(|topology| cell(results.get(&(topology, file.clone()))));
+        let cells = Topology::ALL.map(|topology| cell(counts.get(&(topology, file))));
         text += &format!("| `{file}` | {} |\n", cells.join(" | "));
     }
     text
 }
 
-fn cell(outcomes: Option<&Outcomes>) -> String {
-    let Some(outcomes) = outcomes else { return "–".to_owned() };
-    let Outcomes { passed, skipped, .. } = outcomes;
-    let mark = if outcomes.cut_short { " (cut short)" } else { "" };
-    format!("{passed} / {} / {skipped}{mark}", outcomes.failed())
+fn cell(counts: Option<&Counts>) -> String {
+    match counts {
+        Some(Counts { passed, failed, skipped }) => format!("{passed} / {failed} / {skipped}"),
+        None => "–".to_owned(),
+    }
 }
 
 fn of(results: &Results, topology: Topology) -> impl Iterator<Item = (&String, &Outcomes)> {
@@ -93,6 +102,8 @@ fn replace(document: &str, section: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
     use super::*;
 
     #[test]
@@ -104,11 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_topology_leave_the_other_empty() {
-        let outcomes = Outcomes::read("passed a\nfailed b\n", std::time::Duration::ZERO, false);
-        let results = [((Topology::Standalone, "test_x.py".to_owned()), outcomes)].into();
-        let section = section(&results);
-        assert!(section.contains("| `test_x.py` | 1 / 1 / 0 | – | – |\n"), "{section}");
-        assert!(section.contains("| **all** | 1 / 1 / 0 | 0 / 0 / 0 | 0 / 0 / 0 |\n"), "{section}");
+    fn files_of_one_topology_leave_the_others_empty() {
+        let baseline = Baseline::parse("standalone\ttest_x.py\t1\t2\t3\tci\n").unwrap();
+        let section = section(&baseline);
+        assert!(section.contains("| `test_x.py` | 1 / 2 / 3 | – | – |\n"), "{section}");
+        assert!(section.contains("| **all** | 1 / 2 / 3 | 0 / 0 / 0 | 0 / 0 / 0 |\n"), "{section}");
     }
 }

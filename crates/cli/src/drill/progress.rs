@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
+use crate::progress::bar;
+
 /// How often the line is drawn.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -83,9 +85,7 @@ impl Progress {
 }
 
 fn line(stage: &str, fraction: f64, passed: Duration) -> String {
-    let full = (fraction.clamp(0.0, 1.0) * WIDTH as f64).round() as usize;
-    let bar = format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full));
-    format!("{bar} {:>5.1} s  {stage}", passed.as_secs_f64())
+    format!("{} {:>5.1} s  {stage}", bar(fraction, WIDTH), passed.as_secs_f64())
 }
 
 #[cfg(test)]

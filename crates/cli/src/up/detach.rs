@@ -92,7 +92,7 @@ fn repeat(line: &str, screen: &mut Screen) -> Result<bool, Failure> {
             tell_member(event["id"].as_u64().unwrap_or_default(), text("host"), pid, screen)?;
         }
         "port_taken" => tell_taken(text("ports"), screen)?,
-        "page" => super::tell_page(text("url"), screen)?,
+        "page" => crate::web::tell_page(text("url"), screen)?,
         "ready" => {
             let elapsed_ms = event["elapsed_ms"].as_u64().unwrap_or_default();
             tell_ready(text("uri"), elapsed_ms, screen)?;
@@ -139,6 +139,9 @@ fn again(arguments: &UpArguments, log: &Path) -> Vec<std::ffi::OsString> {
     }
     if let Some(web) = arguments.web {
         option("--web", web.to_string().into());
+    }
+    if arguments.workload {
+        again.push("--workload".into());
     }
     again
 }

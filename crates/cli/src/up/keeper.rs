@@ -70,7 +70,8 @@ impl Actions for Handle {
     }
 }
 
-async fn step_down(member: &ServerAddress) -> Result<String, ActionError> {
+/// Asks a member to hand over, and tells what came of it.
+pub(crate) async fn step_down(member: &ServerAddress) -> Result<String, ActionError> {
     let refused = |why: String| ActionError::Refused { member: member.clone(), why };
     let uri = format!("mongodb://{member}/?directConnection=true&serverSelectionTimeoutMS=2000");
     let client = Client::with_uri(&uri).map_err(|error| refused(error.to_string()))?;

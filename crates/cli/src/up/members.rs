@@ -81,8 +81,8 @@ impl Member {
             ))
         };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(["serve", "--json", "--until-stdin-closes", "--replset", &recipe.set_name]);
-        command.args(["--port", &recipe.port.to_string()]);
+        command.args(["serve", "--json", "--until-stdin-closes", "--breakable"]);
+        command.args(["--replset", &recipe.set_name, "--port", &recipe.port.to_string()]);
         match &recipe.data {
             Some(directory) => command.arg("--data").arg(directory),
             None => command.arg("--memory"),
@@ -98,7 +98,7 @@ impl Member {
             Failure::Problem(format!("member {id} says nothing; this is a defect, report it"))
         })?;
         let identity = process.id().and_then(ProcessId::of).ok_or_else(|| {
-            Failure::Problem(format!("member {id} ended at once; its reason is above"))
+            Failure::Problem(format!("member {id} did not start; its reason is above"))
         })?;
         let condition = Process::Running;
         Ok(Self { id, recipe, host: String::new(), process, identity, leash, says, condition })
@@ -156,9 +156,11 @@ impl Member {
     }
 
     fn terminate(&mut self) {
-        // A process that is gone already needs no signal; one that is paused hears none.
-        self.identity.signal(Signal::TERM);
-        self.identity.signal(Signal::CONT);
+        // A process that is gone already needs no signal; one that is paused hears none; one that
+        // is cut off could not hand over.
+        for signal in [Signal::TERM, Signal::CONT, Signal::USR2] {
+            self.identity.signal(signal);
+        }
         self.leash = None;
     }
 }

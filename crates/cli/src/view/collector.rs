@@ -6,6 +6,8 @@
 //! are asked at once, so that both columns of a comparison are of one age.
 
 mod asker;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

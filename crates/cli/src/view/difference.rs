@@ -50,6 +50,8 @@ pub(crate) struct Difference {
     pub(crate) member: String,
     /// Since when.
     pub(crate) since: MonotonicTime,
+    /// Whether it was put into the log.
+    pub(super) told: bool,
 }
 
 /// What a member says of itself, or that it does not answer.
@@ -68,7 +70,8 @@ pub(super) fn differences(
     let mut add = |aspect, client: String, member: String| {
         let earlier = before.iter().find(|difference| difference.aspect == aspect);
         let since = earlier.map_or(now, |difference| difference.since);
-        found.push(Difference { aspect, client, member, since });
+        let told = earlier.is_some_and(|difference| difference.told);
+        found.push(Difference { aspect, client, member, since, told });
     };
     let known = belief.is_some_and(|belief| belief.server_type().is_known());
     let hello = match own {

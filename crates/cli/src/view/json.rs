@@ -50,6 +50,7 @@ impl View {
             "votes_up": facts.votes_up,
             "votes_needed": facts.votes_needed,
             "has_majority": facts.has_majority(),
+            "election_reason": facts.election_reason,
             "explanation": facts.explanation,
             "incompatible": facts.incompatible,
             "writes_per_second": facts.writes_per_second,

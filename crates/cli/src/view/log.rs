@@ -9,7 +9,7 @@ use std::time::Duration;
 use quorate_protocol::{MonotonicTime, ServerAddress};
 
 use super::ring::Ring;
-use crate::words::{Foreign, Span};
+use crate::words::Foreign;
 
 /// How many entries are kept.
 const MAX_ENTRIES: usize = 500;
@@ -153,15 +153,6 @@ impl fmt::Display for Age {
             _ => format!("{} h", seconds / 3600),
         };
         f.pad(&text)
-    }
-}
-
-/// A span that is padded as asked.
-pub(crate) struct Padded(pub(crate) Duration);
-
-impl fmt::Display for Padded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&Span(self.0).to_string())
     }
 }
 

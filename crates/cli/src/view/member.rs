@@ -218,6 +218,15 @@ impl Member {
         }
     }
 
+    pub(super) fn on_pool_counts(&mut self, counts: PoolCounts) {
+        self.pool.counts = counts;
+        // Of a pool that was made before anybody watched, no event told.
+        if self.pool.phase == PoolPhase::Closed {
+            let known = self.belief.as_ref().is_some_and(|belief| belief.server_type().is_known());
+            self.pool.phase = if known { PoolPhase::Ready } else { PoolPhase::Paused };
+        }
+    }
+
     pub(super) fn on_counters(&mut self, now: MonotonicTime, counters: Counters) {
         let before = self.counters.replace((now, counters));
         let rate = |field: fn(&Counters) -> Option<u64>| {

@@ -133,8 +133,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) reads_per_second: Option<f64>,
     /// The last change of primary.
     pub(crate) last_election: Option<&'a Election>,
-    /// The last gap.
-    pub(crate) last_gap: Option<Duration>,
+    /// Why the primary called the election that it won.
+    pub(crate) election_reason: Option<&'a str>,
     /// How long our own writes have gone without acknowledgement, if that is too long.
     pub(crate) open_gap: Option<Duration>,
 }
@@ -196,7 +196,9 @@ impl View {
             writes_per_second: sum(|member| member.rates.writes),
             reads_per_second: sum(|member| member.rates.reads),
             last_election: self.elections.last(),
-            last_gap: self.writes.gaps().next_back().map(super::writes::Gap::length),
+            election_reason: primary
+                .and_then(|primary| self.members.get(primary.address())?.own_status())
+                .and_then(|status| status.election_reason.as_deref()),
             open_gap: self.writes.open_gap(now),
         }
     }
@@ -224,10 +226,13 @@ impl View {
             Own::Answered { at, .. } => (Health::Up, Some(*at)),
             Own::Silent { .. } => (Health::Down, None),
         };
-        let state = own_status.and_then(|status| status.state).or_else(|| match health {
-            Health::Up => own_type.and_then(state_of),
+        // Hello is newer than the status, and says less: only these states can be told from it.
+        let state = match health {
+            Health::Up => {
+                own_type.and_then(state_of).or_else(|| own_status.and_then(|status| status.state))
+            }
             _ => judged.and_then(|judged| judged.state),
-        });
+        };
         let settings = self.settings.as_ref();
         let settings = settings.and_then(|settings| settings.members.get(&member.address));
         let holds_data = own_type != Some(ServerType::RsArbiter)
@@ -258,9 +263,11 @@ impl View {
             votes: settings.map(|settings| settings.votes),
             priority: settings.map(|settings| settings.priority),
             hidden: settings.is_some_and(|settings| settings.hidden),
-            sync_source: own_status
-                .and_then(|status| status.sync_source.clone())
-                .or_else(|| judged.and_then(|judged| judged.sync_source.clone())),
+            sync_source: match own_status {
+                Some(status) => status.sync_source.clone(),
+                None if health == Health::Down => None,
+                None => judged.and_then(|judged| judged.sync_source.clone()),
+            },
             pool: member.pool,
             rates: member.rates,
             trouble: member.trouble.as_ref(),

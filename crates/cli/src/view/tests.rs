@@ -60,6 +60,37 @@ fn an_unknown_has_a_reason_and_an_age() {
 }
 
 #[test]
+fn a_reason_does_not_repeat_the_address() {
+    let mut stage = Stage::healthy();
+    stage.lose("b:27017", "cannot connect to b:27017: Connection refused");
+    assert_eq!(texts(&stage.view, Kind::Lost), ["marked Unknown: Connection refused"]);
+    let lines = stage.view.comparison(&address("b:27017"));
+    assert_eq!(lines[0].client.as_deref(), Some("Connection refused"));
+    assert_eq!(lines[0].member.as_deref(), Some("Connection refused"));
+    assert!(!lines[0].differs);
+}
+
+#[test]
+fn a_pool_that_is_older_than_the_view_is_counted() {
+    let mut stage = Stage::healthy();
+    let counts = PoolCounts { total: 3, available: 2, pending: 0, waiting: 0 };
+    let before = member(&stage.view, "a:27017").pool.phase;
+    stage.view.handle(stage.now, Input::Pools(vec![(address("a:27017"), counts)]));
+    let pool = member(&stage.view, "a:27017").pool;
+    assert_eq!((before, pool.phase, pool.in_use()), (PoolPhase::Ready, PoolPhase::Ready, 1));
+    // One whose making nobody saw.
+    let mut late = View::new(stage.now, String::new());
+    let topology = stage.view.topology.clone().unwrap();
+    let changed = DiscoveryEvent::TopologyDescriptionChanged {
+        previous: Arc::clone(&topology),
+        new: topology,
+    };
+    late.handle(stage.now, Input::Client(Box::new(ClientEvent::Discovery(changed))));
+    late.handle(stage.now, Input::Pools(vec![(address("a:27017"), counts)]));
+    assert_eq!(member(&late, "a:27017").pool.phase, PoolPhase::Ready);
+}
+
+#[test]
 fn a_failover_is_measured() {
     let mut stage = Stage::healthy();
     stage.wrote("a:27017");
@@ -85,7 +116,11 @@ fn a_failover_is_measured() {
         ["is the primary in term 1", "elected primary in term 2, 200 ms without a primary"]
     );
     assert_eq!(texts(&stage.view, Kind::WriteGap), ["writes go on after a gap of 250 ms"]);
-    assert_eq!(stage.view.facts(stage.now).last_gap, Some(Duration::from_millis(250)));
+    stage.own_hello("b:27017", primary_hello("b:27017", &MEMBERS, 2), 1);
+    let mut told = status("b:27017", &MEMBERS, "b:27017", 2);
+    told.election_reason = Some("electionTimeout".to_owned());
+    stage.tell("b:27017", Told::Status(told));
+    assert_eq!(stage.view.facts(stage.now).election_reason, Some("electionTimeout"));
 }
 
 #[test]
@@ -104,6 +139,15 @@ fn the_client_and_the_member_may_differ() {
         ("Unknown", "RSPrimary")
     );
     assert_eq!(stage.now.since(a.differences[0].since), Duration::from_secs(3));
+    // What lasts is put into the log, once.
+    stage.own_hello("a:27017", primary_hello("a:27017", &MEMBERS, 1), 1);
+    assert_eq!(
+        texts(&stage.view, Kind::Differs),
+        [
+            "type: the client says Unknown, it says RSPrimary",
+            "primary: the client says b:27017, it says a:27017",
+        ]
+    );
 }
 
 #[test]

@@ -72,6 +72,35 @@ fn a_step_down_is_measured_and_a_gap_past_the_limit_fails() {
     assert_eq!(set.terminate(), Some(0));
 }
 
+#[test]
+fn a_primary_that_is_cut_off_is_replaced_and_joins_again() {
+    let run = RunDirectory::new();
+    let (set, uri) = own_set(&run);
+    let drill = run.quorate(&["drill", "--partition", "--json", &uri]);
+    assert_eq!(drill.code(), 0, "{} {}", drill.stdout(), drill.stderr());
+    let verdict = verdict(&drill);
+    assert_eq!((&verdict["lost"], &verdict["mended"]), (&0.into(), &true.into()), "{verdict}");
+    assert_ne!(verdict["target"], verdict["new_primary"], "{verdict}");
+    assert_eq!(set.terminate(), Some(0));
+}
+
+/// A set of one has nobody to elect, so that the drill waits until somebody stops it.
+#[test]
+fn a_drill_that_is_stopped_mends_what_it_broke() {
+    let run = RunDirectory::new();
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().to_str().unwrap();
+    let mut set = run.start(&["up", "--members", "1", "--port", "0", "--data", data, "--json"]);
+    let (_, uri) = ready_set(&mut set, 1);
+    let mut drill = run.start(&["drill", "--kill", "--json", &uri]);
+    drill.wait_for("fault", |_| true);
+    set.wait_for("member_exited", |_| true);
+    assert_eq!(drill.terminate(), Some(1));
+    set.wait_for("member_mended", |_| true);
+    assert_eq!(run.quorate(&["run", &uri, "{ping: 1}"]).code(), 0);
+    assert_eq!(set.terminate(), Some(0));
+}
+
 /// A set is ours if our files say so, not because it runs on this machine.
 #[test]
 fn a_foreign_set_is_never_killed_and_steps_down_only_after_a_yes() {

@@ -277,6 +277,37 @@ fn a_set_survives_the_death_of_its_primary_and_ends_with_the_command() {
     );
 }
 
+/// A cut without rights over the network: the member itself stops talking to the others.
+#[test]
+fn a_primary_that_is_cut_off_is_replaced_and_follows_again() {
+    let mut set = Living::start(&["up", "--port", "0", "--json"]);
+    let (members, uri) = ready_set(&mut set, 3);
+    let mut watched = Living::start(&["watch", "--json", &uri]);
+    let led = |event: &Value| event["primary"].is_string();
+    let first = watched.wait_for("topology", led)["primary"].as_str().unwrap().to_owned();
+    let (_, pid) = members.iter().find(|(host, _)| *host == first).unwrap();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+    };
+    signal("-USR1");
+    let replaced = |event: &Value| led(event) && event["primary"] != first.as_str();
+    let second = watched.wait_for("topology", replaced)["primary"].clone();
+    // It still answers clients, and knows no primary: nobody tells it.
+    let alone = format!("mongodb://{first}/?directConnection=true");
+    let hello = quorate(&["run", "--json", &alone, "{hello: 1}"]).events().remove(0);
+    assert_eq!(hello["reply"]["isWritablePrimary"], false, "{hello}");
+    assert_eq!(hello["reply"]["primary"], Value::Null, "{hello}");
+    insert(&uri, 1);
+    signal("-USR2");
+    loop {
+        let hello = quorate(&["run", "--json", &alone, "{hello: 1}"]).events().remove(0);
+        if hello["reply"]["primary"] == second && hello["reply"]["secondary"] == true {
+            break;
+        }
+    }
+    assert_eq!(set.terminate(), Some(0));
+}
+
 #[test]
 fn a_set_with_a_data_directory_comes_back_with_its_data() {
     let directory = tempfile::tempdir().unwrap();
@@ -300,14 +331,26 @@ fn a_set_with_a_data_directory_comes_back_with_its_data() {
 
 #[test]
 fn a_taken_port_is_moved_past() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Below the ports that systems hand out, so that nobody takes the next one by chance.
+    let fixed = (20_000_u16..30_000).step_by(7).skip(std::process::id() as usize % 1000);
+    let mut listeners =
+        fixed.filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok());
+    let taken = listeners.next().unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let mut set = Living::start(&["up", "--members", "1", "--port", &port, "--json"]);
     let moved = set.event();
-    assert_eq!((&moved["event"], &moved["ports"]), (&"port_taken".into(), &port.as_str().into()));
+    assert_eq!(moved["event"], "port_taken", "{moved}");
+    assert!(moved["ports"].as_str().unwrap().starts_with(&port), "{moved}");
     let (members, _) = ready_set(&mut set, 1);
     assert!(!members[0].0.ends_with(&format!(":{port}")), "{members:?}");
     assert_eq!(set.terminate(), Some(0));
+    // The sentence that people read.
+    let up = ["up", "--detach", "--members", "1", "--port", &port];
+    let run = crate::down::RunDirectory::new();
+    let up = run.quorate(&up);
+    assert_eq!(up.code(), 0, "{}", up.stderr());
+    let sentence = format!("port {port} is taken, so the set moves past it");
+    assert!(up.stderr().contains(&sentence), "{}", up.stderr());
 }
 
 #[test]

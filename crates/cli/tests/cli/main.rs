@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is the report")]
 
+mod browser;
 mod doctor_error;
 mod doctor_uri;
 mod down;
 mod drill;
 mod frame;
+mod http;
 mod live;
+mod page;
 mod replay;
 mod support;
+mod terminal;

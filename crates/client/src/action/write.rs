@@ -69,6 +69,7 @@ impl<'a> Writes<'a> {
                     target: Target::Write,
                     retry: retry_of(run),
                     sequence: Some((run.kind.sequence(), &run.statements[start..])),
+                    read_concern: Some(""),
                     acknowledged,
                     deadline,
                     id: Some(id),
@@ -325,6 +326,7 @@ impl<'a> FindAndModify<'a> {
             purpose: Purpose::Write,
             target: Target::Write,
             retry: Retry::Write,
+            read_concern: Some(""),
             acknowledged,
             deadline: self.draft.deadline(),
             ..Operation::new(self.draft.database(), self.draft.body_with_write_concern()?)

@@ -24,6 +24,9 @@ use super::matching::Lookup;
 /// How often monitors of clients look again that do not say how often.
 const HEARTBEAT_FREQUENCY_MS: u32 = 500;
 
+/// Longer than any command or reply of a test.
+const LOGGED_DOCUMENT_LENGTH: usize = 10_000;
+
 /// The only version of the stable API there is.
 const API_VERSION: &str = "1";
 
@@ -242,6 +245,8 @@ fn client(deployment: &Deployment, given: &mut Arguments) -> Result<ClientEntity
         Arc::new(move |event| events.hear(&event))
     };
     options.listener = Some(listener);
+    // Tests read whole documents out of log messages.
+    options.logged_document_length = Some(LOGGED_DOCUMENT_LENGTH);
     options.server_api = server_api(given)?;
     let client = Client::with_options(options).map_err(|error| error.to_string())?;
     Ok(ClientEntity { client, events, logs })

@@ -147,7 +147,8 @@ fn number(value: &Bson) -> Option<f64> {
     }
 }
 
-fn scalars_are_equal(expected: &Bson, actual: &Bson) -> bool {
+/// Whether two values are the same, noting flexible numerics.
+pub(super) fn scalars_are_equal(expected: &Bson, actual: &Bson) -> bool {
     match (expected, actual) {
         (Bson::Int64(one), Bson::Int64(other)) => one == other,
         _ => match (number(expected), number(actual)) {

@@ -8,6 +8,7 @@ use std::fmt;
 use bson::{Bson, Document};
 
 use super::deployment::{Deployment, Version};
+use super::matching::scalars_are_equal;
 
 /// Why a test is not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +33,14 @@ pub enum Skip {
     Collation,
     /// It wants the server to run JavaScript.
     JavaScript,
+    /// It wants reads that all see one moment.
+    Snapshot,
+    /// It wants collections of another kind.
+    CollectionKind,
+    /// It wants a server with other parameters.
+    Parameter,
+    /// It wants commands that other servers have for tests alone.
+    TestCommand,
     /// It wants a helper that the specifications leave to each driver and we do not offer.
     Helper,
     /// It wants an option of connection strings that the specifications deprecate.
@@ -45,7 +54,7 @@ pub enum Skip {
 
 impl Skip {
     /// Every reason.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Sharded,
         Self::LoadBalanced,
         Self::OlderServer,
@@ -56,6 +65,10 @@ impl Skip {
         Self::GridFs,
         Self::Collation,
         Self::JavaScript,
+        Self::Snapshot,
+        Self::CollectionKind,
+        Self::Parameter,
+        Self::TestCommand,
         Self::Helper,
         Self::DeprecatedOption,
         Self::ByAuthor,
@@ -76,6 +89,10 @@ impl fmt::Display for Skip {
             Self::GridFs => "GridFS",
             Self::Collation => "collations",
             Self::JavaScript => "server-side JavaScript",
+            Self::Snapshot => "snapshot sessions",
+            Self::CollectionKind => "time-series and clustered collections",
+            Self::Parameter => "other server parameters",
+            Self::TestCommand => "test commands of other servers",
             Self::Helper => "optional helpers",
             Self::DeprecatedOption => "deprecated options",
             Self::ByAuthor => "skipped by its author",
@@ -85,7 +102,7 @@ impl fmt::Display for Skip {
 }
 
 /// Operations that belong to features of a later round, and what they are skipped as.
-const LATER_OPERATIONS: [(&str, Skip); 14] = [
+const LATER_OPERATIONS: [(&str, Skip); 16] = [
     ("withTransaction", Skip::Transaction),
     ("startTransaction", Skip::Transaction),
     ("commitTransaction", Skip::Transaction),
@@ -95,12 +112,20 @@ const LATER_OPERATIONS: [(&str, Skip); 14] = [
     ("downloadByName", Skip::GridFs),
     ("upload", Skip::GridFs),
     ("delete", Skip::GridFs),
+    ("rename", Skip::GridFs),
+    ("drop", Skip::GridFs),
     ("mapReduce", Skip::Helper),
     ("listCollectionObjects", Skip::Helper),
     ("listDatabaseObjects", Skip::Helper),
     ("clientBulkWrite", Skip::NewerServer),
     ("getSnapshotTime", Skip::Transaction),
 ];
+
+/// The mechanisms by which our servers let users in, certificates apart.
+const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
+
+/// Commands that other servers have for tests alone.
+const TEST_COMMANDS: [&str; 2] = ["testVersion2", "testDeprecationInVersion2"];
 
 /// Options of connection strings that we do not know, and what tests of them are skipped as.
 const DEPRECATED_OPTIONS: [&str; 2] = ["waitQueueSize", "waitQueueMultiple"];
@@ -153,6 +178,16 @@ fn admits_one(deployment: &Deployment, requirement: &Document) -> Result<Result<
                 (*wanted != deployment.shape.authentication).then_some(Skip::Login)
             }
             ("serverless", Bson::String(word)) if word == "forbid" || word == "allow" => None,
+            ("serverParameters", Bson::Document(wanted)) => {
+                let differs = wanted.iter().any(|(name, value)| {
+                    let own = deployment.parameters.get(name);
+                    own.is_none_or(|own| !scalars_are_equal(value, own))
+                });
+                differs.then_some(Skip::Parameter)
+            }
+            ("authMechanism", Bson::String(name)) => {
+                (!MECHANISMS.contains(&name.as_str())).then_some(Skip::Parameter)
+            }
             ("csfle", Bson::Boolean(true) | Bson::Document(_)) => Some(Skip::Encryption),
             ("csfle", Bson::Boolean(false)) => None,
             _ => return Err(format!("unknown requirement {key}: {value}")),
@@ -181,6 +216,11 @@ fn topology_skip(own: &str, wanted: &[&str]) -> Result<Option<Skip>, String> {
     Ok(Some(if balanced_only { Skip::LoadBalanced } else { Skip::Sharded }))
 }
 
+/// Whether a file gives its clients so little time that a busy machine can make it fail.
+pub(super) fn has_tight_limit(file: &Document) -> bool {
+    ["connectTimeoutMS", "socketTimeoutMS"].iter().any(|limit| has_key(file, limit))
+}
+
 /// A feature of a later round that a file or one of its tests cannot do without.
 pub(super) fn later_feature(file: &Document, test: &Document) -> Option<Skip> {
     if test.contains_key("skipReason") {
@@ -207,11 +247,19 @@ fn in_operation(operation: &Bson) -> Option<Skip> {
         return Some(*skip);
     }
     let arguments = operation.get_document("arguments").ok()?;
+    if arguments.get_str("commandName").is_ok_and(|name| TEST_COMMANDS.contains(&name)) {
+        return Some(Skip::TestCommand);
+    }
     if has_key(arguments, "$where") {
         return Some(Skip::JavaScript);
     }
     if has_key(arguments, "collation") {
         return Some(Skip::Collation);
+    }
+    if name == "createCollection"
+        && (arguments.contains_key("timeseries") || arguments.contains_key("clusteredIndex"))
+    {
+        return Some(Skip::CollectionKind);
     }
     in_operation(arguments.get("operation")?)
 }
@@ -237,6 +285,9 @@ fn in_entity(entity: &Bson) -> Option<Skip> {
             }
             if entity.contains_key("clientEncryption") {
                 return Some(Skip::Encryption);
+            }
+            if has_key(entity, "snapshot") {
+                return Some(Skip::Snapshot);
             }
             let client = entity.get_document("client").ok()?;
             if client.contains_key("autoEncryptOpts") {

@@ -29,18 +29,23 @@ impl Client {
         }
     }
 
-    /// Runs these parts and returns how many checks were made.
-    pub(crate) async fn run(self, uri: &str, parts: &[&str]) -> u64 {
-        if matches!(self, Self::Rust) {
-            return rust_driver::run(uri, parts).await;
-        }
+    /// Runs these parts and returns how many checks were made, or what the client said when it
+    /// failed.
+    pub(crate) async fn run(self, uri: &str, parts: &[&str]) -> Result<u64, String> {
         let (uri, parts) = (uri.to_owned(), parts.join(","));
+        if matches!(self, Self::Rust) {
+            let running = tokio::spawn(async move { rust_driver::run(&uri, &parts).await });
+            return running.await.map_err(|panic| {
+                let message = panic.into_panic();
+                message.downcast_ref::<String>().cloned().unwrap_or_default()
+            });
+        }
         let running = spawn_blocking(move || {
             let mut command = self.command();
             command.env("QUORATE_PARTS", parts).arg(uri);
-            succeed(&mut command)
+            output(&mut command)
         });
-        checks(&running.await.unwrap())
+        running.await.unwrap().map(|stdout| checks(&stdout))
     }
 
     /// Installs it if need be. The command gets the connection string as its last argument and the
@@ -91,13 +96,19 @@ fn compile(source: &str) -> PathBuf {
     program
 }
 
-/// Runs it and returns what it wrote to its standard output.
 fn succeed(command: &mut Command) -> String {
+    output(command).unwrap_or_else(|said| panic!("{said}"))
+}
+
+/// Runs it and returns what it wrote to its standard output, or everything if it failed.
+fn output(command: &mut Command) -> Result<String, String> {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{stdout}{stderr}", output.status);
-    stdout
+    match output.status.success() {
+        true => Ok(stdout),
+        false => Err(format!("{command:?}: {}\n{stdout}{stderr}", output.status)),
+    }
 }
 
 /// The number in the last line, which reads "checks: 17".

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clients::Client;
-use crate::server::TestServer;
+use crate::server::{Authority, TestServer};
 use crate::witness::Witness;
 
 /// How long a client may take for its parts. They take seconds; on a machine under load, more.
@@ -34,13 +34,33 @@ pub(crate) async fn compresses(client: Client) {
     for compressor in client.compressors() {
         let witness = Witness::before(server.address).await;
         let uri = format!("mongodb://{}/?compressors={compressor}", witness.address);
-        run(client, &uri, &["compression"]).await;
+        run(client, &uri, &["round-trip"]).await;
         witness.saw_messages_both_ways(compressor);
     }
     server.stop().await;
 }
 
+/// With the authority that vouches for the server, and not with another.
+pub(crate) async fn encrypts(client: Client) {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let server = TestServer::encrypted(&authority).await;
+    let uri = |authority: &Authority| {
+        let file = authority.file().display().to_string();
+        let address = server.address;
+        format!("mongodb://{address}/?tls=true&tlsCAFile={file}&serverSelectionTimeoutMS=20000")
+    };
+    run(client, &uri(&authority), &["round-trip"]).await;
+    // There is nothing to wait for.
+    let distrustful = uri(&stranger).replace("20000", "2000");
+    let running = client.run(&distrustful, &["round-trip"]);
+    let refused = tokio::time::timeout(PATIENCE, running).await.expect("the client does not end");
+    let said = refused.expect_err("the client trusts a certificate of nobody it knows");
+    assert!(said.to_lowercase().contains("certificate"), "{said}");
+    server.stop().await;
+}
+
 async fn run(client: Client, uri: &str, parts: &[&str]) {
-    let checks = tokio::time::timeout(PATIENCE, client.run(uri, parts)).await;
-    assert!(checks.expect("the client does not end") > 0, "{client:?} checked nothing");
+    let running = tokio::time::timeout(PATIENCE, client.run(uri, parts)).await;
+    let checks = running.expect("the client does not end");
+    assert!(checks.unwrap_or_else(|said| panic!("{said}")) > 0, "{client:?} checked nothing");
 }

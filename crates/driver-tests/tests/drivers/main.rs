@@ -2,8 +2,8 @@
 //! Rust driver and libmongoc.
 //!
 //! Each does the same things, in parts: `documents` (connecting, CRUD, cursors, indexes,
-//! aggregation, bulk writes), `retries` (after an injected failure), `compression` and `login`. The
-//! scripts are in `tests/scripts`; they end with the number of checks they made, so that one which
+//! aggregation, bulk writes), `retries` (after an injected failure), `login`, and `round-trip`, which is
+//! run with each compressor and over TLS. The scripts are in `tests/scripts`; they end with the number of checks they made, so that one which
 //! checks nothing does not pass. What a client shows on the wire is judged here: see `witness`.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
@@ -40,6 +40,11 @@ macro_rules! judge {
             #[tokio::test(flavor = "multi_thread")]
             async fn compresses() {
                 judge::compresses($client).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn encrypts() {
+                judge::encrypts($client).await;
             }
         }
     };

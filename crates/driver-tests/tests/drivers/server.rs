@@ -1,11 +1,13 @@
 //! Servers on port 0, in this process: by itself, with logins, or as the only member of a set.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bson::doc;
 use mongodb::Client;
-use quorate_server::{Place, Running, Server, StartOptions};
+use quorate_server::{Place, Running, Server, StartOptions, TlsMode, TlsOptions};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
@@ -23,17 +25,22 @@ pub(crate) struct TestServer {
 
 impl TestServer {
     pub(crate) async fn standalone() -> Self {
-        Self::start(None, false).await
+        Self::start(None, |_| ()).await
+    }
+
+    /// A server that speaks TLS only.
+    pub(crate) async fn encrypted(authority: &Authority) -> Self {
+        Self::start(None, |options| options.tls = Some(authority.server_options())).await
     }
 
     /// A server whose clients must log in, without any user yet.
     pub(crate) async fn guarded() -> Self {
-        Self::start(None, true).await
+        Self::start(None, |options| options.authentication = true).await
     }
 
     /// The only member of a set, and its primary.
     pub(crate) async fn member() -> Self {
-        let server = Self::start(Some(SET_NAME), false).await;
+        let server = Self::start(Some(SET_NAME), |_| ()).await;
         let direct = format!("mongodb://{}/?directConnection=true", server.address);
         let admin = Client::with_uri_str(direct).await.unwrap().database("admin");
         let members = vec![doc! { "_id": 0, "host": server.address.to_string() }];
@@ -52,11 +59,11 @@ impl TestServer {
         server
     }
 
-    async fn start(set_name: Option<&'static str>, authentication: bool) -> Self {
+    async fn start(set_name: Option<&'static str>, change: impl FnOnce(&mut StartOptions)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut options = StartOptions::new(Place::Directory(directory.path().to_owned()));
         options.replica_set = set_name.map(str::to_owned);
-        options.authentication = authentication;
+        change(&mut options);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let running = Server::start(listener, options).await.unwrap();
         Self { address: running.address(), set_name, running, _directory: directory }
@@ -69,5 +76,44 @@ impl TestServer {
 
     pub(crate) async fn stop(self) {
         self.running.stop().await.unwrap();
+    }
+}
+
+/// An authority of one test's own.
+pub(crate) struct Authority {
+    directory: TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "test authority");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Self { directory, issuer };
+        std::fs::write(authority.file(), authority.issuer.pem()).unwrap();
+        authority
+    }
+
+    /// What clients trust.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory.path().join("authority.pem")
+    }
+
+    fn server_options(&self) -> TlsOptions {
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let path = self.directory.path().join("server.pem");
+        std::fs::write(&path, certificate.pem() + &key.serialize_pem()).unwrap();
+        TlsOptions {
+            certificate: path.clone(),
+            key: path,
+            authority: None,
+            mode: TlsMode::Require,
+            require_client_certificate: false,
+        }
     }
 }

@@ -413,10 +413,11 @@ static void retries(void)
     mongoc_client_destroy(client);
 }
 
-static void compression(void)
+static void round_trip(void)
 {
     bson_error_t error;
     mongoc_client_t *client = connect_with(NULL, NULL, NULL, NULL);
+    run_only(client, "clients", "{'ping': 1}");
     mongoc_collection_t *packed = mongoc_client_get_collection(client, "clients", "packed");
     mongoc_collection_drop(packed, NULL);
     char text[1001];
@@ -494,8 +495,8 @@ int main(int count, char **arguments)
             documents();
         } else if (strcmp(part, "retries") == 0) {
             retries();
-        } else if (strcmp(part, "compression") == 0) {
-            compression();
+        } else if (strcmp(part, "round-trip") == 0) {
+            round_trip();
         } else if (strcmp(part, "login") == 0) {
             login();
         } else {

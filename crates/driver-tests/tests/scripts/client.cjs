@@ -179,7 +179,7 @@ const retries = () => connected({}, async (client, sent) => {
   }
 });
 
-const compression = () => connected({}, async (client) => {
+const roundTrip = () => connected({}, async (client) => {
   const packed = client.db("clients").collection("packed");
   await packed.drop();
   await packed.insertMany(range(0, 300).map(() => ({ text: "x".repeat(1000) })));
@@ -215,7 +215,7 @@ async function login() {
   });
 }
 
-const parts = { documents, retries, compression, login };
+const parts = { documents, retries, "round-trip": roundTrip, login };
 
 (async () => {
   for (const part of process.env.QUORATE_PARTS.split(",")) await parts[part]();

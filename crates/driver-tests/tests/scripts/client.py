@@ -170,7 +170,7 @@ def retries():
         equal(list(things.find()), [{"_id": 1}])
 
 
-def compression():
+def round_trip():
     packed = pymongo.MongoClient(URI).clients.packed
     packed.drop()
     packed.insert_many([{"text": "x" * 1000} for _ in range(300)])
@@ -196,7 +196,7 @@ def login():
     fails(OperationFailure, 13, lambda: reader.clients.things.insert_one({}))
 
 
-parts = {"documents": documents, "retries": retries, "compression": compression, "login": login}
+parts = {"documents": documents, "retries": retries, "round-trip": round_trip, "login": login}
 for part in os.environ["QUORATE_PARTS"].split(","):
     parts[part]()
 print(f"checks: {checks}")

@@ -14,6 +14,7 @@ use quorate_query::pipeline::{
 };
 
 use super::common::{CursorOptions, WriteConcern, check_collation, command_variables, open_cursor};
+use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
 use super::insert::check_writable;
 use super::statistics;
@@ -164,7 +165,6 @@ impl SystemFacts {
     fn gather(
         request: &Request<'_>,
         stage: &Document,
-        namespace: &Namespace,
         collection: Option<&Arc<Collection>>,
     ) -> Result<Self, CommandError> {
         let host = &request.node.options().host;
@@ -187,16 +187,7 @@ impl SystemFacts {
                 found.indexes.iter().map(describe).collect()
             }
             ("$listSessions" | "$listLocalSessions", _) => request.node.sessions().listed(),
-            ("$currentOp", _) => vec![doc! {
-                "type": "op",
-                "host": host,
-                "client": &request.context.client.address,
-                "connectionId": request.context.client.connection_id,
-                "active": true,
-                "op": "command",
-                "ns": namespace.to_string(),
-                "command": { &request.name: &namespace.collection },
-            }],
+            ("$currentOp", _) => visible_operations(request, stage)?,
             _ => Vec::new(),
         }))
     }
@@ -212,9 +203,9 @@ impl Reading {
         let (collection, view) = request.node.read(namespace);
         let facts = match (stages.first().and_then(Bson::as_document), collection) {
             (Some(stage), Some(collection)) => {
-                SystemFacts::gather(request, stage, namespace, Some(&collection))?
+                SystemFacts::gather(request, stage, Some(&collection))?
             }
-            (Some(stage), None) => SystemFacts::gather(request, stage, namespace, None)?,
+            (Some(stage), None) => SystemFacts::gather(request, stage, None)?,
             _ => SystemFacts::default(),
         };
         Ok(Self {

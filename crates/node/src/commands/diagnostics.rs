@@ -1,6 +1,7 @@
 //! Commands that look at the server: ping, buildInfo and their kin.
 
 use bson::{Bson, Document, doc};
+use quorate_query::matcher::Matcher;
 use quorate_wire::to_bson_date_time;
 
 use super::common::reply;
@@ -8,6 +9,7 @@ use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::{Effect, Request};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
+use crate::operations::OperationId;
 
 /// The version that clients are told, for those that decide by it. It goes with wire version 21.
 const COMPATIBLE_VERSION: &str = "7.0.0";
@@ -90,22 +92,6 @@ pub(super) fn get_command_line(request: &Request<'_>, _: Command) -> Result<Outc
     reply(&doc! { "argv": ["quorate", "serve"], "parsed": parsed, "ok": 1.0 })
 }
 
-/// Log lines go to `tracing`, which the shell owns; none are kept here.
-pub(super) fn get_log(_: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
-    match command.body.get("getLog") {
-        Some(Bson::String(name)) if name == "*" => {
-            reply(&doc! { "names": ["global", "startupWarnings"], "ok": 1.0 })
-        }
-        Some(Bson::String(name)) if name == "global" || name == "startupWarnings" => {
-            reply(&doc! { "totalLinesWritten": 0, "log": [], "ok": 1.0 })
-        }
-        _ => Err(CommandError::new(
-            ErrorCode::OPERATION_FAILED,
-            "no such log; use getLog: '*' for their names",
-        )),
-    }
-}
-
 pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     if Fields::new(&command.body, "fsync").flag("lock")? {
         return Err(CommandError::new(
@@ -118,20 +104,89 @@ pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, 
     Ok(Outcome::Reply(Reply { body, durable: Some(committed), op_time: None }))
 }
 
-/// The shell knows what is running; a member alone knows only of this command.
+/// Filters of `currentOp` that are no fields of what it shows.
+const CURRENT_OP_OPTIONS: [&str; 6] =
+    ["currentOp", "$all", "$ownOps", "$db", "lsid", "$readPreference"];
+
 pub(super) fn current_operations(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
-    let operation = doc! {
-        "type": "op",
-        "host": &request.node.options().host,
-        "client": &request.context.client.address,
-        "connectionId": request.context.client.connection_id,
-        "active": true,
-        "op": "command",
-        "ns": format!("{}.$cmd", request.database),
-        "command": command.body,
+    let own_only = Fields::new(&command.body, "currentOp").flag("$ownOps")?;
+    let filter: Document = command
+        .body
+        .iter()
+        .filter(|(name, _)| !CURRENT_OP_OPTIONS.contains(&name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let matcher = Matcher::parse(&filter)?;
+    let own = request.context.client.connection_id;
+    let mut shown = Vec::new();
+    for operation in running_operations(request) {
+        let is_own = operation.get_i64("connectionId").is_ok_and(|id| id == own);
+        if (is_own || !own_only) && matcher.matches(&*to_raw(&operation)?)? {
+            shown.push(Bson::from(operation));
+        }
+    }
+    reply(&doc! { "inprog": shown, "ok": 1.0 })
+}
+
+/// What the stage `$currentOp` starts from: everybody's commands for those who may see them, otherwise
+/// those of the own connection.
+pub(super) fn visible_operations(
+    request: &Request<'_>,
+    stage: &Document,
+) -> Result<Vec<Document>, CommandError> {
+    let mut operations = running_operations(request);
+    if !request.node.options().authentication {
+        return Ok(operations);
+    }
+    let options = stage.get_document("$currentOp").ok();
+    if options.is_some_and(|options| options.get_bool("allUsers").unwrap_or(false)) {
+        let question = Command::new(doc! { "currentOp": 1, "$db": "admin" });
+        request.node.authorize(&request.context.client, &question)?;
+        return Ok(operations);
+    }
+    let own = request.context.client.connection_id;
+    operations.retain(|operation| operation.get_i64("connectionId").is_ok_and(|id| id == own));
+    Ok(operations)
+}
+
+fn running_operations(request: &Request<'_>) -> Vec<Document> {
+    request.node.operations().list(&request.node.options().host, request.context.now)
+}
+
+pub(super) fn kill_operation(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    let Some(id) = Fields::new(&command.body, "killOp").integer("op")? else {
+        return Err(CommandError::new(
+            ErrorCode::MISSING_FIELD,
+            "Did not provide \"op\" field; currentOp shows it as opid",
+        ));
     };
-    reply(&doc! { "inprog": [operation], "ok": 1.0 })
+    // An operation that is gone has stopped, which is all that was asked for.
+    request.node.operations().kill(OperationId(id));
+    reply(&doc! { "info": "attempting to kill op", "ok": 1.0 })
+}
+
+pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let fields = Fields::new(&command.body, "profile");
+    let level = match fields.integer("profile")? {
+        Some(level @ 0..=2) => Some(level as i32),
+        Some(-1) | None => None,
+        Some(other) => {
+            return Err(CommandError::bad_value(format!(
+                "profile takes 0, 1 or 2, or -1 to ask; not {other}"
+            )));
+        }
+    };
+    let slow = fields.integer("slowms")?;
+    if slow.is_some_and(|slow| slow < 0) {
+        return Err(CommandError::bad_value("slowms must not be negative"));
+    }
+    let operations = request.node.operations();
+    let (was, slow_before) = operations.set_profile(&request.database, level, slow);
+    reply(&doc! { "was": was, "slowms": slow_before, "sampleRate": 1.0, "ok": 1.0 })
 }

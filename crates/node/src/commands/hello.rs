@@ -118,7 +118,7 @@ fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, Comm
     reply.insert("minWireVersion", MIN_WIRE_VERSION);
     reply.insert("maxWireVersion", MAX_WIRE_VERSION);
     reply.insert("readOnly", false);
-    append_hello(request.node, legacy, &mut reply);
+    append_hello(request.node, &request.context.client, legacy, &mut reply);
     if let Some(wanted) = fields.array("compression")? {
         let offered = &request.node.options().compressors;
         let both = wanted.iter().filter(|name| {

@@ -65,7 +65,12 @@ pub(super) fn create_indexes(
                 format!("add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}"),
             ));
         }
-        writer.build_index(&mut collection, spec, || request.context.interrupt.check())?;
+        let interrupt = &request.context.interrupt;
+        interrupt.set_total(writer.totals(&collection)?.documents);
+        writer.build_index(&mut collection, spec, || {
+            interrupt.advance();
+            interrupt.check()
+        })?;
     }
     let after = collection.indexes.len();
     let mut answer = doc! {

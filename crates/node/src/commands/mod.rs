@@ -19,6 +19,7 @@ mod insert;
 mod list;
 mod outside;
 mod parameters;
+mod resize_oplog;
 mod session_commands;
 mod statistics;
 mod update;
@@ -88,7 +89,7 @@ table! {
     "listCommands" => diagnostics::list_commands, Inspects, Anybody; "this list"
     "getCmdLineOpts" => diagnostics::get_command_line, Inspects, ClusterMonitor, admin;
         "how the server was started"
-    "getLog" => diagnostics::get_log, Inspects, ClusterMonitor, admin; "recent log lines"
+    "getLog" => outside::needs_a_process, Inspects, ClusterMonitor, admin; "recent log lines"
     "logRotate" => diagnostics::ok, Inspects, ClusterAdmin, admin; "does nothing"
     "serverStatus" => statistics::server_status, Inspects, ClusterMonitor;
         "counters of the server"
@@ -135,9 +136,13 @@ table! {
     "validate" => statistics::validate, Reads, DatabaseAdmin;
         "checks that documents and indexes agree"
     "dbHash" | "dbhash" => statistics::database_hash, Reads, Read; "a fingerprint of the data"
+    "replSetResizeOplog" => resize_oplog::resize_oplog, Inspects, ClusterAdmin, admin;
+        "how much history this member keeps, and for how long"
     "fsync" => diagnostics::fsync, Inspects, ClusterAdmin, admin; "forces writes to disk"
     "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
         "commands in progress"
+    "killOp" => diagnostics::kill_operation, Inspects, ClusterAdmin, admin; "stops a command"
+    "profile" => diagnostics::profile, Inspects, DatabaseAdmin; "which commands are told in the log"
     "shutdown" => outside::needs_a_process, Inspects, ClusterAdmin, admin; "ends the server"
     "replSetInitiate" => outside::needs_a_set, Inspects, ClusterAdmin, admin; "makes a replica set"
     "replSetReconfig" => outside::needs_a_set, Inspects, ClusterAdmin, admin;

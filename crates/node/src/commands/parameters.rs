@@ -6,10 +6,14 @@ use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
+use crate::replication::IndexPrefetch;
 
-/// What clients ask for, and the answer. None can be changed yet.
-fn parameters() -> Document {
-    doc! {
+/// The parameter that can be changed: what is read ahead of applying.
+const INDEX_PREFETCH: &str = "replIndexPrefetch";
+
+/// What clients ask for, and the answer.
+fn parameters(request: &Request<'_>) -> Document {
+    let mut parameters = doc! {
         "featureCompatibilityVersion": { "version": "7.0" },
         "enableTestCommands": true,
         "authenticationMechanisms": ["SCRAM-SHA-1", "SCRAM-SHA-256", "MONGODB-X509"],
@@ -17,17 +21,24 @@ fn parameters() -> Document {
         "logicalSessionRefreshMillis": 300_000,
         "localLogicalSessionTimeoutMinutes": crate::sessions::SESSION_TIMEOUT_MINUTES as i32,
         "cursorTimeoutMillis": crate::cursors::CURSOR_TIMEOUT.as_millis() as i64,
+    };
+    if let Some(replication) = request.node.replication() {
+        parameters.insert(INDEX_PREFETCH, replication.prefetch.get().name());
     }
+    parameters
 }
 
-pub(super) fn get_parameter(_: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+pub(super) fn get_parameter(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
     let all = match command.body.get("getParameter") {
         Some(Bson::String(text)) => text == "*",
         Some(Bson::Document(options)) => options.get_bool("allParameters").unwrap_or(false),
         _ => false,
     };
     let mut found = Document::new();
-    for (name, value) in parameters() {
+    for (name, value) in parameters(request) {
         if all || command.body.contains_key(&name) {
             found.insert(name, value);
         }
@@ -42,8 +53,21 @@ pub(super) fn get_parameter(_: &Request<'_>, command: Command) -> Result<Outcome
     reply(&found)
 }
 
-pub(super) fn set_parameter(_: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
-    let known = parameters();
+pub(super) fn set_parameter(
+    request: &Request<'_>,
+    command: Command,
+) -> Result<Outcome, CommandError> {
+    if let (Some(wanted), Some(replication)) =
+        (command.body.get(INDEX_PREFETCH), request.node.replication())
+    {
+        let setting = wanted.as_str().and_then(IndexPrefetch::parse).ok_or_else(|| {
+            CommandError::bad_value(format!("{INDEX_PREFETCH} must be none, _id_only or all"))
+        })?;
+        let was = replication.prefetch.get().name();
+        replication.prefetch.set(setting);
+        return reply(&doc! { "was": was, "ok": 1.0 });
+    }
+    let known = parameters(request);
     let named = command.body.keys().skip(1).find(|name| known.contains_key(name.as_str()));
     Err(CommandError::new(
         ErrorCode::INVALID_OPTIONS,

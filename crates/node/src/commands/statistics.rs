@@ -26,6 +26,11 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
     let uptime = now.monotonic.since(started.monotonic);
     let (open, timed_out, opened) = request.node.cursors().statistics();
     let store = request.node.store_statistics();
+    let (current, created) = request.node.operations().connections();
+    let available = request.node.options().max_connections as i64 - current;
+    let connections = doc! {
+        "current": current as i32, "available": available.max(0) as i32, "totalCreated": created,
+    };
     reply(&doc! {
         "host": &request.node.options().host,
         "version": "7.0.0",
@@ -34,7 +39,7 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         "uptime": uptime.as_secs_f64().floor(),
         "uptimeMillis": uptime.as_millis() as i64,
         "localTime": to_bson_date_time(now.wall),
-        "connections": { "available": request.node.options().max_connections as i32 },
+        "connections": connections,
         "logicalSessionRecordCache": {
             "activeSessionsCount": request.node.sessions().count() as i32,
         },

@@ -18,6 +18,9 @@ use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
 
+/// What a pipeline with an unknown stage fails with.
+const UNRECOGNIZED_STAGE: ErrorCode = ErrorCode(40324);
+
 /// What came of one statement.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Updated {
@@ -52,6 +55,12 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
                 update_statement(request, &mut writer, &target, statement)
             }
         };
+        // A pipeline of stages that do not exist is no update: the command fails, not the write.
+        if let (0, Err(error)) = (place, &result)
+            && error.code == UNRECOGNIZED_STAGE
+        {
+            return Err(error.clone());
+        }
         let failed = result.is_err();
         results.push(result);
         if failed && ordered {

@@ -1,9 +1,10 @@
 //! Applying entries that another member wrote.
 //!
 //! Entries are applied in their order, each in one batch with its place in the log, so that a reader
-//! only ever sees the set's history up to some entry. Runs of inserts share a batch. Digest §9.
+//! only ever sees the set's history up to some entry. Entries of different documents share a batch;
+//! what they will read is warmed before, by several threads (`prefetch`). Digest §9.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocument, RawDocumentBuf};
@@ -54,6 +55,7 @@ impl Node {
                 format!("the log ends at {last}, but entries that follow {previous} came"),
             ));
         }
+        self.prefetch(&entries);
         self.apply_as(entries, Fit::Exact, now)
     }
 
@@ -86,9 +88,14 @@ impl Writer<'_> {
             }
             entries.pop_front();
         }
+        if fit == Fit::Exact {
+            self.defer();
+        }
+        let mut touched = Touched::default();
         while let Some(entry) = entries.pop_front() {
+            self.settle_before(&entry, &mut touched)?;
             if entry.get_str("op").is_ok_and(|op| op == "i") {
-                let run = self.take_run(entry, &mut entries)?;
+                let run = self.take_run(entry, &mut entries, &mut touched)?;
                 self.apply_inserts(run, fit)?;
             } else {
                 self.replay([entry.clone()].into())?;
@@ -96,21 +103,40 @@ impl Writer<'_> {
                 self.log_unapplied()?;
             }
         }
+        self.flush()
+    }
+
+    /// Commits what was deferred if this entry must see it.
+    fn settle_before(
+        &mut self,
+        entry: &RawDocument,
+        touched: &mut Touched,
+    ) -> Result<(), CommandError> {
+        if !touched.admit(self, entry)? {
+            self.flush()?;
+            touched.0.clear();
+            touched.admit(self, entry)?;
+        }
         Ok(())
     }
 
-    /// The entry and the inserts into the same collection that follow it.
+    /// The entry and the inserts into the same collection that follow it, up to one that must see
+    /// what was deferred.
     fn take_run(
         &self,
         first: RawDocumentBuf,
         entries: &mut VecDeque<RawDocumentBuf>,
+        touched: &mut Touched,
     ) -> Result<VecDeque<RawDocumentBuf>, CommandError> {
         let namespace = namespace_of(&first)?.to_owned();
         let mut run = VecDeque::from([first]);
-        while entries.front().is_some_and(|next| {
-            next.get_str("op").is_ok_and(|op| op == "i")
+        while let Some(next) = entries.front() {
+            let joins = next.get_str("op").is_ok_and(|op| op == "i")
                 && next.get_str("ns").is_ok_and(|ns| ns == namespace)
-        }) {
+                && touched.admit(self, next)?;
+            if !joins {
+                break;
+            }
             run.extend(entries.pop_front());
         }
         Ok(run)
@@ -299,6 +325,38 @@ impl Writer<'_> {
                 format!("the oplog entry {entry:?} does not fit the data; resync this member"),
             )),
         }
+    }
+}
+
+/// The documents that deferred changes concern: whoever touches one of them again must see it.
+#[derive(Default)]
+struct Touched(BTreeSet<Vec<u8>>);
+
+impl Touched {
+    /// Notes what an entry touches; false if it must not be deferred together with the others.
+    fn admit(&mut self, writer: &Writer<'_>, entry: &RawDocument) -> Result<bool, CommandError> {
+        let document = match entry.get_str("op") {
+            Ok("i" | "d") => entry.get_document("o"),
+            Ok("u") => entry.get_document("o2"),
+            Ok("n") => return Ok(true),
+            // A command concerns a whole collection.
+            _ => return Ok(self.0.is_empty()),
+        };
+        let document = document.map_err(|_| damaged("o"))?;
+        let Some(collection) = writer.collection(&Namespace::parse(namespace_of(entry)?)?) else {
+            return Ok(self.0.is_empty());
+        };
+        // A unique key may pass from one document to another: the second must see the first.
+        let shares_keys = collection.indexes.iter().any(|index| index.unique && !index.is_id());
+        let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
+            return Ok(self.0.is_empty());
+        };
+        if shares_keys && !self.0.is_empty() {
+            return Ok(false);
+        }
+        let mut key = index.ident.prefix().to_vec();
+        key.extend(index_keys_of(index, document)?.keys.iter().next().into_iter().flatten());
+        Ok(self.0.insert(key))
     }
 }
 

@@ -30,6 +30,9 @@ impl Node {
         let Some(replication) = self.replication() else { return Ok(()) };
         let mut writer = self.write(now);
         writer.begin_cloning();
+        let mut batch = Batch::new();
+        writer.forget_commit_point(&mut batch);
+        writer.commit(batch)?;
         let collections: Vec<_> = self.catalog().collections().map(Arc::clone).collect();
         for collection in collections {
             if collection.namespace.database != "local" {

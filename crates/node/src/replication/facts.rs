@@ -2,13 +2,15 @@
 //!
 //! Rows of the `replication` keyspace, one BSON document each under `f<name>`. Digest §2, §5.
 
+use std::time::Duration;
+
 use bson::{Document, doc};
-use quorate_protocol::{MemberId, OpTimeAndWallTime, Term};
+use quorate_protocol::{MemberId, OpTimeAndWallTime, ReplicaSetConfig, Term};
 use quorate_replication::election::LastVote;
 use quorate_replication::{Change, Recovered};
 use quorate_storage::{Batch, KeyspaceId};
 use quorate_wire::replica_set::{config_document, optime_document, parse_config, parse_optime};
-use quorate_wire::timestamp_from;
+use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time};
 
 use super::oplog::initiating_entry;
 use crate::context::Now;
@@ -19,12 +21,12 @@ use crate::node::Node;
 use crate::writer::Writer;
 
 const CONFIG: &[u8] = b"fconfig";
-/// Where tools such as mongosh's `rs.add` look for the configuration.
-const CONFIG_COLLECTION: &str = "local.system.replset";
 const ELECTION: &[u8] = b"felection";
 const INITIAL_SYNC: &[u8] = b"finitialSync";
 const ROLLBACK_ID: &[u8] = b"frollbackId";
 const MIN_VALID: &[u8] = b"fminValid";
+const RETENTION: &[u8] = b"foplogRetention";
+const COMMIT_POINT: &[u8] = b"fcommitPoint";
 
 impl Node {
     /// Stores a change and forces it to disk. Blocks.
@@ -51,9 +53,6 @@ impl Writer<'_> {
             CommandError::new(ErrorCode::ILLEGAL_OPERATION, "this member is in no replica set")
         })?;
         let keyspace = replication.keyspace;
-        if let Change::Config(config) | Change::Initiate(config) = change {
-            self.show_config(&config_document(config))?;
-        }
         let mut batch = Batch::new();
         let mut put = |key: &[u8], document: &Document| -> Result<(), CommandError> {
             batch.insert(keyspace, key, to_raw(document)?.into_bytes());
@@ -81,14 +80,71 @@ impl Writer<'_> {
             Change::RollbackId(id) => put(ROLLBACK_ID, &doc! { "id": *id })?,
         }
         self.commit(batch)?;
+        match change {
+            Change::Config(config) | Change::Initiate(config) => self.show_config(config)?,
+            Change::LastVote(vote) => self.show_vote(*vote)?,
+            _ => {}
+        }
         Ok(node.durability().0)
     }
 
-    /// Keeps the configuration where administrators' tools read it. The row among the facts counts.
-    fn show_config(&mut self, config: &Document) -> Result<(), CommandError> {
-        let namespace = Namespace::parse(CONFIG_COLLECTION)?;
+    /// Shows what was found on disk in the collections that tools read.
+    pub(super) fn show_facts(&mut self, recovered: &Recovered) -> Result<(), CommandError> {
+        if let Some(config) = &recovered.config {
+            self.show_config(config)?;
+        }
+        recovered.last_vote.map_or(Ok(()), |vote| self.show_vote(vote))
+    }
+
+    /// `local.system.replset` is a copy for readers; the row is what counts.
+    fn show_config(&mut self, config: &ReplicaSetConfig) -> Result<(), CommandError> {
+        self.show("system.replset", &config_document(config))
+    }
+
+    /// `local.replset.election`, likewise.
+    fn show_vote(&mut self, vote: LastVote) -> Result<(), CommandError> {
+        let document =
+            doc! { "_id": "lastVote", "term": vote.term.0, "candidateId": vote.candidate.0 };
+        self.show("replset.election", &document)
+    }
+
+    fn show(&mut self, collection: &str, document: &Document) -> Result<(), CommandError> {
+        let namespace = Namespace::new("local", collection)?;
         let mut collection = self.collection_or_create(&namespace)?;
-        self.put(&mut collection, to_raw(config)?)
+        self.put(&mut collection, to_raw(document)?)
+    }
+
+    /// Remembers for how long entries of the oplog are kept.
+    pub(crate) fn keep_min_retention(&mut self, retention: Duration) -> Result<(), CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(()) };
+        let document = doc! { "seconds": retention.as_secs_f64() };
+        let mut batch = Batch::new();
+        batch.insert(replication.keyspace, RETENTION, to_raw(&document)?.into_bytes());
+        self.commit(batch)?;
+        replication.set_min_retention(retention);
+        Ok(())
+    }
+
+    /// Remembers what is committed, now and then: after a restart this member refuses to undo it. It
+    /// goes to disk with whatever is written next, and an older one is merely less to hold on to.
+    pub(crate) fn keep_commit_point(&mut self) -> Result<(), CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(()) };
+        let committed = replication.commit_point();
+        if committed.op_time.is_null() || !replication.is_commit_point_news(committed) {
+            return Ok(());
+        }
+        let mut document = optime_document(committed.op_time);
+        document.insert("wall", to_bson_date_time(committed.wall_time));
+        let mut batch = Batch::new();
+        batch.insert(replication.keyspace, COMMIT_POINT, to_raw(&document)?.into_bytes());
+        self.commit(batch)
+    }
+
+    /// Nothing is committed in a log that is being replaced.
+    pub(super) fn forget_commit_point(&self, batch: &mut Batch) {
+        if let Some(replication) = self.node().replication() {
+            batch.remove(replication.keyspace, COMMIT_POINT);
+        }
     }
 
     /// Remembers from where on the data is consistent, in the batch that makes it so.
@@ -110,6 +166,12 @@ fn read(node: &Node, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Document
         Some(bytes) => Ok(Some(Document::from_reader(&bytes[..])?)),
         None => Ok(None),
     }
+}
+
+pub(super) fn min_retention(node: &Node, keyspace: KeyspaceId) -> Result<Duration, CommandError> {
+    let row = read(node, keyspace, RETENTION)?;
+    let seconds = row.and_then(|row| row.get_f64("seconds").ok()).unwrap_or(0.0);
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 pub(super) fn recover(
@@ -136,6 +198,16 @@ pub(super) fn recover(
         Some(document) => parse_optime(&document).map_err(|error| damaged(&error))?,
         None => quorate_protocol::OpTime::NULL,
     };
+    let commit_point = match read(node, keyspace, COMMIT_POINT)? {
+        Some(document) => OpTimeAndWallTime {
+            op_time: parse_optime(&document).map_err(|error| damaged(&error))?,
+            wall_time: document
+                .get_datetime("wall")
+                .map(|wall| date_time_from(*wall))
+                .map_err(|error| damaged(&error))?,
+        },
+        None => OpTimeAndWallTime::default(),
+    };
     let initial_sync = read(node, keyspace, INITIAL_SYNC)?;
     let rollback_id = read(node, keyspace, ROLLBACK_ID)?;
     Ok(Recovered {
@@ -143,7 +215,7 @@ pub(super) fn recover(
         term: Term(election.get_i64("term").unwrap_or(0)),
         last_vote,
         last,
-        commit_point: OpTimeAndWallTime::default(),
+        commit_point,
         min_valid,
         initial_sync: initial_sync.is_some_and(|row| row.get_bool("on").unwrap_or(false)),
         rollback_id: rollback_id.map_or(1, |row| row.get_i32("id").unwrap_or(1)),

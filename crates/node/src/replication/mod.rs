@@ -17,28 +17,33 @@ mod apply;
 mod clone;
 mod facts;
 mod oplog;
+mod prefetch;
 mod recent;
 mod role;
 mod rollback;
 mod writing;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
-use quorate_protocol::{MemberState, OpTimeAndWallTime, Term, TopologyVersion};
+use quorate_protocol::{
+    MemberState, OpTimeAndWallTime, ReplicaSetConfig, ServerAddress, Term, TopologyVersion,
+};
 use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
 
+use self::recent::Recent;
 use crate::catalog::Ident;
-use crate::context::Now;
+use crate::context::{Client, Interrupt, Interruption, Now};
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
 
 pub use apply::MAX_APPLY_ENTRIES;
 pub use oplog::{OplogEntries, entry_position};
-use recent::Recent;
 pub use rollback::{RolledBack, Undo};
 
+pub(crate) use prefetch::{IndexPrefetch, PrefetchSetting};
 pub(crate) use role::{append_hello, check_role};
 pub(crate) use rollback::takes_back;
 pub(crate) use writing::{Commit, LogState};
@@ -58,6 +63,40 @@ pub struct Published {
     pub state: MemberState,
     /// Whether clients may write.
     pub writable: bool,
+    /// The addresses by which clients of other networks know the members.
+    pub horizons: Horizons,
+}
+
+/// For each horizon, by which address it knows the member that others know by this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Horizons(BTreeMap<String, BTreeMap<ServerAddress, ServerAddress>>);
+
+impl Horizons {
+    /// The horizons of a configuration, which has checked that all members have the same.
+    pub fn of(config: &ReplicaSetConfig) -> Self {
+        let mut horizons: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
+        for member in &config.members {
+            for (name, address) in &member.horizons {
+                let horizon = horizons.entry(name.clone()).or_default();
+                horizon.insert(member.host.clone(), address.clone());
+            }
+        }
+        Self(horizons)
+    }
+
+    /// What a client sees: the horizon of the port that it came by, otherwise the one whose name for
+    /// this member is the name that the client asked TLS for.
+    pub(crate) fn seen_by(
+        &self,
+        client: &Client,
+        me: Option<&ServerAddress>,
+    ) -> Option<&BTreeMap<ServerAddress, ServerAddress>> {
+        if let Some(horizon) = &client.horizon {
+            return self.0.get(horizon);
+        }
+        let (called, me) = (client.server_name.as_deref()?, me?);
+        self.0.values().find(|horizon| horizon.get(me).is_some_and(|own| own.host() == called))
+    }
 }
 
 /// How far the log of this member is.
@@ -87,12 +126,20 @@ pub(crate) struct Replication {
     /// The records of `local.oplog.rs`, by timestamp.
     pub(crate) oplog: Ident,
     published: RwLock<Option<Arc<Published>>>,
+    /// The writes under way, which end early when the member steps down.
+    writers: Mutex<Vec<Arc<Interrupt>>>,
+    /// What is read ahead of applying.
+    pub(crate) prefetch: PrefetchSetting,
+    /// For how long entries are kept, however many there are.
+    min_retention: Mutex<Duration>,
     /// The term in which clients may write. Changed under the write lock only.
     gate: Mutex<Option<Term>>,
     log: Mutex<Log>,
     /// The newest entries, so that those who follow closely need not read the store.
     recent: Mutex<Recent>,
     commit_point: Mutex<OpTimeAndWallTime>,
+    /// The commit point that was stored last.
+    kept_commit_point: Mutex<OpTimeAndWallTime>,
     listener: OnceLock<AppendListener>,
 }
 
@@ -114,6 +161,25 @@ impl Replication {
 
     pub(crate) fn commit_point(&self) -> OpTimeAndWallTime {
         *guard(&self.commit_point)
+    }
+
+    /// Notes a write under way, until the guard is dropped.
+    pub(crate) fn writer_runs(&self, interrupt: &Arc<Interrupt>) -> RunningWriter<'_> {
+        guard(&self.writers).push(Arc::clone(interrupt));
+        RunningWriter { replication: self, interrupt: Arc::clone(interrupt) }
+    }
+
+    pub(crate) fn min_retention(&self) -> Duration {
+        *guard(&self.min_retention)
+    }
+
+    pub(crate) fn set_min_retention(&self, retention: Duration) {
+        *guard(&self.min_retention) = retention;
+    }
+
+    /// Whether this commit point is not the one that was stored last. Notes it as stored.
+    fn is_commit_point_news(&self, committed: OpTimeAndWallTime) -> bool {
+        std::mem::replace(&mut *guard(&self.kept_commit_point), committed) != committed
     }
 
     /// The log has grown by these entries, in this commit. For holders of the write lock.
@@ -161,6 +227,18 @@ impl Replication {
     }
 }
 
+/// A write under way.
+pub(crate) struct RunningWriter<'a> {
+    replication: &'a Replication,
+    interrupt: Arc<Interrupt>,
+}
+
+impl Drop for RunningWriter<'_> {
+    fn drop(&mut self) {
+        guard(&self.replication.writers).retain(|known| !Arc::ptr_eq(known, &self.interrupt));
+    }
+}
+
 impl Node {
     /// Makes this a member of a set, and says what it remembers, before it serves anybody: from now on every write is logged and
     /// only allowed while [`set_writable`](Self::set_writable) says so.
@@ -184,15 +262,24 @@ impl Node {
             keyspace,
             oplog,
             published: RwLock::new(None),
+            writers: Mutex::default(),
+            prefetch: PrefetchSetting::default(),
+            min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             gate: Mutex::new(None),
             log: Mutex::default(),
             recent: Mutex::default(),
             commit_point: Mutex::default(),
+            kept_commit_point: Mutex::default(),
             listener: OnceLock::new(),
         };
         replication.reset(last);
-        self.write(now).advance_timestamp(last.op_time.timestamp);
-        let recovered = facts::recover(self, keyspace, last)?;
+        let recovered = {
+            let mut writer = self.write(now);
+            writer.advance_timestamp(last.op_time.timestamp);
+            let recovered = facts::recover(self, keyspace, last)?;
+            writer.show_facts(&recovered)?;
+            recovered
+        };
         if !self.set_replication(replication) {
             return Err(CommandError::new(
                 ErrorCode::ILLEGAL_OPERATION,
@@ -210,9 +297,15 @@ impl Node {
         }
     }
 
-    /// Opens or closes the log for clients' writes. Returns when no write of before is under way.
+    /// Opens or closes the log for clients' writes. Returns when no write of before is under way:
+    /// long ones are cut short, with the error that tells their clients to go to the new primary.
     pub fn set_writable(&self, term: Option<Term>, now: Now) {
         let Some(replication) = self.replication() else { return };
+        if term.is_none() {
+            for writer in guard(&replication.writers).iter() {
+                writer.set(Interruption::StateChange);
+            }
+        }
         let _no_writer = self.write(now);
         *guard(&replication.gate) = term;
     }

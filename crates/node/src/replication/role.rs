@@ -9,7 +9,7 @@ use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
 
 use super::{Published, Replication};
-use crate::context::Command;
+use crate::context::{Client, Command};
 use crate::dispatch::Effect;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
@@ -81,7 +81,7 @@ impl Replication {
 }
 
 /// What a member of a set adds to the reply to `hello`.
-pub(crate) fn append_hello(node: &Node, legacy: bool, reply: &mut Document) {
+pub(crate) fn append_hello(node: &Node, client: &Client, legacy: bool, reply: &mut Document) {
     let Some(replication) = node.replication() else { return };
     let writable_name = if legacy { "ismaster" } else { "isWritablePrimary" };
     let Some(published) = replication.published() else {
@@ -99,8 +99,13 @@ pub(crate) fn append_hello(node: &Node, legacy: bool, reply: &mut Document) {
         reply.insert("isreplicaset", true);
         return;
     }
+    let horizon = published.horizons.seen_by(client, known.me.as_ref());
+    let name = |address: &ServerAddress| -> String {
+        let seen = horizon.and_then(|horizon| horizon.get(address)).unwrap_or(address);
+        seen.as_str().to_owned()
+    };
     let names = |addresses: &[ServerAddress]| -> Vec<Bson> {
-        addresses.iter().map(|address| Bson::from(address.as_str())).collect()
+        addresses.iter().map(|address| Bson::from(name(address))).collect()
     };
     reply.insert("hosts", names(&known.hosts));
     for (name, listed) in [("passives", &known.passives), ("arbiters", &known.arbiters)] {
@@ -113,7 +118,7 @@ pub(crate) fn append_hello(node: &Node, legacy: bool, reply: &mut Document) {
         reply.insert("setVersion", version.0 as i32);
     }
     if let Some(primary) = &known.primary {
-        reply.insert("primary", primary.as_str());
+        reply.insert("primary", name(primary));
     }
     for (name, flag) in
         [("arbiterOnly", known.arbiter_only), ("passive", known.passive), ("hidden", known.hidden)]
@@ -133,7 +138,7 @@ pub(crate) fn append_hello(node: &Node, legacy: bool, reply: &mut Document) {
         reply.insert("tags", tags);
     }
     if let Some(me) = &known.me {
-        reply.insert("me", me.as_str());
+        reply.insert("me", name(me));
     }
     if let Some(id) = known.election_id {
         reply.insert("electionId", to_bson_object_id(id.0));
@@ -159,8 +164,8 @@ mod tests {
 
     use bson::RawDocumentBuf;
     use quorate_protocol::{
-        ElectionId, HelloReply, MonotonicTime, ObjectId, SetVersion, TagSet, TopologyVersion,
-        WallTime,
+        ElectionId, HelloReply, MemberConfig, MemberId, MonotonicTime, ObjectId, ReplicaSetConfig,
+        SetVersion, TagSet, TopologyVersion, WallTime,
     };
     use quorate_storage::ModelStore;
     use quorate_wire::parse_hello;
@@ -168,6 +173,7 @@ mod tests {
     use super::*;
     use crate::context::Now;
     use crate::node::NodeOptions;
+    use crate::replication::Horizons;
 
     fn member() -> Node {
         let now = Now { wall: WallTime(1), monotonic: MonotonicTime::ZERO };
@@ -186,6 +192,17 @@ mod tests {
     }
 
     fn shown(node: &Node, hello: HelloReply, info: Option<&'static str>) -> HelloReply {
+        publish(node, hello, info, Horizons::default());
+        seen(node, &Client::default())
+    }
+
+    fn seen(node: &Node, client: &Client) -> HelloReply {
+        let mut reply = doc! { "ok": 1.0 };
+        append_hello(node, client, false, &mut reply);
+        parse_hello(&RawDocumentBuf::try_from(&reply).unwrap()).unwrap()
+    }
+
+    fn publish(node: &Node, hello: HelloReply, info: Option<&'static str>, horizons: Horizons) {
         let topology_version =
             TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 1 };
         let hello = MemberHello {
@@ -196,10 +213,41 @@ mod tests {
             info,
         };
         let state = MemberState::Secondary;
-        node.publish(Published { hello, topology_version, state, writable: false });
-        let mut reply = doc! { "ok": 1.0 };
-        append_hello(node, false, &mut reply);
-        parse_hello(&RawDocumentBuf::try_from(&reply).unwrap()).unwrap()
+        node.publish(Published { hello, topology_version, state, writable: false, horizons });
+    }
+
+    #[test]
+    fn clients_of_a_horizon_see_its_addresses_and_others_the_usual_ones() {
+        let node = member();
+        let address = |text: &str| text.parse::<ServerAddress>().unwrap();
+        let mut config = ReplicaSetConfig::new("rs0", Vec::new());
+        for (id, host, outside) in [(0, "a:1", "a.example:11"), (1, "b:2", "b.example:12")] {
+            let mut member = MemberConfig::new(MemberId(id), address(host));
+            member.horizons.insert("outside".to_owned(), address(outside));
+            config.members.push(member);
+        }
+        let hello = HelloReply {
+            ok: true,
+            secondary: true,
+            set_name: Some("rs0".into()),
+            hosts: vec![address("a:1"), address("b:2")],
+            primary: Some(address("b:2")),
+            me: Some(address("a:1")),
+            ..HelloReply::default()
+        };
+        publish(&node, hello, None, Horizons::of(&config));
+        let usual = seen(&node, &Client::default());
+        assert_eq!(usual.me, Some(address("a:1")));
+        let by_port = Client { horizon: Some("outside".to_owned()), ..Client::default() };
+        let by_name = Client { server_name: Some("a.example".to_owned()), ..Client::default() };
+        for client in [by_port, by_name] {
+            let seen = seen(&node, &client);
+            assert_eq!(seen.hosts, [address("a.example:11"), address("b.example:12")]);
+            assert_eq!(seen.primary, Some(address("b.example:12")));
+            assert_eq!(seen.me, Some(address("a.example:11")));
+        }
+        let elsewhere = Client { server_name: Some("c.example".to_owned()), ..Client::default() };
+        assert_eq!(seen(&node, &elsewhere).me, Some(address("a:1")));
     }
 
     /// Digest §12: what a client reads is what the member said, for every kind.

@@ -116,18 +116,11 @@ impl Writer<'_> {
         entry: &RawDocument,
     ) -> Result<(), CommandError> {
         let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
-        // An older number than the one known here is of no use to anybody.
-        if self.begin_retryable(Some(&write)).is_err() {
-            return Ok(());
-        }
         let result = match entry.get_document("retryResult") {
             Ok(result) => Document::try_from(result)?,
             Err(_) => Document::new(),
         };
-        let recorded = self.record(batch, statement, result);
-        // The next entry is applied whatever this session has done before.
-        self.end_retryable();
-        recorded
+        self.replay_statement(batch, &write, statement, result)
     }
 
     pub(crate) fn append_noop(

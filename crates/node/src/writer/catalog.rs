@@ -80,6 +80,24 @@ impl Writer<'_> {
         })
     }
 
+    /// Gives a capped collection another limit. What is over it goes with the next maintenance.
+    pub(crate) fn resize_capped(
+        &mut self,
+        collection: &Collection,
+        bytes: u64,
+    ) -> Result<(), CommandError> {
+        let mut options = collection.options.clone();
+        options.insert("size", bytes as i64);
+        let mut resized = Collection::new(
+            collection.namespace.clone(),
+            collection.ident,
+            collection.uuid.clone(),
+            options,
+        )?;
+        resized.indexes = collection.indexes.clone();
+        self.alter_collection(resized, None).map(drop)
+    }
+
     /// Removes a collection. Its keys are purged later, by [`purge_step`](Self::purge_step).
     pub(crate) fn drop_collection(&mut self, collection: &Collection) -> Result<(), CommandError> {
         self.state.collections.remove(&collection.ident);
@@ -142,6 +160,8 @@ impl Writer<'_> {
             &mut Batch,
         ) -> Result<(T, Arc<Collection>), CommandError>,
     ) -> Result<T, CommandError> {
+        // The order of the log is the order of the commits.
+        self.flush()?;
         let keyspace = self.node.keyspaces().catalog;
         let mut batch = Batch::new();
         let mut catalog = (*self.node.catalog()).clone();

@@ -76,6 +76,10 @@ pub(crate) struct Writer<'n> {
     pub(crate) log_state: LogState,
     /// The retryable write that the changes belong to.
     retry: Option<Retry>,
+    /// The one that the entry applied last belongs to; the next one is likely to as well.
+    replayed: Option<Retry>,
+    /// Changes that wait to be committed together. The view does not show them.
+    deferred: Option<Batch>,
 }
 
 /// A document that is about to be inserted.
@@ -94,7 +98,17 @@ impl<'n> Writer<'n> {
     pub(crate) fn new(node: &'n Node, state: MutexGuard<'n, WriterState>, now: Now) -> Self {
         let view = node.view();
         let log_state = LogState::default();
-        Self { node, state, now, view, last_sequence: None, log_state, retry: None }
+        Self {
+            node,
+            state,
+            now,
+            view,
+            last_sequence: None,
+            log_state,
+            retry: None,
+            replayed: None,
+            deferred: None,
+        }
     }
 
     pub(crate) fn node(&self) -> &'n Node {
@@ -336,6 +350,28 @@ impl<'n> Writer<'n> {
             return Ok(());
         }
         self.record_current(&mut batch)?;
+        if let Some(deferred) = &mut self.deferred {
+            deferred.append(batch);
+            return if deferred.byte_size() > MAX_BATCH_BYTES { self.flush() } else { Ok(()) };
+        }
+        let sequence = self.node.commit(batch)?;
+        self.after_commit(sequence);
+        Ok(())
+    }
+
+    /// From now on changes are committed together, by [`flush`](Self::flush). The caller sees to it
+    /// that no change looks at what an earlier one touched.
+    pub(crate) fn defer(&mut self) {
+        self.deferred = Some(Batch::new());
+    }
+
+    /// Commits what was deferred.
+    pub(crate) fn flush(&mut self) -> Result<(), CommandError> {
+        let Some(deferred) = &mut self.deferred else { return Ok(()) };
+        let batch = std::mem::take(deferred);
+        if batch.is_empty() {
+            return Ok(());
+        }
         let sequence = self.node.commit(batch)?;
         self.after_commit(sequence);
         Ok(())
@@ -352,13 +388,17 @@ impl<'n> Writer<'n> {
         }
         let kept_from = self.node.replication().map(Replication::commit_point);
         let kept_from = kept_from.map(|committed| committed.op_time.timestamp.as_u64());
+        let retention = self.node.replication().map(Replication::min_retention).unwrap_or_default();
+        let now = (self.now.wall.as_millis() / 1000).unsigned_abs();
+        let retained_from = now.saturating_sub(retention.as_secs());
         let mut batch = Batch::new();
         let (mut excess, mut removed) = (totals.bytes - capped.bytes, Totals::default());
         for pair in self.view.scan_records(oplog.ident, Direction::Forward)?.take(TRIM_STEP) {
             let (key, value) = pair?;
             // What is not committed may have to be undone, which takes its entry.
             let record = RecordId::from_suffix(&key).map_or(u64::MAX, |record| record.0);
-            if kept_from.is_some_and(|committed| record >= committed) {
+            let too_young = !retention.is_zero() && record >> 32 >= retained_from;
+            if too_young || kept_from.is_some_and(|committed| record >= committed) {
                 excess = 0;
                 break;
             }

@@ -46,7 +46,26 @@ impl Writer<'_> {
         &mut self,
         write: Option<&RetryableWrite>,
     ) -> Result<(), CommandError> {
-        let Some(RetryableWrite { session, number }) = write else { return Ok(()) };
+        let Some(write) = write else { return Ok(()) };
+        let mut retry = self.known_retry(write)?;
+        if retry.announced {
+            let keyspace = self.node.keyspaces().sessions;
+            let range = KeyRange::prefix(&result_prefix(&retry.session, retry.number));
+            for pair in self.view.snapshot.scan(keyspace, range, Direction::Forward)? {
+                let (key, value) = pair?;
+                if let Some(statement) = key.last_chunk() {
+                    let result = Document::from_reader(&value[..])?;
+                    retry.done.insert(i32::from_be_bytes(*statement), result);
+                }
+            }
+        }
+        self.retry = Some(retry);
+        Ok(())
+    }
+
+    /// A write without its earlier results, if it is not too old.
+    fn known_retry(&self, write: &RetryableWrite) -> Result<Retry, CommandError> {
+        let RetryableWrite { session, number } = write;
         let keyspace = self.node.keyspaces().sessions;
         let row = self.view.snapshot.get(keyspace, &number_key(session))?;
         let known = match row {
@@ -62,31 +81,41 @@ impl Writer<'_> {
                 ),
             ));
         }
-        let mut done = BTreeMap::new();
-        if known == Some(*number) {
-            let prefix = result_prefix(session, *number);
-            let range = KeyRange::prefix(&prefix);
-            for pair in self.view.snapshot.scan(keyspace, range, Direction::Forward)? {
-                let (key, value) = pair?;
-                if let Some(statement) = key.last_chunk() {
-                    let result = Document::from_reader(&value[..])?;
-                    done.insert(i32::from_be_bytes(*statement), result);
-                }
-            }
-        }
-        self.retry = Some(Retry {
+        Ok(Retry {
             session: session.clone(),
             number: *number,
             announced: known == Some(*number),
-            done,
+            done: BTreeMap::new(),
             current: None,
-        });
-        Ok(())
+        })
     }
 
-    /// The changes that follow belong to no retryable write.
-    pub(crate) fn end_retryable(&mut self) {
-        self.retry = None;
+    /// Puts what another member answered for a statement into the batch of its change.
+    ///
+    /// What the session did before is not read: an insert of thousands of documents has as many
+    /// statements, and reading all earlier ones for each would take time without end.
+    pub(crate) fn replay_statement(
+        &mut self,
+        batch: &mut Batch,
+        write: &RetryableWrite,
+        statement: i32,
+        result: Document,
+    ) -> Result<(), CommandError> {
+        let same = |retry: &Retry| retry.session == write.session && retry.number == write.number;
+        let retry = match self.replayed.take().filter(same) {
+            Some(retry) => retry,
+            None => match self.known_retry(write) {
+                Ok(retry) => retry,
+                // An older number than the one known here is of no use to anybody.
+                Err(error) if error.code == ErrorCode::TRANSACTION_TOO_OLD => return Ok(()),
+                Err(error) => return Err(error),
+            },
+        };
+        self.retry = Some(retry);
+        let recorded = self.record(batch, statement, result);
+        // The next entry is applied whatever this session has done before.
+        self.replayed = self.retry.take();
+        recorded
     }
 
     /// What came of a statement the first time, if it was done.

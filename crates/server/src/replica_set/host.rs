@@ -6,19 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
-use quorate_node::{Author, LogPositions, Node, Published, entry_position};
+use quorate_node::{Author, Horizons, LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
-    ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
-    ServerAddress, Term, TopologyVersion,
+    ConfigVersion, HelloReply, MemberId, MemberState, OpTime, OpTimeAndWallTime, ServerAddress,
+    TopologyVersion,
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Contact, Event, FetchFailure, FetchId, Input, Member, MemberOptions, Output, Recovered,
-    Request, RequestToken, WaiterId, WriteConcernError,
+    Event, FetchId, Input, Member, MemberOptions, Output, Recovered, RequestToken, WaiterId,
+    WriteConcernError,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::clone_progress::CloneProgress;
 use super::fetching::Fetched;
 use super::initial_sync::InitialSync;
 use super::peers::Peers;
@@ -34,14 +35,12 @@ const MAX_MESSAGES_PER_TURN: usize = 256;
 /// Without a deadline the member is looked at this often all the same.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Between two attempts to listen to a primary that has nothing new.
-const SOURCE_PATIENCE: Duration = Duration::from_millis(500);
-
 /// How long handing over may take when the process ends.
 const HAND_OVER: Duration = Duration::from_secs(1);
 
 /// What a host is made of.
 pub(super) struct Parts {
+    pub(super) clone_progress: CloneProgress,
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
     pub(super) dialer: Dialer,
@@ -106,7 +105,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         waiters: BTreeMap::new(),
         fetching: None,
         buffer: fetching::buffer(),
-        initial_sync: InitialSync::default(),
+        initial_sync: InitialSync::new(parts.clone_progress),
         known: positions,
         writable: false,
         led: false,
@@ -114,8 +113,6 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         majority_by_default: true,
         shown: None,
         commit_point: OpTimeAndWallTime::default(),
-        ordered: OpTime::NULL,
-        asked_for_source: None,
         next_number: 1,
         broken: None,
     };
@@ -162,9 +159,6 @@ pub(super) struct Host {
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
     commit_point: OpTimeAndWallTime,
-    /// The last entry that was handed to the applier.
-    ordered: OpTime,
-    asked_for_source: Option<(MemberId, Term, MonotonicTime)>,
     next_number: u64,
     broken: Option<String>,
 }
@@ -354,7 +348,14 @@ impl Host {
             if writable {
                 self.node.set_writable(Some(view.term), now);
             }
-            self.node.publish(Published { hello, topology_version: version, state, writable });
+            let horizons = status.config().map(|config| Horizons::of(config)).unwrap_or_default();
+            self.node.publish(Published {
+                hello,
+                topology_version: version,
+                state,
+                writable,
+                horizons,
+            });
             let news = known_version != version;
             self.shown = shown;
             if news {
@@ -363,34 +364,6 @@ impl Host {
         }
         self.writable = writable;
         self.led |= writable;
-        self.keep_a_source();
-    }
-
-    /// A member that is as new as its primary has nothing to choose a source by, and looks again
-    /// only every second. It listens to the primary meanwhile, so that the next entry reaches it at
-    /// once.
-    fn keep_a_source(&mut self) {
-        let status = self.member.status();
-        let idle = status.state() == MemberState::Secondary && status.sync_source().is_none();
-        let Some(primary) = status.primary().filter(|_| idle) else { return };
-        let leads = status.members().into_iter().any(|member| {
-            member.id == primary
-                && !member.is_self
-                && member.contact == Contact::Up
-                && member.state == MemberState::Primary
-                && member.applied.op_time >= status.written().op_time
-        });
-        let (now, term) = (self.clock.now().monotonic, status.term());
-        let lately = self.asked_for_source.is_some_and(|(whom, when, at)| {
-            (whom, when) == (primary, term) && now.since(at) < SOURCE_PATIENCE
-        });
-        let Some(address) = status.address_of(primary).filter(|_| leads && !lately) else {
-            return;
-        };
-        let request = Request::SyncFrom(address.clone());
-        self.asked_for_source = Some((primary, term, now));
-        let token = RequestToken(self.number());
-        self.member.handle(now, Input::RequestReceived { token, request });
     }
 
     fn carry_out(&mut self, output: Output) {
@@ -429,8 +402,9 @@ impl Host {
             }
             Output::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
-                let dialer = self.dialer.clone();
-                tokio::spawn(copying::find_common_point(fetch, source, node, inbox, dialer));
+                let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
+                let search = copying::find_common_point(fetch, source, node, inbox, dialer);
+                tokio::spawn(cut.guard(search));
             }
             Output::RollBackTo { common_point } => self.roll_back_to(common_point),
             Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
@@ -460,22 +434,13 @@ impl Host {
 
     fn fetch_from(&mut self, id: FetchId, source: ServerAddress, after: OpTime) {
         self.cancel_fetch();
-        if after != self.end_of_log() {
-            // A client's write came in while the member stepped down: it must learn of that first.
-            let cause = FetchFailure::Connection;
-            return self.inbox.post(Message::Input(Input::FetchFailed { fetch: id, cause }));
-        }
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let dialer = self.dialer.clone();
-        let task = tokio::spawn(fetching::fetch(id, source, after, term, buffer, inbox, dialer));
+        let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
+        let fetch = fetching::fetch(id, source, after, term, buffer, inbox, dialer);
+        let task = tokio::spawn(cut.guard(fetch));
         let waiting = VecDeque::new();
         self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
-    }
-
-    /// The last entry of the log once everything ordered is applied.
-    fn end_of_log(&self) -> OpTime {
-        self.node.log_positions().written.op_time.max(self.ordered)
     }
 
     fn cancel_fetch(&mut self) {
@@ -513,7 +478,6 @@ impl Host {
             let previous = fetching.previous;
             if let Some(last) = last {
                 fetching.previous = last.op_time;
-                self.ordered = last.op_time;
             }
             let room = room.into_iter().collect();
             self.applier.apply(Entries { previous, entries, room, delay });
@@ -521,7 +485,6 @@ impl Host {
     }
 
     fn roll_back_to(&mut self, common_point: OpTimeAndWallTime) {
-        self.ordered = common_point.op_time;
         let (clock, inbox) = (self.clock, self.inbox.clone());
         let directory = self.rollback_directory.clone();
         self.applier.add(Box::new(move |node| {

@@ -6,23 +6,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{Binary, Bson, Document, doc};
+use bson::{Binary, Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{CommandError, Namespace, Node, entry_position};
-use quorate_protocol::{OpTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, ServerAddress};
 use quorate_replication::{InitialSyncOutcome, InitialSyncStep, Input};
-use quorate_wire::MsgFlags;
 use tokio::task::{JoinHandle, block_in_place};
 
-use super::client::{Client, ClientError, check};
+use super::client::{Client, ClientError};
+use super::clone_progress::CloneProgress;
 use super::copying::{COMMAND_TIMEOUT, batch_of, parsed, rollback_id_of, top_of};
 use super::host::Host;
-use super::stream::{find_command, parse_batch};
+use super::oplog_buffer::{EntryStream, OplogBuffer};
 use super::{Inbox, Message};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
-/// How long a member waits for a primary to copy from.
-const PRIMARY_PATIENCE: Duration = Duration::from_secs(1);
+/// How often the log is told of the progress.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// The attempt under way.
 #[derive(Default)]
@@ -30,6 +30,26 @@ pub(super) struct InitialSync {
     task: Option<JoinHandle<()>>,
     source: Option<ServerAddress>,
     begin_applying: OpTime,
+    /// What the source writes while it is copied.
+    buffer: Option<OplogBuffer>,
+    pub(super) progress: CloneProgress,
+}
+
+/// What a step works with.
+struct Work {
+    dialer: Dialer,
+    source: ServerAddress,
+    begin: OpTime,
+    buffer: Option<OplogBuffer>,
+    progress: CloneProgress,
+    clock: Clock,
+}
+
+impl InitialSync {
+    /// None yet; its progress will be told here.
+    pub(super) fn new(progress: CloneProgress) -> Self {
+        Self { progress, ..Self::default() }
+    }
 }
 
 impl Host {
@@ -38,19 +58,13 @@ impl Host {
             task.abort();
         }
         let (inbox, clock) = (self.inbox.clone(), self.clock);
+        let mut buffer = None;
         match &step {
             InitialSyncStep::Wipe => {
-                let mut view = self.view.subscribe();
-                let runtime = tokio::runtime::Handle::current();
+                self.initial_sync.buffer = None;
                 self.applier.add(Box::new(move |node| {
                     node.wipe(clock.now())?;
-                    runtime.spawn(async move {
-                        // A source is looked for as soon as this is told, and then only every
-                        // second: a primary that is about to be elected is worth waiting for.
-                        let known = view.wait_for(|view| view.knows_primary);
-                        let _ = tokio::time::timeout(PRIMARY_PATIENCE, known).await;
-                        report(&inbox, attempt, InitialSyncOutcome::Wiped);
-                    });
+                    report(&inbox, attempt, InitialSyncOutcome::Wiped);
                     Ok(())
                 }));
                 return;
@@ -59,26 +73,32 @@ impl Host {
             InitialSyncStep::ReadSource { source } => {
                 self.initial_sync.source = Some(source.clone());
             }
-            InitialSyncStep::Clone { begin_applying, .. } => {
+            InitialSyncStep::Clone { source, begin_fetching, begin_applying } => {
                 self.initial_sync.begin_applying = *begin_applying;
+                self.initial_sync.progress.begin(attempt, clock.now());
+                // A step that goes on after a blip finds its buffer filled.
+                let known = self.initial_sync.buffer.take();
+                let begin = *begin_fetching;
+                let (dialer, cut) = (self.dialer.clone(), inbox.cut.clone());
+                let fresh = || OplogBuffer::start(dialer, cut, source.clone(), begin);
+                self.initial_sync.buffer = Some(known.unwrap_or_else(fresh));
             }
+            InitialSyncStep::ApplyThrough(_) => buffer = self.initial_sync.buffer.take(),
             _ => {}
         }
         let Some(source) = self.initial_sync.source.clone() else { return };
+        let progress = self.initial_sync.progress.clone();
         let begin = self.initial_sync.begin_applying;
-        let (node, dialer) = (Arc::clone(&self.node), self.dialer.clone());
+        let dialer = self.dialer.clone();
+        let work = Work { dialer, source, begin, buffer, progress, clock };
+        let node = Arc::clone(&self.node);
         self.initial_sync.task = Some(tokio::spawn(async move {
-            let outcome = match do_step(&dialer, &source, &step, begin, &node, clock).await {
+            let source = work.source.clone();
+            let step = do_step(work, &step, &node);
+            let outcome = match inbox.cut.clone().guard(step).await {
                 Ok(outcome) => outcome,
                 Err(ClientError::Reply(why)) => {
                     tracing::warn!(%source, why, "the initial sync failed");
-                    InitialSyncOutcome::Failed
-                }
-                // Nobody listens there any more: another source is better than the same again.
-                Err(ClientError::Socket(error))
-                    if error.kind() == std::io::ErrorKind::ConnectionRefused =>
-                {
-                    tracing::warn!(%source, %error, "the source of the initial sync is gone");
                     InitialSyncOutcome::Failed
                 }
                 Err(error) => {
@@ -96,14 +116,15 @@ fn report(inbox: &Inbox, attempt: u32, outcome: InitialSyncOutcome) {
 }
 
 async fn do_step(
-    dialer: &Dialer,
-    source: &ServerAddress,
+    work: Work,
     step: &InitialSyncStep,
-    begin: OpTime,
     node: &Node,
-    clock: Clock,
 ) -> Result<InitialSyncOutcome, ClientError> {
-    let mut client = Client::connect(dialer, source, COMMAND_TIMEOUT).await?;
+    if let InitialSyncStep::ApplyThrough(stop) = step {
+        apply_through(work, *stop, node).await?;
+        return Ok(InitialSyncOutcome::AppliedThrough(*stop));
+    }
+    let mut client = Client::connect(&work.dialer, &work.source, COMMAND_TIMEOUT).await?;
     match step {
         InitialSyncStep::ReadSource { .. } => {
             let rollback_id = rollback_id_of(&mut client).await?;
@@ -115,52 +136,73 @@ async fn do_step(
             })
         }
         InitialSyncStep::Clone { .. } => {
-            clone_everything(&mut client, node, clock).await?;
+            clone_everything(&mut client, node, &work).await?;
             Ok(InitialSyncOutcome::Cloned)
         }
         InitialSyncStep::ReadStopPoint { .. } => {
             top_of(&mut client).await.map(InitialSyncOutcome::StopPointRead)
         }
-        InitialSyncStep::ApplyThrough(stop) => {
-            apply_through(&mut client, begin, *stop, node, clock).await?;
-            Ok(InitialSyncOutcome::AppliedThrough(*stop))
-        }
         InitialSyncStep::ReadRollbackId { .. } => {
             rollback_id_of(&mut client).await.map(InitialSyncOutcome::RollbackIdRead)
         }
-        InitialSyncStep::Wipe | InitialSyncStep::Cancel => Ok(InitialSyncOutcome::Wiped),
+        InitialSyncStep::ApplyThrough(_) | InitialSyncStep::Wipe | InitialSyncStep::Cancel => {
+            Ok(InitialSyncOutcome::Wiped)
+        }
     }
 }
 
 async fn clone_everything(
     client: &mut Client,
     node: &Node,
-    clock: Clock,
+    work: &Work,
 ) -> Result<(), ClientError> {
     let list = command(doc! { "listDatabases": 1, "nameOnly": true }, "admin");
     let reply = parsed(&client.run(&list).await?)?;
     let databases = reply.get_array("databases").map_err(|_| broken("databases"))?;
+    let mut names = Vec::new();
+    let (mut collections, mut bytes) = (0, 0);
     for database in databases {
         let database = database.as_document().ok_or_else(|| broken("databases"))?;
         let name = database.get_str("name").map_err(|_| broken("databases.name"))?;
         if name != "local" {
-            clone_database(client, name, node, clock).await?;
+            let figures = parsed(&client.run(&command(doc! { "dbStats": 1 }, name)).await?)?;
+            collections += figure(&figures, "collections");
+            bytes += figure(&figures, "dataSize");
+            names.push(name.to_owned());
         }
     }
+    work.progress.expect(collections, bytes);
+    for name in names {
+        clone_database(client, &name, node, work).await?;
+    }
     Ok(())
+}
+
+/// A figure of a reply, whichever kind of number it is.
+fn figure(reply: &Document, name: &str) -> u64 {
+    reply
+        .get(name)
+        .and_then(super::commands::whole)
+        .and_then(|n| u64::try_from(n).ok())
+        .unwrap_or(0)
 }
 
 async fn clone_database(
     client: &mut Client,
     database: &str,
     node: &Node,
-    clock: Clock,
+    work: &Work,
 ) -> Result<(), ClientError> {
+    let clock = work.clock;
     for entry in
         all(client, doc! { "listCollections": 1 }, database, "$cmd.listCollections").await?
     {
         let name = entry.get_str("name").map_err(|_| broken("name"))?;
         let namespace = Namespace::new(database, name).map_err(local)?;
+        if work.progress.is_copied(&namespace) {
+            continue;
+        }
+        work.progress.enter(&namespace);
         let options = entry.get_document("options").cloned().unwrap_or_default();
         let is_view = entry.get_str("type").is_ok_and(|kind| kind == "view");
         let uuid = match entry.get_document("info").ok().and_then(|info| info.get("uuid")) {
@@ -170,13 +212,15 @@ async fn clone_database(
         block_in_place(|| node.clone_collection(&namespace, uuid, options, clock.now()))
             .map_err(local)?;
         if is_view {
+            work.progress.leave(&namespace);
             continue;
         }
-        clone_documents(client, &namespace, node, clock).await?;
+        clone_documents(client, &namespace, node, work).await?;
         for spec in all(client, doc! { "listIndexes": name }, database, name).await? {
             block_in_place(|| node.clone_index(&namespace, spec, clock.now())).map_err(local)?;
         }
-        tracing::info!(%namespace, "copied a collection");
+        work.progress.leave(&namespace);
+        tracing::info!(%namespace, "copied a collection; {}", work.progress.line(clock.now()));
     }
     Ok(())
 }
@@ -185,14 +229,24 @@ async fn clone_documents(
     client: &mut Client,
     namespace: &Namespace,
     node: &Node,
-    clock: Clock,
+    work: &Work,
 ) -> Result<(), ClientError> {
+    let clock = work.clock;
+    let mut told = clock.now().monotonic;
     let find = doc! { "find": &namespace.collection, "sort": { "$natural": 1 } };
     let mut reply = client.run(&command(find, &namespace.database)).await?;
     loop {
         let (cursor, documents) = batch_of(&reply)?;
+        let bytes: usize = documents.iter().map(|document| document.as_bytes().len()).sum();
+        let count = documents.len();
         block_in_place(|| node.clone_documents(namespace, documents, clock.now()))
             .map_err(local)?;
+        work.progress.add(count as u64, bytes as u64);
+        let now = clock.now();
+        if now.monotonic.since(told) >= TELL_EVERY {
+            told = now.monotonic;
+            tracing::info!(%namespace, "{}", work.progress.line(now));
+        }
         if cursor == 0 {
             return Ok(());
         }
@@ -223,26 +277,34 @@ async fn all(
     }
 }
 
-/// Applies the entries from `begin` to `stop`, both of them too.
+/// Applies the entries from the beginning to `stop`, both of them too: those that were kept during
+/// the copy, and the rest from the source.
 async fn apply_through(
-    client: &mut Client,
-    begin: OpTime,
+    work: Work,
     stop: OpTimeAndWallTime,
     node: &Node,
-    clock: Clock,
 ) -> Result<(), ClientError> {
-    client.send(&find_command(begin, Term(begin.term)), MsgFlags::EXHAUST_ALLOWED).await?;
-    loop {
-        let received = tokio::time::timeout(COMMAND_TIMEOUT, client.next()).await;
-        let body = check(received.map_err(|_| ClientError::TimedOut)??.body)?;
-        let batch = parse_batch(&body).ok_or_else(|| broken("batch"))?;
-        let mut entries = batch.entries;
+    let Work { dialer, source, begin, buffer, progress, clock } = work;
+    let apply = |mut entries: Vec<RawDocumentBuf>| {
         entries.retain(|entry| {
             entry_position(entry).is_ok_and(|position| position.op_time <= stop.op_time)
         });
-        let last = block_in_place(|| node.apply_cloned(entries, clock.now())).map_err(local)?;
-        if last.op_time >= stop.op_time {
-            return block_in_place(|| node.finish_clone(stop, clock.now())).map_err(local);
+        progress.apply(entries.len() as u64);
+        block_in_place(|| node.apply_cloned(entries, clock.now())).map_err(local)
+    };
+    let finish = || block_in_place(|| node.finish_clone(stop, clock.now())).map_err(local);
+    let (kept, last) = buffer.map(OplogBuffer::take).unwrap_or_default();
+    for entries in kept {
+        apply(entries)?;
+    }
+    if last.is_some_and(|last| last >= stop.op_time) {
+        return finish();
+    }
+    let mut stream = EntryStream::open(&dialer, &source, last.unwrap_or(begin)).await?;
+    loop {
+        let batch = stream.next().await?;
+        if apply(batch.entries)?.op_time >= stop.op_time {
+            return finish();
         }
     }
 }

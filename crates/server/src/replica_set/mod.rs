@@ -11,12 +11,15 @@
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
+mod clone_progress;
 mod commands;
 mod copying;
+mod cut;
 mod fetching;
 mod forwarding;
 mod host;
 mod initial_sync;
+mod oplog_buffer;
 mod peers;
 mod read_concern;
 mod source;
@@ -38,6 +41,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
+pub(crate) use cut::Cut;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::Acknowledgement;
@@ -107,12 +111,16 @@ enum Message {
 
 /// The way to the host.
 #[derive(Clone)]
-struct Inbox(mpsc::Sender<Message>);
+struct Inbox {
+    sender: mpsc::Sender<Message>,
+    /// Whoever brings news from other members goes by it.
+    cut: Cut,
+}
 
 impl Inbox {
     /// Leaves a message. The inbox has room for everybody who can leave one.
     fn post(&self, message: Message) {
-        if self.0.try_send(message).is_err() {
+        if self.sender.try_send(message).is_err() {
             tracing::debug!("the replica set host is gone or overloaded");
         }
     }
@@ -129,6 +137,7 @@ pub(crate) struct ReplicaSet {
     role: watch::Receiver<RoleView>,
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
+    progress: clone_progress::CloneProgress,
     parts: Mutex<Option<host::Parts>>,
 }
 
@@ -144,7 +153,7 @@ impl ReplicaSet {
     ) -> Result<Self, CommandError> {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
-        let inbox = Inbox(sender);
+        let inbox = Inbox { sender, cut: Cut::default() };
         let shown = SetView {
             term: recovered.term,
             state: MemberState::Startup,
@@ -157,7 +166,9 @@ impl ReplicaSet {
         let (view_sender, view) = watch::channel(shown);
         let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
+        let progress = clone_progress::CloneProgress::default();
         let parts = host::Parts {
+            clone_progress: progress.clone(),
             node: Arc::clone(&node),
             clock,
             dialer: dialer.clone(),
@@ -174,7 +185,7 @@ impl ReplicaSet {
             progress: Arc::new(Notify::new()),
         };
         let parts = Mutex::new(Some(parts));
-        Ok(Self { inbox, node, clock, dialer, view, role, appended, parts })
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.
@@ -201,8 +212,14 @@ impl ReplicaSet {
     /// Answers a command of the replica set; none if it is not one.
     pub(crate) async fn answer(&self, command: &Command) -> Option<RawDocumentBuf> {
         let name = command.name();
+        self.inbox.cut.admit(name).await;
         let replies = match name {
-            "replSetGetStatus" => self.inspect(status::status_document).await,
+            "replSetGetStatus" => {
+                let progress = self.progress.clone();
+                let look =
+                    move |status: Status<'_>, now| status::status_document(status, now, &progress);
+                self.inspect(look).await
+            }
             "replSetGetConfig" => self.inspect(get_config).await,
             "replSetGetRBID" => {
                 self.inspect(|status, _| Ok(doc! { "rbid": status.rollback_id(), "ok": 1.0 })).await
@@ -235,7 +252,8 @@ impl ReplicaSet {
         })));
         let primary = receiver.await.ok().flatten()?;
         let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
-        Some(forwarding::forward(&self.dialer, &primary, &command.body, limit).await)
+        let forwarded = forwarding::forward(&self.dialer, &primary, &command.body, limit);
+        Some(self.cut().guard(forwarded).await)
     }
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
@@ -273,6 +291,11 @@ impl ReplicaSet {
     /// Where the oplog stream that a command asks for begins.
     pub(crate) fn stream_wanted(&self, command: &Command) -> Option<OpTime> {
         stream::wanted(&command.body)
+    }
+
+    /// The cut between this member and the others.
+    pub(crate) fn cut(&self) -> Cut {
+        self.inbox.cut.clone()
     }
 
     /// The process is about to end: the member hands over first.

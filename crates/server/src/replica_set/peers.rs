@@ -143,6 +143,9 @@ impl Peer {
         self.next = self.next.wrapping_add(1);
         let command = request_document(&message);
         self.waiting.insert(id, Waiting { request, message, sent, deadline });
+        if self.inbox.cut.is_cut() {
+            return;
+        }
         if self.connection.is_none() {
             match tokio::time::timeout_at(deadline, self.dialer.connect(&self.address)).await {
                 Ok(Ok(stream)) => {
@@ -172,6 +175,13 @@ impl Peer {
     }
 
     fn receive(&mut self, received: Result<super::client::Received, ClientError>) {
+        if self.inbox.cut.is_cut() {
+            if received.is_err() {
+                // Whoever waits learns no more than that time runs out.
+                self.connection = None;
+            }
+            return;
+        }
         match received {
             Ok(received) => {
                 let Some(waiting) = self.waiting.remove(&received.response_to.0) else { return };

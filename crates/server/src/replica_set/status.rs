@@ -7,7 +7,13 @@ use quorate_replication::{Contact, MemberView, Status};
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
-pub(super) fn status_document(status: Status<'_>, now: Now) -> Result<Document, CommandError> {
+use super::clone_progress::CloneProgress;
+
+pub(super) fn status_document(
+    status: Status<'_>,
+    now: Now,
+    progress: &CloneProgress,
+) -> Result<Document, CommandError> {
     let (Some(config), Some(counts)) = (status.config(), status.counts()) else {
         return Err(CommandError::new(
             ErrorCode(94),
@@ -52,8 +58,7 @@ pub(super) fn status_document(status: Status<'_>, now: Now) -> Result<Document, 
         document.insert("electionCandidateMetrics", metrics);
     }
     if let Some((stage, attempt)) = status.initial_sync() {
-        let progress = doc! { "stage": format!("{stage:?}"), "attempt": attempt as i32 };
-        document.insert("initialSyncStatus", progress);
+        document.insert("initialSyncStatus", progress.document(stage, attempt, now));
     }
     document.insert("members", shown.collect::<Vec<_>>());
     document.insert("ok", 1.0);
@@ -91,7 +96,8 @@ fn member_document(status: Status<'_>, member: &MemberView, now: Now) -> Documen
     document.insert("syncSourceHost", source.map_or("", |source| source.as_str()));
     let source_id = source.and_then(|source| status.config()?.member_at(source));
     document.insert("syncSourceId", source_id.map_or(-1, |member| member.id.0));
-    document.insert("infoMessage", "");
+    let trouble = if member.is_self { status.trouble() } else { None };
+    document.insert("infoMessage", trouble.unwrap_or_default());
     if let Some(at) = member.election_time {
         document.insert("electionTime", to_bson_timestamp(at));
         document.insert("electionDate", bson::DateTime::from_millis(i64::from(at.seconds) * 1000));

@@ -75,6 +75,28 @@ fn an_insert_of_many_megabytes_reaches_a_majority() {
     set.insert(primary, doc! { "_id": 1 }, majority()).unwrap();
 }
 
+/// Every document is a statement of its own to the members that copy it.
+#[test]
+fn a_retryable_insert_of_many_documents_reaches_every_member() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let session =
+        Bson::Binary(bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] });
+    for number in [1_i64, 2] {
+        let documents: Vec<_> = (0..8000).map(|id| doc! { "_id": id * 10 + number }).collect();
+        let reply = set.ok(
+            primary,
+            doc! {
+                "insert": "many", "documents": documents, "$db": "db",
+                "lsid": { "id": session.clone() }, "txnNumber": number,
+                "writeConcern": { "w": 3, "wtimeout": 60_000 },
+            },
+        );
+        assert_eq!(reply.get_i32("n").ok(), Some(8000));
+        assert!(!reply.contains_key("writeConcernError"), "{reply}");
+    }
+}
+
 #[test]
 fn an_awaited_hello_is_answered_when_the_state_changes() {
     let set = Set::start(1);

@@ -5,8 +5,10 @@
 
 #[path = "../replica_set/client.rs"]
 mod client;
+mod config;
 mod explain;
 #[path = "../replica_set/namespaces.rs"]
 mod namespaces;
+mod oplog;
 #[path = "../replica_set/set.rs"]
 mod set;

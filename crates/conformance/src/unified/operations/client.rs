@@ -19,14 +19,23 @@ pub(super) async fn run(
             client.close().await;
             Ok(Ok(Outcome::Nothing))
         }
+        "dropDatabase" => {
+            let database = client.database(&arguments.required("database", Arguments::text)?);
+            let dropped = perform!(entities, arguments, database.drop_database(););
+            Ok(dropped.map(|()| Outcome::Nothing))
+        }
         "listDatabases" => {
             let listed = perform!(entities, arguments, client.list_databases();
-                document filter = "filter", value comment = "comment");
+                document filter = "filter", value comment = "comment", millis timeout = "timeoutMS");
             listed.map(plain_documents).transpose_with(Outcome::Documents)
         }
         "listDatabaseNames" => {
+            let mut action = client.list_databases();
+            if let Some(limit) = arguments.millis("timeoutMS")? {
+                action = action.timeout(limit);
+            }
             arguments.finish()?;
-            let names = client.list_databases().names().await;
+            let names = action.names().await;
             Ok(names.map(|names| Outcome::Value(names.into_iter().map(Bson::from).collect())))
         }
         _ => Err(format!("a client has no operation {name}")),

@@ -30,7 +30,7 @@ pub(super) async fn run(
         "findOneAndUpdate" | "findOneAndReplace" | "findOneAndDelete" => {
             modify(entities, collection, name, arguments).await
         }
-        "createIndex" | "dropIndex" | "listIndexes" | "listIndexNames" => {
+        "createIndex" | "dropIndex" | "dropIndexes" | "listIndexes" | "listIndexNames" => {
             index(entities, collection, name, arguments).await
         }
         _ => Err(format!("a collection has no operation {name}")),
@@ -58,7 +58,8 @@ async fn read(
             let found = perform!(entities, arguments, collection.find_one(filter);
                 document sort = "sort", document projection = "projection",
                 document collation = "collation", count skip = "skip", value hint = "hint",
-                value comment = "comment", document let_vars = "let");
+                value comment = "comment", document let_vars = "let",
+                millis max_time = "maxTimeMS", millis timeout = "timeoutMS");
             found.map(plain_document).transpose_with(Outcome::Value)
         }
         "aggregate" => {
@@ -76,7 +77,7 @@ async fn read(
             let filter = arguments.document("filter")?.unwrap_or_default();
             let values = perform!(entities, arguments, collection.distinct(&field, filter);
                 value comment = "comment", document collation = "collation",
-                value hint = "hint", millis max_time = "maxTimeMS");
+                value hint = "hint", millis max_time = "maxTimeMS", millis timeout = "timeoutMS");
             let values = values
                 .map(|values| values.into_iter().map(plain).collect::<Result<Vec<Bson>, String>>());
             values.transpose_with(|values| Outcome::Value(Bson::Array(values)))
@@ -84,19 +85,22 @@ async fn read(
         "count" => {
             let filter = arguments.document("filter")?.unwrap_or_default();
             let counted = perform!(entities, arguments, collection.count(filter);
-                count skip = "skip", count limit = "limit", document collation = "collation");
+                count skip = "skip", count limit = "limit", document collation = "collation",
+                millis max_time = "maxTimeMS", millis timeout = "timeoutMS");
             Ok(counted.map(number))
         }
         "countDocuments" => {
             let filter = arguments.required("filter", Arguments::document)?;
             let counted = perform!(entities, arguments, collection.count_documents(filter);
                 count skip = "skip", count limit = "limit", document collation = "collation",
-                value comment = "comment", value hint = "hint", millis max_time = "maxTimeMS");
+                value comment = "comment", value hint = "hint", millis max_time = "maxTimeMS",
+                millis timeout = "timeoutMS");
             Ok(counted.map(number))
         }
         _ => {
             let counted = perform!(entities, arguments, collection.estimated_document_count();
-                value comment = "comment", millis max_time = "maxTimeMS");
+                value comment = "comment", millis max_time = "maxTimeMS",
+                millis timeout = "timeoutMS");
             Ok(counted.map(number))
         }
     }
@@ -149,7 +153,7 @@ async fn write(
         "insertMany" => {
             let documents = arguments.required("documents", Arguments::documents)?;
             let ids = perform!(entities, arguments, collection.insert_many(documents);
-                flag ordered = "ordered", value comment = "comment",
+                flag ordered = "ordered", value comment = "comment", millis timeout = "timeoutMS",
                 flag bypass_document_validation = "bypassDocumentValidation");
             let result = ids.map(|ids| {
                 let pairs = ids.into_iter().enumerate();
@@ -168,6 +172,7 @@ async fn write(
             let models = requests.into_iter().map(model).collect::<Result<Vec<_>, _>>()?;
             let result = perform!(entities, arguments, collection.bulk_write(models);
                 flag ordered = "ordered", value comment = "comment", document let_vars = "let",
+                millis timeout = "timeoutMS",
                 flag bypass_document_validation = "bypassDocumentValidation");
             result.map(|result| bulk_result(&result)).transpose_with(Outcome::Value)
         }
@@ -179,7 +184,7 @@ async fn write(
             };
             let deleted = perform!(entities, arguments, action;
                 value comment = "comment", document let_vars = "let", value hint = "hint",
-                document collation = "collation");
+                document collation = "collation", millis timeout = "timeoutMS");
             let acknowledged = collection.write_concern().is_acknowledged();
             Ok(deleted.map(|count| match acknowledged {
                 true => {
@@ -282,7 +287,7 @@ async fn modify(
         document projection = "projection", document sort = "sort", flag upsert = "upsert",
         value comment = "comment", document let_vars = "let", value hint = "hint",
         document collation = "collation", documents array_filters = "arrayFilters",
-        millis max_time = "maxTimeMS",
+        millis max_time = "maxTimeMS", millis timeout = "timeoutMS",
         flag bypass_document_validation = "bypassDocumentValidation");
     if !collection.write_concern().is_acknowledged() {
         return Ok(found.map(|_| Outcome::Nothing));
@@ -304,22 +309,34 @@ async fn index(
                 action = action.name(&name);
             }
             let made = perform!(entities, arguments, action;
-                flag unique = "unique", flag sparse = "sparse", value comment = "comment");
+                flag unique = "unique", flag sparse = "sparse", value comment = "comment",
+                millis max_time = "maxTimeMS", millis timeout = "timeoutMS");
             Ok(made.map(|name| Outcome::Value(Bson::from(name))))
         }
         "dropIndex" => {
             let name = arguments.required("name", Arguments::text)?;
-            let dropped = perform!(entities, arguments, collection.drop_index(&name););
+            let dropped = perform!(entities, arguments, collection.drop_index(&name);
+                millis max_time = "maxTimeMS", millis timeout = "timeoutMS");
+            Ok(dropped.map(|()| Outcome::Nothing))
+        }
+        "dropIndexes" => {
+            let dropped = perform!(entities, arguments, collection.drop_index("*");
+                millis max_time = "maxTimeMS", millis timeout = "timeoutMS");
             Ok(dropped.map(|()| Outcome::Nothing))
         }
         "listIndexes" => {
             let cursor = perform!(entities, arguments, collection.list_indexes();
-                size batch_size = "batchSize", value comment = "comment");
+                size batch_size = "batchSize", value comment = "comment",
+                millis timeout = "timeoutMS");
             collected(cursor).await
         }
         _ => {
+            let mut action = collection.list_indexes();
+            if let Some(limit) = arguments.millis("timeoutMS")? {
+                action = action.timeout(limit);
+            }
             arguments.finish()?;
-            let names = collection.list_indexes().names().await;
+            let names = action.names().await;
             Ok(names.map(|names| Outcome::Value(names.into_iter().map(Bson::from).collect())))
         }
     }

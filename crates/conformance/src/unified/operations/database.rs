@@ -35,6 +35,7 @@ pub(super) async fn run(
             let cursor = perform!(entities, arguments, database.aggregate(pipeline);
                 value comment = "comment", document let_vars = "let",
                 size batch_size = "batchSize", flag allow_disk_use = "allowDiskUse",
+                millis max_time = "maxTimeMS", millis timeout = "timeoutMS",
                 flag bypass_document_validation = "bypassDocumentValidation");
             collected(cursor).await
         }
@@ -67,13 +68,17 @@ pub(super) async fn run(
         }
         "listCollections" => {
             let cursor = perform!(entities, arguments, database.list_collections();
-                document filter = "filter", size batch_size = "batchSize");
+                document filter = "filter", size batch_size = "batchSize",
+                millis timeout = "timeoutMS");
             collected(cursor).await
         }
         "listCollectionNames" => {
             let mut action = database.list_collection_names();
             if let Some(filter) = arguments.document("filter")? {
                 action = action.filter(filter);
+            }
+            if let Some(limit) = arguments.millis("timeoutMS")? {
+                action = action.timeout(limit);
             }
             arguments.finish()?;
             let names = action.names().await;
@@ -108,7 +113,7 @@ async fn cursor_command(
     }
     Ok(perform!(entities, arguments, database.run_cursor_command(command);
         preference read_preference = "readPreference", size batch_size = "batchSize",
-        millis max_time = "maxTimeMS", value comment = "comment"))
+        millis max_time = "maxTimeMS", value comment = "comment", millis timeout = "timeoutMS"))
 }
 
 /// Everything that a cursor holds.

@@ -1,0 +1,314 @@
+//! The view for Prometheus, in the text format 0.0.4.
+//!
+//! Names and labels are a promise: dashboards are built on them, so they are only added to. What is
+//! not known has no sample, which is how Prometheus wants absence; that there is no primary is known,
+//! and is a 0.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use quorate_protocol::MonotonicTime;
+
+use crate::view::View;
+use crate::view::summary::{Health, MemberSummary};
+
+/// Everything there is to measure in a view, now.
+pub(crate) fn text(view: &View, now: MonotonicTime) -> String {
+    let mut page = Page::default();
+    set(&mut page, view, now);
+    writes(&mut page, view, now);
+    members(&mut page, &view.members());
+    page.0
+}
+
+fn set(page: &mut Page, view: &View, now: MonotonicTime) {
+    let facts = view.facts(now);
+    let labels = [("set", facts.set_name.unwrap_or_default())];
+    let info = [labels[0], ("type", facts.topology_type.name())];
+    page.gauge("quorate_set_info", "The kind of deployment; always 1.", &info, Some(1.0));
+    page.gauge(
+        "quorate_set_has_primary",
+        "Whether the client knows a primary.",
+        &labels,
+        Some(flag(facts.primary.is_some())),
+    );
+    page.gauge(
+        "quorate_set_without_primary_seconds",
+        "How long the client has known no primary; 0 while it knows one.",
+        &labels,
+        match (facts.primary, facts.without_primary) {
+            (Some(_), _) => Some(0.0),
+            (None, since) => since.map(seconds),
+        },
+    );
+    page.gauge(
+        "quorate_set_term",
+        "The highest election term seen.",
+        &labels,
+        facts.term.map(real),
+    );
+    page.gauge("quorate_set_members", "Members known.", &labels, Some(facts.members as f64));
+    page.gauge("quorate_set_members_up", "Members that answer.", &labels, Some(facts.up as f64));
+    page.gauge("quorate_set_votes", "Votes in the set.", &labels, facts.votes.map(f64::from));
+    page.gauge(
+        "quorate_set_votes_up",
+        "Votes of members that answer.",
+        &labels,
+        facts.votes_up.map(f64::from),
+    );
+    page.gauge(
+        "quorate_set_votes_needed",
+        "Votes that elect a primary.",
+        &labels,
+        facts.votes_needed.map(f64::from),
+    );
+    page.gauge(
+        "quorate_set_has_majority",
+        "Whether the members that answer can elect a primary.",
+        &labels,
+        facts.has_majority().map(flag),
+    );
+}
+
+fn writes(page: &mut Page, view: &View, now: MonotonicTime) {
+    let facts = view.facts(now);
+    let writes = view.writes();
+    page.counter(
+        "quorate_client_writes_acknowledged_total",
+        "Writes of the watching client that were acknowledged.",
+        &[],
+        Some(writes.acknowledged() as f64),
+    );
+    page.counter(
+        "quorate_client_writes_failed_total",
+        "Writes of the watching client that failed, retries included.",
+        &[],
+        Some(writes.failed() as f64),
+    );
+    page.gauge(
+        "quorate_client_write_gap_seconds",
+        "The last time without acknowledged writes, from one acknowledgement to the next.",
+        &[],
+        writes.gaps().next_back().map(|gap| seconds(gap.length())),
+    );
+    page.gauge(
+        "quorate_client_write_gap_open_seconds",
+        "How long no write has been acknowledged, while that is a gap; 0 otherwise.",
+        &[],
+        writes.any().then(|| facts.open_gap.map_or(0.0, seconds)),
+    );
+}
+
+fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
+    type Read = fn(&MemberSummary<'_>) -> Option<f64>;
+    let gauges: [(&str, &str, Read); 8] = [
+        ("quorate_member_up", "Whether the member answers.", |member| match member.health {
+            Health::Up => Some(1.0),
+            Health::Down => Some(0.0),
+            Health::NotAsked => None,
+        }),
+        (
+            "quorate_member_is_primary",
+            "Whether the client takes the member for the primary.",
+            |member| {
+                use quorate_server_discovery::ServerType::RsPrimary;
+                Some(flag(member.client_type == Some(RsPrimary)))
+            },
+        ),
+        ("quorate_member_round_trip_seconds", "The last round trip of a hello.", |member| {
+            member.round_trip.map(seconds)
+        }),
+        (
+            "quorate_member_replication_lag_seconds",
+            "How far the member is behind the most advanced one.",
+            |member| member.lag.map(seconds),
+        ),
+        ("quorate_member_votes", "Votes of the member.", |member| member.votes.map(f64::from)),
+        ("quorate_member_priority", "Priority of the member.", |member| member.priority),
+        (
+            "quorate_member_connections",
+            "Connections that the member has, of all clients.",
+            |member| member.rates.connections.map(|count| count as f64),
+        ),
+        (
+            "quorate_member_differences",
+            "Points on which the client and the member disagree.",
+            |member| Some(member.differences.len() as f64),
+        ),
+    ];
+    for (name, help, read) in gauges {
+        page.describe(name, help, "gauge");
+        for member in members {
+            page.sample(name, &[("member", member.address.as_str())], read(member));
+        }
+    }
+    page.describe("quorate_member_state", "The state of the member; always 1.", "gauge");
+    for member in members {
+        if let Some(state) = member.state {
+            let labels = [("member", member.address.as_str()), ("state", state.name())];
+            page.sample("quorate_member_state", &labels, Some(1.0));
+        }
+    }
+}
+
+fn flag(is: bool) -> f64 {
+    if is { 1.0 } else { 0.0 }
+}
+
+fn seconds(span: Duration) -> f64 {
+    span.as_secs_f64()
+}
+
+fn real(term: i64) -> f64 {
+    term as f64
+}
+
+/// The text, as it grows.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Option<f64>) {
+        self.describe(name, help, "gauge");
+        self.sample(name, labels, value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Option<f64>) {
+        self.describe(name, help, "counter");
+        self.sample(name, labels, value);
+    }
+
+    fn describe(&mut self, name: &str, help: &str, kind: &str) {
+        // Writing into a string cannot fail.
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: Option<f64>) {
+        let Some(value) = value else { return };
+        self.0.push_str(name);
+        for (number, (label, text)) in labels.iter().enumerate() {
+            let opening = if number == 0 { '{' } else { ',' };
+            let _ = write!(self.0, "{opening}{label}=\"{}\"", escaped(text));
+        }
+        let closing = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.0, "{closing} {value}");
+    }
+}
+
+/// Label values escape the backslash, the quote and the end of line.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::test_view::Stage;
+
+    /// Every name that may be on a dashboard. Removing or renaming one breaks somebody's alarm.
+    const NAMES: [&str; 23] = [
+        "quorate_set_info",
+        "quorate_set_has_primary",
+        "quorate_set_without_primary_seconds",
+        "quorate_set_term",
+        "quorate_set_members",
+        "quorate_set_members_up",
+        "quorate_set_votes",
+        "quorate_set_votes_up",
+        "quorate_set_votes_needed",
+        "quorate_set_has_majority",
+        "quorate_client_writes_acknowledged_total",
+        "quorate_client_writes_failed_total",
+        "quorate_client_write_gap_seconds",
+        "quorate_client_write_gap_open_seconds",
+        "quorate_member_up",
+        "quorate_member_is_primary",
+        "quorate_member_round_trip_seconds",
+        "quorate_member_replication_lag_seconds",
+        "quorate_member_votes",
+        "quorate_member_priority",
+        "quorate_member_connections",
+        "quorate_member_differences",
+        "quorate_member_state",
+    ];
+
+    fn of(stage: &Stage) -> String {
+        text(&stage.view, stage.now)
+    }
+
+    /// The text format: each name is described once, with help and type, before its samples.
+    fn check_format(text: &str) {
+        let mut described = Vec::new();
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (name, help) = help.split_once(' ').unwrap();
+                assert!(!help.is_empty() && !described.contains(&name), "{line}");
+                let kind = lines.next().unwrap().strip_prefix(&format!("# TYPE {name} "));
+                assert!(matches!(kind, Some("gauge" | "counter")), "{name}: {kind:?}");
+                assert_eq!(kind == Some("counter"), name.ends_with("_total"), "{name}");
+                described.push(name);
+                continue;
+            }
+            let name = line.split(['{', ' ']).next().unwrap();
+            assert_eq!(described.last(), Some(&name), "{line} stands apart from its help");
+            let value: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(value.is_finite(), "{line}");
+        }
+        assert_eq!(described, NAMES);
+    }
+
+    #[test]
+    fn names_and_format_are_a_promise_in_every_state() {
+        check_format(&of(&Stage::new(&["a:27017"])));
+        let mut stage = Stage::healthy();
+        check_format(&of(&stage));
+        stage.wrote("a:27017");
+        stage.lose("a:27017", "connection reset");
+        check_format(&of(stage.after(500)));
+    }
+
+    #[test]
+    fn a_healthy_set_has_figures() {
+        let text = of(&Stage::healthy());
+        for line in [
+            "quorate_set_info{set=\"rs0\",type=\"ReplicaSetWithPrimary\"} 1",
+            "quorate_set_has_primary{set=\"rs0\"} 1",
+            "quorate_set_without_primary_seconds{set=\"rs0\"} 0",
+            "quorate_set_term{set=\"rs0\"} 1",
+            "quorate_set_members_up{set=\"rs0\"} 3",
+            "quorate_set_has_majority{set=\"rs0\"} 1",
+            "quorate_member_up{member=\"b:27017\"} 1",
+            "quorate_member_is_primary{member=\"a:27017\"} 1",
+            "quorate_member_is_primary{member=\"b:27017\"} 0",
+            "quorate_member_state{member=\"a:27017\",state=\"PRIMARY\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn no_primary_is_a_figure_and_what_is_unknown_is_none() {
+        let mut stage = Stage::healthy();
+        stage.lose("a:27017", "connection reset");
+        let text = of(stage.after(1500));
+        for line in [
+            "quorate_set_has_primary{set=\"rs0\"} 0",
+            "quorate_set_without_primary_seconds{set=\"rs0\"} 1.5",
+            "quorate_member_up{member=\"a:27017\"} 0",
+            "quorate_member_is_primary{member=\"a:27017\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        let unknown = of(&Stage::new(&["a:27017"]));
+        assert!(unknown.contains("quorate_set_has_primary{set=\"rs0\"} 0"), "{unknown}");
+        for name in ["quorate_set_term", "quorate_set_votes", "quorate_member_up"] {
+            assert!(!unknown.contains(&format!("\n{name}{{")), "{name} is not known\n{unknown}");
+        }
+    }
+
+    #[test]
+    fn labels_cannot_end_their_line() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+}

@@ -1,0 +1,176 @@
+//! A real browser, driven through chromedriver's WebDriver protocol over plain HTTP.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::http::request;
+
+/// How long the page may take to show something on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// One browser with a profile of its own, closed when dropped.
+pub(crate) struct Browser {
+    driver: Child,
+    address: String,
+    session: String,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    /// Installs Chromium if it is not there, and starts it without a window.
+    pub(crate) fn start() -> Self {
+        quorate_provision::debian(&["chromium", "chromium-driver"]).unwrap();
+        let mut driver = Command::new("chromedriver")
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(driver.stdout.take().unwrap()).lines();
+        let port = says.map_while(Result::ok).find_map(|line| {
+            let port = line.split("started successfully on port ").nth(1)?;
+            Some(port.trim_end_matches('.').to_owned())
+        });
+        let address = format!("127.0.0.1:{}", port.expect("chromedriver says where it listens"));
+        let profile = tempfile::tempdir().unwrap();
+        let arguments = [
+            "--headless".to_owned(),
+            "--no-sandbox".to_owned(),
+            "--disable-gpu".to_owned(),
+            "--disable-quic".to_owned(),
+            "--no-first-run".to_owned(),
+            "--disable-background-networking".to_owned(),
+            "--disable-component-update".to_owned(),
+            "--disable-sync".to_owned(),
+            "--hide-scrollbars".to_owned(),
+            format!("--user-data-dir={}", profile.path().display()),
+        ];
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+        }}});
+        let mut browser = Self { driver, address, session: String::new(), _profile: profile };
+        let session = browser.call("POST", "", &wanted);
+        browser.session = session["sessionId"].as_str().unwrap().to_owned();
+        browser
+    }
+
+    /// Loads a page.
+    pub(crate) fn open(&self, url: &str) {
+        self.call("POST", "/url", &json!({"url": url}));
+    }
+
+    /// Runs a script in the page and gives what it returns.
+    pub(crate) fn run(&self, script: &str) -> Value {
+        self.call("POST", "/execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Waits until an expression in the page is true.
+    pub(crate) fn wait(&self, expression: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.run(&format!("return Boolean({expression})")) != true {
+            let shown = || self.run("return document.body.innerText");
+            assert!(Instant::now() < deadline, "never: {expression}\n{}", shown());
+        }
+    }
+
+    /// Clicks on the first element that a selector finds, as a person does.
+    pub(crate) fn click(&self, selector: &str) {
+        let found = json!({"using": "css selector", "value": selector});
+        let element = self.call("POST", "/element", &found);
+        let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
+        self.call("POST", &format!("/element/{id}/click"), &json!({}));
+    }
+
+    /// Presses a key.
+    pub(crate) fn press(&self, key: char) {
+        let key = key.to_string();
+        let press = json!([{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]);
+        let actions = json!({"actions": [{"type": "key", "id": "keyboard", "actions": press}]});
+        self.call("POST", "/actions", &actions);
+    }
+
+    /// Makes the window so many pixels wide, as a screen or as a phone.
+    pub(crate) fn resize(&self, width: u32, height: u32, phone: bool) {
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride",
+            &json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}),
+        );
+    }
+
+    /// Prefers `light` or `dark`, as the system of a person would.
+    pub(crate) fn prefer(&self, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
+    }
+
+    /// Saves a picture of the whole page, once no colour is on its way to another and no message hides
+    /// anything.
+    pub(crate) fn picture(&self, path: &Path) {
+        self.wait("!document.querySelector('.toast.shown')");
+        self.wait("!document.getAnimations().some((a) => a instanceof CSSTransition)");
+        let size =
+            self.run("const r = document.documentElement; return [innerWidth, r.scrollHeight]");
+        let clip = json!({"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1});
+        let taken = self.devtools(
+            "Page.captureScreenshot",
+            &json!({"captureBeyondViewport": true, "clip": clip}),
+        );
+        let bytes = base64::Engine::decode(
+            &base64::engine::general_purpose::STANDARD,
+            taken["data"].as_str().unwrap(),
+        );
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes.unwrap()).unwrap();
+    }
+
+    /// What the console said: errors, and what the policy refused.
+    pub(crate) fn console(&self) -> Vec<String> {
+        let entries = self.call("POST", "/se/log", &json!({"type": "browser"}));
+        entries.as_array().unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    /// Every address on a network that was asked for. The browser's own first page comes from within.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        let entries = self.call("POST", "/se/log", &json!({"type": "performance"}));
+        let messages = entries.as_array().unwrap().iter().filter_map(|entry| {
+            let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
+            let message = &message["message"];
+            let url = message["params"]["request"]["url"].as_str()?;
+            let sent = message["method"] == "Network.requestWillBeSent";
+            let within = url.starts_with("chrome://") || url.starts_with("data:");
+            (sent && !within).then(|| url.to_owned())
+        });
+        messages.collect()
+    }
+
+    fn devtools(&self, command: &str, parameters: &Value) -> Value {
+        self.call("POST", "/goog/cdp/execute", &json!({"cmd": command, "params": parameters}))
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        let path = match self.session.is_empty() {
+            true => "/session".to_owned(),
+            false => format!("/session/{}{path}", self.session),
+        };
+        let headers = [("host", self.address.as_str()), ("content-type", "application/json")];
+        let reply = request(&self.address, method, &path, &headers, &body.to_string());
+        assert_eq!(reply.status, 200, "{method} {path} {body}: {}", reply.body);
+        reply.json()["value"].take()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() && !std::thread::panicking() {
+            self.call("DELETE", "", &json!({}));
+        }
+        // Chromedriver takes its browser with it.
+        let _ = Command::new("kill").arg(self.driver.id().to_string()).status();
+        let _ = self.driver.wait();
+    }
+}

@@ -1,0 +1,277 @@
+//! Commands in progress: who runs what since when, how far it is, and how to stop it.
+//!
+//! Owns the registry behind `currentOp`, `$currentOp` and `killOp`, and the limit above which a
+//! command counts as slow. The shell registers a command when it arrives and forgets it with its
+//! reply, so that waiting is seen as well; stopping is left to the command's [`Interrupt`].
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+
+use crate::context::{Client, Command, Context, Interrupt, Interruption, Now};
+
+/// Elements of an array that a description shows; of a longer one it tells the length.
+const MAX_SHOWN_ELEMENTS: usize = 16;
+
+/// How long a command takes until it counts as slow, unless `profile` says so.
+const DEFAULT_SLOW: Duration = Duration::from_millis(100);
+
+/// Commands whose arguments are secrets.
+const SECRET: [&str; 5] = ["saslStart", "saslContinue", "authenticate", "createUser", "updateUser"];
+
+/// A command in progress, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OperationId(pub i64);
+
+struct Operation {
+    client: Arc<Client>,
+    started: Now,
+    kind: &'static str,
+    namespace: String,
+    description: Document,
+    interrupt: Arc<Interrupt>,
+    waiting: Arc<AtomicBool>,
+}
+
+/// The registry.
+pub(crate) struct Operations {
+    next: AtomicI64,
+    running: Mutex<BTreeMap<OperationId, Operation>>,
+    /// Connections there are, and how many there were.
+    connections: (AtomicI64, AtomicI64),
+    slow_millis: AtomicI64,
+    /// 0 tells of slow commands, 1 too, 2 of every one; by database.
+    levels: Mutex<BTreeMap<String, i32>>,
+}
+
+impl Default for Operations {
+    fn default() -> Self {
+        Self {
+            next: AtomicI64::new(1),
+            running: Mutex::default(),
+            connections: Default::default(),
+            slow_millis: AtomicI64::new(DEFAULT_SLOW.as_millis() as i64),
+            levels: Mutex::default(),
+        }
+    }
+}
+
+/// Keeps a command registered until it is dropped.
+pub struct Registered {
+    operations: Arc<Operations>,
+    id: OperationId,
+    waiting: Arc<AtomicBool>,
+}
+
+impl Registered {
+    /// The number by which `killOp` knows it.
+    pub fn id(&self) -> OperationId {
+        self.id
+    }
+
+    /// Says whether the command waits for something at the moment.
+    pub fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.operations.lock().remove(&self.id);
+    }
+}
+
+/// Counts as a connection until it is dropped.
+pub struct Connected(Arc<Operations>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A long piece of work, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The command.
+    pub operation: OperationId,
+    /// What it works on.
+    pub namespace: String,
+    /// Pieces that are done.
+    pub done: u64,
+    /// Pieces that there are.
+    pub total: u64,
+}
+
+impl Operations {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<OperationId, Operation>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn register(self: &Arc<Self>, context: &Context, command: &Command) -> Registered {
+        let id = OperationId(self.next.fetch_add(1, Ordering::Relaxed));
+        let waiting = Arc::new(AtomicBool::new(false));
+        let operation = Operation {
+            client: Arc::clone(&context.client),
+            started: context.now,
+            kind: kind_of(command.name()),
+            namespace: namespace_of(command),
+            description: describe(command),
+            interrupt: Arc::clone(&context.interrupt),
+            waiting: Arc::clone(&waiting),
+        };
+        self.lock().insert(id, operation);
+        Registered { operations: Arc::clone(self), id, waiting }
+    }
+
+    pub(crate) fn count_connection(self: &Arc<Self>) -> Connected {
+        self.connections.0.fetch_add(1, Ordering::Relaxed);
+        self.connections.1.fetch_add(1, Ordering::Relaxed);
+        Connected(Arc::clone(self))
+    }
+
+    /// How many connections there are, and how many there have been.
+    pub(crate) fn connections(&self) -> (i64, i64) {
+        let (current, created) = &self.connections;
+        (current.load(Ordering::Relaxed), created.load(Ordering::Relaxed))
+    }
+
+    /// Asks a command to stop. Returns whether there is such a command.
+    pub(crate) fn kill(&self, id: OperationId) -> bool {
+        let running = self.lock();
+        let found = running.get(&id);
+        if let Some(operation) = found {
+            operation.interrupt.set(Interruption::Killed);
+        }
+        found.is_some()
+    }
+
+    /// Every command in progress, as `currentOp` shows it.
+    pub(crate) fn list(&self, host: &str, now: Now) -> Vec<Document> {
+        let running = self.lock();
+        running.iter().map(|(id, operation)| operation.document(*id, host, now)).collect()
+    }
+
+    /// The commands that say how far they are.
+    pub(crate) fn progress(&self) -> Vec<Progress> {
+        let running = self.lock();
+        let known = running.iter().filter_map(|(id, operation)| {
+            let (done, total) = operation.interrupt.progress()?;
+            let namespace = operation.namespace.clone();
+            Some(Progress { operation: *id, namespace, done, total })
+        });
+        known.collect()
+    }
+
+    /// Whether a command that took so long is worth a line in the log.
+    pub(crate) fn is_worth_telling(&self, database: &str, took: Duration) -> bool {
+        let levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let everything = levels.get(database) == Some(&2);
+        drop(levels);
+        let slow = u64::try_from(self.slow_millis.load(Ordering::Relaxed)).unwrap_or(0);
+        everything || took >= Duration::from_millis(slow)
+    }
+
+    /// Changes what is told, and returns what held before: the level and the limit.
+    pub(crate) fn set_profile(
+        &self,
+        database: &str,
+        level: Option<i32>,
+        slow_millis: Option<i64>,
+    ) -> (i32, i64) {
+        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = levels.get(database).copied().unwrap_or(0);
+        match level {
+            Some(0) => drop(levels.remove(database)),
+            Some(level) => drop(levels.insert(database.to_owned(), level)),
+            None => {}
+        }
+        let slow_before = match slow_millis {
+            Some(millis) => self.slow_millis.swap(millis, Ordering::Relaxed),
+            None => self.slow_millis.load(Ordering::Relaxed),
+        };
+        (before, slow_before)
+    }
+}
+
+impl Operation {
+    fn document(&self, id: OperationId, host: &str, now: Now) -> Document {
+        let took = now.monotonic.since(self.started.monotonic);
+        let mut document = doc! {
+            "type": "op",
+            "host": host,
+            "desc": format!("conn{}", self.client.connection_id),
+            "connectionId": self.client.connection_id,
+            "client": &self.client.address,
+        };
+        if let Some(name) = self.client.application_name() {
+            document.insert("appName", name);
+        }
+        document.extend(doc! {
+            "clientMetadata": self.client.metadata.clone(),
+            "active": true,
+            "opid": self.id_value(id),
+            "secs_running": took.as_secs() as i64,
+            "microsecs_running": took.as_micros() as i64,
+            "op": self.kind,
+            "ns": &self.namespace,
+            "command": self.description.clone(),
+            "waiting": self.waiting.load(Ordering::Relaxed),
+            "waitingForLock": false,
+            "killPending": self.interrupt.check().is_err(),
+        });
+        if let Some(session) = self.description.get("lsid") {
+            document.insert("lsid", session.clone());
+        }
+        if let Some((done, total)) = self.interrupt.progress() {
+            let share = done * 100 / total.max(1);
+            document.insert("msg", format!("{done}/{total} {share}%"));
+            document.insert("progress", doc! { "done": done as i64, "total": total as i64 });
+        }
+        document
+    }
+
+    /// A number as clients expect it: 32 bits as long as they are enough.
+    fn id_value(&self, id: OperationId) -> Bson {
+        i32::try_from(id.0).map_or(Bson::Int64(id.0), Bson::Int32)
+    }
+}
+
+fn kind_of(name: &str) -> &'static str {
+    match name {
+        "find" => "query",
+        "getMore" => "getmore",
+        "insert" => "insert",
+        "update" => "update",
+        "delete" => "remove",
+        _ => "command",
+    }
+}
+
+fn namespace_of(command: &Command) -> String {
+    let database = command.database();
+    match (command.body.get(command.name()), command.body.get("collection")) {
+        (Some(Bson::String(collection)), _) | (_, Some(Bson::String(collection))) => {
+            format!("{database}.{collection}")
+        }
+        _ => format!("{database}.$cmd"),
+    }
+}
+
+/// The command without its secrets and without what is long.
+fn describe(command: &Command) -> Document {
+    let name = command.name();
+    if SECRET.contains(&name) {
+        return doc! { name: "xxx", "$db": command.database() };
+    }
+    let shown = command.body.iter().map(|(key, value)| match value {
+        Bson::Array(elements) if elements.len() > MAX_SHOWN_ELEMENTS => {
+            (key.clone(), Bson::from(format!("{} elements", elements.len())))
+        }
+        value => (key.clone(), value.clone()),
+    });
+    shown.collect()
+}

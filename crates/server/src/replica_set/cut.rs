@@ -1,0 +1,90 @@
+//! A cut between this member and the others, made on purpose.
+//!
+//! Members on one machine cannot be parted by the network without an administrator's rights, so a
+//! member parts itself: conversations with other members stand still, in both directions and with
+//! their sockets open, as they do when a cable is pulled. Nothing that decides knows of it; what the
+//! core sees are requests that time out. Clients are not affected.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Commands that only other members send.
+const FROM_MEMBERS: [&str; 3] =
+    ["replSetHeartbeat", "replSetRequestVotes", "replSetUpdatePosition"];
+
+/// Whether this member is cut off. All clones are the same cut.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cut(Arc<watch::Sender<bool>>);
+
+impl Cut {
+    /// Cuts the member off, or heals the cut.
+    pub(crate) fn set(&self, is_cut: bool) {
+        self.0.send_replace(is_cut);
+    }
+
+    /// Whether the member is cut off.
+    pub(crate) fn is_cut(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Returns once a command may be answered: at once, unless another member sent it.
+    pub(super) async fn admit(&self, command: &str) {
+        if FROM_MEMBERS.contains(&command) {
+            // The sender lives as long as this cut.
+            let _ = self.0.subscribe().wait_for(|is_cut| !is_cut).await;
+        }
+    }
+
+    /// Carries on a conversation with other members, which stands still during a cut.
+    pub(crate) async fn guard<T>(self, conversation: impl Future<Output = T>) -> T {
+        let mut state = self.0.subscribe();
+        let mut conversation = pin!(conversation);
+        loop {
+            tokio::select! {
+                biased;
+                _ = state.wait_for(|is_cut| *is_cut) => {}
+                end = &mut conversation => return end,
+            }
+            let _ = state.wait_for(|is_cut| !is_cut).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::task::yield_now;
+
+    #[tokio::test]
+    async fn a_conversation_stands_still_during_a_cut_and_goes_on_after_it() {
+        let cut = Cut::default();
+        cut.set(true);
+        let mut talk = pin!(cut.clone().guard(async { 7 }));
+        let frozen = tokio::select! {
+            biased;
+            _ = &mut talk => false,
+            () = yield_now() => true,
+        };
+        assert!(frozen && cut.is_cut());
+        cut.set(false);
+        assert_eq!(talk.await, 7);
+    }
+
+    #[tokio::test]
+    async fn only_other_members_are_not_answered() {
+        let cut = Cut::default();
+        cut.admit("replSetHeartbeat").await;
+        cut.set(true);
+        cut.admit("hello").await;
+        cut.admit("replSetGetStatus").await;
+        let held = tokio::select! {
+            biased;
+            () = cut.admit("replSetHeartbeat") => false,
+            () = yield_now() => true,
+        };
+        assert!(held);
+    }
+}

@@ -1,0 +1,49 @@
+//! The configuration document as administrators see it. Digest §2.
+
+use bson::{Bson, Document, doc};
+
+use crate::set::Set;
+
+/// Every row of the table of fields that has a default.
+#[test]
+fn fields_that_are_left_out_have_their_defaults() {
+    let set = Set::initiated(1);
+    set.primary();
+    let config = set.ok(0, doc! { "replSetGetConfig": 1 });
+    let config = config.get_document("config").unwrap();
+    assert_eq!(config.get_str("_id").unwrap(), "rs0");
+    assert_eq!(config.get_i32("version").unwrap(), 1);
+    assert!(matches!(config.get("term"), Some(Bson::Int32(1) | Bson::Int64(1))), "{config}");
+    assert!(
+        matches!(config.get("protocolVersion"), Some(Bson::Int32(1) | Bson::Int64(1))),
+        "{config}"
+    );
+    assert_eq!(config.get_bool("writeConcernMajorityJournalDefault").unwrap(), true);
+    let member = config.get_array("members").unwrap()[0].as_document().unwrap().clone();
+    let number = |document: &Document, name: &str| match document.get(name) {
+        Some(Bson::Int32(number)) => f64::from(*number),
+        Some(Bson::Int64(number)) => *number as f64,
+        Some(Bson::Double(number)) => *number,
+        other => panic!("{name} is {other:?}"),
+    };
+    assert_eq!(number(&member, "priority"), 1.0);
+    assert_eq!(number(&member, "votes"), 1.0);
+    assert_eq!(number(&member, "secondaryDelaySecs"), 0.0);
+    for (name, default) in [("hidden", false), ("arbiterOnly", false), ("buildIndexes", true)] {
+        assert_eq!(member.get_bool(name).unwrap(), default, "{name}");
+    }
+    assert_eq!(member.get_document("tags").unwrap(), &Document::new());
+    let settings = config.get_document("settings").unwrap();
+    assert_eq!(settings.get_bool("chainingAllowed").unwrap(), true);
+    for (name, default) in [
+        ("heartbeatIntervalMillis", 2000.0),
+        ("heartbeatTimeoutSecs", 10.0),
+        ("electionTimeoutMillis", 10_000.0),
+        ("catchUpTimeoutMillis", -1.0),
+        ("catchUpTakeoverDelayMillis", 30_000.0),
+    ] {
+        assert_eq!(number(settings, name), default, "{name}");
+    }
+    assert_eq!(settings.get_document("getLastErrorModes").unwrap(), &Document::new());
+    assert!(settings.get_object_id("replicaSetId").is_ok(), "{settings}");
+}
