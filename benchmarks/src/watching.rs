@@ -30,11 +30,11 @@ pub fn compare(servers: usize, heartbeat: Duration) {
     let (own, peer) = (cost_of("ours", &uri, servers), cost_of("official", &uri, servers));
     let what = format!("watching {servers}, heartbeat {} s", heartbeat.as_secs_f64());
     for (name, figure) in [
-        ("CPU s/min", (|cost| cost.cpu_seconds_a_minute) as fn(&Cost) -> f64),
-        ("memory, MiB", |cost| cost.memory_mib),
-        ("tasks", |cost| cost.tasks),
-        ("threads", |cost| cost.threads),
-        ("sockets", |cost| cost.sockets),
+        ("CPU s/min", (|cost: &Cost| cost.cpu_seconds_a_minute) as fn(&Cost) -> f64),
+        ("memory, MiB", |cost: &Cost| cost.memory_mib),
+        ("tasks", |cost: &Cost| cost.tasks),
+        ("threads", |cost: &Cost| cost.threads),
+        ("sockets", |cost: &Cost| cost.sockets),
     ] {
         let (own, peer) = (figure(&own), figure(&peer));
         let label = format!("{what}: {name}");

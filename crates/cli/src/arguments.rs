@@ -48,7 +48,7 @@ pub(crate) enum Command {
     Drill(DrillArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// Print the completions of a shell.
     #[command(after_help = CompletionsArguments::EXAMPLES)]
     Completions(CompletionsArguments),

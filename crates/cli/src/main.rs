@@ -26,7 +26,6 @@ mod serve;
 mod signals;
 mod topology_view;
 mod up;
-#[allow(dead_code, reason = "the web page sends the rest")]
 mod view;
 mod watch;
 mod web;

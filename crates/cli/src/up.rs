@@ -27,6 +27,7 @@ use crate::connect;
 use crate::dashboard;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::signals;
+use crate::view::Input;
 use crate::view::actions::Actions;
 use crate::view::collector::Live;
 use crate::web::{self, Otherwise, Page};
@@ -118,7 +119,7 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         }
     };
     if let Some(page) = &page {
-        page.tell(screen)?;
+        tell_page(page, live.as_ref().filter(|_| on_screen), screen)?;
     }
     tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
     let mut lines = workload::silence();
@@ -208,6 +209,14 @@ async fn page(
     };
     let actions = Some(Arc::clone(actions));
     web::serve(address, otherwise, live.clone(), client.clone(), actions).await.map(Some)
+}
+
+/// Says where the page is. Lines vanish behind a screen; its log does not.
+fn tell_page(page: &Page, shown: Option<&Live>, screen: &mut Screen) -> Result<(), Failure> {
+    if let Some(live) = shown {
+        live.tell(Input::Note(format!("see this on a page: {}", page.url())));
+    }
+    page.tell(screen)
 }
 
 /// Lets other commands know the set as ours.

@@ -93,8 +93,8 @@ pub(crate) enum Input {
         /// What, in words.
         text: String,
     },
-    /// Time has passed.
-    Tick,
+    /// Something to know that is about no member.
+    Note(String),
 }
 
 /// What a member said besides hello.
@@ -189,7 +189,7 @@ impl View {
             Input::Done { member, text } => {
                 self.log.add(now, Kind::Action, Some(&member), text);
             }
-            Input::Tick => {}
+            Input::Note(text) => self.log.add(now, Kind::Action, None, text),
         }
     }
 

@@ -51,6 +51,11 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// Where it is.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Says where it is.
     ///
     /// # Errors

@@ -435,6 +435,8 @@ fn a_tailable_cursor_goes_on_where_it_ended() {
     assert_eq!(member.ids(doc! {"find": "log", "tailable": true}), [] as [i32; 0]);
     member.ok(doc! {"create": "log", "capped": true, "size": 4096});
     member.insert("log", vec![doc! {"_id": 1}, doc! {"_id": 2}]);
+    let skipping = doc! {"find": "log", "tailable": true, "skip": 1, "limit": 1};
+    assert_eq!(member.ids(skipping), [2]);
     let first = member.ok(doc! {"find": "log", "tailable": true, "awaitData": true});
     let cursor = first.get_document("cursor").unwrap();
     assert_eq!(cursor.get_array("firstBatch").unwrap().len(), 2);

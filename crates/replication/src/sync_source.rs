@@ -113,6 +113,12 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
         .map_or(Choice::Nobody, |m| Choice::Source(m.id))
 }
 
+/// Whether a member may be the source once it is no longer denied. One that may never be is no hope.
+pub fn may_serve(me: Chooser, member: &Candidate) -> bool {
+    let chained = me.chaining_allowed || me.rescue || member.primary;
+    chained && is_possible(me, &Candidate { denied: false, ..member.clone() })
+}
+
 fn is_possible(me: Chooser, member: &Candidate) -> bool {
     // Being strictly ahead keeps two members from copying from each other. A primary copies from
     // nobody, so it may be level: its next write then finds us listening.

@@ -21,7 +21,7 @@ use crate::output::Output;
 use crate::role::{LeaderMode, Role};
 use crate::sync_source::{
     Candidate, Choice, Chooser, FetchVerdict, FirstBatch, Leave, Stay, choose, judge_first_batch,
-    should_leave,
+    may_serve, should_leave,
 };
 use crate::timers::Timer;
 
@@ -319,11 +319,9 @@ impl Member {
     /// Too stale is a verdict about every source: as long as one might help, it is not final.
     fn check_too_stale(&mut self) {
         let last = self.sync.last_fetched;
-        let hope = self.sync_candidates().into_iter().any(|candidate| {
-            candidate.up
-                && candidate.state.is_readable()
-                && candidate.applied > last
-                && !self.sync.stale.contains_key(&candidate.id)
+        let Some(me) = self.chooser() else { return };
+        let hope = self.sync_candidates().iter().any(|candidate| {
+            may_serve(me, candidate) && !self.sync.stale.contains_key(&candidate.id)
         });
         let oldest = self.sync.stale.values().min().copied();
         if let (false, Some(source_oldest), Role::Follower(follower)) =

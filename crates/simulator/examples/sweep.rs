@@ -1,8 +1,11 @@
-//! Runs many worlds and tells which fail: `cargo run -p quorate-simulator --example sweep -- FIRST COUNT`.
+//! Runs many worlds and tells which fail:
+//! `cargo run -p quorate-simulator --example sweep -- FIRST COUNT [forced]`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
+
+use quorate_simulator::{Failure, Figures};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>().ok());
@@ -10,12 +13,17 @@ fn main() -> ExitCode {
         eprintln!("usage: sweep FIRST COUNT");
         return ExitCode::from(2);
     };
+    let forced = std::env::args().nth(3).is_some_and(|word| word == "forced");
+    let (mut truncations, mut too_stale, mut wipes) = (0, 0, 0);
     let (mut failures, mut rollbacks, mut terms) = (0, 0, 0);
     let mut slowest = (std::time::Duration::ZERO, first);
     for seed in first..first.saturating_add(count) {
-        match catch_unwind(|| quorate_simulator::run(seed)) {
+        match catch_unwind(|| world(seed, forced)) {
             Ok(Ok(figures)) => {
                 slowest = slowest.max((figures.agreed_after, seed));
+                truncations += figures.truncations;
+                too_stale += figures.too_stale;
+                wipes += figures.wipes;
                 rollbacks += figures.rollbacks;
                 terms += figures.terms;
             }
@@ -30,6 +38,11 @@ fn main() -> ExitCode {
         }
     }
     println!("{failures} of {count} worlds failed; {terms} terms, {rollbacks} rollbacks");
+    println!("{truncations} oplogs cut, {too_stale} members too stale, {wipes} disks replaced");
     println!("the slowest to agree after all faults was seed {} ({:?})", slowest.1, slowest.0);
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn world(seed: u64, forced: bool) -> Result<Figures, Failure> {
+    if forced { quorate_simulator::run_forced(seed) } else { quorate_simulator::run(seed) }
 }

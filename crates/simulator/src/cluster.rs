@@ -24,6 +24,9 @@ impl<H: Host + Default> World<H> {
         match output {
             Output::Event(event) => {
                 self.count_event(&event);
+                if matches!(event, Event::TooStale { .. }) {
+                    self.became_too_stale(index);
+                }
                 let quiet = matches!(event, Event::CommitPointAdvanced(_));
                 if !quiet {
                     self.note(Some(index), || event.to_string());

@@ -118,7 +118,7 @@ impl<H: Host + Default> World<H> {
     ) -> Option<(FetchedBatch, Vec<Entry>)> {
         let node = &self.nodes[index];
         let status = node.member.as_ref()?.status();
-        let log = node.host.log();
+        let log = &node.host.log()[node.host.oldest()..];
         let start =
             log.partition_point(|entry| entry.op_time().timestamp < request.after.timestamp);
         let first = log.get(start).map(Entry::op_time);
@@ -247,7 +247,8 @@ impl<H: Host + Default> World<H> {
     }
 
     pub(crate) fn serve_log_query(&mut self, index: usize, from: Life, fetch: FetchId) {
-        let op_times = self.nodes[index].host.log().iter().map(Entry::op_time).collect();
+        let host = &self.nodes[index].host;
+        let op_times = host.log()[host.oldest()..].iter().map(Entry::op_time).collect();
         self.transmit(index, from.node, Message::LogAnswer { fetch, op_times });
     }
 

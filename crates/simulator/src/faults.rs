@@ -86,6 +86,9 @@ impl<H: Host + Default> World<H> {
         if !self.turmoil {
             return;
         }
+        if self.has_truce() {
+            return self.schedule(Duration::from_secs(1), Happening::Fault);
+        }
         let pause = self.random.duration_up_to(self.scale.between_faults * 2);
         self.schedule(pause, Happening::Fault);
         let node = self.random.below(self.nodes.len() as u64) as usize;

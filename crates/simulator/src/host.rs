@@ -60,6 +60,10 @@ pub trait Host {
     fn log(&self) -> &[Entry];
     /// The rollback id on disk.
     fn rollback_id(&self) -> i32;
+    /// Where in the log the entries begin that others can still copy.
+    fn oldest(&self) -> usize;
+    /// Drops the entries before this one from what others can copy.
+    fn drop_before(&mut self, oldest: usize);
 
     /// The last entry.
     fn last(&self) -> OpTimeAndWallTime {
@@ -86,6 +90,8 @@ pub trait Host {
 pub struct ModelHost {
     log: Vec<Entry>,
     synced: usize,
+    /// Entries before it count as dropped. They stay, since documents are the replay of the log.
+    oldest: usize,
     facts: Recovered,
 }
 
@@ -150,6 +156,7 @@ impl Host for ModelHost {
     fn wipe(&mut self) {
         self.log.clear();
         self.synced = 0;
+        self.oldest = 0;
     }
 
     fn log(&self) -> &[Entry] {
@@ -158,5 +165,13 @@ impl Host for ModelHost {
 
     fn rollback_id(&self) -> i32 {
         self.facts.rollback_id
+    }
+
+    fn oldest(&self) -> usize {
+        self.oldest.min(self.log.len())
+    }
+
+    fn drop_before(&mut self, oldest: usize) {
+        self.oldest = oldest;
     }
 }

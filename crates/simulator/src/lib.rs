@@ -11,6 +11,7 @@
 mod cluster;
 mod data;
 mod faults;
+mod hardship;
 mod host;
 pub mod judges;
 mod network;
@@ -19,4 +20,4 @@ mod watching;
 mod world;
 
 pub use host::{Entry, Host, ModelHost, Operation};
-pub use world::{Failure, Figures, Scale, Trace, World, replay, run};
+pub use world::{Failure, Figures, Scale, Trace, World, replay, run, run_forced};

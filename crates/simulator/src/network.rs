@@ -45,6 +45,10 @@ impl Network {
         self.cut.contains(&(from, to))
     }
 
+    pub(crate) fn is_whole(&self) -> bool {
+        self.cut.is_empty() && self.drop_percent == 0
+    }
+
     pub(crate) fn cut_one_way(&mut self, from: usize, to: usize) {
         self.cut.insert((from, to));
     }

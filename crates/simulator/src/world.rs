@@ -4,7 +4,7 @@
 //! members say to each other is in `cluster`, what they copy in `data`, what goes wrong in `faults`.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use quorate_protocol::{
@@ -15,6 +15,7 @@ use quorate_replication::{
     WriteConcern,
 };
 
+use crate::hardship::Hardship;
 use crate::host::{Entry, Host, ModelHost, Operation};
 use crate::judges::{Judges, Life, Verdict};
 use crate::network::Network;
@@ -70,6 +71,12 @@ pub struct Figures {
     pub crashes: u64,
     /// Vetoed dry runs.
     pub vetoes: u64,
+    /// Oplogs that dropped entries.
+    pub truncations: u64,
+    /// Members that could not follow any more.
+    pub too_stale: u64,
+    /// Disks that were replaced.
+    pub wipes: u64,
     /// Descriptions that watching clients published.
     pub published: u64,
     /// How long the members took to agree after everything was repaired.
@@ -81,6 +88,8 @@ pub struct Figures {
 pub struct Failure {
     /// The world's seed.
     pub seed: u64,
+    /// Whether a configuration was forced in it.
+    pub forced: bool,
     /// When.
     pub at: MonotonicTime,
     /// What.
@@ -90,7 +99,8 @@ pub struct Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "seed {} at {:?}: {}", self.seed, self.at, self.verdict)?;
-        write!(f, "replay: cargo run -p quorate-simulator --example replay -- {}", self.seed)
+        write!(f, "replay: cargo run -p quorate-simulator --example replay -- {}", self.seed)?;
+        if self.forced { f.write_str(" forced") } else { Ok(()) }
     }
 }
 
@@ -115,6 +125,8 @@ pub(crate) enum Happening {
     Restart { node: usize },
     Repair,
     Watch(Watching),
+    Hardship,
+    Resync(Life),
 }
 
 /// A write that a client tried.
@@ -128,6 +140,7 @@ struct Attempt {
 /// A seeded world.
 pub struct World<H = ModelHost> {
     pub(crate) seed: u64,
+    forced: bool,
     pub(crate) scale: Scale,
     pub(crate) now: MonotonicTime,
     pub(crate) random: SeededRandom,
@@ -145,6 +158,9 @@ pub struct World<H = ModelHost> {
     /// When the network is to be whole again.
     pub(crate) repair_due: MonotonicTime,
     pub(crate) watchers: Watchers,
+    pub(crate) hardship: Hardship,
+    /// Processes that do not come back before everything is repaired.
+    pub(crate) lost: BTreeSet<usize>,
     trace: Option<Trace>,
 }
 
@@ -154,6 +170,15 @@ pub type Trace = Box<dyn FnMut(&str)>;
 impl<H: Host + Default> World<H> {
     /// The world of a seed.
     pub fn new(seed: u64, trace: Option<Trace>) -> Self {
+        Self::with_hardship(seed, false, trace)
+    }
+
+    /// The world of a seed in which a majority is lost for good and a configuration is forced.
+    pub fn forced(seed: u64, trace: Option<Trace>) -> Self {
+        Self::with_hardship(seed, true, trace)
+    }
+
+    fn with_hardship(seed: u64, forced: bool, trace: Option<Trace>) -> Self {
         let mut random = SeededRandom::new(seed);
         let scale = Scale {
             nodes: 3 + random.below(4) as usize,
@@ -172,6 +197,7 @@ impl<H: Host + Default> World<H> {
             .collect();
         let mut world = Self {
             seed,
+            forced,
             scale,
             now: MonotonicTime::ZERO,
             random,
@@ -188,6 +214,8 @@ impl<H: Host + Default> World<H> {
             first_config: None,
             repair_due: MonotonicTime::ZERO,
             watchers: Watchers::new(seed, scale.nodes),
+            hardship: Hardship::new(seed, forced),
+            lost: BTreeSet::new(),
             trace,
         };
         for node in 0..world.nodes.len() {
@@ -198,6 +226,7 @@ impl<H: Host + Default> World<H> {
             world.schedule(Duration::from_secs(1), Happening::ClientWrites { client });
         }
         world.begin_watching();
+        world.expect_hardship();
         let first_fault = world.scale.between_faults;
         world.schedule(first_fault, Happening::Fault);
         world
@@ -270,7 +299,7 @@ impl<H: Host + Default> World<H> {
             });
             self.note(Some(index), || summary.unwrap_or_else(|| "is down".to_owned()));
         }
-        Err(Failure { seed: self.seed, at: self.now, verdict: Verdict(what) })
+        Err(Failure { seed: self.seed, forced: self.forced, at: self.now, verdict: Verdict(what) })
     }
 
     pub(crate) fn schedule(&mut self, after: Duration, happening: Happening) {
@@ -329,6 +358,8 @@ impl<H: Host + Default> World<H> {
             }
             Happening::Restart { node } => self.start(node),
             Happening::Watch(watching) => self.watch(watching),
+            Happening::Hardship => self.suffer_hardship(),
+            Happening::Resync(life) => self.resync(life),
             Happening::Repair => {
                 if self.now >= self.repair_due {
                     self.network.repair();
@@ -349,7 +380,7 @@ impl<H: Host + Default> World<H> {
         let seed = self.random.next_u64();
         let process: u64 = self.random.next_u64();
         let node = &mut self.nodes[index];
-        if node.is_up() {
+        if node.is_up() || (self.turmoil && self.lost.contains(&index)) {
             return;
         }
         node.life.epoch += 1;
@@ -515,7 +546,7 @@ impl<H: Host + Default> World<H> {
     }
 
     /// The configuration of the member that takes writes.
-    fn final_config(&self) -> Option<(usize, std::sync::Arc<ReplicaSetConfig>)> {
+    pub(crate) fn final_config(&self) -> Option<(usize, std::sync::Arc<ReplicaSetConfig>)> {
         let leader = self.nodes.iter().position(Node::is_writable)?;
         let member = self.nodes[leader].member.as_ref()?;
         member.status().config().map(|config| (leader, std::sync::Arc::clone(config)))
@@ -583,7 +614,10 @@ impl<H: Host + Default> World<H> {
             .attempts
             .iter()
             .find(|attempt| {
-                attempt.acknowledged && attempt.majority && !written.contains(&attempt.value)
+                !self.judges.is_forgiving()
+                    && attempt.acknowledged
+                    && attempt.majority
+                    && !written.contains(&attempt.value)
             })
             .map(|attempt| attempt.value);
         if let Some(value) = lost {
@@ -638,11 +672,24 @@ pub fn run(seed: u64) -> Result<Figures, Failure> {
     World::<ModelHost>::new(seed, None).run()
 }
 
+/// Runs the world of a seed in which a majority is lost and a configuration is forced.
+///
+/// # Errors
+///
+/// The rule that was broken.
+pub fn run_forced(seed: u64) -> Result<Figures, Failure> {
+    World::<ModelHost>::forced(seed, None).run()
+}
+
 /// Runs the world of a seed and tells its story, line by line, as it happens.
 ///
 /// # Errors
 ///
 /// The rule that was broken.
-pub fn replay(seed: u64, trace: impl FnMut(&str) + 'static) -> Result<Figures, Failure> {
-    World::<ModelHost>::new(seed, Some(Box::new(trace))).run()
+pub fn replay(
+    seed: u64,
+    forced: bool,
+    trace: impl FnMut(&str) + 'static,
+) -> Result<Figures, Failure> {
+    World::<ModelHost>::with_hardship(seed, forced, Some(Box::new(trace))).run()
 }

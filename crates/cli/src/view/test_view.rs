@@ -95,7 +95,7 @@ impl Stage {
     /// Lets time pass.
     pub(crate) fn after(&mut self, millis: u64) -> &mut Self {
         self.now = self.now + Duration::from_millis(millis);
-        self.view.handle(self.now, Input::Tick);
+        self.view.handle(self.now, Input::Pools(Vec::new()));
         self
     }
 

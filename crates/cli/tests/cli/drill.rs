@@ -84,6 +84,23 @@ fn a_primary_that_is_cut_off_is_replaced_and_joins_again() {
     assert_eq!(set.terminate(), Some(0));
 }
 
+/// A set of one has nobody to elect, so that the drill waits until somebody stops it.
+#[test]
+fn a_drill_that_is_stopped_mends_what_it_broke() {
+    let run = RunDirectory::new();
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().to_str().unwrap();
+    let mut set = run.start(&["up", "--members", "1", "--port", "0", "--data", data, "--json"]);
+    let (_, uri) = ready_set(&mut set, 1);
+    let mut drill = run.start(&["drill", "--kill", "--json", &uri]);
+    drill.wait_for("fault", |_| true);
+    set.wait_for("member_exited", |_| true);
+    assert_eq!(drill.terminate(), Some(1));
+    set.wait_for("member_mended", |_| true);
+    assert_eq!(run.quorate(&["run", &uri, "{ping: 1}"]).code(), 0);
+    assert_eq!(set.terminate(), Some(0));
+}
+
 /// A set is ours if our files say so, not because it runs on this machine.
 #[test]
 fn a_foreign_set_is_never_killed_and_steps_down_only_after_a_yes() {

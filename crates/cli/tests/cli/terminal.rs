@@ -27,6 +27,7 @@ fn a_set_is_shown_steps_down_on_a_key_and_gives_the_terminal_back() {
     let shown = tmux.wait_for("primary", |shown| primary(shown).is_some());
     let first = primary(&shown).unwrap();
     tmux.wait_for("three members", |shown| shown.contains("3 of 3 up"));
+    tmux.wait_for("page", |shown| shown.contains("see this on a page: http://127.0.0.1:"));
     tmux.press("c");
     tmux.wait_for("copy", |shown| shown.contains("in the clipboard"));
     let uri = tmux.clipboard();

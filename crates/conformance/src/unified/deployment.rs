@@ -2,12 +2,14 @@
 //!
 //! Everything runs in this process, in memory, on ports that the system chooses.
 
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use quorate_client::Client;
-use quorate_server::{Place, Running, Server, StartOptions};
+use quorate_server::{Membership, Place, Running, Server, StartOptions};
+use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -18,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FAIL_POINTS: [&str; 2] = ["failCommand", "onPrimaryTransactionalWrite"];
 
 const SET_NAME: &str = "rs0";
+const KEY: &str = "members of a test know each other";
 const USER: &str = "tester";
 const PASSWORD: &str = "secret";
 
@@ -32,7 +35,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// A set with users has one member: members of ours do not log in to each other.
+    /// A set with users has one member: what such tests look at is the login.
     pub(super) const ALL: [Self; 4] = [
         Self { topology: "single", members: 1, authentication: false },
         Self { topology: "replicaset", members: 3, authentication: false },
@@ -77,11 +80,15 @@ impl Version {
 impl Deployment {
     pub(super) async fn start(shape: Shape) -> Result<Self, String> {
         let mut servers = Vec::new();
+        let key_file = key_file().map_err(|error| format!("the key file: {error}"))?;
         for _ in 0..shape.members {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
             let mut options = StartOptions::new(Place::Memory);
             options.replica_set = (shape.topology == "replicaset").then(|| SET_NAME.to_owned());
             options.authentication = shape.authentication;
+            if shape.authentication && shape.topology == "replicaset" {
+                options.membership = Membership::KeyFile(key_file.path().to_owned());
+            }
             let listener = listener.map_err(|error| error.to_string())?;
             let server = Server::start(listener, options).await;
             servers.push(server.map_err(|error| error.to_string())?);
@@ -137,6 +144,14 @@ impl Deployment {
         }
         Ok(())
     }
+}
+
+/// The secret by which members know each other. They read it once, when they start.
+fn key_file() -> std::io::Result<NamedTempFile> {
+    let mut file = NamedTempFile::new()?;
+    file.write_all(KEY.as_bytes())?;
+    file.flush()?;
+    Ok(file)
 }
 
 fn uri(shape: Shape, hosts: &[String], options: &str) -> String {

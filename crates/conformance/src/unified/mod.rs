@@ -42,6 +42,10 @@ const WORKERS: usize = 4;
 /// How long one test may take.
 const TEST_LIMIT: Duration = Duration::from_secs(120);
 
+/// How often a test is run whose own limits are a quarter of a second of real time: what it claims
+/// must hold once, for a machine that is busy with other things can miss them.
+const TIGHT_ATTEMPTS: usize = 4;
+
 /// How the tests of a suite went.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -186,9 +190,7 @@ impl Work {
                         return Verdict::Skipped(skip);
                     }
                     ran = true;
-                    let outcome = timeout(TEST_LIMIT, runner::run(deployment, file, test)).await;
-                    let outcome = outcome.unwrap_or_else(|_| Err("it does not end".to_owned()));
-                    if let Err(reason) = outcome {
+                    if let Err(reason) = attempt(deployment, file, test).await {
                         let shape = deployment.shape.name();
                         return Verdict::Failed(format!("on a {shape}: {reason}"));
                     }
@@ -200,6 +202,24 @@ impl Work {
             _ => Verdict::Passed,
         }
     }
+}
+
+/// Runs a test, again if it has limits that a busy machine does not keep.
+async fn attempt(
+    deployment: &Arc<Deployment>,
+    file: &Document,
+    test: &Document,
+) -> Result<(), String> {
+    let attempts = if requirements::has_tight_limit(file) { TIGHT_ATTEMPTS } else { 1 };
+    let mut outcome = Ok(());
+    for _ in 0..attempts {
+        let run = timeout(TEST_LIMIT, runner::run(deployment, file, test)).await;
+        outcome = run.unwrap_or_else(|_| Err("it does not end".to_owned()));
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 fn admitted(

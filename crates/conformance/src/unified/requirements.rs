@@ -216,6 +216,11 @@ fn topology_skip(own: &str, wanted: &[&str]) -> Result<Option<Skip>, String> {
     Ok(Some(if balanced_only { Skip::LoadBalanced } else { Skip::Sharded }))
 }
 
+/// Whether a file gives its clients so little time that a busy machine can make it fail.
+pub(super) fn has_tight_limit(file: &Document) -> bool {
+    ["connectTimeoutMS", "socketTimeoutMS"].iter().any(|limit| has_key(file, limit))
+}
+
 /// A feature of a later round that a file or one of its tests cannot do without.
 pub(super) fn later_feature(file: &Document, test: &Document) -> Option<Skip> {
     if test.contains_key("skipReason") {

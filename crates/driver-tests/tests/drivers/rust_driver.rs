@@ -118,7 +118,7 @@ impl Judge {
     async fn cursors(&mut self, db: &Database, things: &Collection<Document>, sent: &Sent) {
         sent.take();
         let all = things.find(doc! {}).sort(doc! { "_id": -1 }).batch_size(100).await.unwrap();
-        self.equal(ids(&all.try_collect().await.unwrap()), (0..990).rev().collect::<Vec<_>>());
+        self.equal(ids(all.try_collect().await.unwrap()), (0..990).rev().collect::<Vec<_>>());
         let mut expected = vec!["find"];
         expected.extend(["getMore"; 9]);
         self.equal(sent.take(), expected);
@@ -138,7 +138,7 @@ impl Judge {
         let made = things.create_index(index(doc! { "a": 1, "_id": -1 }, None)).await.unwrap();
         self.equal(made.index_name, "a_1__id_-1");
         let few = things.find(doc! { "a": 3, "_id": { "$lt": 20 } }).await.unwrap();
-        self.equal(ids(&few.try_collect().await.unwrap()), vec![17, 10, 3]);
+        self.equal(ids(few.try_collect().await.unwrap()), vec![17, 10, 3]);
         let unique = IndexOptions::builder().unique(true).sparse(true).build();
         let made = things.create_index(index(doc! { "u": 1 }, Some(unique))).await.unwrap();
         self.equal(made.index_name, "u_1");
@@ -295,7 +295,7 @@ impl Judge {
     }
 }
 
-fn ids(documents: &Vec<Document>) -> Vec<i32> {
+fn ids(documents: Vec<Document>) -> Vec<i32> {
     documents.iter().map(|document| document.get_i32("_id").unwrap()).collect()
 }
 

@@ -417,6 +417,7 @@ static void round_trip(void)
 {
     bson_error_t error;
     mongoc_client_t *client = connect_with(NULL, NULL, NULL, NULL);
+    run_only(client, "clients", "{'ping': 1}");
     mongoc_collection_t *packed = mongoc_client_get_collection(client, "clients", "packed");
     mongoc_collection_drop(packed, NULL);
     char text[1001];

@@ -64,10 +64,13 @@ function crud(things) {
 function cursors(clients, things) {
   const all = things.find().sort({ _id: -1 }).batchSize(100).toArray();
   equal(all.map((thing) => thing._id), range(0, 990).reverse());
+  const open = () => Number(clients.serverStatus().metrics.cursor.open.total);
+  const before = open();
   const left = things.find().batchSize(2);
   left.next();
+  equal(open() - before, 1);
   left.close();
-  equal(left.isClosed(), true);
+  equal(open() - before, 0);
   const opened = clients.runCommand({ find: "things", batchSize: 2 }).cursor.id;
   const killed = clients.runCommand({ killCursors: "things", cursors: [opened] });
   equal(killed.cursorsKilled, [opened]);

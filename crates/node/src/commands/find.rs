@@ -90,7 +90,7 @@ fn tail(
     mut options: CursorOptions,
     awaits: bool,
 ) -> Result<Outcome, CommandError> {
-    let Selection { collection, view, matcher, interrupt, .. } = selection;
+    let Selection { collection, view, matcher, interrupt, mut skip, .. } = selection;
     if collection.capped.is_none() {
         return Err(CommandError::bad_value(format!(
             "error processing query: ns={namespace}: tailable cursor requested on non capped \
@@ -98,9 +98,13 @@ fn tail(
         )));
     }
     let tail = Tail::new(collection, matcher, projection, interrupt, awaits);
-    let stream = tail.stream(view)?;
+    let stream = tail.stream(view)?.filter(move |found| {
+        let skipped = found.is_ok() && skip > 0;
+        skip -= u64::from(skipped);
+        !skipped
+    });
     options.tail = Some(tail);
-    open_cursor(request, namespace, stream, options)
+    open_cursor(request, namespace, Box::new(stream), options)
 }
 
 /// What is shown of the documents found.

@@ -15,6 +15,34 @@ use crate::value::{measure, type_name_of};
 /// The most stages an update may have.
 const MAX_STAGES: usize = 1_000;
 
+/// Stages that exist, and not in updates.
+const ELSEWHERE: [&str; 24] = [
+    "$bucket",
+    "$bucketAuto",
+    "$changeStream",
+    "$collStats",
+    "$count",
+    "$currentOp",
+    "$documents",
+    "$facet",
+    "$fill",
+    "$geoNear",
+    "$graphLookup",
+    "$group",
+    "$indexStats",
+    "$limit",
+    "$lookup",
+    "$match",
+    "$merge",
+    "$out",
+    "$redact",
+    "$sample",
+    "$skip",
+    "$sort",
+    "$unionWith",
+    "$unwind",
+];
+
 /// A parsed pipeline.
 #[derive(Debug, Clone)]
 pub(super) struct UpdatePipeline {
@@ -117,9 +145,9 @@ fn parse_stage(stage: &Bson, compiler: &dyn ExpressionCompiler) -> Result<Stage,
                 "the $replaceRoot stage takes an object with the one field newRoot",
             )),
         },
-        unknown if unknown.starts_with('$') => Err(QueryError::new(
+        known if ELSEWHERE.contains(&known) => Err(QueryError::new(
             ErrorCode::INVALID_OPTIONS,
-            format!("{unknown} is not allowed to be used within an update"),
+            format!("{known} is not allowed to be used within an update"),
         )),
         unknown => Err(QueryError::location(
             40324,

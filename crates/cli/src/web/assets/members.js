@@ -101,7 +101,7 @@ export class Members {
     card.chip.toggleAttribute("data-broken", broken(member) !== null);
     const peers = member.peers_asked ? `${member.peers_up} of ${member.peers_asked}` : null;
     const pool = member.pool ? `${member.pool.in_use} of ${member.pool.total} in use` : null;
-    const state = member.process?.how?.replace(/^it (was )?/, "") ?? member.process?.state;
+    const state = member.process?.how?.replace(/^it (was )?/, "").replace(/ by signal 9$/, "") ?? member.process?.state;
     const process = member.process ? `${member.process.pid} ${state}` : null;
     this.#facts(card, [
       ["Replication", lag(member.lag_ms)],
