@@ -26,6 +26,7 @@ const USAGE: &str = "usage: cargo xtask <chore>
 
   ci [--fuzz-seconds N]           everything below, and fmt, clippy and the tests (5 s per fuzz target)
   bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching
+  bench set [measure…] [--quick]  our replica set beside a bare log, etcd, Redis and PostgreSQL
   conformance                     the published scenarios against our crates
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
   pymongo-suite [record] [topology] [file…]
@@ -37,6 +38,7 @@ Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
 
 enum Chore {
     Bench { measure: Option<String> },
+    BenchSet { arguments: Vec<String> },
     Ci { fuzz_seconds: u64 },
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let outcome = match read_arguments(&arguments) {
         Some(Chore::Bench { measure }) => bench::run(measure.as_deref()),
+        Some(Chore::BenchSet { arguments }) => bench::run_set(&arguments),
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
@@ -76,6 +79,9 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["bench"] => Some(Chore::Bench { measure: None }),
+        ["bench", "set", arguments @ ..] => Some(Chore::BenchSet {
+            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+        }),
         ["bench", measure] if bench::MEASURES.contains(measure) => {
             Some(Chore::Bench { measure: Some((*measure).to_owned()) })
         }

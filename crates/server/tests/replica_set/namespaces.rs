@@ -35,7 +35,13 @@ impl Namespaces {
         let process = std::process::id();
         let prefix = format!("qr{process}");
         let network = [10, 64 + (process / 250 % 128) as u8, (process % 250) as u8];
-        if let Err(why) = ip(&["link", "add", &format!("{prefix}b"), "type", "bridge"]) {
+        let installed = match ip(&["-V"]) {
+            Ok(()) => Ok(()),
+            Err(_) => quorate_provision::debian(&["iproute2"]).map_err(|error| error.to_string()),
+        };
+        let bridge = format!("{prefix}b");
+        let made = installed.and_then(|()| ip(&["link", "add", &bridge, "type", "bridge"]));
+        if let Err(why) = made {
             let known = std::env::var(WITHOUT).is_ok_and(|value| value == "without");
             assert!(
                 known,

@@ -1,0 +1,168 @@
+//! What each contestant wants to hear for "store this record, and answer when it is replicated", and
+//! when its answer is complete. Bytes only: sockets are the load's business.
+
+use bson::raw::cstr;
+use bson::{RawDocumentBuf, doc};
+use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 200;
+
+/// The language of a contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Quorate,
+    FloorLog,
+    Etcd,
+    Redis,
+    Postgres,
+}
+
+impl Dialect {
+    /// What a connection says first, if anything, and waits for.
+    pub fn greeting(self) -> Option<Vec<u8>> {
+        (self == Self::Postgres).then(|| {
+            let mut body = 196_608_u32.to_be_bytes().to_vec();
+            body.extend(b"user\0postgres\0database\0postgres\0\0");
+            let mut message = (body.len() as u32 + 4).to_be_bytes().to_vec();
+            message.extend(body);
+            message
+        })
+    }
+
+    /// A request to store one record under a key of its own.
+    pub fn request(self, key: &str) -> Vec<u8> {
+        let text = "x".repeat(RECORD_BYTES - 50);
+        match self {
+            Self::Quorate => insert(key, &text),
+            Self::FloorLog => vec![b'x'; RECORD_BYTES],
+            Self::Etcd => {
+                let body =
+                    format!("{{\"key\":\"{}\",\"value\":\"{}\"}}", base64(key), base64(&text));
+                format!(
+                    "POST /v3/kv/put HTTP/1.1\r\nHost: etcd\r\nContent-Type: application/json\r\n\
+                     Content-Length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+                .into_bytes()
+            }
+            Self::Redis => format!(
+                "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n{text}\r\n\
+                 *3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$5\r\n10000\r\n",
+                key.len(),
+                text.len()
+            )
+            .into_bytes(),
+            Self::Postgres => {
+                let query = format!("INSERT INTO load VALUES ('{key}', '{text}')\0");
+                let mut message = vec![b'Q'];
+                message.extend((query.len() as u32 + 4).to_be_bytes());
+                message.extend(query.as_bytes());
+                message
+            }
+        }
+    }
+
+    /// How long the answer at the start of these bytes is; none if it is not complete.
+    ///
+    /// # Errors
+    ///
+    /// If the contestant refused.
+    pub fn answered(self, bytes: &[u8]) -> Result<Option<usize>, String> {
+        match self {
+            Self::Quorate => quorate(bytes),
+            Self::FloorLog => Ok((bytes.len() >= 8).then_some(8)),
+            Self::Etcd => etcd(bytes),
+            Self::Redis => redis(bytes),
+            Self::Postgres => postgres(bytes),
+        }
+    }
+}
+
+fn insert(key: &str, text: &str) -> Vec<u8> {
+    let command = doc! { "insert": "load", "writeConcern": { "w": "majority" }, "$db": "bench" };
+    let body = RawDocumentBuf::try_from(&command).unwrap();
+    let document = RawDocumentBuf::try_from(&doc! { "_id": key, "text": text }).unwrap();
+    let mut bytes = Vec::new();
+    MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), MsgFlags::NONE, &body)
+        .sequence(cstr!("documents"), [&*document])
+        .finish(None)
+        .unwrap();
+    bytes
+}
+
+fn quorate(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let Some(length) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    if bytes.len() < length {
+        return Ok(None);
+    }
+    let mut decoder = Decoder::new();
+    decoder.feed(&bytes[..length]);
+    let message = decoder.next_message().map_err(|error| error.to_string())?;
+    let Some(Payload::Msg(reply)) = message.map(|message| message.payload) else {
+        return Err("no OP_MSG".to_owned());
+    };
+    let fine = reply.body().get_i32("n").is_ok_and(|n| n == 1)
+        && reply.body().get("writeConcernError").is_ok_and(|error| error.is_none());
+    if fine { Ok(Some(length)) } else { Err(format!("{:?}", reply.body())) }
+}
+
+fn etcd(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let Some((head, _)) = text.split_once("\r\n\r\n") else { return Ok(None) };
+    if !head.starts_with("HTTP/1.1 200") {
+        return Err(text.into_owned());
+    }
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.parse().ok())?
+    });
+    let length: usize = length.ok_or("no Content-Length")?;
+    let whole = head.len() + 4 + length;
+    Ok((bytes.len() >= whole).then_some(whole))
+}
+
+fn redis(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.split_inclusive("\r\n");
+    let (Some(stored), Some(replicas)) = (lines.next(), lines.next()) else { return Ok(None) };
+    if !replicas.ends_with("\r\n") {
+        return Ok(None);
+    }
+    let enough = stored == "+OK\r\n" && matches!(replicas, ":1\r\n" | ":2\r\n");
+    if enough { Ok(Some(stored.len() + replicas.len())) } else { Err(text.into_owned()) }
+}
+
+/// Messages up to "ready for query".
+fn postgres(bytes: &[u8]) -> Result<Option<usize>, String> {
+    let mut at = 0;
+    while let (Some(kind), Some(length)) =
+        (bytes.get(at), bytes.get(at + 1..).and_then(<[u8]>::first_chunk::<4>))
+    {
+        let end = at + 1 + u32::from_be_bytes(*length) as usize;
+        if bytes.len() < end {
+            return Ok(None);
+        }
+        match kind {
+            b'E' => return Err(String::from_utf8_lossy(&bytes[at..end]).into_owned()),
+            b'Z' => return Ok(Some(end)),
+            _ => at = end,
+        }
+    }
+    Ok(None)
+}
+
+fn base64(text: &str) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for chunk in text.as_bytes().chunks(3) {
+        let bits = chunk.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * place)) as usize & 63];
+            out.push(if place <= chunk.len() { char::from(letter) } else { '=' });
+        }
+    }
+    out
+}

@@ -1,0 +1,92 @@
+//! Clients that store records one after another and wait for each.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::dialects::Dialect;
+
+/// Makes keys that no other run has.
+static NEXT_RUN: AtomicU64 = AtomicU64::new(0);
+
+/// How it went.
+pub struct Outcome {
+    pub per_second: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+}
+
+/// Lets so many clients write for so long.
+pub async fn run(dialect: Dialect, to: SocketAddr, clients: usize, time: Duration) -> Outcome {
+    let run = NEXT_RUN.fetch_add(1, Ordering::Relaxed);
+    let start = Instant::now();
+    let end = start + time;
+    let tasks: Vec<_> = (0..clients)
+        .map(|client| tokio::spawn(write(dialect, to, format!("{run}-{client}"), end)))
+        .collect();
+    let mut latencies = Vec::new();
+    for task in tasks {
+        latencies.extend(task.await.unwrap().unwrap());
+    }
+    let elapsed = start.elapsed().as_secs_f64();
+    latencies.sort_unstable();
+    let at = |share: f64| latencies[(latencies.len() as f64 * share) as usize].as_nanos() as f64;
+    Outcome {
+        per_second: latencies.len() as f64 / elapsed,
+        p50_us: at(0.5) / 1e3,
+        p99_us: at(0.99) / 1e3,
+    }
+}
+
+async fn write(
+    dialect: Dialect,
+    to: SocketAddr,
+    name: String,
+    end: Instant,
+) -> Result<Vec<Duration>, String> {
+    let mut connection = Connection::open(dialect, to).await?;
+    let mut latencies = Vec::new();
+    while Instant::now() < end {
+        let request = dialect.request(&format!("{name}-{}", latencies.len()));
+        let sent = Instant::now();
+        connection.exchange(&request).await?;
+        latencies.push(sent.elapsed());
+    }
+    Ok(latencies)
+}
+
+/// One client's connection.
+pub struct Connection {
+    dialect: Dialect,
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    pub async fn open(dialect: Dialect, to: SocketAddr) -> Result<Self, String> {
+        let stream = TcpStream::connect(to).await.map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let mut connection = Self { dialect, stream, received: Vec::new() };
+        if let Some(greeting) = dialect.greeting() {
+            connection.exchange(&greeting).await?;
+        }
+        Ok(connection)
+    }
+
+    pub async fn exchange(&mut self, request: &[u8]) -> Result<(), String> {
+        let failed = |error: std::io::Error| error.to_string();
+        self.stream.write_all(request).await.map_err(failed)?;
+        loop {
+            if let Some(length) = self.dialect.answered(&self.received)? {
+                self.received.drain(..length);
+                return Ok(());
+            }
+            if self.stream.read_buf(&mut self.received).await.map_err(failed)? == 0 {
+                return Err("the connection was closed".to_owned());
+            }
+        }
+    }
+}

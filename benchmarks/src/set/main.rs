@@ -1,0 +1,86 @@
+//! Measures a replica set of ours beside a bare replicated log and beside etcd, Redis and PostgreSQL,
+//! in one run: `cargo xtask bench set [measure…] [--quick]`.
+//!
+//! ```text
+//! writes      durable writes on a majority, 1 and 64 clients, all contestants in turns
+//! failover    kill -9 of the primary, a planned step-down, a fresh set: until the next majority write
+//! growth      replication lag under load, apply rate, initial sync, memory
+//! fan-out     a state change to 1,000 and 10,000 clients that await a streamed hello
+//! ```
+//!
+//! All processes run on loopback with ports of their own and end with the run. A contestant that
+//! cannot be installed or started is named, and left out. Each figure is the median of several rounds,
+//! with the lowest and the highest beside it. `--quick` shows that everything works and measures
+//! little.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
+
+mod dialects;
+mod failover;
+mod fan_out;
+mod floor_log;
+mod growth;
+mod load;
+mod members;
+mod peers;
+mod table;
+mod writes;
+
+use std::time::Duration;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    pub rounds: usize,
+    pub load: Duration,
+    pub records: usize,
+    pub watchers: &'static [usize],
+}
+
+const THOROUGH: Effort = Effort {
+    rounds: 7,
+    load: Duration::from_secs(3),
+    records: 100_000,
+    watchers: &[1_000, 10_000],
+};
+
+const QUICK: Effort =
+    Effort { rounds: 2, load: Duration::from_millis(500), records: 5_000, watchers: &[200] };
+
+const MEASURES: [&str; 4] = ["writes", "failover", "growth", "fan-out"];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["member", rest @ ..] => return members::serve(rest),
+        ["floor-leader", rest @ ..] => return floor_log::lead(rest),
+        ["floor-follower", rest @ ..] => return floor_log::follow(rest),
+        _ => {}
+    }
+    let effort = if words.contains(&"--quick") { QUICK } else { THOROUGH };
+    let wanted: Vec<&str> = words.iter().copied().filter(|word| !word.starts_with('-')).collect();
+    if let Some(unknown) = wanted.iter().find(|word| !MEASURES.contains(word)) {
+        eprintln!("no such measure: {unknown}; there are {}", MEASURES.join(", "));
+        std::process::exit(2);
+    }
+    members::allow_many_files();
+    let is = |name: &str| wanted.is_empty() || wanted.contains(&name);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        table::head();
+        if is("writes") {
+            writes::run(effort).await;
+        }
+        if is("failover") {
+            failover::run(effort).await;
+        }
+        if is("growth") {
+            growth::run(effort).await;
+        }
+        if is("fan-out") {
+            fan_out::run(effort).await;
+        }
+    });
+}
