@@ -89,9 +89,18 @@ fn tests() -> Outcome {
     let has_nextest = process::watch(process::cargo().args(["nextest", "--version"]), false)
         .is_ok_and(|transcript| transcript.succeeded);
     let arguments: &[&str] = if has_nextest {
-        &["nextest", "run", "--workspace", "--status-level", "fail", "--color", "never"]
+        &[
+            "nextest",
+            "run",
+            "--workspace",
+            "--no-fail-fast",
+            "--status-level",
+            "fail",
+            "--color",
+            "never",
+        ]
     } else {
-        &["test", "--workspace", "--lib", "--bins", "--tests", "--color", "never"]
+        &["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests", "--color", "never"]
     };
     let transcript = process::watch(process::cargo().args(arguments), true)?;
     let passed = count(&transcript, " passed");

@@ -6,6 +6,7 @@
 //! failovers, pain 10, are in `drill`.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use quorate_protocol::ServerAddress;
 use quorate_server::{Place, Running, Server, StartOptions};
@@ -13,6 +14,9 @@ use quorate_server::{Place, Running, Server, StartOptions};
 use crate::doctor_uri::findings;
 use crate::live::{Living, ready_set};
 use crate::support::{quorate, quorate_with};
+
+/// How long a condition may take to hold. Far longer than an election on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A member in this process.
 async fn start(change: impl FnOnce(&mut StartOptions, u16)) -> (Running, u16) {
@@ -46,14 +50,10 @@ fn initiate(port: u16, host: &str) {
 /// Asks until it holds. Bounded, so that a test that hangs says what it waits for.
 #[track_caller]
 fn until(what: &str, holds: impl Fn() -> bool) {
-    const ATTEMPTS: usize = 600;
-    for _ in 0..ATTEMPTS {
-        if holds() {
-            return;
-        }
-        std::thread::yield_now();
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never saw that {what}");
     }
-    panic!("never saw that {what}");
 }
 
 fn signal(name: &str, pid: u64) {

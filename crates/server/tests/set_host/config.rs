@@ -18,7 +18,7 @@ fn fields_that_are_left_out_have_their_defaults() {
         matches!(config.get("protocolVersion"), Some(Bson::Int32(1) | Bson::Int64(1))),
         "{config}"
     );
-    assert_eq!(config.get_bool("writeConcernMajorityJournalDefault").unwrap(), true);
+    assert!(config.get_bool("writeConcernMajorityJournalDefault").unwrap());
     let member = config.get_array("members").unwrap()[0].as_document().unwrap().clone();
     let number = |document: &Document, name: &str| match document.get(name) {
         Some(Bson::Int32(number)) => f64::from(*number),
@@ -34,7 +34,7 @@ fn fields_that_are_left_out_have_their_defaults() {
     }
     assert_eq!(member.get_document("tags").unwrap(), &Document::new());
     let settings = config.get_document("settings").unwrap();
-    assert_eq!(settings.get_bool("chainingAllowed").unwrap(), true);
+    assert!(settings.get_bool("chainingAllowed").unwrap());
     for (name, default) in [
         ("heartbeatIntervalMillis", 2000.0),
         ("heartbeatTimeoutSecs", 10.0),
