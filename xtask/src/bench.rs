@@ -1,28 +1,99 @@
-//! `cargo xtask bench`: our client beside the official driver and a bare loop, in one run; with `set`,
-//! a replica set of ours beside a bare replicated log, etcd, Redis and PostgreSQL.
+//! `cargo xtask bench`: ours beside its peers, in one run.
 //!
-//! The peers live in a workspace of their own, so that nothing else has to build them.
+//! Alone, our client beside the official driver and a bare loop; with `set`, a replica set of ours
+//! beside a bare replicated log, etcd, Redis and PostgreSQL; with `server`, our server beside SQLite;
+//! with `up`, the program itself. The peers live in a workspace of their own, so that nothing else
+//! has to build them.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use crate::Failure;
 use crate::process;
 
-/// What can be measured alone.
+/// What of the client can be measured alone.
 pub(crate) const MEASURES: [&str; 5] = ["discovery", "moved", "operations", "gap", "watching"];
 
-/// Builds and runs the benchmark.
+/// How often a set is started.
+const STARTS: usize = 15;
+
+/// Builds and runs the benchmark of the client.
 pub(crate) fn run(measure: Option<&str>) -> Result<(), Failure> {
-    run_program("quorate-benchmarks", measure.into_iter())
+    let measure: Vec<String> = measure.into_iter().map(str::to_owned).collect();
+    run_program("quorate-benchmarks", &measure)
 }
 
-/// Builds and runs the benchmark of replica sets.
-pub(crate) fn run_set(arguments: &[String]) -> Result<(), Failure> {
-    run_program("set", arguments.iter().map(String::as_str))
-}
-
-fn run_program<'a>(name: &str, arguments: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+/// Builds and runs a program of the benchmarks.
+pub(crate) fn run_program(name: &str, arguments: &[String]) -> Result<(), Failure> {
     let target = process::target_directory().join("benchmarks");
     let mut command = process::cargo();
     command.args(["run", "--release", "--manifest-path", "benchmarks/Cargo.toml", "--target-dir"]);
     command.arg(target).args(["--bin", name, "--"]).args(arguments);
     process::run(&mut command)
+}
+
+/// Starts sets of three members, and prints how long each took until a majority write went through.
+pub(crate) fn up() -> Result<(), Failure> {
+    process::run(process::cargo().args(["build", "--release", "--bin", "quorate"]))?;
+    let program = process::target_directory().join("release/quorate");
+    let data = process::target_directory().join("bench-up");
+    for (place, on_disk) in [("in memory", false), ("on disk", true)] {
+        let mut times = Vec::new();
+        for start in 0..STARTS {
+            let mut command = process::program(&program.to_string_lossy());
+            command.args(["up", "--json", "--port", "0"]);
+            match on_disk {
+                true => command.arg("--data").arg(data.join(start.to_string())),
+                false => command.arg("--memory"),
+            };
+            times.push(ready_after(&mut command)?);
+        }
+        times.sort_unstable();
+        println!(
+            "up, three members {place}: ready after {} ms (median of {STARTS}, {} to {})",
+            times[STARTS / 2],
+            times[0],
+            times[STARTS - 1]
+        );
+    }
+    // Left behind by an error it does no harm: the next run takes other ports and reopens it.
+    let _ = std::fs::remove_dir_all(data);
+    Ok(())
+}
+
+/// Runs `up` until it is ready, stops it, and returns the milliseconds that it told.
+fn ready_after(command: &mut std::process::Command) -> Result<u64, Failure> {
+    let failed = |what: String| Failure(format!("quorate up: {what}"));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let told = child.stdout.take().map(BufReader::new).and_then(|output| {
+        let lines = output.lines().map_while(Result::ok);
+        lines.filter_map(|line| elapsed_ms(&line)).next()
+    });
+    // It stops its members when it is asked to, and only then.
+    let id = child.id().to_string();
+    process::run(process::program("kill").args(["-TERM", &id]))?;
+    child.wait().map_err(|error| failed(error.to_string()))?;
+    told.ok_or_else(|| failed("it was never ready".to_owned()))
+}
+
+/// The number after `"elapsed_ms":`.
+fn elapsed_ms(line: &str) -> Option<u64> {
+    let (_, number) = line.split_once("\"elapsed_ms\":")?;
+    let digits: String = number.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_read_from_the_event() {
+        assert_eq!(elapsed_ms(r#"{"event":"ready","elapsed_ms":17,"uri":"x"}"#), Some(17));
+        assert_eq!(elapsed_ms(r#"{"event":"member","id":0}"#), None);
+    }
 }

@@ -27,22 +27,27 @@ const USAGE: &str = "usage: cargo xtask <chore>
   ci [--fuzz-seconds N]           everything below, and fmt, clippy and the tests (5 s per fuzz target)
   bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching
   bench set [measure…] [--quick]  our replica set beside a bare log, etcd, Redis and PostgreSQL
+  bench server [records]          our server beside SQLite
+  bench up                        how long `quorate up` takes until it is ready
   conformance                     the published scenarios against our crates
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
   pymongo-suite [record] [topology] [file…]
                                   pymongo's own tests against our server: standalone, guarded,
                                   replica-set or all; record writes the results to docs and baseline
+  pymongo-suite guard             the part of it that runs with ci: no fewer may pass than before
   purity                          the deterministic crates reach no runtime, socket or randomness
 
 Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
 
 enum Chore {
     Bench { measure: Option<String> },
-    BenchSet { arguments: Vec<String> },
+    BenchProgram { name: &'static str, arguments: Vec<String> },
+    BenchUp,
     Ci { fuzz_seconds: u64 },
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
     Purity,
+    PymongoGuard,
     PymongoSuite { selection: Selection, record: bool },
     Help,
 }
@@ -51,11 +56,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let outcome = match read_arguments(&arguments) {
         Some(Chore::Bench { measure }) => bench::run(measure.as_deref()),
-        Some(Chore::BenchSet { arguments }) => bench::run_set(&arguments),
+        Some(Chore::BenchProgram { name, arguments }) => bench::run_program(name, &arguments),
+        Some(Chore::BenchUp) => bench::up(),
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
         Some(Chore::Purity) => purity::run(),
+        Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Help) => {
             println!("{USAGE}");
@@ -79,9 +86,9 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["bench"] => Some(Chore::Bench { measure: None }),
-        ["bench", "set", arguments @ ..] => Some(Chore::BenchSet {
-            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
-        }),
+        ["bench", "set", arguments @ ..] => Some(bench_program("set", arguments)),
+        ["bench", "server", arguments @ ..] => Some(bench_program("server", arguments)),
+        ["bench", "up"] => Some(Chore::BenchUp),
         ["bench", measure] if bench::MEASURES.contains(measure) => {
             Some(Chore::Bench { measure: Some((*measure).to_owned()) })
         }
@@ -91,11 +98,17 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
         ["purity"] => Some(Chore::Purity),
+        ["pymongo-suite", "guard"] => Some(Chore::PymongoGuard),
         ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),
         ["pymongo-suite", rest @ ..] => pymongo_suite_chore(rest, false),
         ["help" | "--help" | "-h"] => Some(Chore::Help),
         _ => None,
     }
+}
+
+fn bench_program(name: &'static str, arguments: &[&str]) -> Chore {
+    let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+    Chore::BenchProgram { name, arguments }
 }
 
 fn fuzz_chore(seconds: u64, targets: &[&str]) -> Option<Chore> {

@@ -11,13 +11,13 @@ use std::time::Duration;
 use bson::raw::RawDocument;
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{DiscoveryEvent, LogLevel, LogMessage, TopologyId};
-use tracing::{Level, debug, enabled, info, warn};
+use tracing::{Level, Span, debug, debug_span, enabled, info, warn};
 
 use crate::command_event::{CommandEvent, CommandEventKind, OperationId};
 use crate::discovery::Discovery;
 use crate::error::{Error, ErrorKind};
 use crate::extended_json;
-use crate::operation::Target;
+use crate::operation::{Operation, Target};
 use crate::options::DEFAULT_LOGGED_DOCUMENT_LENGTH;
 use crate::pool::{PoolEvent, PoolEventKind};
 
@@ -25,6 +25,17 @@ const TOPOLOGY: &str = "quorate::topology";
 const SELECTION: &str = "quorate::serverSelection";
 const CONNECTION: &str = "quorate::connection";
 const COMMAND: &str = "quorate::command";
+
+/// The span around everything that one operation does, retries included. Messages of the other
+/// components that are told on its way are inside it.
+pub(crate) fn span(operation: &Operation<'_>) -> Span {
+    debug_span!(
+        target: COMMAND,
+        "operation",
+        commandName = operation.name(),
+        databaseName = operation.database
+    )
+}
 
 /// Says how long a logged document may be, in characters.
 const LENGTH_VARIABLE: &str = "MONGODB_LOG_MAX_DOCUMENT_LENGTH";

@@ -19,6 +19,7 @@ use quorate_server_discovery::{
 };
 use quorate_wire::{CommandError, command_error};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::Instrument;
 
 use crate::client::Inner;
 use crate::command_event::{OperationId, Told};
@@ -27,6 +28,7 @@ use crate::discovery::ServerHandle;
 use crate::error::{Error, ErrorKind, NO_WRITES_PERFORMED, SYSTEM_OVERLOADED_ERROR};
 use crate::establish::ServerEstablisher;
 use crate::handshake::ConnectionFacts;
+use crate::logging;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::reauthentication::wants_login;
 use crate::session::Session;
@@ -206,7 +208,7 @@ impl Inner {
                 &own
             }
         };
-        let attempts = self.attempt(operation, session);
+        let attempts = self.attempt(operation, session).instrument(logging::span(operation));
         match operation.deadline {
             None => attempts.await,
             Some(deadline) => match timeout_at(deadline.at, attempts).await {

@@ -13,7 +13,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Keeps the target and the message of every event.
+/// Keeps the target and the message of every event, and the name of every span.
 #[derive(Clone, Default)]
 struct Ear(Arc<Mutex<Vec<(String, String)>>>);
 
@@ -32,7 +32,10 @@ impl Subscriber for Ear {
         metadata.target().starts_with("quorate::")
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let metadata = attributes.metadata();
+        let told = (metadata.target().to_owned(), format!("span {}", metadata.name()));
+        self.0.lock().unwrap().push(told);
         Id::from_u64(1)
     }
 
@@ -76,6 +79,6 @@ async fn each_component_tells_its_part() {
     );
     assert_eq!(connection.last(), Some(&"Connection pool closed"));
     let command = of("quorate::command");
-    assert_eq!(command[..2], ["Command started", "Command succeeded"]);
+    assert_eq!(command[..3], ["span operation", "Command started", "Command succeeded"]);
     assert!(of("quorate::topology").iter().any(|text| text.contains("topology")), "{heard:?}");
 }

@@ -13,7 +13,7 @@ use quorate_server::{Place, Running, Server, StartOptions};
 
 use crate::doctor_uri::findings;
 use crate::live::{Living, ready_set};
-use crate::support::{quorate, quorate_with};
+use crate::support::quorate;
 
 /// How long a condition may take to hold. Far longer than an election on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -162,11 +162,12 @@ fn pain_4_a_direct_connection_to_a_secondary() {
     let set = Set::start(&[], 3);
     let (secondary, _) = set.others().next().unwrap();
     let (codes, said, code) = findings(&format!("mongodb://{secondary}/?directConnection=true"));
-    assert_eq!((codes, code), (vec!["direct_to_other".to_owned()], 1), "{said}");
+    // The third member may still be copying, which is told too.
+    assert_eq!((codes[0].as_str(), code), ("direct_to_other", 1), "{said}");
     assert!(said.contains(&set.primary), "{said}");
 
     let (codes, said, code) = findings(&format!("mongodb://{secondary}/?replicaSet=rs_dev"));
-    assert_eq!((codes, code), (vec!["wrong_set_name".to_owned()], 1), "{said}");
+    assert_eq!((codes[0].as_str(), code), ("wrong_set_name", 1), "{said}");
     assert!(said.contains("the URI says rs_dev") && said.contains("says rs0"), "{said}");
     set.end();
 }
@@ -286,15 +287,21 @@ fn pain_11_never_checked_is_not_failed() {
     );
 }
 
-/// A function platform freezes between calls: what streams would break, so it polls.
+/// A function platform freezes between calls, which a stream does not survive. The client notices
+/// where it runs; that the core polls there is a scenario of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn pain_12_function_platforms_are_polled() {
+async fn pain_12_function_platforms_are_noticed() {
     let (member, port) = start(|_, _| ()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("seen.jsonl");
     let uri = format!("mongodb://127.0.0.1:{port}");
-    let own = "{aggregate: 1, pipeline: [{$currentOp: {idleConnections: true}}], cursor: {}}";
+    let watch = ["watch", "--json", "--record", record.to_str().unwrap(), &uri];
     let lambda = [("AWS_EXECUTION_ENV", "AWS_Lambda_nodejs20.x")];
-    let run = quorate_with(&["run", "--json", &uri, own], &lambda);
-    assert_eq!(run.code(), 0, "{}", run.stderr());
+    let mut watched = Living::start_with(&watch, &lambda);
+    watched.wait_for("topology", |event| event["type"] == "Single");
+    assert_eq!(watched.terminate(), Some(0));
+    let recorded = std::fs::read_to_string(&record).unwrap();
+    assert!(recorded.contains(r#""functionPlatform":"aws.lambda""#), "{recorded}");
     member.stop().await.unwrap();
 }
 
@@ -313,7 +320,7 @@ async fn pain_13_the_budget_of_connections() {
 fn pain_14_an_arbiter_keeps_a_primary_that_commits_nothing() {
     let mut set = Set::start(&["--members", "2", "--arbiters", "1"], 3);
     let (codes, said, code) = findings(&set.uri);
-    assert_eq!((codes, code), (vec!["arbiter_trap".to_owned()], 0), "{said}");
+    assert_eq!((codes.contains(&"arbiter_trap".to_owned()), code), (true, 0), "{said}");
     let secondary = set.others().map(|(host, _)| host.clone()).find(|host| {
         let uri = format!("mongodb://{host}/?directConnection=true");
         let hello = quorate(&["run", "--json", &uri, "{hello: 1}"]).events().remove(0);
