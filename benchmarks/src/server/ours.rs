@@ -20,7 +20,7 @@ pub fn serve(directory: &str) {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let options = StartOptions::new(Place::Directory(directory.into()));
-        let running = quorate_server::Server::start(listener, options).await.unwrap();
+        let mut running = quorate_server::Server::start(listener, options).await.unwrap();
         println!("{}", running.address());
         running.ended().await.unwrap();
     });

@@ -175,6 +175,9 @@ impl Member {
         if leads && self.me() != Some(id) && !matches!(self.role, Role::Leader(_)) {
             if self.primary != Some(id) {
                 self.primary = Some(id);
+                // A member that was no use as a source a moment ago is the best one since it leads:
+                // the first majority write of its term waits for us.
+                self.forgive(id);
                 self.emit(Event::PrimaryKnown { primary: id, term: self.term });
             }
             self.hear_from_primary();

@@ -195,6 +195,11 @@ impl Member {
         self.sync.denied.insert(source, self.now + interval);
     }
 
+    /// The opposite of [`deny`](Self::deny).
+    pub(crate) fn forgive(&mut self, source: MemberId) {
+        self.sync.denied.remove(&source);
+    }
+
     /// The source is out of question for a while; look for another.
     fn lose_source(&mut self, why: SourceLost, deny: Option<Duration>) {
         let Some(source) = self.sync.source() else { return };

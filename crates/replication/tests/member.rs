@@ -11,8 +11,8 @@ use quorate_protocol::{
     WallTime,
 };
 use quorate_replication::{
-    Change, Fatal, FetchId, FetchedBatch, Input, Member, MemberOptions, Output, Recovered, Reply,
-    Request, RequestId, RequestToken, Unreachable, WaiterId, WriteConcern,
+    Change, Fatal, FetchFailure, FetchId, FetchedBatch, Input, Member, MemberOptions, Output,
+    Recovered, Reply, Request, RequestId, RequestToken, Unreachable, WaiterId, WriteConcern,
 };
 
 fn address(index: i32) -> ServerAddress {
@@ -307,6 +307,28 @@ fn a_fetch_begins_again_where_the_log_ends_if_the_log_was_longer() {
         subject.give(Input::LogMoved { written: longer, applied: longer, durable: longer });
     assert!(outputs.contains(&Output::CancelFetch { fetch: first.0 }), "{outputs:?}");
     assert_eq!(fetch_among(&outputs).map(|(_, after)| after), Some(longer.op_time));
+}
+
+/// The first majority write of a term waits for followers: a new primary is copied from at once, also
+/// if it was no use as a source just before.
+#[test]
+fn a_new_primary_is_no_longer_denied() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+    subject.hear(two, reply_of(MemberState::Secondary, entry(1, 5)));
+    subject.hear(one, reply_of(MemberState::Primary, entry(1, 5)));
+    let (fetch, _) = fetch_among(&subject.give(Input::Tick)).unwrap();
+    subject.give(Input::FetchFailed { fetch, cause: FetchFailure::Connection });
+    assert_eq!(fetch_among(&subject.give(Input::Tick)), None, "it is left alone for a while");
+
+    subject.give(Input::ConnectionReset { peer: address(1) });
+    subject.hear(subject.heartbeat_to(1), reply_of(MemberState::Secondary, entry(1, 5)));
+    assert_eq!(fetch_among(&subject.give(Input::Tick)), None, "it leads no more");
+
+    subject.give(Input::ConnectionReset { peer: address(1) });
+    subject.hear(subject.heartbeat_to(1), reply_of(MemberState::Primary, entry(2, 6)));
+    let again = fetch_among(&subject.give(Input::Tick));
+    assert_eq!(again.map(|(_, after)| after), Some(entry(1, 5).op_time));
 }
 
 /// A secondary that copies from m1, the primary of term 2, whose log is not its own.
