@@ -13,7 +13,7 @@ use quorate_client::Client;
 use quorate_server::{
     Listeners, Membership, Place, Running, Server, StartError, StartOptions, TlsMode, TlsOptions,
 };
-use support::authority::Authority;
+use quorate_test_support::Authority;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 

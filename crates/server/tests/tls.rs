@@ -10,8 +10,8 @@ use std::time::Duration;
 use bson::{RawDocumentBuf, rawdoc};
 use quorate_client::Client;
 use quorate_server::{Place, SecurityError, Server, StartError, StartOptions, TlsMode, TlsOptions};
+use quorate_test_support::Authority;
 use support::TestServer;
-use support::authority::Authority;
 use tokio::net::TcpListener;
 
 const PATIENCE: Duration = Duration::from_secs(30);

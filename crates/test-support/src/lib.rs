@@ -5,13 +5,16 @@
 //! the `failCommand` fail point well enough for the published scenarios. It stores nothing.
 //!
 //! [`FaultNetwork`] stands between real members of a set and loses, holds, delays or resets what they
-//! send each other. [`Tmux`] is a real terminal for programs that draw.
+//! send each other. [`Tmux`] is a real terminal for programs that draw. [`Authority`] issues
+//! certificates.
 
+mod authority;
 mod fail_point;
 mod fault_network;
 mod server;
 mod tmux;
 
+pub use authority::Authority;
 pub use fail_point::{FailPoint, FailPointError};
 pub use fault_network::{FaultNetwork, Flow};
 pub use server::{FakeServer, primary_hello, standalone_hello};

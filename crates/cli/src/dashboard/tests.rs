@@ -101,7 +101,12 @@ fn no_primary_and_why() {
     }
     stage.tell("c:27017", Told::Status(told));
     let text = "1 of 2 votes needed are visible".to_owned();
-    let explanation = Explanation { text, votes_visible: Some(1), votes_needed: Some(2) };
+    let explanation = Explanation {
+        text,
+        votes_visible: Some(1),
+        votes_needed: Some(2),
+        ..Explanation::default()
+    };
     stage.tell("c:27017", Told::Explanation(explanation));
     stage.after(3200);
     snapshot("no-primary-80x24", &screen(false), &stage, (80, 24));

@@ -2,6 +2,8 @@
 //!
 //! A function of the facts, and of what the discovery core believes after them.
 
+use std::time::Duration;
+
 use quorate_connection_string::Limit;
 use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use quorate_server_discovery::{
@@ -15,7 +17,7 @@ use crate::remedy;
 use crate::words::{Counted, Foreign, listed};
 
 /// How far behind the primary a secondary may be without a word.
-const TOLERATED_LAG_MS: i64 = 10_000;
+const TOLERATED_LAG: Duration = Duration::from_secs(10);
 
 /// How far clocks may differ without a word.
 const TOLERATED_SKEW_MS: i64 = 2_000;
@@ -283,35 +285,15 @@ fn votes(seen: &Examination) -> Vec<Finding> {
 }
 
 fn lag(seen: &Examination) -> Vec<Finding> {
-    let date = |address: &ServerAddress| {
-        let write = seen.topology.server(address)?.last_write_date()?;
-        Some(write.as_millis())
-    };
-    let Some(primary) = seen.topology.primary() else { return Vec::new() };
-    let Some(newest) = date(primary.address()) else { return Vec::new() };
-    let mut findings = Vec::new();
-    for server in seen.topology.servers().iter() {
-        let Some(behind) = date(server.address()).map(|date| newest.saturating_sub(date)) else {
-            continue;
-        };
-        if server.server_type() == ServerType::RsSecondary && behind > TOLERATED_LAG_MS {
-            findings.push(
-                Finding::warning(
-                    "lag",
-                    format!("{} is {} s behind the primary", server.address(), behind / 1000),
-                )
-                .because(
-                    "reads from it are old, and once it falls behind the oplog it must be \
-                     synced anew",
-                )
-                .fix(
-                    "mongosh --eval 'rs.printSecondaryReplicationInfo(); \
-                     rs.printReplicationInfo()'",
-                ),
-            );
-        }
-    }
-    findings
+    let lags = seen.lags().into_iter().filter(|(_, lag)| *lag > TOLERATED_LAG);
+    lags.map(|(address, lag)| {
+        Finding::warning("lag", format!("{address} is {} s behind the primary", lag.as_secs()))
+            .because(
+                "reads from it are old, and once it falls behind the oplog it must be synced anew",
+            )
+            .fix("mongosh --eval 'rs.printSecondaryReplicationInfo(); rs.printReplicationInfo()'")
+    })
+    .collect()
 }
 
 fn clocks(seen: &Examination) -> Vec<Finding> {
@@ -342,7 +324,7 @@ fn writes(seen: &Examination, explained: bool) -> Option<Finding> {
         seen.topology.clone(),
         &SelectionRequest::WRITE,
         clock::now(),
-        std::time::Duration::ZERO,
+        Duration::ZERO,
     );
     match failure.verdict() {
         Verdict::NoPrimary { answering, members } => {
@@ -411,7 +393,7 @@ fn reads(seen: &Examination) -> Option<Finding> {
                 seen.topology.clone(),
                 &request,
                 clock::now(),
-                std::time::Duration::ZERO,
+                Duration::ZERO,
             );
             let text = failure.verdict().to_string();
             let (why, step) = text.split_once("; ").unwrap_or((&text, "correct readPreference"));

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorate_connection_string::ConnectionString;
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{
     CheckFailure, CheckFailureKind, CheckId, DiscoveryOptions, Input, MonitorCommand, OptionsError,
-    Output, Topology, TopologyDescription, TopologyId,
+    Output, ServerDescription, ServerType, Topology, TopologyDescription, TopologyId,
 };
 
 use super::probe::{Answer, HelloFault, PortFault, Prober, ServerProbe};
@@ -44,6 +45,20 @@ impl Examination {
     /// Whether the connection string names this address.
     pub(crate) fn is_seed(&self, address: &ServerAddress) -> bool {
         self.seeds.contains(address)
+    }
+
+    /// How far each secondary is behind the primary, where both tell of their last write.
+    pub(crate) fn lags(&self) -> Vec<(ServerAddress, Duration)> {
+        let date = |server: &ServerDescription| Some(server.last_write_date()?.as_millis());
+        let newest = self.topology.primary().and_then(|primary| date(primary));
+        let servers = self.topology.servers().iter();
+        let secondaries = servers.filter(|server| server.server_type() == ServerType::RsSecondary);
+        secondaries
+            .filter_map(|server| {
+                let behind = newest?.saturating_sub(date(server)?).max(0).unsigned_abs();
+                Some((server.address().clone(), Duration::from_millis(behind)))
+            })
+            .collect()
     }
 
     /// Who advertises this address: the first that answered and lists it.

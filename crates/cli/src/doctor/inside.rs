@@ -6,17 +6,17 @@
 
 use std::time::Duration;
 
-use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
-use bson::rawdoc;
+use bson::raw::RawDocumentBuf;
+use bson::{Document, rawdoc};
 use quorate_client::connection::{Connection, Request};
 use quorate_client::net::Stream;
 use quorate_protocol::{MemberState, ServerAddress};
-use quorate_server_discovery::ServerType;
 use quorate_wire::command_error;
 use tokio::time::timeout;
 
 use super::examination::Examination;
 use crate::finding::Finding;
+use crate::view::reply::{self, Explanation, MemberStatus, SetStatus, whole};
 use crate::words::Foreign;
 
 /// Below this much oplog ahead of a member a word is in place: time to notice, and to act.
@@ -25,9 +25,6 @@ const COMFORTABLE_MARGIN: Duration = Duration::from_secs(60 * 60);
 /// An oplog fuller than this throws its oldest entries away, or soon will. A younger one is short
 /// because the set is young.
 const FULL_SHARE: f64 = 0.9;
-
-/// The most members that are told apart. A set has at most 50.
-const MAX_MEMBERS: usize = 50;
 
 /// Asks everything of one member. `limit` bounds each question.
 pub(super) async fn findings(
@@ -38,14 +35,14 @@ pub(super) async fn findings(
     let mut findings = Vec::new();
     let status = rawdoc! { "replSetGetStatus": 1, "$db": "admin" };
     if let Some(status) = ask(connection, status, limit).await {
-        findings.extend(member_states(&status));
+        findings.extend(member_states(&reply::set_status(&status)));
     }
     if seen.topology.primary().is_none() {
         let explain = rawdoc! { "quorateExplainElection": 1, "$db": "admin" };
         let answer = ask(connection, explain, limit).await;
-        findings.extend(answer.as_deref().and_then(explained));
+        findings.extend(answer.as_ref().and_then(reply::explanation).and_then(explained));
     } else if let Some(oplog) = Oplog::read(connection, limit).await {
-        findings.extend(oplog_window(&oplog, &lags(seen)));
+        findings.extend(oplog_window(&oplog, &seen.lags()));
     }
     findings
 }
@@ -55,32 +52,26 @@ async fn ask(
     connection: &mut Connection<Stream>,
     command: RawDocumentBuf,
     limit: Duration,
-) -> Option<RawDocumentBuf> {
+) -> Option<Document> {
     let reply = timeout(limit, connection.round_trip(Request::new(&command))).await.ok()?.ok()?;
     match command_error(reply.body()) {
-        Ok(None) => Some(reply.body().to_owned()),
+        Ok(None) => Document::try_from(reply.body()).ok(),
         _ => None,
     }
 }
 
 /// Members that neither lead nor follow, with what they say about it.
-fn member_states(status: &RawDocument) -> Vec<Finding> {
-    let Ok(members) = status.get_array("members") else { return Vec::new() };
-    let members = members.into_iter().filter_map(Result::ok).filter_map(RawBsonRef::as_document);
-    members.take(MAX_MEMBERS).filter_map(|member| member_state(status, member)).collect()
+fn member_states(status: &SetStatus) -> Vec<Finding> {
+    status.members.iter().filter_map(|member| member_state(status, member)).collect()
 }
 
-fn member_state(status: &RawDocument, member: &RawDocument) -> Option<Finding> {
-    let name = Foreign(member.get_str("name").ok()?).to_string();
-    let number = number(member.get("state").ok()??)?;
-    let state = i32::try_from(number).ok().and_then(MemberState::from_number)?;
-    let told = ["infoMessage", "lastHeartbeatMessage"].map(|field| member.get_str(field).ok());
-    let told = told.into_iter().flatten().find(|text| !text.is_empty());
+fn member_state(status: &SetStatus, member: &MemberStatus) -> Option<Finding> {
+    let name = &member.address;
+    let told = member.message.as_ref();
     let told = told.map_or_else(String::new, |text| format!(": {}", Foreign(text)));
-    let is_self = member.get_bool("self").unwrap_or(false);
-    match state {
+    match member.state? {
         MemberState::Startup2 => {
-            let progress = if is_self { initial_sync(status) } else { None };
+            let progress = if member.is_self { initial_sync(status) } else { None };
             let progress = progress.map_or(told, |progress| format!(": {progress}"));
             Some(
                 Finding::warning("initial_sync", format!("{name} copies all data{progress}"))
@@ -118,7 +109,7 @@ fn member_state(status: &RawDocument, member: &RawDocument) -> Option<Finding> {
         MemberState::Down | MemberState::Unknown => Some(
             Finding::warning("member_down", format!("{name} does not answer the others{told}"))
                 .because("what a majority must acknowledge waits for the members that are left")
-                .fix(format!("start it, and from another member: nc -vz {}", nc(&name))),
+                .fix(format!("start it, and from another member: nc -vz {}", nc(name.as_str()))),
         ),
         _ => None,
     }
@@ -132,41 +123,22 @@ fn nc(address: &str) -> String {
 }
 
 /// How far a member is that copies everything, in its own words.
-fn initial_sync(status: &RawDocument) -> Option<String> {
-    let progress = status.get_document("initialSyncStatus").ok()?;
-    let text = progress.get_str("summary").or_else(|_| progress.get_str("stage")).ok()?;
+fn initial_sync(status: &SetStatus) -> Option<String> {
+    let text = status.initial_sync.as_ref()?.stage.as_ref()?;
     Some(Foreign(text).to_string())
 }
 
 /// Why nobody leads, as a member of ours explains it.
-fn explained(explanation: &RawDocument) -> Option<Finding> {
+fn explained(explanation: Explanation) -> Option<Finding> {
     // A client may be without a primary that the members agree on: then the reason is elsewhere.
-    if number(explanation.get("primaryId").ok()??)? >= 0 {
+    if explanation.has_primary {
         return None;
     }
-    let summary = explanation.get_str("summary").ok()?;
     Some(
-        Finding::note("election", Foreign(summary).to_string())
+        Finding::note("election", Foreign(explanation.summary?).to_string())
             .because("so says the member that was asked, from what it heard of the others")
             .fix("quorate run URI '{quorateExplainElection: 1}' --read-preference nearest"),
     )
-}
-
-/// How far each secondary is behind the primary.
-fn lags(seen: &Examination) -> Vec<(ServerAddress, Duration)> {
-    let date = |address: &ServerAddress| {
-        Some(seen.topology.server(address)?.last_write_date()?.as_millis())
-    };
-    let newest = seen.topology.primary().and_then(|primary| date(primary.address()));
-    let Some(newest) = newest else { return Vec::new() };
-    let servers = seen.topology.servers().iter();
-    servers
-        .filter(|server| server.server_type() == ServerType::RsSecondary)
-        .filter_map(|server| {
-            let behind = newest.saturating_sub(date(server.address())?).max(0);
-            Some((server.address().clone(), Duration::from_millis(behind.unsigned_abs())))
-        })
-        .collect()
 }
 
 /// What the asked member remembers of the past.
@@ -184,7 +156,7 @@ impl Oplog {
         let newest = edge(connection, -1, limit).await?;
         let stats = rawdoc! { "collStats": "oplog.rs", "$db": "local" };
         let stats = ask(connection, stats, limit).await;
-        let field = |name| stats.as_ref().and_then(|stats| number(stats.get(name).ok()??));
+        let field = |name| stats.as_ref().and_then(|stats| whole(stats, name));
         let used = field("size").zip(field("maxSize")).filter(|(_, most)| *most > 0);
         Some(Self {
             window: Duration::from_secs(u64::from(newest.saturating_sub(oldest))),
@@ -201,7 +173,7 @@ async fn edge(connection: &mut Connection<Stream>, way: i32, limit: Duration) ->
     };
     let reply = ask(connection, find, limit).await?;
     let batch = reply.get_document("cursor").ok()?.get_array("firstBatch").ok()?;
-    let entry = batch.into_iter().next()?.ok()?.as_document()?;
+    let entry = batch.first()?.as_document()?;
     Some(entry.get_timestamp("ts").ok()?.time)
 }
 
@@ -244,15 +216,6 @@ fn minutes(span: Duration) -> u64 {
     span.as_secs() / 60
 }
 
-fn number(value: RawBsonRef<'_>) -> Option<i64> {
-    match value {
-        RawBsonRef::Int32(number) => Some(i64::from(number)),
-        RawBsonRef::Int64(number) => Some(number),
-        RawBsonRef::Double(number) => Some(number as i64),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,13 +245,13 @@ mod tests {
 
     #[test]
     fn states_that_neither_lead_nor_follow_are_told_with_their_message() {
-        let status = rawdoc! { "members": [
+        let status = bson::doc! { "members": [
             { "name": "a:1", "state": 1, "self": true },
             { "name": "b:1", "state": 3, "infoMessage": "90 s too stale" },
             { "name": "c:1", "state": 8, "lastHeartbeatMessage": "refused" },
             { "name": "d:1", "state": 99 },
         ] };
-        let findings = member_states(&status);
+        let findings = member_states(&reply::set_status(&status));
         let told: Vec<_> = findings.iter().map(|finding| (finding.code, &*finding.seen)).collect();
         assert_eq!(
             told,

@@ -49,7 +49,7 @@ pub(crate) struct MemberStatus {
     pub(crate) op_time_date: Option<WallTime>,
     /// Whom it replicates from.
     pub(crate) sync_source: Option<ServerAddress>,
-    /// What its last heartbeat said, if there was anything to say.
+    /// What it or its last heartbeat said, if there was anything to say.
     pub(crate) message: Option<String>,
 }
 
@@ -107,6 +107,10 @@ pub(crate) struct SetSettings {
 pub(crate) struct Explanation {
     /// Why there is or is no primary, in words.
     pub(crate) text: String,
+    /// The same in one or two sentences.
+    pub(crate) summary: Option<String>,
+    /// Whether the member knows a primary.
+    pub(crate) has_primary: bool,
     /// The votes that the member can see.
     pub(crate) votes_visible: Option<u32>,
     /// The votes that make a majority.
@@ -155,7 +159,10 @@ fn member_status(member: &Document) -> Option<MemberStatus> {
         op_time: member.get("optime").and_then(op_time),
         op_time_date: date.map(|date| WallTime(date.timestamp_millis())),
         sync_source: address(member, "syncSourceHost"),
-        message: text(member, "lastHeartbeatMessage").filter(|message| !message.is_empty()),
+        message: ["infoMessage", "lastHeartbeatMessage"]
+            .into_iter()
+            .filter_map(|name| text(member, name))
+            .find(|message| !message.is_empty()),
     })
 }
 
@@ -194,6 +201,8 @@ pub(crate) fn set_settings(reply: &Document) -> Option<SetSettings> {
 pub(crate) fn explanation(reply: &Document) -> Option<Explanation> {
     Some(Explanation {
         text: text(reply, "text")?,
+        summary: text(reply, "summary"),
+        has_primary: whole(reply, "primaryId").is_some_and(|id| id >= 0),
         votes_visible: unsigned(reply, "votesVisible"),
         votes_needed: unsigned(reply, "votesNeeded"),
     })
@@ -216,7 +225,8 @@ pub(crate) fn counters(reply: &Document) -> Counters {
     }
 }
 
-fn whole(document: &Document, name: &str) -> Option<i64> {
+/// A whole number, however it was written.
+pub(crate) fn whole(document: &Document, name: &str) -> Option<i64> {
     match document.get(name)? {
         Bson::Int32(number) => Some(i64::from(*number)),
         Bson::Int64(number) => Some(*number),

@@ -209,7 +209,12 @@ fn without_a_primary_the_best_explanation_is_told() {
     let mut stage = Stage::healthy();
     let explain = |text: &str, votes| {
         let text = text.to_owned();
-        Told::Explanation(Explanation { text, votes_visible: Some(votes), votes_needed: Some(2) })
+        Told::Explanation(Explanation {
+            text,
+            votes_visible: Some(votes),
+            votes_needed: Some(2),
+            ..Explanation::default()
+        })
     };
     stage.tell("b:27017", explain("I see nobody", 1));
     stage.tell("c:27017", explain("b is not fresh", 2));

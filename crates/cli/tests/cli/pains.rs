@@ -34,17 +34,28 @@ fn run_on(port: u16, command: &str) {
     assert_eq!(run.code(), 0, "{command}: {}", run.stderr());
 }
 
+/// What this member says about itself.
+fn hello_of(address: &str) -> serde_json::Value {
+    let uri = format!("mongodb://{address}/?directConnection=true");
+    quorate(&["run", "--json", &uri, "{hello: 1}"]).events().remove(0)["reply"].take()
+}
+
+/// Where `quorate serve` listens, once it says so.
+fn port_of(served: &mut Living) -> u16 {
+    let ready = served.event();
+    let address = ready["uri"].as_str().unwrap().rsplit_once(':').unwrap().1;
+    let digits: String = address.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
 /// Makes a set of one member by this name, and waits until it leads.
 fn initiate(port: u16, host: &str) {
     run_on(
         port,
         &format!("{{replSetInitiate: {{_id: 'rs0', members: [{{_id: 0, host: '{host}'}}]}}}}"),
     );
-    until(&format!("{host} leads"), || {
-        let uri = format!("mongodb://127.0.0.1:{port}/?directConnection=true");
-        let hello = quorate(&["run", "--json", &uri, "{hello: 1}"]).events().remove(0);
-        hello["reply"]["isWritablePrimary"] == true
-    });
+    let address = format!("127.0.0.1:{port}");
+    until(&format!("{host} leads"), || hello_of(&address)["isWritablePrimary"] == true);
 }
 
 /// Asks until it holds. Bounded, so that a test that hangs says what it waits for.
@@ -133,11 +144,7 @@ fn pain_3_the_error_of_a_selection_names_every_server() {
         set.kill(host);
     }
     let primary = set.primary.clone();
-    until("the rest steps down", || {
-        let uri = format!("mongodb://{primary}/?directConnection=true");
-        let hello = quorate(&["run", "--json", &uri, "{hello: 1}"]).events().remove(0);
-        hello["reply"]["isWritablePrimary"] == false
-    });
+    until("the rest steps down", || hello_of(&primary)["isWritablePrimary"] == false);
     let uri = format!("{}&serverSelectionTimeoutMS=300", set.uri);
     let run = quorate(&["run", &uri, "{insert: 'c', documents: [{}]}"]);
     assert_eq!(run.code(), 1);
@@ -219,10 +226,7 @@ async fn pain_6_a_server_that_wants_tls() {
         "--tls-mode",
         "require",
     ]);
-    let ready = served.event();
-    let uri = ready["uri"].as_str().unwrap();
-    let port = uri.rsplit_once(':').unwrap().1;
-    let port: String = port.chars().take_while(char::is_ascii_digit).collect();
+    let port = port_of(&mut served);
     let (codes, said, code) = findings(&format!("mongodb://localhost:{port}"));
     assert_eq!(code, 1, "{said}");
     assert!(codes.contains(&"tls_required".to_owned()), "{said}");
@@ -321,11 +325,9 @@ fn pain_14_an_arbiter_keeps_a_primary_that_commits_nothing() {
     let mut set = Set::start(&["--members", "2", "--arbiters", "1"], 3);
     let (codes, said, code) = findings(&set.uri);
     assert_eq!((codes.contains(&"arbiter_trap".to_owned()), code), (true, 0), "{said}");
-    let secondary = set.others().map(|(host, _)| host.clone()).find(|host| {
-        let uri = format!("mongodb://{host}/?directConnection=true");
-        let hello = quorate(&["run", "--json", &uri, "{hello: 1}"]).events().remove(0);
-        hello["reply"]["secondary"] == true
-    });
+    let mut others = set.others().map(|(host, _)| host.clone());
+    let secondary = others.find(|host| hello_of(host)["secondary"] == true);
+    drop(others);
     set.kill(&secondary.unwrap());
     let (codes, said, code) = findings(&set.uri);
     assert_eq!(code, 1);
@@ -341,12 +343,6 @@ fn pain_15_the_configuration_lost_its_own_member() {
     let data = directory.path().join("member");
     let serve = ["serve", "--port", "0", "--json", "--replset", "rs0", "--data"];
     let serve = [&serve[..], &[data.to_str().unwrap()]].concat();
-    let port_of = |served: &mut Living| -> u16 {
-        let ready = served.event();
-        let uri = ready["uri"].as_str().unwrap().to_owned();
-        let digits = uri.rsplit_once(':').unwrap().1;
-        digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
-    };
     let mut served = Living::start(&serve);
     let old = port_of(&mut served);
     initiate(old, &format!("127.0.0.1:{old}"));

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use quorate_test_support::Authority;
+
 use crate::clients::Client;
-use crate::server::{Authority, TestServer};
+use crate::server::TestServer;
 use crate::witness::Witness;
 
 /// How long a client may take for its parts. They take seconds; on a machine under load, more.
@@ -45,7 +47,7 @@ pub(crate) async fn encrypts(client: Client) {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server = TestServer::encrypted(&authority).await;
     let uri = |authority: &Authority| {
-        let file = authority.file().display().to_string();
+        let file = authority.ca().display().to_string();
         let address = server.address;
         format!("mongodb://{address}/?tls=true&tlsCAFile={file}&serverSelectionTimeoutMS=20000")
     };

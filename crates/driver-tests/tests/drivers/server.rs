@@ -1,13 +1,12 @@
 //! Servers on port 0, in this process: by itself, with logins, or as the only member of a set.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bson::doc;
 use mongodb::Client;
 use quorate_server::{Place, Running, Server, StartOptions, TlsMode, TlsOptions};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use quorate_test_support::Authority;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
@@ -30,7 +29,7 @@ impl TestServer {
 
     /// A server that speaks TLS only.
     pub(crate) async fn encrypted(authority: &Authority) -> Self {
-        Self::start(None, |options| options.tls = Some(authority.server_options())).await
+        Self::start(None, |options| options.tls = Some(server_options(authority))).await
     }
 
     /// A server whose clients must log in, without any user yet.
@@ -79,41 +78,14 @@ impl TestServer {
     }
 }
 
-/// An authority of one test's own.
-pub(crate) struct Authority {
-    directory: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Authority {
-    pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "test authority");
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let authority = Self { directory, issuer };
-        std::fs::write(authority.file(), authority.issuer.pem()).unwrap();
-        authority
-    }
-
-    /// What clients trust.
-    pub(crate) fn file(&self) -> PathBuf {
-        self.directory.path().join("authority.pem")
-    }
-
-    fn server_options(&self) -> TlsOptions {
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let path = self.directory.path().join("server.pem");
-        std::fs::write(&path, certificate.pem() + &key.serialize_pem()).unwrap();
-        TlsOptions {
-            certificate: path.clone(),
-            key: path,
-            authority: None,
-            mode: TlsMode::Require,
-            require_client_certificate: false,
-        }
+/// The server's certificate, by this authority.
+fn server_options(authority: &Authority) -> TlsOptions {
+    let path = authority.issue("server", "Quorate");
+    TlsOptions {
+        certificate: path.clone(),
+        key: path,
+        authority: None,
+        mode: TlsMode::Require,
+        require_client_certificate: false,
     }
 }

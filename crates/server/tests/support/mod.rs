@@ -2,8 +2,6 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test binary uses a part")]
 
-pub(crate) mod authority;
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 

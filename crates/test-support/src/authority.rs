@@ -1,5 +1,7 @@
 //! An authority of a test's own, and the certificates it issues.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+
 use std::path::PathBuf;
 
 use rcgen::{
@@ -7,13 +9,25 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-pub(crate) struct Authority {
+/// An authority, whose files are gone when it is dropped.
+pub struct Authority {
     directory: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Authority {
-    pub(crate) fn new() -> Self {
+    /// A new one, whom nobody trusts yet.
+    ///
+    /// # Panics
+    ///
+    /// If its files cannot be written.
+    pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -24,12 +38,16 @@ impl Authority {
     }
 
     /// The file of the authority's own certificate.
-    pub(crate) fn ca(&self) -> PathBuf {
+    pub fn ca(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }
 
     /// A file with the certificate and the key of somebody on this machine.
-    pub(crate) fn issue(&self, name: &str, organisation: &str) -> PathBuf {
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn issue(&self, name: &str, organisation: &str) -> PathBuf {
         let mut params =
             CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         params.distinguished_name = DistinguishedName::new();
