@@ -14,6 +14,7 @@ static NEXT_RUN: AtomicU64 = AtomicU64::new(0);
 
 /// How it went.
 pub struct Outcome {
+    pub writes: usize,
     pub per_second: f64,
     pub p50_us: f64,
     pub p99_us: f64,
@@ -35,6 +36,7 @@ pub async fn run(dialect: Dialect, to: SocketAddr, clients: usize, time: Duratio
     latencies.sort_unstable();
     let at = |share: f64| latencies[(latencies.len() as f64 * share) as usize].as_nanos() as f64;
     Outcome {
+        writes: latencies.len(),
         per_second: latencies.len() as f64 / elapsed,
         p50_us: at(0.5) / 1e3,
         p99_us: at(0.99) / 1e3,

@@ -1,5 +1,5 @@
 //! Measures a replica set of ours beside a bare replicated log and beside etcd, Redis and PostgreSQL,
-//! in one run: `cargo xtask bench set [measure…] [--quick]`.
+//! in one run: `cargo xtask bench set [measure…] [--quick] [--alone]`.
 //!
 //! ```text
 //! writes      durable writes on a majority, 1 and 64 clients, all contestants in turns
@@ -11,7 +11,7 @@
 //! All processes run on loopback with ports of their own and end with the run. A contestant that
 //! cannot be installed or started is named, and left out. Each figure is the median of several rounds,
 //! with the lowest and the highest beside it. `--quick` shows that everything works and measures
-//! little.
+//! little; `--alone` leaves the peers out, and keeps the floor.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
@@ -35,6 +35,8 @@ pub struct Effort {
     pub load: Duration,
     pub records: usize,
     pub watchers: &'static [usize],
+    /// Whether etcd, Redis and PostgreSQL take part.
+    pub peers: bool,
 }
 
 const THOROUGH: Effort = Effort {
@@ -42,10 +44,16 @@ const THOROUGH: Effort = Effort {
     load: Duration::from_secs(3),
     records: 100_000,
     watchers: &[1_000, 10_000],
+    peers: true,
 };
 
-const QUICK: Effort =
-    Effort { rounds: 2, load: Duration::from_millis(500), records: 5_000, watchers: &[200] };
+const QUICK: Effort = Effort {
+    rounds: 2,
+    load: Duration::from_millis(500),
+    records: 5_000,
+    watchers: &[200],
+    peers: true,
+};
 
 const MEASURES: [&str; 4] = ["writes", "failover", "growth", "fan-out"];
 
@@ -58,7 +66,8 @@ fn main() {
         ["floor-follower", rest @ ..] => return floor_log::follow(rest),
         _ => {}
     }
-    let effort = if words.contains(&"--quick") { QUICK } else { THOROUGH };
+    let mut effort = if words.contains(&"--quick") { QUICK } else { THOROUGH };
+    effort.peers &= !words.contains(&"--alone");
     let wanted: Vec<&str> = words.iter().copied().filter(|word| !word.starts_with('-')).collect();
     if let Some(unknown) = wanted.iter().find(|word| !MEASURES.contains(word)) {
         eprintln!("no such measure: {unknown}; there are {}", MEASURES.join(", "));

@@ -1,6 +1,7 @@
 //! Durable writes on a majority: ours, the floor and the peers take turns in every round.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::dialects::Dialect;
 use crate::floor_log::FloorLog;
@@ -15,21 +16,27 @@ struct Contestant {
     per_second: Figures,
     p50: Figures,
     p99: Figures,
+    /// Microseconds of processor time for a write: its primary, and all secondaries together.
+    leading: Figures,
+    following: Figures,
 }
 
 impl Contestant {
     fn new(name: &'static str, dialect: Dialect, address: SocketAddr) -> Self {
         let none = Figures::default;
-        Self { name, dialect, address, per_second: none(), p50: none(), p99: none() }
+        let (leading, following) = (none(), none());
+        let (per_second, p50, p99) = (none(), none(), none());
+        Self { name, dialect, address, per_second, p50, p99, leading, following }
     }
 }
 
 pub async fn run(effort: Effort) {
     let set = Set::ready().await;
     let floor = FloorLog::start();
-    let peers = peers::start().await;
+    let peers = if effort.peers { peers::start().await } else { Vec::new() };
     for clients in [1, 64] {
-        let ours = set.address(set.primary().await);
+        let primary = set.primary().await;
+        let ours = set.address(primary);
         let mut contestants = vec![
             Contestant::new("ours", Dialect::Quorate, ours),
             Contestant::new("floor log", Dialect::FloorLog, floor.address),
@@ -40,7 +47,14 @@ pub async fn run(effort: Effort) {
         for _ in 0..effort.rounds {
             for contestant in &mut contestants {
                 let Contestant { dialect, address, .. } = *contestant;
+                let before = processor_times(&set, primary);
                 let outcome = load::run(dialect, address, clients, effort.load).await;
+                if dialect == Dialect::Quorate {
+                    let after = processor_times(&set, primary);
+                    let a_write = |time: Duration| time.as_secs_f64() * 1e6 / outcome.writes as f64;
+                    contestant.leading.push(a_write(after.0 - before.0));
+                    contestant.following.push(a_write(after.1 - before.1));
+                }
                 contestant.per_second.push(outcome.per_second);
                 contestant.p50.push(outcome.p50_us);
                 contestant.p99.push(outcome.p99_us);
@@ -59,5 +73,15 @@ pub async fn run(effort: Effort) {
                 line(&measure, other.name, figures(other), Some(figures(ours)));
             }
         }
+        line(&format!("CPU µs a write, primary, {clients} clients"), ours.name, &ours.leading, None);
+        let measure = format!("CPU µs a write, both secondaries, {clients} clients");
+        line(&measure, ours.name, &ours.following, None);
     }
+}
+
+/// What the primary and what the others have used so far.
+fn processor_times(set: &Set, primary: usize) -> (Duration, Duration) {
+    let others = (0..set.members.len()).filter(|place| *place != primary);
+    let others = others.map(|place| set.process(place).processor_time()).sum();
+    (set.process(primary).processor_time(), others)
 }

@@ -75,7 +75,8 @@ async fn log_in(login: &Authenticator, stream: &mut Stream) -> io::Result<()> {
                 conversation.on_reply(&reply).map_err(|error| denied(&error))?;
             }
             Action::Derive(keys) => {
-                let keys = tokio::task::block_in_place(|| keys.run());
+                let derived = tokio::task::spawn_blocking(move || keys.run()).await;
+                let keys = derived.map_err(io::Error::other)?;
                 conversation.on_keys(&keys.map_err(|error| denied(&error))?);
             }
             Action::Done => return Ok(()),

@@ -128,6 +128,11 @@ impl Client {
     pub(super) async fn next(&mut self) -> Result<Received, ClientError> {
         self.receiver.next().await
     }
+
+    /// Whether the next message is here already.
+    pub(super) fn has_more(&self) -> bool {
+        matches!(self.receiver.decoder.missing(), Ok(0))
+    }
 }
 
 /// The reply, if it is no refusal.

@@ -1,4 +1,4 @@
-//! The task that owns the member: inputs in, outputs carried out.
+//! The owner of the member: inputs in, outputs carried out, one turn at a time (`inbox`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -8,19 +8,20 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use quorate_node::{Author, Horizons, LogPositions, Node, Published, entry_position};
 use quorate_protocol::{
-    ConfigVersion, HelloReply, MemberId, MemberState, OpTime, OpTimeAndWallTime, ServerAddress,
-    TopologyVersion,
+    ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
+    ServerAddress, TopologyVersion,
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
     Event, FetchId, Input, Member, MemberOptions, Output, Recovered, RequestToken, WaiterId,
     WriteConcernError,
 };
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::Instant;
 
 use super::clone_progress::CloneProgress;
-use super::fetching::Fetched;
+use super::fetching::{Fetch, Fetched, Wanted};
 use super::initial_sync::InitialSync;
 use super::peers::Peers;
 use super::threads::{Applier, Entries, Syncer, Worker};
@@ -28,12 +29,6 @@ use super::write_concern::Acknowledgement;
 use super::{Answer, Inbox, Message, RoleView, SetView, copying, fetching};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
-
-/// Messages taken before timers are looked at again.
-const MAX_MESSAGES_PER_TURN: usize = 256;
-
-/// Without a deadline the member is looked at this often all the same.
-const IDLE: Duration = Duration::from_secs(1);
 
 /// How long handing over may take when the process ends.
 const HAND_OVER: Duration = Duration::from_secs(1);
@@ -47,7 +42,6 @@ pub(super) struct Parts {
     pub(super) member_options: MemberOptions,
     pub(super) rollback_directory: Option<PathBuf>,
     pub(super) recovered: Recovered,
-    pub(super) receiver: mpsc::Receiver<Message>,
     pub(super) inbox: Inbox,
     pub(super) view: watch::Sender<SetView>,
     pub(super) role: watch::Sender<RoleView>,
@@ -55,20 +49,18 @@ pub(super) struct Parts {
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
-    pub(super) progress: Arc<Notify>,
 }
 
 /// Runs a member until its process ends or it cannot go on.
 pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
-    let Parts { node, inbox, progress, .. } = &parts;
+    let Parts { node, inbox, .. } = &parts;
     let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
-    let (clock, known) = (parts.clock, Arc::clone(progress));
-    let applier = Applier::start(Arc::clone(node), inbox.clone(), clock, known);
+    let applier = Applier::start(Arc::clone(node), inbox.clone(), parts.clock);
     let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
-    syncer.start(Arc::clone(node), inbox.clone(), Arc::clone(progress)).map_err(thread_failed)?;
+    syncer.start(Arc::clone(node), inbox.clone()).map_err(thread_failed)?;
     let (wake, appended) = (syncer.clone(), parts.appended.clone());
     let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
     node.on_append(Box::new(move |last, author| {
@@ -86,8 +78,16 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let seed = now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 32);
     let positions = node.log_positions();
     let member = Member::new(parts.member_options.clone(), parts.recovered, seed, now.monotonic);
+    let inbox = parts.inbox.clone();
     let host = Host {
         member,
+        runtime: Handle::current(),
+        messages: VecDeque::new(),
+        armed: None,
+        rearmed: None,
+        started: false,
+        ending_at: None,
+        ended: false,
         node: parts.node,
         clock: parts.clock,
         dialer: parts.dialer.clone(),
@@ -97,7 +97,6 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         view: parts.view,
         role: parts.role,
         topology: parts.topology,
-        progress: parts.progress,
         applier,
         persister,
         syncer,
@@ -116,13 +115,13 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         next_number: 1,
         broken: None,
     };
-    host.run(parts.receiver).await
+    inbox.run(host).await
 }
 
 /// A fetch under way, and what it brought that is not ordered yet.
 struct Fetching {
     id: FetchId,
-    task: JoinHandle<()>,
+    _thread: Fetch,
     after: OpTime,
     /// The last entry that was handed on, or the one to begin with.
     previous: OpTime,
@@ -131,6 +130,18 @@ struct Fetching {
 
 pub(super) struct Host {
     member: Member,
+    /// Where tasks run, whoever's turn starts them.
+    pub(super) runtime: Handle,
+    /// Room for messages, used again in every turn.
+    pub(super) messages: VecDeque<Message>,
+    /// The deadline that the host's own task knows.
+    armed: Option<MonotonicTime>,
+    /// An earlier one that it has yet to be told.
+    rearmed: Option<Instant>,
+    started: bool,
+    /// When the process ends at the latest.
+    ending_at: Option<MonotonicTime>,
+    ended: bool,
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
     pub(super) dialer: Dialer,
@@ -140,7 +151,6 @@ pub(super) struct Host {
     pub(super) view: watch::Sender<SetView>,
     role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
-    progress: Arc<Notify>,
     pub(super) applier: Applier,
     persister: Worker,
     syncer: Syncer,
@@ -164,43 +174,45 @@ pub(super) struct Host {
 }
 
 impl Host {
-    async fn run(mut self, mut receiver: mpsc::Receiver<Message>) -> Result<(), String> {
-        self.after_input();
-        let mut ending_at = None;
-        loop {
-            let now = self.clock.now().monotonic;
-            let due = self.member.next_deadline().map_or(IDLE, |deadline| deadline.since(now));
-            let progress = Arc::clone(&self.progress);
-            tokio::select! {
-                biased;
-                message = receiver.recv() => match message {
-                    Some(message) => {
-                        self.take(message, &mut ending_at);
-                        for _ in 0..MAX_MESSAGES_PER_TURN {
-                            let Ok(message) = receiver.try_recv() else { break };
-                            self.take(message, &mut ending_at);
-                        }
-                    }
-                    None => return Ok(()),
-                },
-                () = progress.notified() => self.feed_log(),
-                () = tokio::time::sleep(due) => {}
-            }
-            let now = self.clock.now().monotonic;
-            if self.member.next_deadline().is_some_and(|deadline| deadline <= now) {
-                self.feed(Input::Tick);
-            }
-            if let Some(broken) = self.broken.take() {
-                self.end();
-                return Err(broken);
-            }
-            if ending_at.is_some_and(|at| tokio::time::Instant::now() >= at)
-                || (ending_at.is_some() && self.has_handed_over())
-            {
-                self.end();
-                return Ok(());
-            }
+    /// Lets the member do what is due. Gives how the host ends, if it does.
+    pub(super) fn settle(&mut self) -> Option<Result<(), String>> {
+        if self.ended {
+            return None;
         }
+        if !self.started {
+            self.started = true;
+            self.after_input();
+        }
+        let mut now = self.clock.now().monotonic;
+        if self.member.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.feed(Input::Tick);
+            now = self.clock.now().monotonic;
+        }
+        let end = match self.broken.take() {
+            Some(broken) => Err(broken),
+            None if self.ending_at.is_some_and(|at| at <= now || self.has_handed_over()) => Ok(()),
+            None => {
+                self.arm(now);
+                return None;
+            }
+        };
+        self.end();
+        Some(end)
+    }
+
+    /// Has the host's own task woken for the next deadline, if it would sleep longer.
+    fn arm(&mut self, now: MonotonicTime) {
+        let deadlines = self.member.next_deadline().into_iter().chain(self.ending_at);
+        let Some(next) = deadlines.min() else { return };
+        if self.armed.is_none_or(|armed| next < armed) {
+            self.armed = Some(next);
+            self.rearmed = Some(Instant::now() + next.since(now));
+        }
+    }
+
+    /// When to wake the host's own task, if that has changed.
+    pub(super) fn rearm(&mut self) -> Option<Instant> {
+        self.rearmed.take()
     }
 
     /// Whether the set can do without this member: it does not lead, and somebody else may.
@@ -213,12 +225,16 @@ impl Host {
     }
 
     fn end(&mut self) {
+        self.ended = true;
         self.cancel_fetch();
         self.syncer.end();
         self.node.set_writable(None, self.clock.now());
     }
 
-    fn take(&mut self, message: Message, ending_at: &mut Option<tokio::time::Instant>) {
+    pub(super) fn take(&mut self, message: Message) {
+        if self.ended {
+            return;
+        }
         // A write that is asked about is in the log by now. One that is waited for need not be known
         // to be: its waiter is looked at whenever the log has moved.
         if !matches!(message, Message::Wanted(_)) {
@@ -227,7 +243,7 @@ impl Host {
         match message {
             Message::Input(input) => {
                 if matches!(input, Input::ShutdownWanted) {
-                    *ending_at = Some(tokio::time::Instant::now() + HAND_OVER);
+                    self.ending_at = Some(self.clock.now().monotonic + HAND_OVER);
                 }
                 self.feed(input);
             }
@@ -246,6 +262,9 @@ impl Host {
             }
             Message::Fetched(fetched) => self.on_fetched(fetched),
             Message::Inspect(look) => look(self.member.status(), self.clock.now()),
+            // The log was looked at just now, and deadlines are after every message.
+            Message::LogMoved => {}
+            Message::Tick => self.armed = None,
             Message::Broken(why) => self.broken = Some(why),
         }
     }
@@ -398,7 +417,7 @@ impl Host {
                 if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
                     self.broken = Some(error.message);
                 }
-                self.progress.notify_one();
+                self.inbox.post(Message::LogMoved);
             }
             Output::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
@@ -436,17 +455,19 @@ impl Host {
         self.cancel_fetch();
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
-        let fetch = fetching::fetch(id, source, after, term, buffer, inbox, dialer);
-        let task = tokio::spawn(cut.guard(fetch));
-        let waiting = VecDeque::new();
-        self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
+        let wanted = Wanted { id, source, after, term };
+        match Fetch::start(wanted, buffer, inbox, self.dialer.clone()) {
+            Ok(thread) => {
+                let waiting = VecDeque::new();
+                let fetching = Fetching { id, _thread: thread, after, previous: after, waiting };
+                self.fetching = Some(fetching);
+            }
+            Err(error) => self.broken = Some(format!("a thread cannot be started: {error}")),
+        }
     }
 
     fn cancel_fetch(&mut self) {
-        if let Some(fetching) = self.fetching.take() {
-            fetching.task.abort();
-        }
+        self.fetching = None;
     }
 
     fn on_fetched(&mut self, fetched: Fetched) {

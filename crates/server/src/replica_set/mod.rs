@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   connections ──┐                      ┌──▶ peers (one task each) ──▶ other members
-//!   peers ────────┼─▶ inbox ─▶ Host ─────┼──▶ fetch task ──▶ applier thread ──▶ Node
+//!   peers ────────┼─▶ inbox ─▶ Host ─────┼──▶ fetching thread ──▶ applier ──▶ Node
 //!   threads ──────┘   (owns the Member)  └──▶ persist thread, syncing thread
 //! ```
 //!
-//! One task owns the member, feeds it whatever happened and carries out what it orders; it never
-//! waits for a disk or a socket. Rules live in `quorate-replication`, documents in `quorate-wire`,
+//! One at a time, whoever has news feeds it to the member and carries out what it orders (`inbox`);
+//! that never waits for a disk or a socket. Rules live in `quorate-replication`, documents in `quorate-wire`,
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
@@ -18,6 +18,7 @@ mod cut;
 mod fetching;
 mod forwarding;
 mod host;
+mod inbox;
 mod initial_sync;
 mod oplog_buffer;
 mod peers;
@@ -36,19 +37,16 @@ use quorate_node::{Command, CommandError, ErrorCode, Node};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
 use quorate_replication::{Input, MemberOptions, Reply, Request, Status};
 use quorate_wire::replica_set::config_document;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 
 pub(crate) use cut::Cut;
+use inbox::Inbox;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::Acknowledgement;
-
-/// Messages to the host that wait. Each connection has at most one, each peer and thread a few, and
-/// fetched batches are bounded by their buffer: together they never fill it.
-const MAX_INBOX: usize = 262_144;
 
 /// How this member takes part in a set.
 #[derive(Clone, Debug)]
@@ -105,25 +103,12 @@ enum Message {
     Wanted(Acknowledgement),
     Fetched(fetching::Fetched),
     Inspect(Inspection),
+    /// The log has grown, or more of it is on disk.
+    LogMoved,
+    /// A deadline of the member may have come.
+    Tick,
     /// A thread could not do its work: going on would break promises.
     Broken(String),
-}
-
-/// The way to the host.
-#[derive(Clone)]
-struct Inbox {
-    sender: mpsc::Sender<Message>,
-    /// Whoever brings news from other members goes by it.
-    cut: Cut,
-}
-
-impl Inbox {
-    /// Leaves a message. The inbox has room for everybody who can leave one.
-    fn post(&self, message: Message) {
-        if self.sender.try_send(message).is_err() {
-            tracing::debug!("the replica set host is gone or overloaded");
-        }
-    }
 }
 
 /// A handle of the replica set for connections.
@@ -152,8 +137,7 @@ impl ReplicaSet {
         commits: watch::Sender<u64>,
     ) -> Result<Self, CommandError> {
         let recovered = node.join_replica_set(clock.now())?;
-        let (sender, receiver) = mpsc::channel(MAX_INBOX);
-        let inbox = Inbox { sender, cut: Cut::default() };
+        let inbox = Inbox::new();
         let shown = SetView {
             term: recovered.term,
             state: MemberState::Startup,
@@ -175,14 +159,12 @@ impl ReplicaSet {
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,
             recovered,
-            receiver,
             inbox: inbox.clone(),
             view: view_sender,
             role: role_sender,
             appended: appended.clone(),
             topology,
             commits,
-            progress: Arc::new(Notify::new()),
         };
         let parts = Mutex::new(Some(parts));
         Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, parts })

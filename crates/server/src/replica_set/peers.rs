@@ -1,17 +1,22 @@
 //! Connections to the other members: requests out, answers back, and word of a broken connection.
 //!
 //! One task per peer holds one connection, sends requests as they come and matches answers by their
-//! numbers. An idle connection is read all the time, because its end is how a crash shows first.
+//! numbers. An idle connection is read all the time, because its end is how a crash shows first. A
+//! report of progress, which somebody's write waits for, is written at once by the thread that has it
+//! (`Line`), if nothing else is being written.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
 use quorate_protocol::ServerAddress;
 use quorate_replication::{Input, Reply, Request, RequestId, Unreachable};
 use quorate_wire::MsgFlags;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -30,7 +35,14 @@ const MAX_PEERS: usize = 128;
 /// `AuthenticationFailed`.
 const AUTHENTICATION_FAILED: i32 = 18;
 
-struct Outgoing {
+/// What a task is to write.
+enum Outgoing {
+    Request(Wanted),
+    /// The end of a report that did not fit into the socket.
+    Rest(RequestId, Vec<u8>),
+}
+
+struct Wanted {
     request: RequestId,
     message: Request,
     deadline: Instant,
@@ -40,7 +52,41 @@ struct Outgoing {
 pub(super) struct Peers {
     inbox: Inbox,
     dialer: Dialer,
-    tasks: BTreeMap<ServerAddress, mpsc::Sender<Outgoing>>,
+    tasks: BTreeMap<ServerAddress, Task>,
+}
+
+/// The way to a task.
+struct Task {
+    requests: mpsc::Sender<Outgoing>,
+    line: Arc<Mutex<Line>>,
+}
+
+/// What a task shares with whoever writes at once.
+struct Line {
+    /// None without a connection, and while the task writes.
+    writer: Option<WriteHalf<Stream>>,
+    waiting: BTreeMap<i32, Waiting>,
+    next: i32,
+    /// What the task has not yet written.
+    queued: usize,
+}
+
+impl Line {
+    /// Numbers a request and encodes it. Its answer is waited for, unless nobody needs one.
+    fn begin(&mut self, wanted: Wanted) -> Result<Vec<u8>, ClientError> {
+        let Wanted { request, message, deadline } = wanted;
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        let command = request_document(&message);
+        let flags = if is_report(&message) {
+            MsgFlags::MORE_TO_COME
+        } else {
+            let sent = Instant::now();
+            self.waiting.insert(id, Waiting { request, message, sent, deadline });
+            MsgFlags::NONE
+        };
+        encode(quorate_wire::RequestId(id), flags, &command)
+    }
 }
 
 impl Peers {
@@ -60,12 +106,29 @@ impl Peers {
         if matches!(message, Request::StepUp { .. }) {
             // Its answer takes a whole election; others must not wait behind it.
             let peer = Peer::new(to.clone(), self.inbox.clone(), self.dialer.clone());
-            tokio::spawn(peer.run_once(Outgoing { request, message, deadline }));
+            tokio::spawn(peer.run_once(Wanted { request, message, deadline }));
             return;
         }
-        let sender = self.task(to);
-        let outgoing = Outgoing { request, message, deadline };
-        if sender.try_send(outgoing).is_err() {
+        let is_cut = self.inbox.cut.is_cut();
+        let task = self.task(to);
+        let mut line = lock(&task.line);
+        let urgent = is_report(&message) && !is_cut;
+        let wanted = Wanted { request, message, deadline };
+        let outgoing = if urgent && line.queued == 0 && line.writer.is_some() {
+            match write_now(&mut line, wanted) {
+                Some(rest) => Outgoing::Rest(request, rest),
+                None => {
+                    drop(line);
+                    return self.inbox.post(written(request));
+                }
+            }
+        } else {
+            Outgoing::Request(wanted)
+        };
+        line.queued += 1;
+        if task.requests.try_send(outgoing).is_err() {
+            line.queued -= 1;
+            drop(line);
             let cause = Unreachable::TimedOut;
             self.inbox.post(Message::Input(Input::PeerUnreachable { request, cause }));
         }
@@ -76,17 +139,52 @@ impl Peers {
         self.tasks.retain(|address, _| keep(address));
     }
 
-    fn task(&mut self, to: &ServerAddress) -> &mpsc::Sender<Outgoing> {
+    fn task(&mut self, to: &ServerAddress) -> &Task {
         if self.tasks.len() >= MAX_PEERS {
             self.tasks.clear();
         }
         self.tasks.entry(to.clone()).or_insert_with(|| {
-            let (sender, receiver) = mpsc::channel(MAX_WAITING);
+            let (requests, receiver) = mpsc::channel(MAX_WAITING);
             let peer = Peer::new(to.clone(), self.inbox.clone(), self.dialer.clone());
+            let line = Arc::clone(&peer.line);
             tokio::spawn(peer.run(receiver));
-            sender
+            Task { requests, line }
         })
     }
+}
+
+/// Whether a request is a report of progress. Nobody answers it: its receiver has nothing to say, a
+/// lost one is followed by the next, and one that the socket has no room for waits for it.
+fn is_report(message: &Request) -> bool {
+    matches!(message, Request::UpdatePosition(_))
+}
+
+/// Writes a request without waiting for the socket. Gives what did not fit.
+fn write_now(line: &mut Line, wanted: Wanted) -> Option<Vec<u8>> {
+    // A request that cannot be encoded or written is found out by the task, which tells of it.
+    let Ok(mut bytes) = line.begin(wanted) else { return Some(Vec::new()) };
+    let writer = line.writer.as_mut()?;
+    let mut context = Context::from_waker(Waker::noop());
+    while !bytes.is_empty() {
+        match Pin::new(&mut *writer).poll_write(&mut context, &bytes) {
+            Poll::Ready(Ok(written)) if written > 0 => drop(bytes.drain(..written)),
+            _ => return Some(bytes),
+        }
+    }
+    match Pin::new(writer).poll_flush(&mut context) {
+        Poll::Ready(Ok(())) => None,
+        _ => Some(bytes),
+    }
+}
+
+/// Word of a report that has left this process, or is lost with its connection.
+fn written(request: RequestId) -> Message {
+    let (reply, round_trip) = (Reply::Done, Duration::ZERO);
+    Message::Input(Input::ReplyReceived { request, reply, round_trip })
+}
+
+fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Waiting {
@@ -100,57 +198,62 @@ struct Peer {
     address: ServerAddress,
     inbox: Inbox,
     dialer: Dialer,
-    connection: Option<(Receiver, WriteHalf<Stream>)>,
-    waiting: BTreeMap<i32, Waiting>,
-    next: i32,
+    receiver: Option<Receiver>,
+    line: Arc<Mutex<Line>>,
 }
 
 impl Peer {
     fn new(address: ServerAddress, inbox: Inbox, dialer: Dialer) -> Self {
-        Self { address, inbox, dialer, connection: None, waiting: BTreeMap::new(), next: 1 }
+        let line = Line { writer: None, waiting: BTreeMap::new(), next: 1, queued: 0 };
+        Self { address, inbox, dialer, receiver: None, line: Arc::new(Mutex::new(line)) }
     }
 
     async fn run(mut self, mut requests: mpsc::Receiver<Outgoing>) {
         loop {
-            let deadline = self.waiting.values().map(|waiting| waiting.deadline).min();
+            let deadline = lock(&self.line).waiting.values().map(|waiting| waiting.deadline).min();
             let timeout = tokio::time::sleep_until(deadline.unwrap_or_else(far));
             tokio::select! {
-                outgoing = requests.recv() => match outgoing {
-                    Some(outgoing) => self.send(outgoing).await,
-                    None => return,
-                },
-                received = next(&mut self.connection) => self.receive(received),
+                outgoing = requests.recv() => {
+                    let Some(outgoing) = outgoing else { return };
+                    match outgoing {
+                        Outgoing::Request(wanted) => self.send(wanted).await,
+                        Outgoing::Rest(request, bytes) => {
+                            self.write(&bytes, far()).await;
+                            self.inbox.post(written(request));
+                        }
+                    }
+                    lock(&self.line).queued -= 1;
+                }
+                received = next(&mut self.receiver) => self.receive(received),
                 () = timeout, if deadline.is_some() => self.fail(Unreachable::TimedOut),
             }
         }
     }
 
-    async fn run_once(mut self, outgoing: Outgoing) {
-        let deadline = outgoing.deadline;
-        self.send(outgoing).await;
-        while !self.waiting.is_empty() {
+    async fn run_once(mut self, wanted: Wanted) {
+        let deadline = wanted.deadline;
+        self.send(wanted).await;
+        while !lock(&self.line).waiting.is_empty() {
             tokio::select! {
-                received = next(&mut self.connection) => self.receive(received),
+                received = next(&mut self.receiver) => self.receive(received),
                 () = tokio::time::sleep_until(deadline) => self.fail(Unreachable::TimedOut),
             }
         }
     }
 
-    async fn send(&mut self, outgoing: Outgoing) {
-        let Outgoing { request, message, deadline } = outgoing;
-        let sent = Instant::now();
-        let id = self.next;
-        self.next = self.next.wrapping_add(1);
-        let command = request_document(&message);
-        self.waiting.insert(id, Waiting { request, message, sent, deadline });
+    async fn send(&mut self, wanted: Wanted) {
+        let (deadline, request) = (wanted.deadline, wanted.request);
+        let report = is_report(&wanted.message);
+        let bytes = lock(&self.line).begin(wanted);
         if self.inbox.cut.is_cut() {
             return;
         }
-        if self.connection.is_none() {
+        if self.receiver.is_none() {
             match tokio::time::timeout_at(deadline, self.dialer.connect(&self.address)).await {
                 Ok(Ok(stream)) => {
                     let (reader, writer) = stream.into_split();
-                    self.connection = Some((Receiver::new(reader), writer));
+                    self.receiver = Some(Receiver::new(reader));
+                    lock(&self.line).writer = Some(writer);
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return self.deny(&error.to_string());
@@ -159,16 +262,25 @@ impl Peer {
                 Err(_) => return self.fail(Unreachable::TimedOut),
             }
         }
-        let bytes = encode(quorate_wire::RequestId(id), MsgFlags::NONE, &command);
-        let (Ok(bytes), Some((_, writer))) = (bytes, &mut self.connection) else {
+        match bytes {
+            Ok(bytes) => self.write(&bytes, deadline).await,
+            Err(_) => self.fail(Unreachable::Other),
+        }
+        if report {
+            self.inbox.post(written(request));
+        }
+    }
+
+    async fn write(&mut self, bytes: &[u8], deadline: Instant) {
+        let Some(mut writer) = lock(&self.line).writer.take() else {
             return self.fail(Unreachable::Other);
         };
         let writing = async {
-            writer.write_all(&bytes).await?;
+            writer.write_all(bytes).await?;
             writer.flush().await
         };
         match tokio::time::timeout_at(deadline, writing).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => lock(&self.line).writer = Some(writer),
             Ok(Err(error)) => self.fail(cause_of(&error)),
             Err(_) => self.fail(Unreachable::TimedOut),
         }
@@ -178,13 +290,14 @@ impl Peer {
         if self.inbox.cut.is_cut() {
             if received.is_err() {
                 // Whoever waits learns no more than that time runs out.
-                self.connection = None;
+                self.disconnect();
             }
             return;
         }
         match received {
             Ok(received) => {
-                let Some(waiting) = self.waiting.remove(&received.response_to.0) else { return };
+                let waiting = lock(&self.line).waiting.remove(&received.response_to.0);
+                let Some(waiting) = waiting else { return };
                 let round_trip = waiting.sent.elapsed();
                 let request = waiting.request;
                 let reply = parse(&waiting.message, &received.body);
@@ -201,18 +314,29 @@ impl Peer {
 
     /// The other side does not take us for a member, or is none itself.
     fn deny(&mut self, why: &str) {
-        for waiting in std::mem::take(&mut self.waiting).into_values() {
+        for waiting in self.take_waiting() {
             let reply = Reply::Refused { code: AUTHENTICATION_FAILED, message: why.to_owned() };
             let (request, round_trip) = (waiting.request, waiting.sent.elapsed());
             self.inbox.post(Message::Input(Input::ReplyReceived { request, reply, round_trip }));
         }
     }
 
+    /// Ends the connection; whether there was one.
+    fn disconnect(&mut self) -> bool {
+        lock(&self.line).writer = None;
+        self.receiver.take().is_some()
+    }
+
+    fn take_waiting(&mut self) -> Vec<Waiting> {
+        std::mem::take(&mut lock(&self.line).waiting).into_values().collect()
+    }
+
     /// The connection is of no more use: everybody who waits for an answer is told why.
     fn fail(&mut self, cause: Unreachable) {
-        let established = self.connection.take().is_some();
-        let idle = self.waiting.is_empty();
-        for waiting in std::mem::take(&mut self.waiting).into_values() {
+        let established = self.disconnect();
+        let waiting = self.take_waiting();
+        let idle = waiting.is_empty();
+        for waiting in waiting {
             let request = waiting.request;
             self.inbox.post(Message::Input(Input::PeerUnreachable { request, cause }));
         }
@@ -224,11 +348,9 @@ impl Peer {
 }
 
 /// The next message of a connection; never, without one.
-async fn next(
-    connection: &mut Option<(Receiver, WriteHalf<Stream>)>,
-) -> Result<super::client::Received, ClientError> {
-    match connection {
-        Some((receiver, _)) => receiver.next().await,
+async fn next(receiver: &mut Option<Receiver>) -> Result<super::client::Received, ClientError> {
+    match receiver {
+        Some(receiver) => receiver.next().await,
         None => std::future::pending().await,
     }
 }

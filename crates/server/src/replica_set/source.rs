@@ -18,7 +18,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const COMMIT_POINT_PATIENCE: Duration = Duration::from_millis(2);
 
 /// The longest that entries gather while an earlier batch is not committed.
-const GATHERING: Duration = Duration::from_millis(1);
+const GATHERING: Duration = Duration::from_millis(2);
 
 /// One follower's stream.
 pub(crate) struct OplogStream {

@@ -1,23 +1,25 @@
 //! The threads that may wait for the disk, so that the host never does.
 //!
 //! The applier changes data in the order it is told: it joins what has gathered, commits it at once
-//! and forces it to disk itself, so that an entry costs a follower one change of thread there and one
-//! back. The persist thread stores votes, terms and configurations in their order. The syncing thread
+//! and forces it to disk. It has a thread, but whoever brought a few entries and may wait for the
+//! disk does its work at once, which spares an entry two changes of thread. The persist thread stores votes, terms and configurations in their order. The syncing thread
 //! forces what clients wrote to disk, once for everybody who wrote meanwhile. The host hears of
 //! applied entries when they are on disk: one report to the source then tells both.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use quorate_node::{CommandError, MAX_APPLY_ENTRIES, Node};
 use quorate_protocol::OpTime;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
+use super::Message;
 use super::copying::wait_until_old_enough;
-use super::{Inbox, Message};
+use super::inbox::Inbox;
 use crate::clock::Clock;
 
 /// Jobs that wait for a thread. The buffer of fetched entries is bounded by itself.
@@ -69,87 +71,183 @@ enum Change {
     Other(Job),
 }
 
-/// The thread that changes data as others did. Ends when its last handle is gone.
+/// The most entries that whoever brought them applies himself. More are left to the thread, so that
+/// the next ones are read meanwhile.
+const MAX_HELPED: usize = 256;
+
+/// Changes of data as others made them, in order. Its thread ends when its last handle is gone.
 #[derive(Clone)]
-pub(super) struct Applier {
-    changes: SyncSender<Change>,
+pub(super) struct Applier(Arc<Handle>);
+
+/// What ends the thread.
+struct Handle(Arc<Applying>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.queue().end = true;
+        self.0.condition.notify_one();
+    }
+}
+
+struct Applying {
+    node: Arc<Node>,
     inbox: Inbox,
+    clock: Clock,
+    queue: Mutex<Changes>,
+    condition: Condvar,
+    /// Held while changes are taken and made.
+    at_work: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Changes {
+    waiting: VecDeque<Change>,
+    end: bool,
+}
+
+impl Changes {
+    /// Whether it is little, and nothing that would hold up the reading of more.
+    fn are_few(&self) -> bool {
+        let sizes = self.waiting.iter().map(|change| match change {
+            Change::Apply(entries) if entries.delay.is_zero() => entries.entries.len(),
+            Change::Apply(_) | Change::Other(_) => usize::MAX,
+        });
+        sizes.fold(0_usize, usize::saturating_add) <= MAX_HELPED
+    }
 }
 
 impl Applier {
-    pub(super) fn start(
-        node: Arc<Node>,
-        inbox: Inbox,
-        clock: Clock,
-        progress: Arc<Notify>,
-    ) -> io::Result<Self> {
-        let (changes, receiver) = sync_channel(MAX_JOBS);
-        let broken = inbox.clone();
+    /// Starts the thread.
+    pub(super) fn start(node: Arc<Node>, inbox: Inbox, clock: Clock) -> io::Result<Self> {
+        let applying = Arc::new(Applying {
+            node,
+            inbox,
+            clock,
+            queue: Mutex::default(),
+            condition: Condvar::new(),
+            at_work: Mutex::default(),
+        });
+        let thread = Arc::clone(&applying);
         std::thread::Builder::new().name("quorate-apply".to_owned()).spawn(move || {
-            while let Ok(first) = receiver.recv() {
-                let result = apply_all(&node, first, &receiver, clock)
-                    .and_then(|()| node.sync_log().map(drop));
-                match result {
-                    Ok(()) => progress.notify_one(),
-                    Err(error) => return broken.post(Message::Broken(error.message)),
-                }
+            while thread.wait() {
+                let at_work = thread.at_work.lock().unwrap_or_else(PoisonError::into_inner);
+                thread.work();
+                drop(at_work);
             }
         })?;
-        Ok(Self { changes, inbox })
+        Ok(Self(Arc::new(Handle(applying))))
     }
 
+    /// Adds entries. Nothing happens before [`wake`](Self::wake) or [`help`](Self::help).
     pub(super) fn apply(&self, entries: Entries) {
-        self.send(Change::Apply(entries));
+        self.add_change(Change::Apply(entries));
     }
 
+    /// Adds a job, as [`apply`](Self::apply) does.
     pub(super) fn add(&self, job: Job) {
-        self.send(Change::Other(job));
+        self.add_change(Change::Other(job));
     }
 
-    fn send(&self, change: Change) {
-        if self.changes.try_send(change).is_err() {
-            self.inbox.post(Message::Broken("the applying thread is gone".to_owned()));
+    /// Has the thread do what there is.
+    pub(super) fn wake(&self) {
+        if !self.0.0.queue().waiting.is_empty() {
+            self.0.0.condition.notify_one();
+        }
+    }
+
+    /// Does what there is, if it is little and nobody is at it.
+    pub(super) fn help(&self) {
+        let applying = &self.0.0;
+        let few = applying.queue().are_few();
+        match applying.at_work.try_lock() {
+            Ok(_at_work) if few => applying.work(),
+            // It may just have looked for the last time.
+            _ => self.wake(),
+        }
+    }
+
+    fn add_change(&self, change: Change) {
+        let mut queue = self.0.0.queue();
+        if queue.end {
+            return;
+        }
+        if queue.waiting.len() < MAX_JOBS {
+            queue.waiting.push_back(change);
+        } else {
+            drop(queue);
+            let why = format!("{MAX_JOBS} changes wait to be applied");
+            self.0.0.inbox.post(Message::Broken(why));
         }
     }
 }
 
-/// Does what there is to do, up to a batch of entries.
-fn apply_all(
-    node: &Node,
-    first: Change,
-    receiver: &Receiver<Change>,
-    clock: Clock,
-) -> Result<(), CommandError> {
-    let mut next = Some(first);
-    let mut applied = 0;
-    while let Some(change) = next.take() {
-        match change {
-            Change::Other(job) => job(node)?,
-            Change::Apply(mut joined) => {
-                // What has gathered is committed at once: fewer commits, and fewer syncs.
-                while joined.entries.len() < MAX_APPLY_ENTRIES {
-                    match receiver.try_recv() {
-                        Ok(Change::Apply(more)) if more.delay == joined.delay => {
-                            joined.entries.extend(more.entries);
-                            joined.room.extend(more.room);
-                        }
-                        Ok(other) => {
-                            next = Some(other);
-                            break;
-                        }
-                        Err(_) => break,
-                    }
+impl Applying {
+    fn queue(&self) -> MutexGuard<'_, Changes> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when there is something to do, or false at the end.
+    fn wait(&self) -> bool {
+        let queue = self.queue();
+        let idle = |changes: &mut Changes| changes.waiting.is_empty() && !changes.end;
+        let queue = self.condition.wait_while(queue, idle).unwrap_or_else(PoisonError::into_inner);
+        !queue.end
+    }
+
+    fn next(&self) -> Option<Change> {
+        self.queue().waiting.pop_front()
+    }
+
+    /// Does what there is, and forces it to disk.
+    fn work(&self) {
+        while let Some(first) = self.next() {
+            let made = self.apply_all(first).and_then(|()| self.node.sync_log().map(drop));
+            match made {
+                Ok(()) => self.inbox.post(Message::LogMoved),
+                Err(error) => {
+                    // Nothing may follow what could not be applied.
+                    let mut queue = self.queue();
+                    queue.end = true;
+                    queue.waiting.clear();
+                    drop(queue);
+                    return self.inbox.post(Message::Broken(error.message));
                 }
-                applied += joined.entries.len();
-                wait_until_old_enough(&joined.entries, joined.delay, clock);
-                node.apply(joined.previous, joined.entries, clock.now())?;
             }
         }
-        if next.is_none() && applied < MAX_APPLY_ENTRIES {
-            next = receiver.try_recv().ok();
-        }
     }
-    Ok(())
+
+    /// Does what there is to do, up to a batch of entries.
+    fn apply_all(&self, first: Change) -> Result<(), CommandError> {
+        let mut next = Some(first);
+        let mut applied = 0;
+        while let Some(change) = next.take() {
+            match change {
+                Change::Other(job) => job(&self.node)?,
+                Change::Apply(mut joined) => {
+                    // What has gathered is committed at once: fewer commits, and fewer syncs.
+                    while joined.entries.len() < MAX_APPLY_ENTRIES {
+                        match self.next() {
+                            Some(Change::Apply(more)) if more.delay == joined.delay => {
+                                joined.entries.extend(more.entries);
+                                joined.room.extend(more.room);
+                            }
+                            other => {
+                                next = other;
+                                break;
+                            }
+                        }
+                    }
+                    applied += joined.entries.len();
+                    wait_until_old_enough(&joined.entries, joined.delay, self.clock);
+                    self.node.apply(joined.previous, joined.entries, self.clock.now())?;
+                }
+            }
+            if next.is_none() && applied < MAX_APPLY_ENTRIES {
+                next = self.next();
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Wakes the syncing thread.
@@ -167,16 +265,11 @@ struct Wanted {
 }
 
 /// The longest that writes gather for one sync while earlier ones are not committed.
-const GATHERING: Duration = Duration::from_millis(1);
+const GATHERING: Duration = Duration::from_millis(2);
 
 impl Syncer {
     /// Starts the thread.
-    pub(super) fn start(
-        &self,
-        node: Arc<Node>,
-        inbox: Inbox,
-        progress: Arc<Notify>,
-    ) -> io::Result<()> {
+    pub(super) fn start(&self, node: Arc<Node>, inbox: Inbox) -> io::Result<()> {
         let shared = self.clone();
         std::thread::Builder::new().name("quorate-log-sync".to_owned()).spawn(move || {
             let mut synced = OpTime::NULL;
@@ -184,7 +277,7 @@ impl Syncer {
                 match node.sync_log() {
                     Ok(positions) => {
                         synced = positions.durable.op_time;
-                        progress.notify_one();
+                        inbox.post(Message::LogMoved);
                     }
                     Err(error) => return inbox.post(Message::Broken(error.message)),
                 }

@@ -1,0 +1,227 @@
+//! Messages to the host, and who carries them out.
+//!
+//! No task waits for them. Whoever leaves a message while nobody is at work does the host's turn
+//! himself, on his own thread: his own message, and those that others leave meanwhile. A write that
+//! waits for other members thus changes threads only where a socket or a disk makes it.
+//!
+//! ```text
+//!            post                    queue empty
+//!   idle ───────────▶ turn (poster) ─────────────▶ idle
+//!                       │  ▲
+//!        MAX_MESSAGES   ▼  │
+//!                     turn (the host's own task)
+//! ```
+//!
+//! The host's own task sleeps until the member's next deadline, goes on with a turn that became too
+//! long for its poster, and learns when the host has ended.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Message;
+use super::cut::Cut;
+use super::host::Host;
+
+/// Messages to the host that wait. Each connection has at most one, each peer and thread a few, and
+/// fetched batches are bounded by their buffer: together they never fill it.
+const MAX_INBOX: usize = 262_144;
+
+/// Messages that one poster carries out before the host's own task goes on.
+const MAX_MESSAGES: usize = 256;
+
+/// Without a deadline the member is looked at this often all the same.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The way to the host.
+#[derive(Clone)]
+pub(super) struct Inbox {
+    shared: Arc<Shared>,
+    /// Whoever brings news from other members goes by it.
+    pub(super) cut: Cut,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Locked by whoever set `busy`, and by nobody else until the end.
+    host: Mutex<Option<Host>>,
+    /// Wakes the host's own task.
+    wake: Notify,
+}
+
+struct Queue {
+    messages: VecDeque<Message>,
+    /// Somebody is at work, or nobody may be yet.
+    busy: bool,
+    /// The turn belongs to the host's own task.
+    handed_over: bool,
+    /// When that task is to look at the member.
+    armed: Option<Instant>,
+    end: Option<Result<(), String>>,
+}
+
+/// Who makes the changes to data that a turn orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Applying {
+    /// The applying thread: the poster may not wait for a disk.
+    Elsewhere,
+    /// The poster, when its message is carried out.
+    Here,
+    /// The poster, with its next message.
+    Later,
+}
+
+impl Inbox {
+    /// An inbox whose messages wait until there is a host.
+    pub(super) fn new() -> Self {
+        let queue = Queue {
+            messages: VecDeque::new(),
+            busy: true,
+            handed_over: false,
+            armed: None,
+            end: None,
+        };
+        let (queue, host) = (Mutex::new(queue), Mutex::new(None));
+        let shared = Arc::new(Shared { queue, host, wake: Notify::new() });
+        Self { shared, cut: Cut::default() }
+    }
+
+    /// Leaves a message. The inbox has room for everybody who can leave one.
+    pub(super) fn post(&self, message: Message) {
+        self.post_from(Applying::Elsewhere, message);
+    }
+
+    /// Leaves a message, perhaps from a thread that may wait for the disk.
+    pub(super) fn post_from(&self, applying: Applying, message: Message) {
+        if self.leave(message) {
+            self.turn(applying);
+        }
+    }
+
+    /// Gives the host its messages until it ends. Ends it, if this is dropped before.
+    pub(super) async fn run(&self, host: Host) -> Result<(), String> {
+        let _closing = Closing(self);
+        *self.host() = Some(host);
+        self.turn(Applying::Elsewhere);
+        loop {
+            let (goes_on, armed) = {
+                let mut queue = self.queue();
+                if let Some(end) = queue.end.take() {
+                    return end;
+                }
+                (std::mem::take(&mut queue.handed_over), queue.armed)
+            };
+            if goes_on {
+                self.turn(Applying::Elsewhere);
+            }
+            tokio::select! {
+                biased;
+                () = self.shared.wake.notified() => {}
+                () = tokio::time::sleep_until(armed.unwrap_or_else(|| Instant::now() + IDLE)) => {
+                    self.queue().armed = None;
+                    self.post(Message::Tick);
+                }
+            }
+        }
+    }
+
+    /// Whether the turn is the caller's.
+    fn leave(&self, message: Message) -> bool {
+        let mut queue = self.queue();
+        if queue.messages.len() >= MAX_INBOX {
+            tracing::debug!("the replica set host is overloaded");
+            return false;
+        }
+        queue.messages.push_back(message);
+        !std::mem::replace(&mut queue.busy, true)
+    }
+
+    /// Carries messages out until there are none, or too many.
+    fn turn(&self, applying: Applying) {
+        let mut slot = self.host();
+        let Some(host) = slot.as_mut() else { return self.discard() };
+        let unfinished = Unfinished(self);
+        let runtime = host.runtime.clone();
+        let entered = runtime.enter();
+        let mut taken = 0;
+        loop {
+            let end = host.settle();
+            let mut queue = self.queue();
+            if let Some(at) = host.rearm() {
+                queue.armed = Some(at);
+                self.shared.wake.notify_one();
+            }
+            if end.is_some() {
+                queue.end = end;
+                self.shared.wake.notify_one();
+            }
+            if queue.messages.is_empty() {
+                queue.busy = false;
+                break;
+            }
+            if taken >= MAX_MESSAGES {
+                queue.handed_over = true;
+                self.shared.wake.notify_one();
+                break;
+            }
+            let mut messages = std::mem::take(&mut host.messages);
+            std::mem::swap(&mut queue.messages, &mut messages);
+            drop(queue);
+            taken += messages.len();
+            for message in messages.drain(..) {
+                host.take(message);
+            }
+            host.messages = messages;
+        }
+        drop(entered);
+        std::mem::forget(unfinished);
+        let applier = host.applier.clone();
+        drop(slot);
+        match applying {
+            Applying::Elsewhere => applier.wake(),
+            Applying::Here => applier.help(),
+            Applying::Later => {}
+        }
+    }
+
+    /// There is no host any more: whoever waits for an answer learns that there is none.
+    fn discard(&self) {
+        let mut queue = self.queue();
+        queue.busy = false;
+        let messages = std::mem::take(&mut queue.messages);
+        drop(queue);
+        drop(messages);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn host(&self) -> MutexGuard<'_, Option<Host>> {
+        self.shared.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes the host out at the end, and with it all that knows the inbox.
+struct Closing<'a>(&'a Inbox);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let host = self.0.host().take();
+        drop(host);
+        self.0.discard();
+    }
+}
+
+/// A turn that did not come to its end, because of a panic: the member must not go on.
+struct Unfinished<'a>(&'a Inbox);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.queue().end = Some(Err("a turn of the replica set host panicked".to_owned()));
+        self.0.shared.wake.notify_one();
+    }
+}
