@@ -23,7 +23,7 @@ impl<H: Host + Default> World<H> {
     pub(crate) fn carry_out(&mut self, index: usize, output: Output, inputs: &mut VecDeque<Input>) {
         match output {
             Output::Event(event) => {
-                self.count_event(&event);
+                self.count_event(index, &event);
                 if matches!(event, Event::TooStale { .. }) {
                     self.became_too_stale(index);
                 }
@@ -94,7 +94,9 @@ impl<H: Host + Default> World<H> {
 
     /// The worst moment for a crash is while a promise is being written.
     fn maybe_crash_at_persist(&mut self, life: Life, delay: Duration, is_vote: bool) {
-        let percent = if is_vote { VOTE_CRASH_PERCENT } else { PERSIST_CRASH_PERCENT };
+        let general = (VOTE_CRASH_PERCENT, PERSIST_CRASH_PERCENT);
+        let (vote, other) = self.story.crash_percents().unwrap_or(general);
+        let percent = if is_vote { vote } else { other };
         if self.turmoil && self.random.chance(percent) {
             let moment = self.random.duration_up_to(delay);
             self.schedule(moment, Happening::Crash(life));
