@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use quorate_replication::{Change, Event, Input, Output, Reply, Ticket, Unreachable};
+use quorate_protocol::{MemberId, Term};
+use quorate_replication::election::LastVote;
+use quorate_replication::{Change, Event, Input, Output, Reply, Request, Ticket, Unreachable};
 
 use crate::host::{Host, Operation};
 use crate::judges::{Life, Verdict};
@@ -27,6 +29,7 @@ impl<H: Host + Default> World<H> {
                 if matches!(event, Event::TooStale { .. }) {
                     self.became_too_stale(index);
                 }
+                self.seize_the_moment(index, &event);
                 let quiet = matches!(event, Event::CommitPointAdvanced(_));
                 if !quiet {
                     self.note(Some(index), || event.to_string());
@@ -47,6 +50,11 @@ impl<H: Host + Default> World<H> {
                 let Some(to) = self.nodes.iter().position(|node| node.address == to) else {
                     return;
                 };
+                if let Request::Vote(asked) = &message
+                    && !asked.dry_run
+                {
+                    self.judge_promise(index, asked.term, asked.candidate);
+                }
                 let sent = self.now;
                 let message = Message::Request { from, id: request, sent, request: message };
                 self.transmit(index, to, message);
@@ -90,6 +98,12 @@ impl<H: Host + Default> World<H> {
             Output::RollBackTo { common_point } => self.roll_back(index, common_point),
             Output::InitialSync { attempt, step } => self.initial_sync_step(index, attempt, step),
         }
+    }
+
+    fn judge_promise(&mut self, index: usize, term: Term, candidate: MemberId) {
+        let stored = self.nodes[index].host.last_vote();
+        let judged = self.judges.promised(index, LastVote { term, candidate }, stored);
+        self.verdict = self.verdict.clone().and(judged);
     }
 
     /// The worst moment for a crash is while a promise is being written.

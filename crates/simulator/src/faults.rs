@@ -210,7 +210,7 @@ impl<H: Host + Default> World<H> {
     }
 
     /// A member is asked for another configuration than it has.
-    pub(crate) fn reconfigure_at(&mut self, leader: usize) {
+    fn reconfigure_at(&mut self, leader: usize) {
         let Some(config) =
             self.nodes[leader].member.as_ref().and_then(|member| member.status().config().cloned())
         else {

@@ -9,14 +9,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use quorate_protocol::{MemberConfig, ReplicaSetConfig};
-use quorate_replication::{Request, SeededRandom};
+use quorate_protocol::{MemberConfig, MemberState, ReplicaSetConfig};
+use quorate_replication::{Event, Request, SeededRandom};
 
 use crate::faults::ordinary;
 use crate::host::Host;
 use crate::network::Network;
 use crate::node::Node;
-use crate::world::{Happening, Scale, World};
+use crate::world::{Happening, Scale, World, address_of};
 
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x0053_544f_5259;
@@ -79,7 +79,7 @@ impl Story {
     pub(crate) fn crash_percents(self) -> Option<(u64, u64)> {
         match self {
             Self::Everything | Self::MajorityLost => None,
-            Self::Votes => Some((35, 0)),
+            Self::Votes => Some((5, 0)),
             Self::Crashes | Self::Usurpers | Self::Configurations => Some((0, 0)),
         }
     }
@@ -93,14 +93,14 @@ impl Story {
         let millis = Duration::from_millis;
         let (nodes, think, between_faults) = match self {
             Self::Crashes => (3 + 2 * random.below(2), millis(40), millis(5_000)),
-            Self::Usurpers => (3, millis(20), millis(2_500)),
-            Self::Configurations => (4 + random.below(2), millis(60), millis(4_000)),
+            Self::Usurpers => (3, millis(300), millis(2_500)),
+            Self::Configurations => (3 + random.below(2), millis(60), millis(4_000)),
             Self::Votes => (3, millis(200), millis(1_500)),
             Self::Everything | Self::MajorityLost => return scale,
         };
         if self == Self::Votes {
             // Requests that overtake each other reach members that have crashed since.
-            network.jitter = millis(50 + random.below(350));
+            network.jitter = millis(5 + random.below(50));
         }
         Scale {
             nodes: nodes as usize,
@@ -146,29 +146,102 @@ impl<H: Host + Default> World<H> {
             Story::Configurations => self.rival_configurations(leader, &others),
             Story::Votes => {
                 for node in others {
-                    self.often(node, 2, Duration::from_millis(400), Happening::Stand);
+                    self.often(node, 1, Duration::from_millis(60), Happening::Stand);
                 }
             }
             Story::Everything | Story::MajorityLost => {}
         }
     }
 
-    /// A primary changes its configuration while it is cut off, a rival that does not know of it
-    /// changes the one before, and the first stands again.
+    /// A primary changes its configuration, a rival that does not know of it changes the one before,
+    /// and the first stands again.
     fn rival_configurations(&mut self, leader: usize, others: &[usize]) {
         let rival = others[self.random.below(others.len() as u64) as usize];
-        self.reconfigure_at(leader);
-        self.often(leader, 3, Duration::from_millis(300), Happening::Reconfigure);
-        for other in others {
-            if *other == rival || self.random.chance(50) {
-                let pause = self.random.duration_up_to(Duration::from_millis(200));
-                self.schedule(pause, Happening::Cut(leader, *other));
-            }
-        }
+        self.change_votes_at(leader);
+        self.often(leader, 3, Duration::from_millis(500), Happening::Reconfigure);
         self.often(rival, 5, Duration::from_secs(6), Happening::Stand);
         self.often(rival, 8, Duration::from_secs(9), Happening::Reconfigure);
         self.often(leader, 4, Duration::from_secs(9), Happening::Stand);
         self.repair_later();
+    }
+
+    /// Something happened in an aimed world: is it the worst moment for something else?
+    pub(crate) fn seize_the_moment(&mut self, node: usize, event: &Event) {
+        if !self.turmoil {
+            return;
+        }
+        match (self.story, event) {
+            (Story::Configurations, Event::ConfigInstalled { .. } | Event::Writable { .. }) => {
+                self.cut_off_with_news(node)
+            }
+            (Story::Usurpers, Event::VoteGranted { dry_run: false, .. }) => {
+                self.write_at_the_old_primary(node);
+            }
+            (Story::Votes, Event::ElectionWon { .. }) if self.random.chance(60) => {
+                let life = self.nodes[node].life;
+                self.schedule(Duration::ZERO, Happening::Crash(life));
+                let pause = self.random.duration_up_to(Duration::from_millis(5));
+                self.schedule(pause, Happening::Restart { node });
+            }
+            _ => {}
+        }
+    }
+
+    /// A vote for another primary was given: whatever the old one still writes now may be copied by
+    /// the voter, and must not count.
+    fn write_at_the_old_primary(&mut self, voter: usize) {
+        for leader in (0..self.nodes.len()).filter(|node| *node != voter) {
+            if self.nodes[leader].is_writable() {
+                let life = self.nodes[leader].life;
+                for _ in 0..3 {
+                    let pause = self.random.duration_up_to(Duration::from_millis(40));
+                    self.schedule(pause, Happening::WriteAt(life));
+                }
+            }
+        }
+    }
+
+    /// The worst moment for a cut around a primary is when it has just installed a configuration or
+    /// written its first entry: what it knows is nowhere else.
+    fn cut_off_with_news(&mut self, node: usize) {
+        let leads = self.nodes[node]
+            .member
+            .as_ref()
+            .is_some_and(|member| member.status().state() == MemberState::Primary);
+        if !leads || !self.random.chance(60) {
+            return;
+        }
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            if self.random.chance(60) {
+                self.network.cut_one_way(node, other);
+                self.network.cut_one_way(other, node);
+                self.note(None, || format!("n{node} and n{other} lose each other"));
+            }
+        }
+        self.repair_later();
+        self.often(node, 2, Duration::from_millis(300), Happening::Reconfigure);
+    }
+
+    /// A member is asked to take a vote away, or to give one back.
+    pub(crate) fn change_votes_at(&mut self, node: usize) {
+        let Some(config) =
+            self.nodes[node].member.as_ref().and_then(|member| member.status().config().cloned())
+        else {
+            return;
+        };
+        let mut new = (*config).clone();
+        new.version += 1;
+        let absent = (0..self.nodes.len())
+            .filter(|index| config.member_at(&address_of(*index)).is_none())
+            .max_by_key(|_| self.random.next_u64());
+        match absent {
+            Some(index) if self.random.chance(40) => new.members.push(ordinary(index)),
+            _ => {
+                new.members.remove(self.random.below(new.members.len() as u64) as usize);
+            }
+        }
+        let request = Request::Reconfig { config: Box::new(new), force: false, max_time: None };
+        self.administer(node, "reconfig: change a vote", request);
     }
 
     /// Lets something happen to a process a few times within a while.

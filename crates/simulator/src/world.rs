@@ -133,7 +133,7 @@ pub(crate) enum Happening {
     StepUp(Life),
     Stand(Life),
     Reconfigure(Life),
-    Cut(usize, usize),
+    WriteAt(Life),
     Restart { node: usize },
     Repair,
     Watch(Watching),
@@ -367,14 +367,12 @@ impl<H: Host + Default> World<H> {
             }
             Happening::Reconfigure(life) => {
                 if self.is_alive(life) && self.turmoil {
-                    self.reconfigure_at(life.node);
+                    self.change_votes_at(life.node);
                 }
             }
-            Happening::Cut(one, other) => {
-                if self.turmoil {
-                    self.network.cut_one_way(one, other);
-                    self.network.cut_one_way(other, one);
-                    self.note(None, || format!("n{one} and n{other} lose each other"));
+            Happening::WriteAt(life) => {
+                if self.is_alive(life) && self.nodes[life.node].is_writable() {
+                    self.write_as_a_client(life.node);
                 }
             }
             Happening::Restart { node } => self.start(node),
@@ -499,6 +497,10 @@ impl<H: Host + Default> World<H> {
             return;
         }
         let index = writable[self.random.below(writable.len() as u64) as usize];
+        self.write_as_a_client(index);
+    }
+
+    fn write_as_a_client(&mut self, index: usize) {
         let majority = self.random.chance(60);
         let value = self.attempts.len() as u64;
         self.attempts.push(Attempt { value, majority, acknowledged: false });

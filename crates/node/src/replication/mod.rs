@@ -140,6 +140,8 @@ pub(crate) struct Replication {
     commit_point: Mutex<OpTimeAndWallTime>,
     /// The commit point that was stored last.
     kept_commit_point: Mutex<OpTimeAndWallTime>,
+    /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
+    deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
     listener: OnceLock<AppendListener>,
 }
 
@@ -270,6 +272,7 @@ impl Node {
             recent: Mutex::default(),
             commit_point: Mutex::default(),
             kept_commit_point: Mutex::default(),
+            deferred_indexes: Mutex::default(),
             listener: OnceLock::new(),
         };
         replication.reset(last);
