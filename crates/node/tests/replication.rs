@@ -473,3 +473,46 @@ fn a_copy_of_a_collection_that_is_renamed_begins_again() {
         assert_eq!(to.node.apply_cloned(meanwhile.clone(), now()).is_ok(), fits, "{name}");
     }
 }
+
+/// Digest §10: entries that are written during a copy wait on disk, however many they are.
+#[test]
+fn entries_of_a_copy_wait_on_disk_and_leave_nothing_behind() {
+    let from = primary();
+    for i in 0..300 {
+        from.insert("a", vec![doc! {"_id": i, "text": "x".repeat(100)}]);
+    }
+    let written = entries(&from);
+    let to = secondary();
+    let before = to.store.keyspaces().len();
+    let all: u64 = written.iter().map(|entry| entry.as_bytes().len() as u64).sum();
+    let mut buffer = to.node.begin_copy_buffer(all + 10).unwrap();
+    for batch in written.chunks(7) {
+        assert!(buffer.push(batch).unwrap());
+    }
+    assert_eq!(buffer.last(), Some(position(&from).op_time));
+    assert!(!buffer.push(&written[..1]).unwrap(), "it is full");
+    assert_eq!(buffer.bytes(), all);
+
+    // Far fewer at a time than there are, each once and in order.
+    let mut read: Vec<RawDocumentBuf> = Vec::new();
+    loop {
+        let after = read.last().map(|entry| quorate_node::entry_position(entry).unwrap());
+        let some = buffer.read(after.map(|at| at.op_time.timestamp), 1_000).unwrap();
+        assert!(some.len() < 30, "{} entries are in memory at once", some.len());
+        if some.is_empty() {
+            break;
+        }
+        read.extend(some);
+    }
+    assert_eq!(read, written);
+    drop(buffer);
+    assert_eq!(to.store.keyspaces().len(), before, "its keyspace is gone");
+
+    // A process that ends in the midst of it leaves nothing to its successor either.
+    let mut buffer = to.node.begin_copy_buffer(all).unwrap();
+    buffer.push(&written).unwrap();
+    let again = Member::with_history(to.store.crash(to.store.last_committed()), OPLOG_BYTES);
+    assert_eq!(again.store.keyspaces().len(), before + 1);
+    again.node.join_replica_set(now()).unwrap();
+    assert_eq!(again.store.keyspaces().len(), before);
+}

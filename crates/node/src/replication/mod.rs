@@ -15,6 +15,7 @@
 
 mod apply;
 mod clone;
+mod copy_buffer;
 mod facts;
 mod oplog;
 mod prefetch;
@@ -40,6 +41,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
 
 pub use apply::MAX_APPLY_ENTRIES;
+pub use copy_buffer::CopyBuffer;
 pub use oplog::{OplogEntries, entry_position};
 pub use rollback::{RolledBack, Undo};
 
@@ -259,6 +261,7 @@ impl Node {
                 "a member of a replica set keeps a history; open it with a size for that",
             )
         })?;
+        self.drop_copy_buffer()?;
         let last = oplog::last_position(self, oplog)?;
         let replication = Replication {
             keyspace,
