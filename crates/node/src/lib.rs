@@ -49,8 +49,8 @@ pub use namespace::{
 pub use node::{Node, NodeOptions};
 pub use operations::{Connected, OperationId, Progress, Registered};
 pub use replication::{
-    AppendListener, Author, Horizons, LogPositions, MAX_APPLY_ENTRIES, OplogEntries, Published,
-    RolledBack, Undo, entry_position,
+    AppendListener, Author, CopyBuffer, Horizons, LogPositions, MAX_APPLY_ENTRIES, OplogEntries,
+    Published, RolledBack, Undo, entry_position,
 };
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
 pub use users::Login;

@@ -288,6 +288,10 @@ impl Node {
         &*self.store
     }
 
+    pub(crate) fn shared_store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
     pub(crate) fn replication(&self) -> Option<&Replication> {
         self.replication.get()
     }

@@ -7,9 +7,10 @@ mod support;
 use std::ops::Bound;
 
 use bson::{Document, RawDocumentBuf, doc};
-use quorate_node::{Node, Published};
+use quorate_node::{Node, Now, Published};
 use quorate_protocol::{
     HelloReply, MemberState, ObjectId, OpTime, OpTimeAndWallTime, Term, Timestamp, TopologyVersion,
+    WallTime,
 };
 use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::{ModelStore, Store};
@@ -368,4 +369,150 @@ fn what_is_read_ahead_can_be_set_and_changes_no_data() {
         show(&to.node, MemberState::Primary, true);
         to.validate("a");
     }
+}
+
+/// Digest §7: above its size the oplog drops only what is older than the minimum retention.
+#[test]
+fn young_entries_stay_although_the_oplog_is_too_large() {
+    let member = Member::with_history(ModelStore::new(), 2_000);
+    member.node.join_replica_set(now()).unwrap();
+    show(&member.node, MemberState::Primary, true);
+    let keep = doc! {"replSetResizeOplog": 1, "minRetentionHours": 2.0, "$db": "admin"};
+    assert_eq!(member.run(keep).get_f64("ok").unwrap(), 1.0);
+    for i in 0..50 {
+        member.insert("a", vec![doc! {"_id": i}]);
+    }
+    member.node.set_commit_point(position(&member));
+    let hours = |hours: i64| Now { wall: WallTime(now().wall.0 + hours * 3_600_000), ..now() };
+    while member.node.maintain(hours(1)).unwrap() {}
+    assert!(entries(&member).len() > 50, "they are an hour old");
+    while member.node.maintain(hours(3)).unwrap() {}
+    assert!(entries(&member).len() < 40, "{} entries are left", entries(&member).len());
+}
+
+/// Digest §12: both fields or neither, and no version that this process cannot have shown.
+#[test]
+fn an_awaited_hello_checks_what_it_is_given() {
+    let member = secondary();
+    let hello = |process: u8, counter: i64, millis: i64| {
+        let process_id = bson::oid::ObjectId::from_bytes([process; 12]);
+        doc! {
+            "hello": 1, "maxAwaitTimeMS": millis, "$db": "admin",
+            "topologyVersion": {"processId": process_id, "counter": counter},
+        }
+    };
+    assert_eq!(member.code(doc! {"hello": 1, "maxAwaitTimeMS": 1, "$db": "admin"}), 51759);
+    assert_eq!(member.code(hello(1, -1, 10)), 31372);
+    assert_eq!(member.code(hello(1, 3, -10)), 31373);
+    assert_eq!(member.code(hello(1, 4, 10)), 31382, "the counter is at 3");
+    // Another process's version, or an older one of ours, is answered at once.
+    for (process, counter) in [(9, 70), (1, 2)] {
+        let reply = member.ok(hello(process, counter, 10_000));
+        let version = reply.get_document("topologyVersion").unwrap();
+        assert_eq!(version.get_i64("counter").unwrap(), 3);
+    }
+}
+
+/// Digest §7: what is applied over a copy may find the documents in any later state.
+#[test]
+fn entries_over_a_copy_fit_documents_of_a_later_time() {
+    let from = primary();
+    let unique = doc! {"key": {"n": 1}, "name": "n", "unique": true};
+    from.insert("a", vec![doc! {"_id": 0, "n": 0}]);
+    from.ok(doc! {"createIndexes": "a", "indexes": [unique]});
+    let begin = entries(&from).len();
+    from.insert("a", vec![doc! {"_id": 1, "n": 1}, doc! {"_id": 2, "n": 2}]);
+    let change = doc! {"q": {"_id": 2}, "u": {"$set": {"n": 3}}};
+    from.ok(doc! {"update": "a", "updates": [change]});
+    from.ok(doc! {"delete": "a", "deletes": [{"q": {"_id": 1}, "limit": 1}]});
+    // Its value is taken again, by another document.
+    from.insert("a", vec![doc! {"_id": 4, "n": 1}]);
+    let meanwhile = entries(&from).split_off(begin);
+
+    // The copy already holds the end of the story; the entries begin before it.
+    let to = secondary();
+    to.node.wipe(now()).unwrap();
+    let namespace = quorate_node::Namespace::new("db", "a").unwrap();
+    let listed = from.ok(doc! {"listCollections": 1});
+    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
+    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
+    to.node.clone_collection(&namespace, uuid.clone(), Document::new(), now()).unwrap();
+    let documents = from.find(doc! {"find": "a"});
+    let documents = documents.iter().map(|d| RawDocumentBuf::try_from(d).unwrap()).collect();
+    to.node.clone_documents(&namespace, documents, now()).unwrap();
+    let unique = doc! {"v": 2, "key": {"n": 1}, "name": "n", "unique": true};
+    to.node.clone_index(&namespace, unique, now()).unwrap();
+    let last = to.node.apply_cloned(meanwhile, now()).unwrap();
+    to.node.finish_clone(last, now()).unwrap();
+    assert_eq!(last, position(&from));
+    assert_eq!(hash(&to), hash(&from));
+}
+
+/// Digest §10: what is copied by its name must not have been renamed meanwhile.
+#[test]
+fn a_copy_of_a_collection_that_is_renamed_begins_again() {
+    let from = primary();
+    from.insert("a", vec![doc! {"_id": 0}]);
+    let begin = entries(&from).len();
+    from.ok(doc! {"renameCollection": "db.a", "to": "db.b", "$db": "admin"});
+    let meanwhile = entries(&from).split_off(begin);
+    let info = |name: &str| {
+        let listed = from.ok(doc! {"listCollections": 1, "filter": {"name": name}});
+        let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        let info = listed[0].as_document().unwrap().get_document("info").unwrap();
+        let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
+        uuid.clone()
+    };
+    // One copy was begun under the old name, the other found the new one.
+    for (name, fits) in [("a", false), ("b", true)] {
+        let to = secondary();
+        to.node.wipe(now()).unwrap();
+        let namespace = quorate_node::Namespace::new("db", name).unwrap();
+        to.node.clone_collection(&namespace, info("b"), Document::new(), now()).unwrap();
+        assert_eq!(to.node.apply_cloned(meanwhile.clone(), now()).is_ok(), fits, "{name}");
+    }
+}
+
+/// Digest §10: entries that are written during a copy wait on disk, however many they are.
+#[test]
+fn entries_of_a_copy_wait_on_disk_and_leave_nothing_behind() {
+    let from = primary();
+    for i in 0..300 {
+        from.insert("a", vec![doc! {"_id": i, "text": "x".repeat(100)}]);
+    }
+    let written = entries(&from);
+    let to = secondary();
+    let before = to.store.keyspaces().len();
+    let all: u64 = written.iter().map(|entry| entry.as_bytes().len() as u64).sum();
+    let mut buffer = to.node.begin_copy_buffer(all + 10).unwrap();
+    for batch in written.chunks(7) {
+        assert!(buffer.push(batch).unwrap());
+    }
+    assert_eq!(buffer.last(), Some(position(&from).op_time));
+    assert!(!buffer.push(&written[..1]).unwrap(), "it is full");
+    assert_eq!(buffer.bytes(), all);
+
+    // Far fewer at a time than there are, each once and in order.
+    let mut read: Vec<RawDocumentBuf> = Vec::new();
+    loop {
+        let after = read.last().map(|entry| quorate_node::entry_position(entry).unwrap());
+        let some = buffer.read(after.map(|at| at.op_time.timestamp), 1_000).unwrap();
+        assert!(some.len() < 30, "{} entries are in memory at once", some.len());
+        if some.is_empty() {
+            break;
+        }
+        read.extend(some);
+    }
+    assert_eq!(read, written);
+    drop(buffer);
+    assert_eq!(to.store.keyspaces().len(), before, "its keyspace is gone");
+
+    // A process that ends in the midst of it leaves nothing to its successor either.
+    let mut buffer = to.node.begin_copy_buffer(all).unwrap();
+    buffer.push(&written).unwrap();
+    let again = Member::with_history(to.store.crash(to.store.last_committed()), OPLOG_BYTES);
+    assert_eq!(again.store.keyspaces().len(), before + 1);
+    again.node.join_replica_set(now()).unwrap();
+    assert_eq!(again.store.keyspaces().len(), before);
 }

@@ -31,6 +31,8 @@ const ELECTION_JITTER_PERCENT: u32 = 15;
 const CRASH_STAGGER: Duration = Duration::from_millis(60);
 /// And a random bit, so that two that both think themselves first part soon.
 const CRASH_JITTER: Duration = Duration::from_millis(20);
+/// How long a member that gave way to another candidate leaves it the field, at least.
+const GIVE_WAY: Duration = Duration::from_millis(120);
 /// Quick tries after a crash; then the election timeout counts again.
 const MAX_CRASH_TRIES: u32 = 10;
 /// How long a dry run waits for the last answers once it has a majority.
@@ -72,6 +74,7 @@ impl Member {
         let timeout = self.election_timeout();
         let jitter = self.random.duration_up_to(timeout * ELECTION_JITTER_PERCENT / 100);
         self.sync.crash_tries = None;
+        self.sync.gave_way = false;
         self.timers.set(Timer::Election, self.now + timeout + jitter);
     }
 
@@ -143,6 +146,7 @@ impl Member {
             return;
         }
         self.sync.crash_tries = Some(0);
+        self.sync.gave_way = false;
         let delay = self.crash_delay();
         self.timers.set(Timer::Election, self.now + delay);
     }
@@ -288,6 +292,7 @@ impl Member {
         if reason == ElectionReason::Handoff {
             return self.stand_for_real(reason, asked_by);
         }
+        self.sync.gave_way = false;
         let term = self.term;
         let ignore_vetoes = self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS && self.primary.is_none();
         self.emit(Event::DryRunStarted { reason, term });
@@ -548,6 +553,42 @@ impl Member {
         }
     }
 
+    /// Two members that miss the primary at the same moment would both win their dry run and then
+    /// split the vote. So of two that are still asking, the worse one stops: the order is that of the
+    /// likeliest winner, total, and both know it from the request. A candidate needs the other's
+    /// answer, so whoever goes on has been told of nobody better. A member that has said yes and was
+    /// about to ask itself waits too, once before each try of its own: nobody can hold it off for long.
+    fn give_way_to(&mut self, other: &VoteRequest) {
+        let Role::Follower(follower) = &self.role else { return };
+        let (Some(me), Some(config)) = (self.me(), self.installed_config()) else { return };
+        let wait = GIVE_WAY + self.random.duration_up_to(GIVE_WAY);
+        let Some(campaign) = &follower.campaign else {
+            if self.primary.is_none() && !std::mem::replace(&mut self.sync.gave_way, true) {
+                self.timers.set_no_earlier(Timer::Election, self.now + wait);
+            }
+            return;
+        };
+        let of_itself = matches!(
+            campaign.reason,
+            ElectionReason::ElectionTimeout | ElectionReason::PrimaryCrashed
+        );
+        let rank = |id, applied| {
+            let priority = config.member(id).map(MemberConfig::effective_priority);
+            (priority, applied, std::cmp::Reverse(id))
+        };
+        let better = rank(other.candidate, other.last_applied) > rank(me, self.log.applied.op_time);
+        if !matches!(campaign.round, Round::DryRun { .. }) || !of_itself || !better {
+            return;
+        }
+        let reason = campaign.reason;
+        self.note_campaign(reason, format!("gave way to {}", other.candidate));
+        self.emit(Event::GaveWay { to: other.candidate });
+        let after_crash = self.may_try_quickly();
+        self.close_campaign(CommandError::StepUpFailed("another member stands".to_owned()));
+        let wait = if after_crash { wait } else { wait.max(self.dry_run_patience()) };
+        self.timers.set(Timer::Election, self.now + wait);
+    }
+
     fn campaign_reason(&self) -> Option<ElectionReason> {
         let Role::Follower(follower) = &self.role else { return None };
         follower.campaign.as_ref().map(|campaign| campaign.reason)
@@ -628,10 +669,12 @@ impl Member {
                 self.respond(token, Ok(reply(false, why)));
             }
             Ok(()) if dry_run => {
+                let reply = reply(true, String::new());
                 if objection.is_none() {
                     self.emit(Event::VoteGranted { candidate, term, dry_run });
+                    self.give_way_to(request);
                 }
-                self.respond(token, Ok(reply(true, String::new())));
+                self.respond(token, Ok(reply));
             }
             Ok(()) => {
                 // A candidate of this term has voted for itself; `judge` has refused already.

@@ -223,6 +223,22 @@ fn a_tally_wins_with_a_majority_of_votes_and_is_lost_when_none_is_possible() {
 }
 
 #[test]
+fn a_yes_of_a_member_without_a_vote_is_not_counted() {
+    let mut config = config((0..3).map(member).collect());
+    config.members[1].votes = 0;
+    config.members[1].priority = Priority::ZERO;
+    let yes = VoteReply { term: Term(4), vote_granted: true, reason: String::new(), veto: None };
+    let mut tally = Tally::with_own_vote(MemberId(0));
+    tally.record(MemberId(1), &yes);
+    assert!(!tally.has_majority(&config), "one of two votes");
+    let mut marked = config.clone();
+    marked.members[2].newly_added = true;
+    tally.record(MemberId(2), &yes);
+    assert!(tally.has_majority(&config));
+    assert_eq!(tally.votes_for(&marked), 1, "nor one of a member that is newly added");
+}
+
+#[test]
 fn priority_takeover_waits_longer_for_each_member_that_outranks() {
     let mut config = set();
     config.members[1].priority = Priority(3.0);

@@ -85,6 +85,7 @@ pub enum Event {
     DryRunStarted { reason: ElectionReason, term: Term },
     DryRunVetoed { by: MemberId, veto: Veto, count: u32 },
     DryRunLost { why: String },
+    GaveWay { to: MemberId },
     VetoesIgnored { count: u32 },
     ElectionStarted { reason: ElectionReason, term: Term },
     ElectionWon { term: Term, votes: usize },
@@ -144,6 +145,7 @@ impl fmt::Display for Event {
                 write!(f, "dry run {count} vetoed by {by}: {veto}")
             }
             Self::DryRunLost { why } => write!(f, "dry run lost: {why}"),
+            Self::GaveWay { to } => write!(f, "gives way to {to}, which stands too"),
             Self::VetoesIgnored { count } => {
                 write!(f, "ignores vetoes after {count} vetoed dry runs without a primary")
             }

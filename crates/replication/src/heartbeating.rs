@@ -420,11 +420,16 @@ impl Member {
         }
     }
 
-    // A member that is down counts as gone at once, unless it was heard of through others since.
+    // A member whose process is gone counts as gone at once, unless it was heard of through others
+    // since. One that does not answer may still reach us through them.
     fn alive_until(peer: &Peer, timeout: Duration) -> MonotonicTime {
         match (peer.contact, peer.last_heard) {
             (_, None) => MonotonicTime::ZERO,
-            (Contact::Down { since, .. }, Some(heard)) if heard <= since => heard,
+            (Contact::Down { since, cause: Unreachable::Refused }, Some(heard))
+                if heard <= since =>
+            {
+                heard
+            }
             (_, Some(heard)) => heard + timeout,
         }
     }

@@ -42,6 +42,8 @@ pub(crate) struct Peer {
     pub(crate) id: MemberId,
     pub(crate) address: ServerAddress,
     pub(crate) contact: Contact,
+    /// Since when it answers without a break, as far as it is up.
+    pub(crate) up_since: Option<MonotonicTime>,
     pub(crate) last_heard: Option<MonotonicTime>,
     pub(crate) last_heartbeat_received: Option<MonotonicTime>,
     pub(crate) round: Option<HeartbeatRound>,
@@ -68,6 +70,7 @@ impl Peer {
             id,
             address,
             contact: Contact::Unheard,
+            up_since: None,
             last_heard: None,
             last_heartbeat_received: None,
             round: None,
@@ -112,6 +115,9 @@ impl Peer {
 
     /// Takes a heartbeat's reply.
     pub(crate) fn hear(&mut self, now: MonotonicTime, sent: MonotonicTime, reply: &HeartbeatReply) {
+        if !self.is_up() || self.was_reset {
+            self.up_since = Some(now);
+        }
         self.contact = Contact::Up;
         self.last_heard = Some(now);
         self.was_reset = false;

@@ -170,3 +170,25 @@ fn rule_3_what_was_committed_before_is_committed_under_the_present_configuration
     assert_eq!(result, Err(ReconfigError::NotCommittedUnderConfig(at(3, 20))));
     assert_eq!(settled(everyone, [stamp(3, 30), stamp(3, 20), stamp(3, 1)]), Ok(()));
 }
+
+/// Half of the majority is not a majority: a threshold that is easily written down wrong.
+#[test]
+fn rule_1_of_five_voters_three_must_have_the_configuration() {
+    let config = set(&[0, 1, 2, 3, 4], 4);
+    let state = SetState {
+        config: &config,
+        term: Term(3),
+        committed_at_install: stamp(3, 20),
+        first_of_term: at(3, 10),
+    };
+    let installed_on = |count: i32| {
+        let present = ConfigVersion { term: Some(Term(1)), version: 4 };
+        check_settled(
+            &state,
+            |id| (id.0 < count).then_some((present, Term(3))),
+            |_| Acknowledged { applied: stamp(3, 30), durable: stamp(3, 30) },
+        )
+    };
+    assert!(matches!(installed_on(2), Err(ReconfigError::NotInstalledOnMajority(_))));
+    assert_eq!(installed_on(3), Ok(()));
+}

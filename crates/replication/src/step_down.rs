@@ -11,12 +11,17 @@ use crate::event::{Event, StepDownReason};
 use crate::input::{Reply, Request, RequestToken};
 use crate::member::{Asked, Member};
 use crate::output::Output;
+use crate::peer::Peer;
 use crate::quorum::Counts;
 use crate::role::{LeaderMode, Role, StepDownAttempt};
 use crate::timers::Timer;
 
 /// `replSetMaintenance` can be nested; deeper than this is a mistake.
 pub(crate) const MAX_MAINTENANCE_DEPTH: u32 = 1000;
+
+/// A member that answers for so long is a better successor than one that came back later: clients look
+/// at a member that they lost every ten seconds, and cannot follow a primary that they have not seen.
+const SETTLED: Duration = Duration::from_secs(10);
 
 impl Member {
     pub(crate) fn on_step_down(
@@ -30,9 +35,10 @@ impl Member {
             let error = CommandError::BadValue("the step-down period must be above 0");
             return self.respond(token, Err(error));
         }
-        if catch_up_period > period {
-            let error =
-                CommandError::BadValue("secondaryCatchUpPeriodSecs must not exceed the period");
+        if catch_up_period >= period {
+            let error = CommandError::BadValue(
+                "secondaryCatchUpPeriodSecs must be shorter than the period",
+            );
             return self.respond(token, Err(error));
         }
         let now = self.now;
@@ -112,10 +118,16 @@ impl Member {
             .values()
             .filter(|peer| peer.is_up() && peer.state == MemberState::Secondary && peer.electable)
             .filter(|peer| peer.applied.op_time >= last)
-            .filter_map(|peer| config.member(peer.id))
-            .filter(|member| member.is_electable())
-            .max_by_key(|member| (member.priority, std::cmp::Reverse(member.id)))
-            .map(|member| member.id)
+            .filter_map(|peer| Some((config.member(peer.id)?, self.is_settled(peer))))
+            .filter(|(member, _)| member.is_electable())
+            .max_by_key(|(member, settled)| {
+                (member.priority, *settled, std::cmp::Reverse(member.id))
+            })
+            .map(|(member, _)| member.id)
+    }
+
+    fn is_settled(&self, peer: &Peer) -> bool {
+        peer.up_since.is_some_and(|since| self.now.since(since) >= SETTLED)
     }
 
     /// Asks the best successor to stand at once, so that nobody waits for an election timeout.

@@ -57,6 +57,8 @@ pub(crate) struct Sync {
     reported_at: Option<MonotonicTime>,
     /// The primary's process is known to be gone; how often we stood at once since.
     pub(crate) crash_tries: Option<u32>,
+    /// Whether another candidate was given time since we last stood.
+    pub(crate) gave_way: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,7 @@ impl Sync {
             report: Report::Idle,
             reported_at: None,
             crash_tries: None,
+            gave_way: false,
         }
     }
 

@@ -60,6 +60,13 @@ impl TimerTable {
         *entry = (*entry).min(at);
     }
 
+    /// Puts it off, if it is set to something earlier.
+    pub(crate) fn set_no_earlier(&mut self, timer: Timer, at: MonotonicTime) {
+        if let Some(due) = self.0.get_mut(&timer) {
+            *due = (*due).max(at);
+        }
+    }
+
     pub(crate) fn cancel(&mut self, timer: Timer) {
         self.0.remove(&timer);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawDocumentBuf};
+use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_node::{
     Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome, Reply,
     WaitFor,
@@ -171,7 +171,9 @@ impl Connection {
             let again = streams.then(|| command.clone());
             let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };
             if !acknowledged {
-                return Ok(Next::GoOn);
+                // Nobody reads a reply: a closed connection is how such a client learns that it
+                // must look for the primary.
+                return Ok(if is_not_primary(&body) { Next::Close } else { Next::GoOn });
             }
             let next = again.and_then(|command| next_of_stream(command, &body));
             let flags = match next {
@@ -571,6 +573,11 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
         return (id != 0).then_some(command);
     }
     None
+}
+
+/// Whether a reply says that this member is not, or no longer, the one to write to.
+fn is_not_primary(reply: &RawDocument) -> bool {
+    matches!(reply.get_i32("code"), Ok(10107 | 11602 | 189 | 13435 | 13436))
 }
 
 fn error_body(error: &CommandError) -> RawDocumentBuf {

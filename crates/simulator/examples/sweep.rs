@@ -1,29 +1,39 @@
 //! Runs many worlds and tells which fail:
-//! `cargo run -p quorate-simulator --example sweep -- FIRST COUNT [forced]`.
+//! `cargo run -p quorate-simulator --example sweep -- FIRST COUNT [STORY]`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::panic::catch_unwind;
 use std::process::ExitCode;
 
-use quorate_simulator::{Failure, Figures};
+use quorate_simulator::{Story, run};
 
 fn main() -> ExitCode {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>().ok());
     let (Some(Some(first)), Some(Some(count))) = (numbers.next(), numbers.next()) else {
-        eprintln!("usage: sweep FIRST COUNT");
+        eprintln!("usage: sweep FIRST COUNT [STORY]");
         return ExitCode::from(2);
     };
-    let forced = std::env::args().nth(3).is_some_and(|word| word == "forced");
+    let story = match std::env::args().nth(3).map(|word| word.parse::<Story>()) {
+        None => Story::Everything,
+        Some(Ok(story)) => story,
+        Some(Err(why)) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
     let (mut truncations, mut too_stale, mut wipes) = (0, 0, 0);
+    let (mut crash_elections, mut crash_elections_lost) = (0, 0);
     let (mut failures, mut rollbacks, mut terms) = (0, 0, 0);
     let mut slowest = (std::time::Duration::ZERO, first);
     for seed in first..first.saturating_add(count) {
-        match catch_unwind(|| world(seed, forced)) {
+        match catch_unwind(|| run(seed, story)) {
             Ok(Ok(figures)) => {
                 slowest = slowest.max((figures.agreed_after, seed));
                 truncations += figures.truncations;
                 too_stale += figures.too_stale;
                 wipes += figures.wipes;
+                crash_elections += figures.crash_elections;
+                crash_elections_lost += figures.crash_elections_lost;
                 rollbacks += figures.rollbacks;
                 terms += figures.terms;
             }
@@ -39,10 +49,7 @@ fn main() -> ExitCode {
     }
     println!("{failures} of {count} worlds failed; {terms} terms, {rollbacks} rollbacks");
     println!("{truncations} oplogs cut, {too_stale} members too stale, {wipes} disks replaced");
+    println!("{crash_elections} elections after crashes, {crash_elections_lost} of them lost");
     println!("the slowest to agree after all faults was seed {} ({:?})", slowest.1, slowest.0);
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn world(seed: u64, forced: bool) -> Result<Figures, Failure> {
-    if forced { quorate_simulator::run_forced(seed) } else { quorate_simulator::run(seed) }
 }

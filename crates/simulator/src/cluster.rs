@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use quorate_replication::{Change, Event, Input, Output, Reply, Ticket, Unreachable};
+use quorate_protocol::{MemberId, Term};
+use quorate_replication::election::LastVote;
+use quorate_replication::{Change, Event, Input, Output, Reply, Request, Ticket, Unreachable};
 
 use crate::host::{Host, Operation};
 use crate::judges::{Life, Verdict};
@@ -23,10 +25,11 @@ impl<H: Host + Default> World<H> {
     pub(crate) fn carry_out(&mut self, index: usize, output: Output, inputs: &mut VecDeque<Input>) {
         match output {
             Output::Event(event) => {
-                self.count_event(&event);
+                self.count_event(index, &event);
                 if matches!(event, Event::TooStale { .. }) {
                     self.became_too_stale(index);
                 }
+                self.seize_the_moment(index, &event);
                 let quiet = matches!(event, Event::CommitPointAdvanced(_));
                 if !quiet {
                     self.note(Some(index), || event.to_string());
@@ -47,6 +50,11 @@ impl<H: Host + Default> World<H> {
                 let Some(to) = self.nodes.iter().position(|node| node.address == to) else {
                     return;
                 };
+                if let Request::Vote(asked) = &message
+                    && !asked.dry_run
+                {
+                    self.judge_promise(index, asked.term, asked.candidate);
+                }
                 let sent = self.now;
                 let message = Message::Request { from, id: request, sent, request: message };
                 self.transmit(index, to, message);
@@ -92,9 +100,17 @@ impl<H: Host + Default> World<H> {
         }
     }
 
+    fn judge_promise(&mut self, index: usize, term: Term, candidate: MemberId) {
+        let stored = self.nodes[index].host.last_vote();
+        let judged = self.judges.promised(index, LastVote { term, candidate }, stored);
+        self.verdict = self.verdict.clone().and(judged);
+    }
+
     /// The worst moment for a crash is while a promise is being written.
     fn maybe_crash_at_persist(&mut self, life: Life, delay: Duration, is_vote: bool) {
-        let percent = if is_vote { VOTE_CRASH_PERCENT } else { PERSIST_CRASH_PERCENT };
+        let general = (VOTE_CRASH_PERCENT, PERSIST_CRASH_PERCENT);
+        let (vote, other) = self.story.crash_percents().unwrap_or(general);
+        let percent = if is_vote { vote } else { other };
         if self.turmoil && self.random.chance(percent) {
             let moment = self.random.duration_up_to(delay);
             self.schedule(moment, Happening::Crash(life));

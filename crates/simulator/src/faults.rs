@@ -13,6 +13,10 @@ use crate::world::{Happening, World, address_of};
 impl<H: Host + Default> World<H> {
     /// The first configuration: some of the processes, some of them special.
     pub(crate) fn initiate(&mut self) {
+        if self.story.is_aimed() {
+            self.first_config = Some(self.story.first_config(self.nodes.len()));
+            return self.initiate_again();
+        }
         let members = 3.min(self.nodes.len()) + self.random.below(2) as usize;
         let members = members.min(self.nodes.len());
         let mut config = ReplicaSetConfig::new("rs0", (0..members).map(ordinary).collect());
@@ -91,6 +95,9 @@ impl<H: Host + Default> World<H> {
         }
         let pause = self.random.duration_up_to(self.scale.between_faults * 2);
         self.schedule(pause, Happening::Fault);
+        if self.story.is_aimed() {
+            return self.aimed_fault();
+        }
         let node = self.random.below(self.nodes.len() as u64) as usize;
         match self.random.below(16) {
             0 | 1 => self.crash_for_a_while(node),
@@ -164,7 +171,7 @@ impl<H: Host + Default> World<H> {
 
     /// A secondary that the primary cannot reach is told to take over: for a while two members lead,
     /// in two terms, and a third hears both.
-    fn usurp(&mut self, node: usize) {
+    pub(crate) fn usurp(&mut self, node: usize) {
         if let Some(leader) = self.nodes.iter().position(Node::is_writable) {
             self.network.cut_one_way(leader, node);
             self.network.cut_one_way(node, leader);
@@ -179,7 +186,7 @@ impl<H: Host + Default> World<H> {
         }
     }
 
-    fn repair_later(&mut self) {
+    pub(crate) fn repair_later(&mut self) {
         // A later cut puts off the repair of an earlier one, so that cuts outlast elections.
         let pause = Duration::from_secs(3) + self.random.duration_up_to(Duration::from_secs(17));
         self.repair_due = self.repair_due.max(self.now + pause);
@@ -197,7 +204,13 @@ impl<H: Host + Default> World<H> {
     }
 
     fn reconfigure(&mut self) {
-        let Some(leader) = self.nodes.iter().position(Node::is_writable) else { return };
+        if let Some(leader) = self.nodes.iter().position(Node::is_writable) {
+            self.reconfigure_at(leader);
+        }
+    }
+
+    /// A member is asked for another configuration than it has.
+    fn reconfigure_at(&mut self, leader: usize) {
         let Some(config) =
             self.nodes[leader].member.as_ref().and_then(|member| member.status().config().cloned())
         else {
@@ -237,6 +250,6 @@ impl<H: Host + Default> World<H> {
     }
 }
 
-fn ordinary(index: usize) -> MemberConfig {
+pub(crate) fn ordinary(index: usize) -> MemberConfig {
     MemberConfig::new(MemberId(index as i32), address_of(index))
 }

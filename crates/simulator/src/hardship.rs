@@ -15,6 +15,7 @@ use quorate_replication::{Request, SeededRandom};
 use crate::host::Host;
 use crate::judges::Life;
 use crate::node::Node;
+use crate::story::Story;
 use crate::world::{Happening, World};
 
 /// Makes this luck another one than the world's.
@@ -37,9 +38,11 @@ pub(crate) struct Hardship {
 }
 
 impl Hardship {
-    pub(crate) fn new(seed: u64, loses_majority: bool) -> Self {
+    pub(crate) fn new(seed: u64, story: Story) -> Self {
         let mut random = SeededRandom::new(seed ^ LUCK);
         let (truncates, wipes) = (random.chance(50), random.chance(50));
+        let loses_majority = story == Story::MajorityLost;
+        let (truncates, wipes) = (truncates && !story.is_aimed(), wipes && !story.is_aimed());
         Self { random, truncates, wipes, loses_majority, truce: None }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
+use quorate_replication::election::LastVote;
 use quorate_replication::{Change, Recovered, SeededRandom};
 
 /// What an entry does.
@@ -60,6 +61,8 @@ pub trait Host {
     fn log(&self) -> &[Entry];
     /// The rollback id on disk.
     fn rollback_id(&self) -> i32;
+    /// The vote on disk.
+    fn last_vote(&self) -> Option<LastVote>;
     /// Where in the log the entries begin that others can still copy.
     fn oldest(&self) -> usize;
     /// Drops the entries before this one from what others can copy.
@@ -165,6 +168,10 @@ impl Host for ModelHost {
 
     fn rollback_id(&self) -> i32 {
         self.facts.rollback_id
+    }
+
+    fn last_vote(&self) -> Option<LastVote> {
+        self.facts.last_vote
     }
 
     fn oldest(&self) -> usize {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use quorate_protocol::{ConfigVersion, MemberState, OpTime, ReplicaSetConfig};
 use quorate_replication::Status;
+use quorate_replication::election::LastVote;
 
 use crate::host::Entry;
 
@@ -81,6 +82,7 @@ impl Judges {
         let before = self.lives.entry(life).or_default().clone();
         if state == MemberState::Primary {
             self.one_primary_per_term(life, status.term().0)?;
+            Self::a_writable_primary_renewed_its_config(life, &status)?;
             if before.state != Some(MemberState::Primary) {
                 self.committed_entries_are_never_lost(life, log)?;
             }
@@ -114,6 +116,34 @@ impl Judges {
             "at most one primary per term",
             format!("n{} and n{} are both primary of term {term}", first.node, life.node),
         )
+    }
+
+    // Else configurations of older terms could elect somebody beside it.
+    fn a_writable_primary_renewed_its_config(life: Life, status: &Status<'_>) -> Judgement {
+        let installed = status.config().and_then(|config| config.term);
+        match installed {
+            Some(term) if status.is_writable() && term != status.term() => broken(
+                "a writable primary has a configuration of its own term",
+                format!("n{} leads {:?} with one of {term:?}", life.node, status.term()),
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at a vote as it is asked for or given: it must be on the disk of whoever promises it.
+    ///
+    /// # Errors
+    ///
+    /// The rule that it broke.
+    pub fn promised(&self, node: usize, vote: LastVote, stored: Option<LastVote>) -> Judgement {
+        if stored == Some(vote) || stored.is_some_and(|stored| stored.term > vote.term) {
+            return Ok(());
+        }
+        let what = format!(
+            "n{node} gives {:?} to {} and has {stored:?} on its disk",
+            vote.term, vote.candidate
+        );
+        broken("a vote is stored before it is spoken", what)
     }
 
     fn committed_entries_are_never_lost(&self, life: Life, log: &[Entry]) -> Judgement {

@@ -16,8 +16,10 @@ mod host;
 pub mod judges;
 mod network;
 mod node;
+mod story;
 mod watching;
 mod world;
 
 pub use host::{Entry, Host, ModelHost, Operation};
-pub use world::{Failure, Figures, Scale, Trace, World, replay, run, run_forced};
+pub use story::Story;
+pub use world::{Failure, Figures, Scale, Trace, World, replay, run};

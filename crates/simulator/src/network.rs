@@ -9,7 +9,7 @@ use quorate_replication::SeededRandom;
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     shortest: Duration,
-    jitter: Duration,
+    pub(crate) jitter: Duration,
     pub(crate) drop_percent: u64,
     pub(crate) duplicate_percent: u64,
     /// From whom to whom nothing gets through.

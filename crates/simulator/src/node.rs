@@ -118,6 +118,8 @@ pub(crate) struct Node<H> {
     /// The question of the initial sync that is out.
     pub(crate) sync_step: Option<(u32, InitialSyncStep)>,
     pub(crate) next_token: u64,
+    /// Whether its last election was for a primary whose process was gone.
+    pub(crate) stood_after_crash: bool,
 }
 
 impl<H: Host> Node<H> {
@@ -137,6 +139,7 @@ impl<H: Host> Node<H> {
             awaiting: Vec::new(),
             sync_step: None,
             next_token: 0,
+            stood_after_crash: false,
         }
     }
 

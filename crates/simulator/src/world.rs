@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use quorate_protocol::{
-    MemberState, MonotonicTime, ObjectId, OpTime, ReplicaSetConfig, ServerAddress, WallTime,
+    ElectionReason, MemberState, MonotonicTime, ObjectId, OpTime, ReplicaSetConfig, ServerAddress,
+    WallTime,
 };
 use quorate_replication::{
     Event, InitialSyncStep, Input, Member, MemberOptions, Request, SeededRandom, Ticket, WaiterId,
@@ -20,6 +21,7 @@ use crate::host::{Entry, Host, ModelHost, Operation};
 use crate::judges::{Judges, Life, Verdict};
 use crate::network::Network;
 use crate::node::{Asker, Message, Node};
+use crate::story::Story;
 use crate::watching::{Watchers, Watching};
 
 /// The calendar when a world begins.
@@ -71,6 +73,10 @@ pub struct Figures {
     pub crashes: u64,
     /// Vetoed dry runs.
     pub vetoes: u64,
+    /// Elections in which a member asked for real votes because its primary's process was gone.
+    pub crash_elections: u64,
+    /// Those of them that nobody won.
+    pub crash_elections_lost: u64,
     /// Oplogs that dropped entries.
     pub truncations: u64,
     /// Members that could not follow any more.
@@ -88,8 +94,8 @@ pub struct Figures {
 pub struct Failure {
     /// The world's seed.
     pub seed: u64,
-    /// Whether a configuration was forced in it.
-    pub forced: bool,
+    /// What the world was about.
+    pub story: Story,
     /// When.
     pub at: MonotonicTime,
     /// What.
@@ -100,7 +106,10 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "seed {} at {:?}: {}", self.seed, self.at, self.verdict)?;
         write!(f, "replay: cargo run -p quorate-simulator --example replay -- {}", self.seed)?;
-        if self.forced { f.write_str(" forced") } else { Ok(()) }
+        match self.story {
+            Story::Everything => Ok(()),
+            story => write!(f, " {story}"),
+        }
     }
 }
 
@@ -122,6 +131,9 @@ pub(crate) enum Happening {
     InitiateAgain,
     Crash(Life),
     StepUp(Life),
+    Stand(Life),
+    Reconfigure(Life),
+    WriteAt(Life),
     Restart { node: usize },
     Repair,
     Watch(Watching),
@@ -140,7 +152,7 @@ struct Attempt {
 /// A seeded world.
 pub struct World<H = ModelHost> {
     pub(crate) seed: u64,
-    forced: bool,
+    pub(crate) story: Story,
     pub(crate) scale: Scale,
     pub(crate) now: MonotonicTime,
     pub(crate) random: SeededRandom,
@@ -168,17 +180,8 @@ pub struct World<H = ModelHost> {
 pub type Trace = Box<dyn FnMut(&str)>;
 
 impl<H: Host + Default> World<H> {
-    /// The world of a seed.
-    pub fn new(seed: u64, trace: Option<Trace>) -> Self {
-        Self::with_hardship(seed, false, trace)
-    }
-
-    /// The world of a seed in which a majority is lost for good and a configuration is forced.
-    pub fn forced(seed: u64, trace: Option<Trace>) -> Self {
-        Self::with_hardship(seed, true, trace)
-    }
-
-    fn with_hardship(seed: u64, forced: bool, trace: Option<Trace>) -> Self {
+    /// The world of a seed that tells this story.
+    pub fn new(seed: u64, story: Story, trace: Option<Trace>) -> Self {
         let mut random = SeededRandom::new(seed);
         let scale = Scale {
             nodes: 3 + random.below(4) as usize,
@@ -188,7 +191,8 @@ impl<H: Host + Default> World<H> {
             between_faults: Duration::from_millis(1_000 + random.below(6_000)),
             slow_disk_percent: 2 + random.below(20),
         };
-        let network = Network::new(&mut random);
+        let mut network = Network::new(&mut random);
+        let scale = story.shape(seed, scale, &mut network);
         let nodes = (0..scale.nodes)
             .map(|index| {
                 let skew = random.below(1_000) as i64 - 500;
@@ -197,7 +201,7 @@ impl<H: Host + Default> World<H> {
             .collect();
         let mut world = Self {
             seed,
-            forced,
+            story,
             scale,
             now: MonotonicTime::ZERO,
             random,
@@ -214,7 +218,7 @@ impl<H: Host + Default> World<H> {
             first_config: None,
             repair_due: MonotonicTime::ZERO,
             watchers: Watchers::new(seed, scale.nodes),
-            hardship: Hardship::new(seed, forced),
+            hardship: Hardship::new(seed, story),
             lost: BTreeSet::new(),
             trace,
         };
@@ -299,7 +303,7 @@ impl<H: Host + Default> World<H> {
             });
             self.note(Some(index), || summary.unwrap_or_else(|| "is down".to_owned()));
         }
-        Err(Failure { seed: self.seed, forced: self.forced, at: self.now, verdict: Verdict(what) })
+        Err(Failure { seed: self.seed, story: self.story, at: self.now, verdict: Verdict(what) })
     }
 
     pub(crate) fn schedule(&mut self, after: Duration, happening: Happening) {
@@ -354,6 +358,21 @@ impl<H: Host + Default> World<H> {
                 if self.is_alive(life) {
                     let request = Request::StepUp { skip_dry_run: false };
                     self.administer(life.node, "step up", request);
+                }
+            }
+            Happening::Stand(life) => {
+                if self.is_alive(life) && self.turmoil {
+                    self.stand_at_once(life.node);
+                }
+            }
+            Happening::Reconfigure(life) => {
+                if self.is_alive(life) && self.turmoil {
+                    self.change_votes_at(life.node);
+                }
+            }
+            Happening::WriteAt(life) => {
+                if self.is_alive(life) && self.nodes[life.node].is_writable() {
+                    self.write_as_a_client(life.node);
                 }
             }
             Happening::Restart { node } => self.start(node),
@@ -478,6 +497,10 @@ impl<H: Host + Default> World<H> {
             return;
         }
         let index = writable[self.random.below(writable.len() as u64) as usize];
+        self.write_as_a_client(index);
+    }
+
+    fn write_as_a_client(&mut self, index: usize) {
         let majority = self.random.chance(60);
         let value = self.attempts.len() as u64;
         self.attempts.push(Attempt { value, majority, acknowledged: false });
@@ -637,8 +660,17 @@ impl<H: Host + Default> World<H> {
         trace(&format!("{seconds:10.4}s {who} {}", text()));
     }
 
-    pub(crate) fn count_event(&mut self, event: &Event) {
+    pub(crate) fn count_event(&mut self, index: usize, event: &Event) {
         match event {
+            Event::ElectionStarted { reason, .. } => {
+                let after_crash = *reason == ElectionReason::PrimaryCrashed;
+                self.figures.crash_elections += u64::from(after_crash);
+                self.nodes[index].stood_after_crash = after_crash;
+            }
+            Event::ElectionLost { .. } => {
+                let after_crash = self.nodes[index].stood_after_crash;
+                self.figures.crash_elections_lost += u64::from(after_crash);
+            }
             Event::RolledBack { .. } => self.figures.rollbacks += 1,
             Event::InitialSyncFinished { .. } => self.figures.initial_syncs += 1,
             Event::ConfigInstalled { .. } => self.figures.configs += 1,
@@ -668,17 +700,8 @@ pub(crate) fn address_of(index: usize) -> ServerAddress {
 /// # Errors
 ///
 /// The rule that was broken.
-pub fn run(seed: u64) -> Result<Figures, Failure> {
-    World::<ModelHost>::new(seed, None).run()
-}
-
-/// Runs the world of a seed in which a majority is lost and a configuration is forced.
-///
-/// # Errors
-///
-/// The rule that was broken.
-pub fn run_forced(seed: u64) -> Result<Figures, Failure> {
-    World::<ModelHost>::forced(seed, None).run()
+pub fn run(seed: u64, story: Story) -> Result<Figures, Failure> {
+    World::<ModelHost>::new(seed, story, None).run()
 }
 
 /// Runs the world of a seed and tells its story, line by line, as it happens.
@@ -688,8 +711,8 @@ pub fn run_forced(seed: u64) -> Result<Figures, Failure> {
 /// The rule that was broken.
 pub fn replay(
     seed: u64,
-    forced: bool,
+    story: Story,
     trace: impl FnMut(&str) + 'static,
 ) -> Result<Figures, Failure> {
-    World::<ModelHost>::with_hardship(seed, forced, Some(Box::new(trace))).run()
+    World::<ModelHost>::new(seed, story, Some(Box::new(trace))).run()
 }

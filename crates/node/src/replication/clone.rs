@@ -10,12 +10,14 @@ use quorate_protocol::OpTimeAndWallTime;
 use quorate_storage::{Batch, Direction, KeyRange};
 
 use super::apply::Fit;
+use super::guard;
 use super::oplog::UNDO_ROW;
+use crate::catalog::Collection;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::writer::Totals;
+use crate::writer::{Totals, Writer};
 
 /// Keys removed in one batch.
 const WIPE_STEP: usize = 10_000;
@@ -58,6 +60,7 @@ impl Node {
                 }
             }
         }
+        guard(&replication.deferred_indexes).clear();
         writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
@@ -123,7 +126,7 @@ impl Node {
         writer.begin_cloning();
         let Some(mut collection) = writer.collection(namespace) else { return Ok(()) };
         let known = spec.get_str("name").is_ok_and(|name| collection.index(name).is_some());
-        if known || writer.builds_no_indexes() {
+        if known || writer.builds_no_indexes() || writer.defer_index(&collection, &spec) {
             return Ok(());
         }
         writer.build_index(&mut collection, spec, || Ok(()))
@@ -142,7 +145,8 @@ impl Node {
         self.apply_as(entries, Fit::Relaxed, now)
     }
 
-    /// Remembers that the data is consistent from this entry on, and forces all to disk. Blocks.
+    /// Builds what had to wait for consistent data, remembers that it is consistent from this entry
+    /// on, and forces all to disk. Blocks.
     ///
     /// # Errors
     ///
@@ -150,10 +154,48 @@ impl Node {
     pub fn finish_clone(&self, at: OpTimeAndWallTime, now: Now) -> Result<(), CommandError> {
         {
             let mut writer = self.write(now);
+            writer.build_deferred_indexes()?;
             let mut batch = Batch::new();
             writer.put_min_valid(&mut batch, at)?;
             writer.commit(batch)?;
         }
         self.sync_log().map(drop)
+    }
+}
+
+/// Documents of a copy may be ahead of the log that is applied to them, and two of them may hold the
+/// same unique key for a while. So unique indexes are built at the end.
+impl Writer<'_> {
+    /// Puts off an index that consistent data alone allows. Whether it was put off.
+    pub(super) fn defer_index(&mut self, collection: &Collection, spec: &Document) -> bool {
+        let unique = spec.get_bool("unique").unwrap_or(false);
+        let Some(replication) = self.node().replication().filter(|_| unique) else { return false };
+        self.forget_deferred_index(collection, spec.get_str("name").unwrap_or_default());
+        guard(&replication.deferred_indexes).push((collection.uuid.clone(), spec.clone()));
+        true
+    }
+
+    /// An index that was put off is dropped. Whether there was one.
+    pub(super) fn forget_deferred_index(&mut self, collection: &Collection, name: &str) -> bool {
+        let Some(replication) = self.node().replication() else { return false };
+        let mut deferred = guard(&replication.deferred_indexes);
+        let before = deferred.len();
+        deferred.retain(|(uuid, spec)| {
+            *uuid != collection.uuid || spec.get_str("name").ok() != Some(name)
+        });
+        deferred.len() < before
+    }
+
+    fn build_deferred_indexes(&mut self) -> Result<(), CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(()) };
+        let deferred = std::mem::take(&mut *guard(&replication.deferred_indexes));
+        self.begin_cloning();
+        for (uuid, spec) in deferred {
+            let found = self.node().catalog().collections().find(|c| c.uuid == uuid).cloned();
+            if let Some(mut collection) = found {
+                self.build_index(&mut collection, spec, || Ok(()))?;
+            }
+        }
+        Ok(())
     }
 }

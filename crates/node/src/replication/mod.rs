@@ -15,6 +15,7 @@
 
 mod apply;
 mod clone;
+mod copy_buffer;
 mod facts;
 mod oplog;
 mod prefetch;
@@ -40,6 +41,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
 
 pub use apply::MAX_APPLY_ENTRIES;
+pub use copy_buffer::CopyBuffer;
 pub use oplog::{OplogEntries, entry_position};
 pub use rollback::{RolledBack, Undo};
 
@@ -140,6 +142,8 @@ pub(crate) struct Replication {
     commit_point: Mutex<OpTimeAndWallTime>,
     /// The commit point that was stored last.
     kept_commit_point: Mutex<OpTimeAndWallTime>,
+    /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
+    deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
     listener: OnceLock<AppendListener>,
 }
 
@@ -257,6 +261,7 @@ impl Node {
                 "a member of a replica set keeps a history; open it with a size for that",
             )
         })?;
+        self.drop_copy_buffer()?;
         let last = oplog::last_position(self, oplog)?;
         let replication = Replication {
             keyspace,
@@ -270,6 +275,7 @@ impl Node {
             recent: Mutex::default(),
             commit_point: Mutex::default(),
             kept_commit_point: Mutex::default(),
+            deferred_indexes: Mutex::default(),
             listener: OnceLock::new(),
         };
         replication.reset(last);

@@ -4,6 +4,7 @@
 //! members 3 [m1:priority=2] [m2:arbiter] ...   processes m0, m1, m2, as the configuration has them
 //! settings chaining=false catchUpTimeout=0 ... settings of the configuration
 //! initiate m0 with m0 m1 m2                    replSetInitiate at m0
+//! slow 40ms                                    messages take so long from now on
 //! run 2s                                       time passes
 //! crash m0 | restart m0                        the process dies (connections reset, port refuses)
 //! silence m0 | cut m0 m1 | cut-one-way m0 m1 | heal
@@ -69,6 +70,7 @@ impl Stage {
                 config.members.retain(|m| listed.contains(&(m.id.0 as usize)));
                 self.ask(index(at), Request::Initiate(Some(Box::new(config))));
             }
+            ["slow", hop] => self.hop = duration(hop),
             ["run", interval] => self.run(duration(interval)),
             ["crash", name] => self.crash(index(name)),
             ["restart", name] => self.start(index(name)),

@@ -25,6 +25,8 @@ pub(crate) struct Stage {
     cut: BTreeSet<(usize, usize)>,
     /// Whose fetches get no answer.
     stalled: BTreeSet<usize>,
+    /// How long a message between two members takes.
+    hop: Duration,
     show_commits: bool,
     show_votes: bool,
     out: String,
@@ -61,6 +63,7 @@ impl Stage {
             config: ReplicaSetConfig::new("rs0", Vec::new()),
             cut: BTreeSet::new(),
             stalled: BTreeSet::new(),
+            hop: HOP,
             show_commits: false,
             show_votes: false,
             out: String::new(),
@@ -164,7 +167,7 @@ impl Stage {
                 let Some(to) = self.index_of(&to) else { return };
                 if !self.cut.contains(&(index, to)) {
                     let request = Box::new(message);
-                    self.cue(HOP, Cue::Arrive { to, from: (index, life), id, request });
+                    self.cue(self.hop, Cue::Arrive { to, from: (index, life), id, request });
                 }
             }
             Output::Respond { token, reply } => self.answer(index, token, reply),
@@ -215,8 +218,8 @@ impl Stage {
             code: error.code(),
             message: error.to_string(),
         });
-        let input = Input::ReplyReceived { request: id, reply, round_trip: HOP * 2 };
-        self.cue(HOP, Cue::Give(peer, life, Box::new(input)));
+        let input = Input::ReplyReceived { request: id, reply, round_trip: self.hop * 2 };
+        self.cue(self.hop, Cue::Give(peer, life, Box::new(input)));
     }
 
     fn index_of(&self, address: &ServerAddress) -> Option<usize> {

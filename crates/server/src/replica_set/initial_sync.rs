@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Binary, Bson, Document, RawDocumentBuf, doc};
-use quorate_node::{CommandError, Namespace, Node, entry_position};
+use quorate_node::{CommandError, CopyBuffer, Namespace, Node, entry_position};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, ServerAddress};
 use quorate_replication::{InitialSyncOutcome, InitialSyncStep, Input};
 use tokio::task::{JoinHandle, block_in_place};
@@ -23,6 +23,9 @@ use crate::dialer::Dialer;
 
 /// How often the log is told of the progress.
 const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// Bytes of kept entries that are in memory at a time.
+const READ_BACK_BYTES: usize = 8 * 1024 * 1024;
 
 /// The attempt under way.
 #[derive(Default)]
@@ -80,8 +83,14 @@ impl Host {
                 let known = self.initial_sync.buffer.take();
                 let begin = *begin_fetching;
                 let (dialer, cut) = (self.dialer.clone(), inbox.cut.clone());
-                let fresh = || OplogBuffer::start(dialer, cut, source.clone(), begin);
-                self.initial_sync.buffer = Some(known.unwrap_or_else(fresh));
+                let node = Arc::clone(&self.node);
+                let fresh = || OplogBuffer::start(&node, dialer, cut, source.clone(), begin);
+                self.initial_sync.buffer = known.or_else(|| {
+                    // Without one, the entries are read from the source when their turn comes.
+                    fresh()
+                        .inspect_err(|error| tracing::warn!(%error, "entries cannot be kept"))
+                        .ok()
+                });
             }
             InitialSyncStep::ApplyThrough(_) => buffer = self.initial_sync.buffer.take(),
             _ => {}
@@ -293,9 +302,16 @@ async fn apply_through(
         block_in_place(|| node.apply_cloned(entries, clock.now())).map_err(local)
     };
     let finish = || block_in_place(|| node.finish_clone(stop, clock.now())).map_err(local);
-    let (kept, last) = buffer.map(OplogBuffer::take).unwrap_or_default();
-    for entries in kept {
-        apply(entries)?;
+    let kept = buffer.and_then(OplogBuffer::take);
+    let last = kept.as_ref().and_then(CopyBuffer::last);
+    if let Some(kept) = kept {
+        let read = |after| block_in_place(|| kept.read(after, READ_BACK_BYTES)).map_err(local);
+        let mut entries = read(None)?;
+        while let Some(end) = entries.last() {
+            let end = entry_position(end).map_err(local)?.op_time.timestamp;
+            apply(entries)?;
+            entries = read(Some(end))?;
+        }
     }
     if last.is_some_and(|last| last >= stop.op_time) {
         return finish();

@@ -1,15 +1,15 @@
 //! Entries that a source writes while it is copied, kept so that they cannot be trimmed away there.
 //!
-//! A task reads the source's stream from the first entry that the copy needs. What does not fit is
-//! read from the source again when its turn comes. Digest §10.
+//! A task reads the source's stream from the first entry that the copy needs, and writes it to a
+//! keyspace of the store (`quorate_node::CopyBuffer`). What does not fit there either is read from the
+//! source again when its turn comes. Digest §10.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bson::RawDocumentBuf;
+use quorate_node::{CommandError, CopyBuffer, Node};
 use quorate_protocol::{OpTime, ServerAddress, Term};
 use quorate_wire::MsgFlags;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, block_in_place};
 
 use super::client::{Client, ClientError, check};
 use super::copying::COMMAND_TIMEOUT;
@@ -17,46 +17,50 @@ use super::cut::Cut;
 use super::stream::{Batch, find_command, parse_batch};
 use crate::dialer::Dialer;
 
-/// Bytes of entries that are kept in memory while everything is copied.
-const MAX_BUFFERED_BYTES: usize = 64 * 1024 * 1024;
-
-#[derive(Default)]
-struct Buffered {
-    batches: VecDeque<Vec<RawDocumentBuf>>,
-    bytes: usize,
-    last: Option<OpTime>,
-}
+/// Bytes of entries that are kept on disk while everything is copied.
+const MAX_BUFFERED_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
 /// A buffer that fills itself until it is taken or dropped.
 pub(super) struct OplogBuffer {
-    buffered: Arc<Mutex<Buffered>>,
+    /// Nothing once it is taken.
+    buffer: Arc<Mutex<Option<CopyBuffer>>>,
     task: JoinHandle<()>,
 }
 
 impl OplogBuffer {
     /// Starts to copy the source's entries, this one first.
-    pub(super) fn start(dialer: Dialer, cut: Cut, source: ServerAddress, from: OpTime) -> Self {
-        let buffered = Arc::new(Mutex::new(Buffered::default()));
-        let filled = Arc::clone(&buffered);
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub(super) fn start(
+        node: &Node,
+        dialer: Dialer,
+        cut: Cut,
+        source: ServerAddress,
+        from: OpTime,
+    ) -> Result<Self, CommandError> {
+        let buffer = Arc::new(Mutex::new(Some(node.begin_copy_buffer(MAX_BUFFERED_BYTES)?)));
+        let filled = Arc::clone(&buffer);
         let task = tokio::spawn(async move {
             if let Err(error) = cut.guard(fill(&dialer, &source, from, &filled)).await {
                 tracing::info!(%source, %error, "entries are no longer kept during the initial sync");
             }
         });
-        Self { buffered, task }
+        Ok(Self { buffer, task })
     }
 
-    /// Ends it: the batches so far, and their last entry.
-    pub(super) fn take(self) -> (VecDeque<Vec<RawDocumentBuf>>, Option<OpTime>) {
+    /// Ends it: the entries so far.
+    pub(super) fn take(self) -> Option<CopyBuffer> {
         self.task.abort();
-        let mut buffered = self.buffered.lock().unwrap_or_else(PoisonError::into_inner);
-        (std::mem::take(&mut buffered.batches), buffered.last)
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl Drop for OplogBuffer {
     fn drop(&mut self) {
         self.task.abort();
+        drop(self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -64,20 +68,19 @@ async fn fill(
     dialer: &Dialer,
     source: &ServerAddress,
     from: OpTime,
-    buffered: &Mutex<Buffered>,
+    buffer: &Mutex<Option<CopyBuffer>>,
 ) -> Result<(), ClientError> {
     let mut stream = EntryStream::open(dialer, source, from).await?;
     loop {
         let batch = stream.next().await?;
-        let bytes: usize = batch.entries.iter().map(|entry| entry.as_bytes().len()).sum();
-        let mut buffered = buffered.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffered.bytes + bytes > MAX_BUFFERED_BYTES {
-            return Ok(());
-        }
-        buffered.bytes += bytes;
-        if let Some(last) = batch.facts.last {
-            buffered.last = Some(last.op_time);
-            buffered.batches.push_back(batch.entries);
+        let kept = block_in_place(|| {
+            let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            buffer.as_mut().map_or(Ok(false), |buffer| buffer.push(&batch.entries))
+        });
+        match kept {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(ClientError::Reply(error.message)),
         }
     }
 }

@@ -23,6 +23,15 @@ impl Client {
         Ok(Self { stream, decoder: Decoder::new() })
     }
 
+    /// Sends a command and waits for nothing.
+    pub(crate) fn send(&mut self, command: &Document, flags: MsgFlags) -> std::io::Result<()> {
+        let body = RawDocumentBuf::try_from(command).unwrap();
+        let mut bytes = Vec::new();
+        let (id, none) = (RequestId(1), RequestId(0));
+        MsgWriter::new(&mut bytes, id, none, flags, &body).finish(None).unwrap();
+        self.stream.write_all(&bytes)
+    }
+
     /// The reply to a command, which may be a refusal.
     pub(crate) fn run(
         &mut self,
@@ -30,11 +39,7 @@ impl Client {
         timeout: Duration,
     ) -> std::io::Result<Document> {
         self.stream.set_read_timeout(Some(timeout))?;
-        let body = RawDocumentBuf::try_from(command).unwrap();
-        let mut bytes = Vec::new();
-        let (id, none) = (RequestId(1), RequestId(0));
-        MsgWriter::new(&mut bytes, id, none, MsgFlags::NONE, &body).finish(None).unwrap();
-        self.stream.write_all(&bytes)?;
+        self.send(command, MsgFlags::NONE)?;
         loop {
             if let Some(message) = self.decoder.next_message().unwrap() {
                 let Payload::Msg(msg) = &message.payload else { panic!("a reply is an OP_MSG") };

@@ -9,6 +9,7 @@
 mod client;
 mod drivers;
 mod faults;
+mod hardship;
 mod load;
 mod namespaces;
 mod processes;
@@ -18,6 +19,7 @@ mod set;
 use std::time::Instant;
 
 use bson::{Bson, doc};
+use client::{Client, TIMEOUT};
 use set::{Set, impatient};
 
 const PRIMARY_ONLY: Bson = Bson::Int32(1);
@@ -45,7 +47,9 @@ fn a_member_is_a_ghost_until_it_is_initiated_and_primary_afterwards() {
         1
     );
 
-    set.ok(0, doc! { "replSetInitiate": {} });
+    let initiated = set.ok(0, doc! { "replSetInitiate": {} });
+    assert!(initiated.contains_key("info2"), "{initiated}");
+    assert_eq!(initiated.get_str("me").unwrap(), set.host(0));
     assert_eq!(set.primary(), 0);
     let hello = set.ok(0, doc! { "hello": 1 });
     assert_eq!(hello.get_str("setName").ok(), Some("rs0"));
@@ -118,6 +122,23 @@ fn an_awaited_hello_is_answered_when_the_state_changes() {
         assert!(counter > version.get_i64("counter").unwrap(), "{reply}");
     });
     assert!(start.elapsed().as_secs() < 10, "it did not wait out its time");
+}
+
+/// Digest §5: connections outlive a step-down, but for writers that would never learn of it.
+#[test]
+fn an_unacknowledged_write_to_a_secondary_closes_its_connection_and_no_other() {
+    let set = Set::initiated(3);
+    let secondary = set.others(set.primary())[0];
+    let connect = || Client::connect(set.members[secondary].address, TIMEOUT).unwrap();
+    let (mut writer, mut reader) = (connect(), connect());
+    let hello = doc! { "hello": 1, "$db": "admin" };
+    assert!(writer.run(&hello, TIMEOUT).is_ok() && reader.run(&hello, TIMEOUT).is_ok());
+    let write = doc! {
+        "insert": "c", "documents": [{ "_id": 1 }], "writeConcern": { "w": 0 }, "$db": "db",
+    };
+    writer.send(&write, quorate_wire::MsgFlags::MORE_TO_COME).unwrap();
+    assert!(writer.run(&hello, TIMEOUT).is_err(), "the connection is closed");
+    assert!(reader.run(&hello, TIMEOUT).is_ok());
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(crate) struct Set {
     pub(crate) members: Vec<Member>,
     pub(crate) network: Network,
     directory: TempDir,
+    /// What every process is started with, besides the usual.
+    arguments: Vec<String>,
     /// Connections that are not in use, so that asking over and over does not wear out ports.
     idle: Mutex<Vec<(usize, Client)>>,
 }
@@ -60,8 +62,19 @@ impl Set {
     }
 
     pub(crate) fn start_on(network: Network, count: usize) -> Self {
+        Self::launch(network, count, &[])
+    }
+
+    /// The same, with more arguments.
+    pub(crate) fn start_with(count: usize, arguments: &[&str]) -> Self {
+        Self::launch(Network::Direct, count, arguments)
+    }
+
+    fn launch(network: Network, count: usize, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut set = Self { members: Vec::new(), network, directory, idle: Mutex::default() };
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let mut set =
+            Self { members: Vec::new(), network, directory, arguments, idle: Mutex::default() };
         for _ in 0..count {
             set.add();
         }
@@ -150,6 +163,7 @@ impl Set {
             .args(["--replset", "rs0", "--leash", "--bind", &address.ip().to_string()])
             .args(["--port", &address.port().to_string(), "--data"])
             .arg(self.data(place))
+            .args(&self.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         if let Network::Proxied(faults) = &self.network {
