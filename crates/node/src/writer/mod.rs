@@ -17,7 +17,9 @@ use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction};
 
-pub(crate) use self::check::{check_command_nesting, check_document, index_keys_of};
+pub(crate) use self::check::{
+    check_command_nesting, check_command_value, check_document, index_keys_of,
+};
 use self::check::{check_validator, duplicate_key, malformed};
 pub(crate) use self::oplog::{Entry, Operation, oplog_namespace};
 use self::retry::Retry;
