@@ -10,12 +10,14 @@
 //! numbers, one of them indexed, and a text, about 200 bytes. "Durable" is `j: true` here and
 //! `synchronous=FULL` there; "not synced" is `w: 1` here and `synchronous=NORMAL` there.
 //!
+//! `server inside [records]`: what each request costs in the server without the network.
 //! `server [records] [--ours] [word…]`: with words, only the measures whose names have one of them;
 //! with `--ours`, without SQLite, for those who look where the server's time goes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 
+mod inside;
 mod ours;
 mod sqlite;
 
@@ -107,6 +109,9 @@ fn main() {
     if arguments.first().is_some_and(|first| first == "serve") {
         return ours::serve(&arguments[1]);
     }
+    if arguments.first().is_some_and(|first| first == "inside") {
+        return inside(&Wanted::read(&arguments[1..]));
+    }
     let wanted = Wanted::read(&arguments);
     let records = wanted.records;
     let folder = tempfile::tempdir().unwrap();
@@ -162,6 +167,27 @@ fn main() {
     println!("memory of the server, empty                    {:>9.1} MiB", empty as f64 / 1024.0);
     println!("memory with {records} records                {:>9.1} MiB", loaded as f64 / 1024.0);
     println!("memory of an idle connection                   {per_connection:>9.1} KiB");
+}
+
+/// Tells what requests cost without the network.
+fn inside(wanted: &Wanted) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = inside::Inside::open(folder.path(), wanted.records);
+    let tell = |what: &str, cost: Duration| {
+        println!("{what:<46} {:>12.2} µs", cost.as_nanos() as f64 / 1000.0);
+    };
+    tell("one record of a bulk insert", member.load());
+    for (what, request) in [
+        ("insert", Request::Insert { durable: false }),
+        ("point read", Request::Read),
+        ("update", Request::Update { durable: false }),
+        ("scan of 1,000 by index", Request::Range),
+        ("grouping of all records", Request::Aggregate),
+    ] {
+        if wanted.has(what) {
+            tell(what, member.cost(request));
+        }
+    }
 }
 
 fn line(what: &str, ours: Rate, sqlite: Option<f64>) {

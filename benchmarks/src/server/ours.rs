@@ -120,7 +120,7 @@ impl Store for Server {
     }
 }
 
-fn record(id: i64) -> Document {
+pub fn record(id: i64) -> Document {
     doc! {"_id": id, "n": id, "kind": id % GROUPS, "text": TEXT}
 }
 
@@ -157,35 +157,46 @@ impl Connection {
 
 impl Caller for Connection {
     fn ask(&mut self, request: Request, chance: u64) {
-        let key = any_key(chance, self.records);
-        let command = match request {
-            Request::Insert { durable } => {
-                let documents = vec![record(self.next.fetch_add(1, Ordering::Relaxed))];
-                doc! {"insert": "c", "documents": documents, "writeConcern": {"w": 1, "j": durable}}
-            }
-            Request::Read => doc! {"find": "c", "filter": {"_id": key}, "limit": 1},
-            Request::Update { durable } => {
-                let updates = vec![doc! {"q": {"_id": key}, "u": {"$inc": {"n": 1_i64}}}];
-                doc! {"update": "c", "updates": updates, "writeConcern": {"w": 1, "j": durable}}
-            }
-            Request::Range => {
-                let first = any_key(chance, self.records - RANGE);
-                doc! {
-                    "find": "c", "filter": {"n": {"$gte": first}}, "sort": {"n": 1},
-                    "limit": RANGE, "batchSize": RANGE, "singleBatch": true,
-                }
-            }
-            Request::Aggregate => doc! {
-                "aggregate": "c",
-                "pipeline": [
-                    {"$group": {"_id": "$kind", "count": {"$sum": 1}, "sum": {"$sum": "$n"}}},
-                    {"$sort": {"_id": 1}},
-                ],
-                "cursor": {},
-            },
-        };
-        let mut command = command;
-        command.insert("$db", "bench");
+        let (key, next) = (any_key(chance, self.records), Arc::clone(&self.next));
+        let command =
+            command_of(request, key, self.records, || next.fetch_add(1, Ordering::Relaxed));
         self.run(command);
     }
+}
+
+/// A request as a command about an existing record, or about one whose key comes next.
+pub fn command_of(
+    request: Request,
+    key: i64,
+    records: i64,
+    next: impl FnOnce() -> i64,
+) -> Document {
+    let mut command = match request {
+        Request::Insert { durable } => {
+            let documents = vec![record(next())];
+            doc! {"insert": "c", "documents": documents, "writeConcern": {"w": 1, "j": durable}}
+        }
+        Request::Read => doc! {"find": "c", "filter": {"_id": key}, "limit": 1},
+        Request::Update { durable } => {
+            let updates = vec![doc! {"q": {"_id": key}, "u": {"$inc": {"n": 1_i64}}}];
+            doc! {"update": "c", "updates": updates, "writeConcern": {"w": 1, "j": durable}}
+        }
+        Request::Range => {
+            let first = key.min(records - RANGE);
+            doc! {
+                "find": "c", "filter": {"n": {"$gte": first}}, "sort": {"n": 1},
+                "limit": RANGE, "batchSize": RANGE, "singleBatch": true,
+            }
+        }
+        Request::Aggregate => doc! {
+            "aggregate": "c",
+            "pipeline": [
+                {"$group": {"_id": "$kind", "count": {"$sum": 1}, "sum": {"$sum": "$n"}}},
+                {"$sort": {"_id": 1}},
+            ],
+            "cursor": {},
+        },
+    };
+    command.insert("$db", "bench");
+    command
 }
