@@ -27,7 +27,9 @@ const USAGE: &str = "usage: cargo xtask <chore>
   ci [--fuzz-seconds N]           everything below, and fmt, clippy and the tests (5 s per fuzz target)
   bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching
   bench set [measure…] [--quick]  our replica set beside a bare log, etcd, Redis and PostgreSQL
-  bench server [records]          our server beside SQLite
+  bench server [inside] [records] [--ours] [word…]
+                                  our server beside SQLite, or without it; only measures with a word;
+                                  inside: what requests cost without the network
   bench up                        how long `quorate up` takes until it is ready
   conformance                     the published scenarios against our crates
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)

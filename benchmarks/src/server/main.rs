@@ -9,10 +9,15 @@
 //! what it shows is how much of the way is the server's. Both keep the same records: a key, two
 //! numbers, one of them indexed, and a text, about 200 bytes. "Durable" is `j: true` here and
 //! `synchronous=FULL` there; "not synced" is `w: 1` here and `synchronous=NORMAL` there.
+//!
+//! `server inside [records]`: what each request costs in the server without the network.
+//! `server [records] [--ours] [word…]`: with words, only the measures whose names have one of them;
+//! with `--ours`, without SQLite, for those who look where the server's time goes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 
+mod inside;
 mod ours;
 mod sqlite;
 
@@ -62,20 +67,62 @@ trait Store {
     fn caller(&self) -> Self::Caller;
     /// Loads records with bulk inserts.
     fn load(&self, records: i64);
+    /// The processor time that it has taken, where that can be told from the callers'.
+    fn cpu(&self) -> Duration;
+}
+
+/// How fast requests were answered.
+#[derive(Clone, Copy)]
+struct Rate {
+    a_second: f64,
+    /// Processor time for each: what stays comparable when others use the machine too.
+    cpu: Duration,
+}
+
+/// What a run was asked to measure.
+struct Wanted {
+    records: i64,
+    ours_only: bool,
+    words: Vec<String>,
+}
+
+impl Wanted {
+    fn read(arguments: &[String]) -> Self {
+        let mut wanted = Self { records: RECORDS, ours_only: false, words: Vec::new() };
+        for argument in arguments {
+            match argument.parse() {
+                Ok(records) => wanted.records = records,
+                Err(_) if argument == "--ours" => wanted.ours_only = true,
+                Err(_) => wanted.words.push(argument.clone()),
+            }
+        }
+        wanted
+    }
+
+    fn has(&self, what: &str) -> bool {
+        self.words.is_empty() || self.words.iter().any(|word| what.contains(word))
+    }
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.first().map(String::as_str) {
-        Some("serve") => return ours::serve(&arguments[1]),
-        _ => {}
+    if arguments.first().is_some_and(|first| first == "serve") {
+        return ours::serve(&arguments[1]);
     }
-    let records = arguments.first().map_or(RECORDS, |records| records.parse().unwrap());
+    if arguments.first().is_some_and(|first| first == "inside") {
+        return inside(&Wanted::read(&arguments[1..]));
+    }
+    let wanted = Wanted::read(&arguments);
+    let records = wanted.records;
     let folder = tempfile::tempdir().unwrap();
     let ours = ours::Server::start(&folder.path().join("ours"), records);
-    let sqlite = sqlite::Database::open(&folder.path().join("sqlite.db"), records);
+    let sqlite = (!wanted.ours_only)
+        .then(|| sqlite::Database::open(&folder.path().join("sqlite.db"), records));
 
-    println!("{:<46} {:>12} {:>12} {:>12}", "", "ours", "SQLite", "ours/SQLite");
+    println!(
+        "{:<46} {:>12} {:>12} {:>12} {:>12}",
+        "", "ours", "its CPU, µs", "SQLite", "ours/SQLite"
+    );
     let empty = ours.resident_kib();
     // First, since a process that has worked has memory to spare for whoever comes.
     let per_connection = ours.idle_connection_kib(IDLE_CONNECTIONS);
@@ -84,7 +131,10 @@ fn main() {
         load();
         records as f64 / started.elapsed().as_secs_f64()
     };
-    let (own, peer) = (load(&|| ours.load(records)), load(&|| sqlite.load(records)));
+    let before = ours.cpu();
+    let own = load(&|| ours.load(records));
+    let own = Rate { a_second: own, cpu: (ours.cpu() - before) / records as u32 };
+    let peer = sqlite.as_ref().map(|sqlite| load(&|| sqlite.load(records)));
     line(&format!("bulk insert of {records} records, a second"), own, peer);
     let loaded = ours.resident_kib();
 
@@ -98,20 +148,20 @@ fn main() {
             ("updates a second, not synced", Request::Update { durable: false }),
             ("scans of 1,000 by index a second", Request::Range),
         ] {
-            let own = rate(&ours, callers, request);
-            let peer = rate(&sqlite, callers, request);
-            line(&format!("{what}, {connections}"), own, peer);
+            let what = format!("{what}, {connections}");
+            if wanted.has(&what) {
+                let own = rate(&ours, callers, request);
+                let peer = sqlite.as_ref().map(|sqlite| rate(sqlite, callers, request).a_second);
+                line(&what, own, peer);
+            }
         }
     }
-    let once = |ask: &mut dyn FnMut()| {
-        let started = Instant::now();
-        ask();
-        1.0 / started.elapsed().as_secs_f64()
-    };
-    let (mut own, mut peer) = (ours.caller(), sqlite.caller());
-    let own = once(&mut || own.ask(Request::Aggregate, 0));
-    let peer = once(&mut || peer.ask(Request::Aggregate, 0));
-    line("groupings of all records a second", own, peer);
+    let what = "groupings of all records a second";
+    if wanted.has(what) {
+        let own = rate(&ours, 1, Request::Aggregate);
+        let peer = sqlite.as_ref().map(|sqlite| rate(sqlite, 1, Request::Aggregate).a_second);
+        line(what, own, peer);
+    }
 
     println!();
     println!("memory of the server, empty                    {:>9.1} MiB", empty as f64 / 1024.0);
@@ -119,12 +169,38 @@ fn main() {
     println!("memory of an idle connection                   {per_connection:>9.1} KiB");
 }
 
-fn line(what: &str, ours: f64, sqlite: f64) {
-    println!("{what:<46} {ours:>12.1} {sqlite:>12.1} {:>12.2}", ours / sqlite);
+/// Tells what requests cost without the network.
+fn inside(wanted: &Wanted) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut member = inside::Inside::open(folder.path(), wanted.records);
+    let tell = |what: &str, cost: Duration| {
+        println!("{what:<46} {:>12.2} µs", cost.as_nanos() as f64 / 1000.0);
+    };
+    tell("one record of a bulk insert", member.load());
+    for (what, request) in [
+        ("insert", Request::Insert { durable: false }),
+        ("point read", Request::Read),
+        ("update", Request::Update { durable: false }),
+        ("scan of 1,000 by index", Request::Range),
+        ("grouping of all records", Request::Aggregate),
+    ] {
+        if wanted.has(what) {
+            tell(what, member.cost(request));
+        }
+    }
+}
+
+fn line(what: &str, ours: Rate, sqlite: Option<f64>) {
+    let Rate { a_second, cpu } = ours;
+    print!("{what:<46} {a_second:>12.1} {:>12.1}", cpu.as_nanos() as f64 / 1000.0);
+    match sqlite {
+        Some(sqlite) => println!(" {sqlite:>12.1} {:>12.2}", a_second / sqlite),
+        None => println!(),
+    }
 }
 
 /// Requests a second by this many callers, each in a thread of its own.
-fn rate<S: Store>(store: &S, callers: u64, request: Request) -> f64 {
+fn rate<S: Store>(store: &S, callers: u64, request: Request) -> Rate {
     let done = Arc::new(AtomicU64::new(0));
     let stop = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = (0..callers)
@@ -142,15 +218,19 @@ fn rate<S: Store>(store: &S, callers: u64, request: Request) -> f64 {
         .collect();
     // Connections are made and caches filled before the clock starts.
     std::thread::sleep(MEASURE / 10);
-    let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
+    let (before, cpu, started) = (done.load(Ordering::Relaxed), store.cpu(), Instant::now());
     std::thread::sleep(MEASURE);
+    // A request that takes long is counted only once it is done.
+    while done.load(Ordering::Relaxed) == before {
+        std::thread::sleep(MEASURE / 100);
+    }
     let requests = done.load(Ordering::Relaxed) - before;
-    let elapsed = started.elapsed();
+    let (elapsed, cpu) = (started.elapsed(), store.cpu() - cpu);
     stop.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().unwrap();
     }
-    requests as f64 / elapsed.as_secs_f64()
+    Rate { a_second: requests as f64 / elapsed.as_secs_f64(), cpu: cpu / requests as u32 }
 }
 
 /// Xorshift: good enough to spread keys.

@@ -7,12 +7,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use bson::{Document, doc};
 use quorate_server::{Place, StartOptions};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
 use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, any_key};
+
+/// What a caller reads at once.
+const PIECE: usize = 64 * 1024;
 
 /// Serves until the process is ended.
 pub fn serve(directory: &str) {
@@ -91,9 +95,19 @@ impl Store for Server {
         Connection {
             stream,
             decoder: Decoder::new(),
+            piece: vec![0; PIECE],
             records: self.records,
             next: Arc::clone(&self.next),
         }
+    }
+
+    fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
+        // After the name, which is in parentheses: the twelfth and the thirteenth are user and system.
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let ticks = fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap());
+        let a_second = rustix::param::clock_ticks_per_second();
+        Duration::from_millis(ticks.sum::<u64>() * 1000 / a_second)
     }
 
     fn load(&self, records: i64) {
@@ -106,13 +120,14 @@ impl Store for Server {
     }
 }
 
-fn record(id: i64) -> Document {
+pub fn record(id: i64) -> Document {
     doc! {"_id": id, "n": id, "kind": id % GROUPS, "text": TEXT}
 }
 
 pub struct Connection {
     stream: TcpStream,
     decoder: Decoder,
+    piece: Vec<u8>,
     records: i64,
     next: Arc<AtomicI64>,
 }
@@ -125,7 +140,6 @@ impl Connection {
             .finish(None)
             .unwrap();
         self.stream.write_all(&message).unwrap();
-        let mut piece = [0; 64 * 1024];
         loop {
             if let Some(message) = self.decoder.next_message().unwrap() {
                 let Payload::Msg(reply) = message.payload else { panic!("another opcode") };
@@ -134,44 +148,55 @@ impl Connection {
                 assert!(ok == 1.0 && clean, "{command} answered {:?}", reply.body());
                 return;
             }
-            let length = self.stream.read(&mut piece).unwrap();
+            let length = self.stream.read(&mut self.piece).unwrap();
             assert!(length > 0, "the server closed the connection");
-            self.decoder.feed(&piece[..length]);
+            self.decoder.feed(&self.piece[..length]);
         }
     }
 }
 
 impl Caller for Connection {
     fn ask(&mut self, request: Request, chance: u64) {
-        let key = any_key(chance, self.records);
-        let command = match request {
-            Request::Insert { durable } => {
-                let documents = vec![record(self.next.fetch_add(1, Ordering::Relaxed))];
-                doc! {"insert": "c", "documents": documents, "writeConcern": {"w": 1, "j": durable}}
-            }
-            Request::Read => doc! {"find": "c", "filter": {"_id": key}, "limit": 1},
-            Request::Update { durable } => {
-                let updates = vec![doc! {"q": {"_id": key}, "u": {"$inc": {"n": 1_i64}}}];
-                doc! {"update": "c", "updates": updates, "writeConcern": {"w": 1, "j": durable}}
-            }
-            Request::Range => {
-                let first = any_key(chance, self.records - RANGE);
-                doc! {
-                    "find": "c", "filter": {"n": {"$gte": first}}, "sort": {"n": 1},
-                    "limit": RANGE, "batchSize": RANGE, "singleBatch": true,
-                }
-            }
-            Request::Aggregate => doc! {
-                "aggregate": "c",
-                "pipeline": [
-                    {"$group": {"_id": "$kind", "count": {"$sum": 1}, "sum": {"$sum": "$n"}}},
-                    {"$sort": {"_id": 1}},
-                ],
-                "cursor": {},
-            },
-        };
-        let mut command = command;
-        command.insert("$db", "bench");
+        let (key, next) = (any_key(chance, self.records), Arc::clone(&self.next));
+        let command =
+            command_of(request, key, self.records, || next.fetch_add(1, Ordering::Relaxed));
         self.run(command);
     }
+}
+
+/// A request as a command about an existing record, or about one whose key comes next.
+pub fn command_of(
+    request: Request,
+    key: i64,
+    records: i64,
+    next: impl FnOnce() -> i64,
+) -> Document {
+    let mut command = match request {
+        Request::Insert { durable } => {
+            let documents = vec![record(next())];
+            doc! {"insert": "c", "documents": documents, "writeConcern": {"w": 1, "j": durable}}
+        }
+        Request::Read => doc! {"find": "c", "filter": {"_id": key}, "limit": 1},
+        Request::Update { durable } => {
+            let updates = vec![doc! {"q": {"_id": key}, "u": {"$inc": {"n": 1_i64}}}];
+            doc! {"update": "c", "updates": updates, "writeConcern": {"w": 1, "j": durable}}
+        }
+        Request::Range => {
+            let first = key.min(records - RANGE);
+            doc! {
+                "find": "c", "filter": {"n": {"$gte": first}}, "sort": {"n": 1},
+                "limit": RANGE, "batchSize": RANGE, "singleBatch": true,
+            }
+        }
+        Request::Aggregate => doc! {
+            "aggregate": "c",
+            "pipeline": [
+                {"$group": {"_id": "$kind", "count": {"$sum": 1}, "sum": {"$sum": "$n"}}},
+                {"$sort": {"_id": 1}},
+            ],
+            "cursor": {},
+        },
+    };
+    command.insert("$db", "bench");
+    command
 }

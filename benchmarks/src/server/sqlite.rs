@@ -53,6 +53,11 @@ impl Store for Database {
         }
     }
 
+    /// It runs in the threads of its callers.
+    fn cpu(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn load(&self, records: i64) {
         let mut connection = self.connect();
         connection.pragma_update(None, "synchronous", "NORMAL").unwrap();

@@ -1,10 +1,10 @@
 //! What a command is told about its surroundings: the time, the connection, and when to stop.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bson::{Document, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 
@@ -12,7 +12,7 @@ use crate::commands::LONG_COMMANDS;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
 use crate::users::Login;
-use crate::writer::check_command_nesting;
+use crate::writer::check_command_value;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +75,9 @@ pub struct Context {
 /// A command as it came from the wire.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// Everything but the document sequences. Its first key is the name of the command.
-    pub body: Document,
+    /// Everything but the document sequences. Its first key is the name of the command. Shared with
+    /// whoever shows which commands are in progress.
+    pub body: Arc<Document>,
     /// Document sequences by name. They belong to the fields of the same names.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
 }
@@ -84,7 +85,7 @@ pub struct Command {
 impl Command {
     /// A command without document sequences.
     pub fn new(body: Document) -> Self {
-        Self { body, sequences: Vec::new() }
+        Self { body: Arc::new(body), sequences: Vec::new() }
     }
 
     /// Reads a command that has arrived.
@@ -94,11 +95,32 @@ impl Command {
     /// If the document is malformed or nests too deeply.
     pub fn from_raw(
         body: &RawDocument,
-        sequences: Vec<(String, Vec<RawDocumentBuf>)>,
+        mut sequences: Vec<(String, Vec<RawDocumentBuf>)>,
     ) -> Result<Self, CommandError> {
-        // Parsing recurses, so the depth is checked before.
-        check_command_nesting(body)?;
-        Ok(Self { body: Document::try_from(body)?, sequences })
+        let mut parsed = Document::new();
+        let mut payload = None;
+        for element in body {
+            let (name, value) = element?;
+            let name = name.as_str();
+            if let Some(documents) = payload.and_then(|wanted| payload_of(wanted, name, value))
+                && sequences.is_empty()
+            {
+                sequences.push((name.to_owned(), documents));
+                continue;
+            }
+            if parsed.is_empty() {
+                payload = payload_name(name);
+            }
+            // Parsing recurses, so the depth is checked before.
+            check_command_value(value)?;
+            parsed.insert(name, Bson::try_from(value)?);
+        }
+        Ok(Self { body: Arc::new(parsed), sequences })
+    }
+
+    /// The body, to change it.
+    pub fn body_mut(&mut self) -> &mut Document {
+        Arc::make_mut(&mut self.body)
     }
 
     /// Whether it usually takes so little time that nobody need make room for others.
@@ -124,12 +146,12 @@ impl Command {
 
     /// The first key.
     pub fn name(&self) -> &str {
-        self.body.keys().next().map_or("", String::as_str)
+        command_name(&self.body)
     }
 
     /// The database it is meant for.
     pub fn database(&self) -> &str {
-        self.body.get_str("$db").unwrap_or("admin")
+        command_database(&self.body)
     }
 
     /// Takes a document sequence out.
@@ -137,6 +159,33 @@ impl Command {
         let place = self.sequences.iter().position(|(known, _)| known == name)?;
         Some(self.sequences.swap_remove(place).1)
     }
+}
+
+/// The first key of a command.
+pub(crate) fn command_name(body: &Document) -> &str {
+    body.keys().next().map_or("", String::as_str)
+}
+
+/// The database that a command is meant for.
+pub(crate) fn command_database(body: &Document) -> &str {
+    body.get_str("$db").unwrap_or("admin")
+}
+
+/// The array of a command that may also come as a document sequence.
+fn payload_name(command: &str) -> Option<&'static str> {
+    match command {
+        "insert" => Some("documents"),
+        "update" => Some("updates"),
+        "delete" => Some("deletes"),
+        _ => None,
+    }
+}
+
+/// The documents of an array, as if they had come as a document sequence: nobody needs them parsed.
+/// None for another field, and for an array that holds anything else, which is the command's to refuse.
+fn payload_of(wanted: &str, name: &str, value: RawBsonRef<'_>) -> Option<Vec<RawDocumentBuf>> {
+    let array = value.as_array().filter(|_| name == wanted)?;
+    array.into_iter().map(|item| Some(item.ok()?.as_document()?.to_owned())).collect()
 }
 
 /// What came of a command.
@@ -185,6 +234,7 @@ impl From<RawDocumentBuf> for Reply {
 #[derive(Debug, Default)]
 pub struct Interrupt {
     reason: AtomicU8,
+    waiting: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
 }
@@ -207,6 +257,16 @@ impl Interrupt {
     /// Asks the command to stop. The first reason given stays.
     pub fn set(&self, reason: Interruption) {
         let _ = self.reason.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Says whether the command waits for something at the moment.
+    pub fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+    }
+
+    /// Whether the command waits for something.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Says of how many pieces the command's work is.

@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+use bson::RawDocumentBuf;
 use quorate_protocol::MonotonicTime;
 
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
+use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
 
@@ -30,7 +31,7 @@ pub(crate) const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 
 /// Documents one after the other. After an error the stream is over.
 pub(crate) type DocumentStream =
-    Box<dyn Iterator<Item = Result<RawDocumentBuf, CommandError>> + Send>;
+    Box<dyn Iterator<Item = Result<DocumentBytes, CommandError>> + Send>;
 
 /// A result that is being fetched.
 pub(crate) struct Cursor {
@@ -40,24 +41,129 @@ pub(crate) struct Cursor {
     /// Documents the client may still get; `None` without a limit.
     pub(crate) remaining: Option<u64>,
     /// A document that did not fit into the last batch.
-    pub(crate) held_back: Option<RawDocumentBuf>,
+    pub(crate) held_back: Option<DocumentBytes>,
     pub(crate) interrupt: InterruptSlot,
     pub(crate) no_timeout: bool,
     /// A tailable cursor stays open at the end of its collection.
     pub(crate) tail: Option<Tail>,
 }
 
-/// Some documents of a cursor.
+/// Which batch of a cursor a reply holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchName {
+    First,
+    Next,
+}
+
+/// Some documents of a cursor, already where they stand in the reply:
+/// `{cursor: {firstBatch: [...], id, ns}, ok: 1}`.
 pub(crate) struct CursorBatch {
-    pub(crate) documents: RawArrayBuf,
+    reply: Vec<u8>,
     pub(crate) count: usize,
     pub(crate) exhausted: bool,
 }
 
+/// The element types of BSON that a reply with a cursor is made of.
+mod element {
+    pub(super) const DOUBLE: u8 = 0x01;
+    pub(super) const STRING: u8 = 0x02;
+    pub(super) const DOCUMENT: u8 = 0x03;
+    pub(super) const ARRAY: u8 = 0x04;
+    pub(super) const INT64: u8 = 0x12;
+}
+
+/// Where the lengths of a reply are filled in: of itself, of its cursor, and of the batch.
+const REPLY_AT: usize = 0;
+const CURSOR_AT: usize = 4 + 1 + "cursor\0".len();
+
+impl CursorBatch {
+    fn new(name: BatchName) -> Self {
+        let mut reply = Vec::with_capacity(256);
+        reply.extend([0; 4]);
+        reply.push(element::DOCUMENT);
+        reply.extend(b"cursor\0");
+        reply.extend([0; 4]);
+        reply.push(element::ARRAY);
+        reply.extend(name.bytes());
+        reply.extend([0; 4]);
+        Self { reply, count: 0, exhausted: false }
+    }
+
+    fn push(&mut self, document: &[u8]) {
+        self.reply.reserve(document.len() + 24);
+        self.reply.push(element::DOCUMENT);
+        append_decimal(&mut self.reply, self.count);
+        self.reply.push(0);
+        self.reply.extend_from_slice(document);
+        self.count += 1;
+    }
+
+    /// The reply of a command that returns a cursor.
+    pub(crate) fn into_reply(
+        self,
+        name: BatchName,
+        id: i64,
+        namespace: &str,
+    ) -> Result<RawDocumentBuf, CommandError> {
+        let mut reply = self.reply;
+        let batch_at = CURSOR_AT + 4 + 1 + name.bytes().len();
+        reply.push(0);
+        close(&mut reply, batch_at);
+        reply.push(element::INT64);
+        reply.extend(b"id\0");
+        reply.extend(id.to_le_bytes());
+        reply.push(element::STRING);
+        reply.extend(b"ns\0");
+        reply.extend((namespace.len() as i32 + 1).to_le_bytes());
+        reply.extend(namespace.as_bytes());
+        reply.extend([0, 0]);
+        close(&mut reply, CURSOR_AT);
+        reply.push(element::DOUBLE);
+        reply.extend(b"ok\0");
+        reply.extend(1.0_f64.to_le_bytes());
+        reply.push(0);
+        close(&mut reply, REPLY_AT);
+        Ok(RawDocumentBuf::from_bytes(reply)?)
+    }
+}
+
+impl BatchName {
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::First => b"firstBatch\0",
+            Self::Next => b"nextBatch\0",
+        }
+    }
+}
+
+/// Fills in the length of a document that ends here. A batch holds about 16 MiB, so it fits.
+fn close(reply: &mut [u8], at: usize) {
+    let length = (reply.len() - at) as i32;
+    reply[at..at + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+fn append_decimal(out: &mut Vec<u8>, mut number: usize) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
 impl Cursor {
     /// The next documents, at most `limit` of them and about 16 MiB.
-    pub(crate) fn next_batch(&mut self, limit: usize) -> Result<CursorBatch, CommandError> {
-        let mut batch = CursorBatch { documents: RawArrayBuf::new(), count: 0, exhausted: false };
+    pub(crate) fn next_batch(
+        &mut self,
+        name: BatchName,
+        limit: usize,
+    ) -> Result<CursorBatch, CommandError> {
+        let mut batch = CursorBatch::new(name);
         let mut bytes = 0;
         while batch.count < limit {
             if self.remaining == Some(0) {
@@ -78,8 +184,7 @@ impl Cursor {
                 return Ok(batch);
             }
             bytes += size;
-            batch.documents.push(document);
-            batch.count += 1;
+            batch.push(document.as_bytes());
             self.remaining = self.remaining.map(|left| left - 1);
         }
         batch.exhausted = self.remaining == Some(0);
@@ -214,26 +319,13 @@ impl Cursors {
     }
 }
 
-/// The reply of a command that returns a cursor. `batch_name` is `firstBatch` or `nextBatch`.
-pub(crate) fn cursor_reply(
-    id: i64,
-    namespace: &str,
-    batch_name: &bson::raw::CStr,
-    documents: RawArrayBuf,
-) -> RawDocumentBuf {
-    let mut cursor = RawDocumentBuf::new();
-    cursor.append(batch_name, documents);
-    cursor.append(bson::raw::cstr!("id"), id);
-    cursor.append(bson::raw::cstr!("ns"), namespace);
-    rawdoc! { "cursor": cursor, "ok": 1.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bson::{Document, doc, rawdoc};
 
     fn cursor(documents: usize, session: Option<SessionId>) -> Cursor {
-        let stream = (0..documents).map(|number| Ok(rawdoc! { "n": number as i32 }));
+        let stream = (0..documents).map(|number| Ok(rawdoc! { "n": number as i32 }.into()));
         Cursor {
             namespace: Namespace::new("db", "c").unwrap(),
             session,
@@ -253,14 +345,31 @@ mod tests {
     #[test]
     fn batches_end_at_their_size_and_at_the_limit() {
         let mut open = cursor(5, None);
-        let batch = open.next_batch(2).unwrap();
+        let batch = open.next_batch(BatchName::First, 2).unwrap();
         assert_eq!((batch.count, batch.exhausted), (2, false));
         open.remaining = Some(2);
-        let batch = open.next_batch(10).unwrap();
+        let batch = open.next_batch(BatchName::Next, 10).unwrap();
         assert_eq!((batch.count, batch.exhausted), (2, true));
         // A batch that is exactly full does not know that nothing follows.
-        let batch = cursor(2, None).next_batch(2).unwrap();
+        let batch = cursor(2, None).next_batch(BatchName::First, 2).unwrap();
         assert_eq!((batch.count, batch.exhausted), (2, false));
+    }
+
+    #[test]
+    fn a_reply_is_the_document_that_it_says() {
+        for (name, key) in [(BatchName::First, "firstBatch"), (BatchName::Next, "nextBatch")] {
+            for documents in [0, 1, 12] {
+                let batch = cursor(documents, None).next_batch(name, 100).unwrap();
+                let reply = batch.into_reply(name, i64::MIN, "db.c").unwrap();
+                let listed: Vec<_> = (0..documents).map(|n| doc! { "n": n as i32 }).collect();
+                let expected = doc! {
+                    "cursor": { key: listed, "id": i64::MIN, "ns": "db.c" },
+                    "ok": 1.0,
+                };
+                assert_eq!(Document::try_from(&*reply).unwrap(), expected);
+                assert_eq!(reply, RawDocumentBuf::try_from(&expected).unwrap());
+            }
+        }
     }
 
     #[test]

@@ -105,9 +105,10 @@ impl Request<'_> {
 
 /// The command of this name. `isMaster` has always been matched in any case.
 pub(crate) fn find(name: &str) -> Option<&'static CommandFacts> {
-    commands::TABLE.iter().find(|facts| {
-        facts.name == name || facts.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
-    })
+    let is_alias =
+        |facts: &&CommandFacts| facts.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name));
+    let by_name = commands::TABLE.iter().find(|facts| facts.name == name);
+    by_name.or_else(|| commands::TABLE.iter().find(is_alias))
 }
 
 /// Refuses a command that there is not, or that the client may not run.

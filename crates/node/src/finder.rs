@@ -5,19 +5,25 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bson::RawDocumentBuf;
 use quorate_query::matcher::{MatchDetails, Matcher};
-use quorate_storage::Scan;
 use quorate_storage::key::RecordId;
+use quorate_storage::{Direction, Scan};
 
 use crate::catalog::Collection;
 use crate::context::Interrupt;
 use crate::error::{CommandError, ErrorCode};
-use crate::plan::{Access, Plan};
-use crate::records::{View, parse_record, record_of_entry};
+use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
+use crate::records::{DocumentBytes, View, record_of_entry};
 
 /// Documents examined between two looks at the interrupt.
 const INTERRUPT_INTERVAL: u64 = 64;
+
+/// Records that an index must name one after the other until they are read on instead of looked up.
+const RUN_LENGTH: u32 = 4;
+
+/// How far apart two records may lie and still count as one after the other: those in between are
+/// read and thrown away, which must cost less than looking the wanted one up.
+const MAX_GAP: u64 = 4;
 
 /// The interrupt of the command that currently drives a scan. A cursor outlives its commands.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +47,7 @@ impl InterruptSlot {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) record: RecordId,
-    pub(crate) document: RawDocumentBuf,
+    pub(crate) document: DocumentBytes,
     pub(crate) details: MatchDetails,
 }
 
@@ -54,7 +60,6 @@ pub(crate) struct Examined {
 
 /// The documents of a plan that match a query, in the order of the plan.
 pub(crate) struct Finder {
-    view: View,
     collection: Arc<Collection>,
     matcher: Arc<Matcher>,
     source: Source,
@@ -64,14 +69,19 @@ pub(crate) struct Finder {
 
 enum Source {
     Records(Scan),
-    Index {
-        access: crate::plan::IndexAccess,
-        next_range: usize,
-        scan: Option<Scan>,
-        /// Records met before, where arrays give a record several keys.
-        seen: Option<BTreeSet<RecordId>>,
-    },
+    Index(IndexSource),
     Ended,
+}
+
+/// Records in the order of an index.
+struct IndexSource {
+    access: IndexAccess,
+    /// How many of the keys or ranges were begun.
+    begun: usize,
+    scan: Option<Scan>,
+    /// Records met before, where arrays give a record several keys.
+    seen: Option<BTreeSet<RecordId>>,
+    records: RecordReader,
 }
 
 impl Finder {
@@ -79,69 +89,53 @@ impl Finder {
         view: View,
         collection: Arc<Collection>,
         matcher: Arc<Matcher>,
-        plan: &Plan,
+        plan: Plan,
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
-        let source = match &plan.access {
+        let source = match plan.access {
             Access::Collection(direction) => {
-                Source::Records(view.scan_records(collection.ident, *direction)?)
+                Source::Records(view.scan_records(collection.ident, direction)?)
             }
             Access::After(record) => {
-                Source::Records(view.scan_records_after(collection.ident, *record)?)
+                Source::Records(view.scan_records_after(collection.ident, record)?)
             }
-            Access::Index(access) => Source::Index {
-                access: access.clone(),
-                next_range: 0,
+            Access::Index(access) => Source::Index(IndexSource {
+                begun: 0,
                 scan: None,
                 seen: access.index.multikey.then(BTreeSet::new),
-            },
+                records: RecordReader::new(view),
+                access,
+            }),
         };
-        let examined = Examined::default();
-        Ok(Self { view, collection, matcher, source, interrupt, examined })
+        Ok(Self { collection, matcher, source, interrupt, examined: Examined::default() })
     }
 
     /// The next document, matching or not.
-    fn next_candidate(&mut self) -> Result<Option<(RecordId, RawDocumentBuf)>, CommandError> {
+    fn next_candidate(&mut self) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
         match &mut self.source {
             Source::Ended => Ok(None),
             Source::Records(scan) => match scan.next() {
                 None => Ok(None),
                 Some(pair) => {
                     let (key, value) = pair?;
-                    let record = RecordId::from_suffix(&key).ok_or_else(|| {
-                        CommandError::new(ErrorCode::INTERNAL_ERROR, "a record key is damaged")
-                    })?;
-                    Ok(Some((record, parse_record(&value)?)))
+                    Ok(Some((record_of_key(&key)?, DocumentBytes::stored(value)?)))
                 }
             },
-            Source::Index { access, next_range, scan, seen } => loop {
-                let Some(current) = scan else {
-                    let Some(range) = access.ranges.get(*next_range) else { return Ok(None) };
-                    *next_range += 1;
-                    *scan = Some(self.view.scan_index(range.clone(), access.direction)?);
-                    continue;
+            Source::Index(source) => {
+                let Some(record) = source.next_record(&mut self.examined)? else {
+                    return Ok(None);
                 };
-                let Some(pair) = current.next() else {
-                    *scan = None;
-                    continue;
-                };
-                let (key, value) = pair?;
-                self.examined.keys += 1;
-                let record = record_of_entry(&access.index, &key, &value)?;
-                if seen.as_mut().is_some_and(|seen| !seen.insert(record)) {
-                    continue;
-                }
-                let Some(document) = self.view.record(&self.collection, record)? else {
-                    return Err(CommandError::new(
+                match source.records.read(&self.collection, record)? {
+                    Some(document) => Ok(Some((record, document))),
+                    None => Err(CommandError::new(
                         ErrorCode::INTERNAL_ERROR,
                         format!(
                             "index {} of {} names a missing record; run validate",
-                            access.index.name, self.collection.namespace
+                            source.access.index.name, self.collection.namespace
                         ),
-                    ));
-                };
-                return Ok(Some((record, document)));
-            },
+                    )),
+                }
+            }
         }
     }
 
@@ -169,4 +163,112 @@ impl Iterator for Finder {
         }
         found
     }
+}
+
+impl IndexSource {
+    /// The record of the next entry.
+    fn next_record(&mut self, examined: &mut Examined) -> Result<Option<RecordId>, CommandError> {
+        loop {
+            let found = match &self.access.keys {
+                IndexKeys::Points(entries) => {
+                    let Some(entry) = entries.get(self.begun) else { return Ok(None) };
+                    self.begun += 1;
+                    self.records.view.unique_entry(entry)?
+                }
+                IndexKeys::Ranges(ranges) => {
+                    let Some(scan) = &mut self.scan else {
+                        let Some(range) = ranges.get(self.begun) else { return Ok(None) };
+                        self.begun += 1;
+                        let (range, direction) = (range.clone(), self.access.direction);
+                        self.scan = Some(self.records.view.scan_index(range, direction)?);
+                        continue;
+                    };
+                    match scan.next().transpose()? {
+                        Some((key, value)) => {
+                            Some(record_of_entry(&self.access.index, &key, &value)?)
+                        }
+                        None => {
+                            self.scan = None;
+                            None
+                        }
+                    }
+                }
+            };
+            let Some(record) = found else { continue };
+            examined.keys += 1;
+            if self.seen.as_mut().is_none_or(|seen| seen.insert(record)) {
+                return Ok(Some(record));
+            }
+        }
+    }
+}
+
+/// Reads the records that an index names.
+///
+/// Documents that were inserted in the order of an index lie one after the other. Once a few in a
+/// row did, the records are read on from there, which costs a fraction of looking each one up.
+struct RecordReader {
+    view: View,
+    last: RecordId,
+    /// How many records in a row lay close after the one before, in this direction.
+    run: u32,
+    direction: Direction,
+    /// Stands behind the last record.
+    scan: Option<Scan>,
+}
+
+impl RecordReader {
+    fn new(view: View) -> Self {
+        Self { view, last: RecordId(0), run: 0, direction: Direction::Forward, scan: None }
+    }
+
+    fn read(
+        &mut self,
+        collection: &Collection,
+        record: RecordId,
+    ) -> Result<Option<DocumentBytes>, CommandError> {
+        self.follow(record);
+        if self.run >= RUN_LENGTH {
+            if self.scan.is_none() {
+                let from = self.view.scan_records_from(collection.ident, record, self.direction)?;
+                self.scan = Some(from);
+            }
+            if let Some(document) = self.read_on(record)? {
+                return Ok(Some(document));
+            }
+            self.run = 0;
+        }
+        self.scan = None;
+        self.view.record(collection, record)
+    }
+
+    /// Counts how many records in a row lay close together.
+    fn follow(&mut self, record: RecordId) {
+        let direction = if record > self.last { Direction::Forward } else { Direction::Backward };
+        let close = (1..=MAX_GAP).contains(&record.0.abs_diff(self.last.0));
+        if close && direction == self.direction {
+            self.run = self.run.saturating_add(1);
+        } else {
+            (self.run, self.scan) = (u32::from(close), None);
+        }
+        (self.last, self.direction) = (record, direction);
+    }
+
+    /// The record, if the scan comes to it.
+    fn read_on(&mut self, record: RecordId) -> Result<Option<DocumentBytes>, CommandError> {
+        let Some(scan) = &mut self.scan else { return Ok(None) };
+        for pair in scan.take(MAX_GAP as usize) {
+            let (key, value) = pair?;
+            if record_of_key(&key)? == record {
+                return DocumentBytes::stored(value).map(Some);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn record_of_key(key: &[u8]) -> Result<RecordId, CommandError> {
+    RecordId::from_suffix(key).ok_or_else(|| {
+        CommandError::new(ErrorCode::INTERNAL_ERROR, "a record key is damaged; run validate")
+    })
 }

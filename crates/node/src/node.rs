@@ -28,7 +28,7 @@ use crate::records::{Keyspaces, View};
 use crate::replication::Replication;
 use crate::sessions::Sessions;
 use crate::users::{Mechanism, scram_refused};
-use crate::writer::{Writer, WriterState, oplog_namespace};
+use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
 
 /// What a member is told when it starts.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +54,7 @@ pub struct Node {
     store: Arc<dyn Store>,
     keyspaces: Keyspaces,
     catalog: RwLock<Arc<Catalog>>,
-    writer: Mutex<WriterState>,
+    writer: WriteLock,
     cursors: Mutex<Cursors>,
     sessions: Mutex<Sessions>,
     fail_points: Mutex<FailPoints>,
@@ -102,7 +102,7 @@ impl Node {
             store,
             keyspaces,
             catalog: RwLock::new(Arc::new(catalog)),
-            writer: Mutex::new(WriterState::new(generator.next_u64())),
+            writer: WriteLock::new(WriterState::new(generator.next_u64())),
             cursors: Mutex::new(Cursors::new(cursor_seed)),
             sessions: Mutex::default(),
             fail_points: Mutex::default(),
@@ -337,7 +337,7 @@ impl Node {
 
     /// Waits for the write lock.
     pub(crate) fn write(&self, now: Now) -> Writer<'_> {
-        Writer::new(self, lock(&self.writer), now)
+        Writer::new(self, self.writer.hold(), now)
     }
 
     pub(crate) fn cursors(&self) -> MutexGuard<'_, Cursors> {

@@ -5,13 +5,15 @@
 //! reply, so that waiting is seen as well; stopping is left to the command's [`Interrupt`].
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 
-use crate::context::{Client, Command, Context, Interrupt, Interruption, Now};
+use crate::context::{
+    Client, Command, Context, Interrupt, Interruption, Now, command_database, command_name,
+};
 
 /// Elements of an array that a description shows; of a longer one it tells the length.
 const MAX_SHOWN_ELEMENTS: usize = 16;
@@ -29,11 +31,8 @@ pub struct OperationId(pub i64);
 struct Operation {
     client: Arc<Client>,
     started: Now,
-    kind: &'static str,
-    namespace: String,
-    description: Document,
+    command: Arc<Document>,
     interrupt: Arc<Interrupt>,
-    waiting: Arc<AtomicBool>,
 }
 
 /// The registry.
@@ -63,18 +62,12 @@ impl Default for Operations {
 pub struct Registered {
     operations: Arc<Operations>,
     id: OperationId,
-    waiting: Arc<AtomicBool>,
 }
 
 impl Registered {
     /// The number by which `killOp` knows it.
     pub fn id(&self) -> OperationId {
         self.id
-    }
-
-    /// Says whether the command waits for something at the moment.
-    pub fn set_waiting(&self, waiting: bool) {
-        self.waiting.store(waiting, Ordering::Relaxed);
     }
 }
 
@@ -113,18 +106,14 @@ impl Operations {
 
     pub(crate) fn register(self: &Arc<Self>, context: &Context, command: &Command) -> Registered {
         let id = OperationId(self.next.fetch_add(1, Ordering::Relaxed));
-        let waiting = Arc::new(AtomicBool::new(false));
         let operation = Operation {
             client: Arc::clone(&context.client),
             started: context.now,
-            kind: kind_of(command.name()),
-            namespace: namespace_of(command),
-            description: describe(command),
+            command: Arc::clone(&command.body),
             interrupt: Arc::clone(&context.interrupt),
-            waiting: Arc::clone(&waiting),
         };
         self.lock().insert(id, operation);
-        Registered { operations: Arc::clone(self), id, waiting }
+        Registered { operations: Arc::clone(self), id }
     }
 
     pub(crate) fn count_connection(self: &Arc<Self>) -> Connected {
@@ -160,7 +149,7 @@ impl Operations {
         let running = self.lock();
         let known = running.iter().filter_map(|(id, operation)| {
             let (done, total) = operation.interrupt.progress()?;
-            let namespace = operation.namespace.clone();
+            let namespace = namespace_of(&operation.command);
             Some(Progress { operation: *id, namespace, done, total })
         });
         known.collect()
@@ -200,6 +189,7 @@ impl Operations {
 impl Operation {
     fn document(&self, id: OperationId, host: &str, now: Now) -> Document {
         let took = now.monotonic.since(self.started.monotonic);
+        let description = describe(&self.command);
         let mut document = doc! {
             "type": "op",
             "host": host,
@@ -216,14 +206,14 @@ impl Operation {
             "opid": self.id_value(id),
             "secs_running": took.as_secs() as i64,
             "microsecs_running": took.as_micros() as i64,
-            "op": self.kind,
-            "ns": &self.namespace,
-            "command": self.description.clone(),
-            "waiting": self.waiting.load(Ordering::Relaxed),
+            "op": kind_of(command_name(&self.command)),
+            "ns": namespace_of(&self.command),
+            "command": description.clone(),
+            "waiting": self.interrupt.is_waiting(),
             "waitingForLock": false,
             "killPending": self.interrupt.check().is_err(),
         });
-        if let Some(session) = self.description.get("lsid") {
+        if let Some(session) = description.get("lsid") {
             document.insert("lsid", session.clone());
         }
         if let Some((done, total)) = self.interrupt.progress() {
@@ -251,9 +241,9 @@ fn kind_of(name: &str) -> &'static str {
     }
 }
 
-fn namespace_of(command: &Command) -> String {
-    let database = command.database();
-    match (command.body.get(command.name()), command.body.get("collection")) {
+fn namespace_of(command: &Document) -> String {
+    let database = command_database(command);
+    match (command.get(command_name(command)), command.get("collection")) {
         (Some(Bson::String(collection)), _) | (_, Some(Bson::String(collection))) => {
             format!("{database}.{collection}")
         }
@@ -262,12 +252,12 @@ fn namespace_of(command: &Command) -> String {
 }
 
 /// The command without its secrets and without what is long.
-fn describe(command: &Command) -> Document {
-    let name = command.name();
+fn describe(command: &Document) -> Document {
+    let name = command_name(command);
     if SECRET.contains(&name) {
-        return doc! { name: "xxx", "$db": command.database() };
+        return doc! { name: "xxx", "$db": command_database(command) };
     }
-    let shown = command.body.iter().map(|(key, value)| match value {
+    let shown = command.iter().map(|(key, value)| match value {
         Bson::Array(elements) if elements.len() > MAX_SHOWN_ELEMENTS => {
             (key.clone(), Bson::from(format!("{} elements", elements.len())))
         }

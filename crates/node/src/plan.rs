@@ -34,11 +34,27 @@ pub(crate) enum Access {
 #[derive(Clone, Debug)]
 pub(crate) struct IndexAccess {
     pub(crate) index: Arc<Index>,
-    /// In the order in which they are read.
-    pub(crate) ranges: Vec<KeyRange>,
+    pub(crate) keys: IndexKeys,
     pub(crate) direction: Direction,
     /// What the query says about each field, for `explain`.
     pub(crate) bounds: Vec<Option<Bounds>>,
+}
+
+/// The keys of an index that are looked at, in the order in which they are read.
+#[derive(Clone, Debug)]
+pub(crate) enum IndexKeys {
+    /// Whole keys of a unique index, each of which names one record at most.
+    Points(Vec<Vec<u8>>),
+    Ranges(Vec<KeyRange>),
+}
+
+impl IndexKeys {
+    fn reverse(&mut self) {
+        match self {
+            Self::Points(keys) => keys.reverse(),
+            Self::Ranges(ranges) => ranges.reverse(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +83,7 @@ pub(crate) fn choose(question: &Question<'_>) -> Result<Plan, CommandError> {
         Some(Bson::Document(hint)) if hint.contains_key("$natural") => Ok(natural(hint)),
         Some(hint) => {
             let index = hinted_index(question.collection, hint)?;
-            Ok(candidate(question, index, true)?.map_or_else(collection_scan, |(plan, _)| plan))
+            candidate(question, index, true).map_or_else(|| Ok(collection_scan()), Candidate::plan)
         }
         None => match question.sort {
             Some(sort) if sort.contains_key("$natural") => Ok(natural(sort)),
@@ -106,7 +122,7 @@ fn within(question: &Question<'_>) -> Result<Plan, CommandError> {
     let direction = question.sort.and_then(|sort| sort_direction(index, &bounds, sort));
     let access = IndexAccess {
         index: Arc::clone(index),
-        ranges: vec![range],
+        keys: IndexKeys::Ranges(vec![range]),
         direction: direction.unwrap_or(Direction::Forward),
         bounds,
     };
@@ -114,14 +130,14 @@ fn within(question: &Question<'_>) -> Result<Plan, CommandError> {
 }
 
 fn best(question: &Question<'_>) -> Result<Plan, CommandError> {
-    let mut best: Option<(Plan, Score)> = None;
+    let mut best: Option<Candidate<'_>> = None;
     for index in question.collection.indexes.iter().filter(|index| !index.hidden) {
-        let Some((plan, score)) = candidate(question, index, false)? else { continue };
-        if best.as_ref().is_none_or(|(_, known)| score > *known) {
-            best = Some((plan, score));
+        let Some(candidate) = candidate(question, index, false) else { continue };
+        if best.as_ref().is_none_or(|known| candidate.score > known.score) {
+            best = Some(candidate);
         }
     }
-    Ok(best.map_or_else(collection_scan, |(plan, _)| plan))
+    best.map_or_else(|| Ok(collection_scan()), Candidate::plan)
 }
 
 /// How promising a plan is; greater is better.
@@ -136,46 +152,62 @@ struct Score {
     sorted: bool,
 }
 
+/// A way through an index, whose keys are not worked out before it is chosen.
+struct Candidate<'a> {
+    index: &'a Arc<Index>,
+    bounds: Vec<Option<Bounds>>,
+    /// The direction that gives the order asked for, if one does.
+    sorted: Option<Direction>,
+    score: Score,
+}
+
+impl Candidate<'_> {
+    fn plan(self) -> Result<Plan, CommandError> {
+        let mut keys = index_keys(self.index, &self.bounds)?;
+        let direction = self.sorted.unwrap_or(Direction::Forward);
+        if direction == Direction::Backward {
+            keys.reverse();
+        }
+        let (index, bounds) = (Arc::clone(self.index), self.bounds);
+        let access = IndexAccess { index, keys, direction, bounds };
+        Ok(Plan { access: Access::Index(access), sorted: self.sorted.is_some() })
+    }
+}
+
 /// A plan through this index, if it can give all documents and helps at all.
-fn candidate(
+fn candidate<'a>(
     question: &Question<'_>,
-    index: &Arc<Index>,
+    index: &'a Arc<Index>,
     hinted: bool,
-) -> Result<Option<(Plan, Score)>, CommandError> {
+) -> Option<Candidate<'a>> {
     if let Some(partial) = &index.partial
         && !question.matcher.implies(partial)
     {
-        return Ok(None);
+        return None;
     }
     let paths: Vec<&str> = index.paths.iter().map(|path| path.as_str()).collect();
     let bounds = question.matcher.compound_bounds(&paths, index.multikey);
     let excludes_missing =
         |bounds: &Option<Bounds>| bounds.as_ref().is_some_and(|bounds| !bounds.may_match_missing());
     if index.sparse && !hinted && !bounds.iter().any(excludes_missing) {
-        return Ok(None);
+        return None;
     }
     let leading_points = bounds
         .iter()
         .take_while(|bounds| bounds.as_ref().is_some_and(|bounds| bounds.points().is_some()))
         .count();
     let range = bounds.get(leading_points).is_some_and(Option::is_some);
-    let direction = question.sort.and_then(|sort| sort_direction(index, &bounds, sort));
+    let sorted = question.sort.and_then(|sort| sort_direction(index, &bounds, sort));
     let score = Score {
         unique_point: index.unique && leading_points == index.fields.len(),
         fixed_fields: leading_points,
         range,
-        sorted: direction.is_some(),
+        sorted: sorted.is_some(),
     };
-    if leading_points == 0 && !range && direction.is_none() && !hinted {
-        return Ok(None);
+    if leading_points == 0 && !range && sorted.is_none() && !hinted {
+        return None;
     }
-    let mut ranges = key_ranges(index, &bounds)?;
-    let scan = direction.unwrap_or(Direction::Forward);
-    if scan == Direction::Backward {
-        ranges.reverse();
-    }
-    let access = IndexAccess { index: Arc::clone(index), ranges, direction: scan, bounds };
-    Ok(Some((Plan { access: Access::Index(access), sorted: direction.is_some() }, score)))
+    Some(Candidate { index, bounds, sorted, score })
 }
 
 /// The direction in which reading the index gives the order asked for, if there is one.
@@ -210,17 +242,24 @@ fn sort_direction(index: &Index, bounds: &[Option<Bounds>], sort: &Document) -> 
     direction
 }
 
-fn key_ranges(index: &Index, bounds: &[Option<Bounds>]) -> Result<Vec<KeyRange>, CommandError> {
+fn index_keys(index: &Index, bounds: &[Option<Bounds>]) -> Result<IndexKeys, CommandError> {
     let mut prefixes = vec![index.ident.prefix().to_vec()];
+    let mut fixed = 0;
     for (field, bounds) in index.fields.iter().zip(bounds) {
         let Some(bounds) = bounds else { break };
         let points = bounds.points().filter(|points| points.len() * prefixes.len() <= MAX_RANGES);
         match points {
             Some(points) => prefixes = extended(&prefixes, field.order, &points)?,
-            None => return interval_ranges(&prefixes, field.order, bounds),
+            None => {
+                return interval_ranges(&prefixes, field.order, bounds).map(IndexKeys::Ranges);
+            }
         }
+        fixed += 1;
     }
-    Ok(prefixes.iter().map(|prefix| KeyRange::prefix(prefix)).collect())
+    if index.unique && fixed == index.fields.len() {
+        return Ok(IndexKeys::Points(prefixes));
+    }
+    Ok(IndexKeys::Ranges(prefixes.iter().map(|prefix| KeyRange::prefix(prefix)).collect()))
 }
 
 fn extended(

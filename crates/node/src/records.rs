@@ -9,10 +9,10 @@
 //! A unique index keeps the record id in the value, so that looking a key up is a point read and
 //! two documents cannot have the same key.
 
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::sync::Arc;
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot};
 
@@ -70,12 +70,10 @@ impl View {
         &self,
         collection: &Collection,
         record: RecordId,
-    ) -> Result<Option<RawDocumentBuf>, CommandError> {
+    ) -> Result<Option<DocumentBytes>, CommandError> {
         let key = record_key(collection.ident, record);
-        match self.snapshot.get(self.keyspaces.records, &key)? {
-            Some(bytes) => parse_record(&bytes).map(Some),
-            None => Ok(None),
-        }
+        let stored = self.snapshot.get(self.keyspaces.records, &key)?;
+        stored.map(DocumentBytes::stored).transpose()
     }
 
     pub(crate) fn scan_records(
@@ -97,6 +95,22 @@ impl View {
         Ok(self.snapshot.scan(self.keyspaces.records, range, Direction::Forward)?)
     }
 
+    /// The records from this one on, in either direction.
+    pub(crate) fn scan_records_from(
+        &self,
+        ident: Ident,
+        record: RecordId,
+        direction: Direction,
+    ) -> Result<Scan, CommandError> {
+        let whole = KeyRange::prefix(&ident.prefix());
+        let from = Bound::Included(record_key(ident, record));
+        let range = match direction {
+            Direction::Forward => KeyRange { start: from, ..whole },
+            Direction::Backward => KeyRange { end: from, ..whole },
+        };
+        Ok(self.snapshot.scan(self.keyspaces.records, range, direction)?)
+    }
+
     pub(crate) fn scan_index(
         &self,
         range: KeyRange,
@@ -112,9 +126,57 @@ impl View {
         key: &[u8],
     ) -> Result<Option<RecordId>, CommandError> {
         let (entry, _) = index_entry(index, key, RecordId(0));
-        match self.snapshot.get(self.keyspaces.indexes, &entry)? {
+        self.unique_entry(&entry)
+    }
+
+    /// The record under a whole key of a unique index, the ident included.
+    pub(crate) fn unique_entry(&self, entry: &[u8]) -> Result<Option<RecordId>, CommandError> {
+        match self.snapshot.get(self.keyspaces.indexes, entry)? {
             Some(value) => RecordId::from_suffix(&value).map(Some).ok_or_else(damaged),
             None => Ok(None),
+        }
+    }
+}
+
+/// A document as bytes: those of the store, shared and not copied, or some of a command's own making.
+#[derive(Clone, Debug)]
+pub(crate) struct DocumentBytes(Holder);
+
+#[derive(Clone, Debug)]
+enum Holder {
+    /// Looked at once, so that it is known to be a document.
+    Stored(Bytes),
+    Made(RawDocumentBuf),
+}
+
+/// The document without fields.
+const EMPTY_DOCUMENT: [u8; 5] = [5, 0, 0, 0, 0];
+
+impl DocumentBytes {
+    /// A document that was read from the store.
+    pub(crate) fn stored(bytes: Bytes) -> Result<Self, CommandError> {
+        match RawDocument::from_bytes(&bytes) {
+            Ok(_) => Ok(Self(Holder::Stored(bytes))),
+            Err(_) => Err(damaged()),
+        }
+    }
+}
+
+impl From<RawDocumentBuf> for DocumentBytes {
+    fn from(document: RawDocumentBuf) -> Self {
+        Self(Holder::Made(document))
+    }
+}
+
+impl Deref for DocumentBytes {
+    type Target = RawDocument;
+
+    fn deref(&self) -> &RawDocument {
+        match &self.0 {
+            Holder::Stored(bytes) => RawDocument::from_bytes(bytes)
+                .or_else(|_| RawDocument::from_bytes(&EMPTY_DOCUMENT))
+                .unwrap_or_else(|_| unreachable!("these are the bytes of an empty document")),
+            Holder::Made(document) => document,
         }
     }
 }

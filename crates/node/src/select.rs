@@ -75,24 +75,23 @@ impl Selection {
         }
     }
 
-    pub(crate) fn finder(&self, plan: &Plan) -> Result<Finder, CommandError> {
-        Finder::new(
-            self.view.clone(),
-            Arc::clone(&self.collection),
-            Arc::clone(&self.matcher),
-            plan,
-            self.interrupt.clone(),
-        )
+    pub(crate) fn finder(self, plan: Plan) -> Result<Finder, CommandError> {
+        Finder::new(self.view, self.collection, self.matcher, plan, self.interrupt)
     }
 
     /// Runs the query.
     pub(crate) fn run(self) -> Result<FoundStream, CommandError> {
-        let order = self.sort_order()?;
         let plan = self.plan()?;
-        let finder = self.finder(&plan)?;
+        self.run_plan(plan)
+    }
+
+    /// Runs the query in a way that was chosen before.
+    pub(crate) fn run_plan(self, plan: Plan) -> Result<FoundStream, CommandError> {
+        let order = self.sort_order()?.filter(|_| !plan.sorted);
         let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
         let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        match order.filter(|_| !plan.sorted) {
+        let finder = self.finder(plan)?;
+        match order {
             Some(order) => {
                 let needed = limit.map(|limit| limit.saturating_add(skip));
                 let sorted = sort::sort(&order, finder, |found| &found.document, needed)?;

@@ -6,7 +6,7 @@
 
 use std::collections::BinaryHeap;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument};
 use quorate_query::value::Path;
 use quorate_storage::key::FieldOrder;
 
@@ -102,7 +102,7 @@ impl<T> Ord for Sorted<T> {
 pub(crate) fn sort<T>(
     order: &SortOrder,
     values: impl Iterator<Item = Result<T, CommandError>>,
-    document: impl Fn(&T) -> &RawDocumentBuf,
+    document: impl Fn(&T) -> &RawDocument,
     limit: Option<usize>,
 ) -> Result<Vec<T>, CommandError> {
     // The greatest of those kept is on top, to be thrown out first.
@@ -137,7 +137,7 @@ pub(crate) fn sort<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bson::doc;
+    use bson::{RawDocumentBuf, doc};
 
     fn sorted(specification: Document, documents: &[Document], limit: Option<usize>) -> Vec<i32> {
         let order = SortOrder::parse(&specification).unwrap();

@@ -13,7 +13,7 @@ use crate::cursors::DocumentStream;
 use crate::error::CommandError;
 use crate::finder::{Finder, InterruptSlot};
 use crate::plan::{Access, Plan};
-use crate::records::View;
+use crate::records::{DocumentBytes, View};
 
 /// What a tailable cursor needs to go on.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ impl Tail {
             view,
             Arc::clone(&self.collection),
             Arc::clone(&self.matcher),
-            &plan,
+            plan,
             self.interrupt.clone(),
         )?;
         let (last, projection) = (Arc::clone(&self.last), self.projection.clone());
@@ -62,7 +62,7 @@ impl Tail {
             let found = found?;
             last.store(found.record.0, Ordering::Relaxed);
             match &projection {
-                Some(projection) => project(projection, &found),
+                Some(projection) => project(projection, &found).map(DocumentBytes::from),
                 None => Ok(found.document),
             }
         })))

@@ -62,7 +62,7 @@ fn remove_from(
         let interrupt = InterruptSlot::new(Arc::new(Interrupt::default()));
         let view = writer.view().clone();
         let finder =
-            Finder::new(view, Arc::clone(&current), Arc::clone(&matcher), &plan, interrupt)?;
+            Finder::new(view, Arc::clone(&current), Arc::clone(&matcher), plan, interrupt)?;
         let mut step = 0;
         for found in finder.take(MAX_REMOVED_AT_ONCE) {
             let found = found?;

@@ -253,7 +253,7 @@ fn a_crash_leaves_documents_and_indexes_in_agreement() {
     member.node.sync_through(kept).unwrap();
     member.ok(doc! {"delete": "c", "deletes": [{"q": {}, "limit": 0}]});
     let committed = member.store.last_committed().as_u64();
-    assert!(committed >= kept.as_u64() + 5);
+    assert!(committed > kept.as_u64(), "the deletes are one step or more");
     let restarted = Member::over(member.store.crash(kept));
     assert_eq!(restarted.ids(doc! {"find": "c", "filter": {"a": {"$gte": 0}}}), [0, 1, 2, 3, 4]);
     restarted.validate("c");

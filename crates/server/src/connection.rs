@@ -267,7 +267,7 @@ impl Connection {
             may_wait: true,
             interrupt: Arc::new(Interrupt::default()),
         };
-        let operation = self.shared.node.register(&context, &command);
+        let _operation = self.shared.node.register(&context, &command);
         let injection = self.shared.node.intercept(&context, &command);
         if let Some(injection) = &injection {
             if let Some(block) = injection.block {
@@ -331,11 +331,11 @@ impl Connection {
         if let (Outcome::Wait { until, at_most }, Some(command), Some(events)) =
             (&outcome, may_run_again, &mut events)
         {
-            operation.set_waiting(true);
+            context.interrupt.set_waiting(true);
             if !self.wait_for(events, *until, *at_most, &context.interrupt).await? {
                 return Ok(None);
             }
-            operation.set_waiting(false);
+            context.interrupt.set_waiting(false);
             context.may_wait = false;
             context.now = self.shared.clock.now();
             outcome = self.run_command(&context, command);
@@ -528,7 +528,7 @@ fn take_apart(message: &Message<'_>) -> Received {
                         "OP_QUERY is only understood for hello; use OP_MSG",
                     ));
                 }
-                command.body.insert("$db", query.database());
+                command.body_mut().insert("$db", query.database());
                 Ok(command)
             });
             (MsgFlags::NONE, true, command)
@@ -565,7 +565,7 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
         // Only a hello that may wait is worth repeating.
         command.body.get("maxAwaitTimeMS")?;
         let version = reply.get_document("topologyVersion").ok()?;
-        command.body.insert("topologyVersion", Document::try_from(version).ok()?);
+        command.body_mut().insert("topologyVersion", Document::try_from(version).ok()?);
         return Some(command);
     }
     if command.name() == "getMore" {

@@ -45,7 +45,7 @@ pub struct LsmOptions {
 
 impl Default for LsmOptions {
     fn default() -> Self {
-        Self { cache_bytes: 8 * 1024 * 1024, memtable_bytes: 4 * 1024 * 1024 }
+        Self { cache_bytes: 32 * 1024 * 1024, memtable_bytes: 8 * 1024 * 1024 }
     }
 }
 

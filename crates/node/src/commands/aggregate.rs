@@ -10,7 +10,8 @@ use quorate_query::QueryError;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{
-    Documents, Environment, Merge, Output, Pipeline, SystemStage, WhenMatched, WhenNotMatched,
+    Decoder, Documents, Environment, Merge, Output, Pipeline, SystemStage, WhenMatched,
+    WhenNotMatched,
 };
 
 use super::common::{CursorOptions, WriteConcern, check_collation, command_variables, open_cursor};
@@ -26,7 +27,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
-use crate::records::View;
+use crate::records::{DocumentBytes, View};
 use crate::select::Selection;
 use crate::users::users_namespace;
 use crate::writer::Writer;
@@ -136,7 +137,7 @@ pub(super) fn read_view(
 }
 
 fn raw_stream(documents: Documents) -> DocumentStream {
-    Box::new(documents.map(|document| to_raw(&document?)))
+    Box::new(documents.map(|document| to_raw(&document?).map(DocumentBytes::from)))
 }
 
 /// A pipeline on its way.
@@ -247,7 +248,7 @@ impl Reading {
                     limit: down.limit,
                     ..Selection::new(collection, self.view.clone(), matcher, self.interrupt.clone())
                 };
-                parsed_stream(selection)?
+                parsed_stream(selection, down.rest.decoder())?
             }
         };
         let documents = down.rest.run(input, environment, variables);
@@ -317,12 +318,12 @@ impl Environment for Reading {
     }
 }
 
-fn parsed_stream(selection: Selection) -> Result<Documents, CommandError> {
+/// The documents of a selection, as far as a pipeline reads them.
+fn parsed_stream(selection: Selection, decoder: Decoder) -> Result<Documents, CommandError> {
     let found = selection.run()?;
-    Ok(Box::new(found.map(|found| {
+    Ok(Box::new(found.map(move |found| {
         let found = found.map_err(to_query_error)?;
-        Document::try_from(&*found.document)
-            .map_err(|error| to_query_error(CommandError::from(error)))
+        decoder.decode(&found.document).map_err(|error| to_query_error(CommandError::from(error)))
     })))
 }
 

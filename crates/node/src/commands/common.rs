@@ -9,12 +9,13 @@ use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
 
 use crate::context::{Outcome, Reply};
-use crate::cursors::{Cursor, DEFAULT_FIRST_BATCH, DocumentStream, cursor_reply};
+use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
+use crate::records::DocumentBytes;
 use crate::replication::Commit;
 use crate::tail::Tail;
 
@@ -185,13 +186,13 @@ pub(super) fn open_cursor(
     let size = options
         .batch_size
         .map_or(DEFAULT_FIRST_BATCH, |size| usize::try_from(size).unwrap_or(usize::MAX));
-    let batch = cursor.next_batch(size)?;
+    let batch = cursor.next_batch(BatchName::First, size)?;
     let id = if batch.exhausted || options.single_batch {
         0
     } else {
         request.node.cursors().add(cursor, request.context.now.monotonic)?
     };
-    let body = cursor_reply(id, &shown, bson::raw::cstr!("firstBatch"), batch.documents);
+    let body = batch.into_reply(BatchName::First, id, &shown)?;
     Ok(Outcome::Reply(body.into()))
 }
 
@@ -207,6 +208,7 @@ pub(super) fn open_list(
     if let Some(cursor) = cursor {
         options.batch_size = Fields::new(cursor, "cursor").count("batchSize")?;
     }
-    let raw: Vec<_> = documents.iter().map(to_raw).collect();
+    let raw: Vec<_> =
+        documents.iter().map(|document| to_raw(document).map(DocumentBytes::from)).collect();
     open_cursor(request, namespace, Box::new(raw.into_iter()), options)
 }

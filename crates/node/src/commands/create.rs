@@ -117,7 +117,7 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     if let Some(change) = fields.document("index")? {
         modify_index(&mut altered, change, &mut answer)?;
     }
-    let mut change = command.body.clone();
+    let mut change = (*command.body).clone();
     for generic in ["lsid", "$db", "writeConcern", "$clusterTime", "txnNumber"] {
         change.remove(generic);
     }

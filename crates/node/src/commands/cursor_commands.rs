@@ -7,7 +7,7 @@ use bson::{Bson, doc};
 
 use super::common::reply;
 use crate::context::{Command, Outcome, WaitFor};
-use crate::cursors::cursor_reply;
+use crate::cursors::BatchName;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
@@ -51,7 +51,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         }
         cursor.stream = tail.stream(view)?;
     }
-    let batch = match cursor.next_batch(size) {
+    let batch = match cursor.next_batch(BatchName::Next, size) {
         Ok(batch) => batch,
         Err(error) => {
             request.node.cursors().kill(*id);
@@ -80,8 +80,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         *id
     };
     drop(cursors);
-    let name = bson::raw::cstr!("nextBatch");
-    let body = cursor_reply(id, &namespace.to_string(), name, batch.documents);
+    let body = batch.into_reply(BatchName::Next, id, &namespace.to_string())?;
     Ok(Outcome::Reply(body.into()))
 }
 

@@ -7,6 +7,7 @@ use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, check_collation, command_compiler};
 use super::insert::{check_writable, statements, write_errors};
+use super::steps::Steps;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -87,7 +88,7 @@ fn delete_statement(
     };
     let compiler = command_compiler(request, command)?;
     let matcher = Arc::new(Matcher::parse_with(query, &compiler)?);
-    let Some(collection) = writer.collection(namespace) else { return Ok(0) };
+    let Some(mut collection) = writer.collection(namespace) else { return Ok(0) };
     if collection.view.is_some() {
         return Err(CommandError::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
@@ -99,13 +100,24 @@ fn delete_statement(
     let selection = Selection {
         hint: fields.raw("hint").cloned(),
         limit,
-        ..Selection::new(Arc::clone(&collection), writer.view().clone(), matcher, interrupt)
+        ..Selection::new(
+            Arc::clone(&collection),
+            writer.view().clone(),
+            Arc::clone(&matcher),
+            interrupt,
+        )
     };
     let mut deleted = 0;
-    for found in selection.run()? {
-        let found = found?;
-        writer.remove(&collection, found.record, &found.document)?;
-        deleted += 1;
-    }
+    let mut steps = Steps::begin(writer, &collection, limit.is_none());
+    let result = selection.run().and_then(|mut selected| {
+        selected.try_for_each(|found| {
+            if let Some(found) = steps.next(writer, &mut collection, &matcher, found?)? {
+                writer.remove(&collection, found.record, &found.document)?;
+                deleted += 1;
+            }
+            Ok(())
+        })
+    });
+    Steps::end(writer, result)?;
     Ok(deleted)
 }

@@ -15,6 +15,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::InterruptSlot;
+use crate::records::DocumentBytes;
 use crate::select::Selection;
 
 /// The most bytes of values in one reply, which is one document.
@@ -31,7 +32,8 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
     let documents: DocumentStream = if collection.view.is_some() {
         let query = fields.document("query")?.cloned().unwrap_or_default();
         let stages = [Bson::from(doc! { "$match": query })];
-        Box::new(read_view(request, &namespace, &stages)?.map(|document| to_raw(&document?)))
+        let documents = read_view(request, &namespace, &stages)?;
+        Box::new(documents.map(|document| to_raw(&document?).map(DocumentBytes::from)))
     } else {
         let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
         let selection = Selection {

@@ -128,17 +128,18 @@ fn describe(
     planner.insert("winningPlan", stages(&plan, filter, &selection, sorts));
     let mut answer = doc! { "explainVersion": "1", "queryPlanner": planner };
     if execute {
-        let mut finder = selection.finder(&plan)?;
+        let (skip, limit) = (selection.skip, selection.limit);
+        let mut finder = selection.finder(plan)?;
         let mut returned: u64 = 0;
-        let most = match selection.limit {
-            Some(limit) if !sorts => limit.saturating_add(selection.skip),
+        let most = match limit {
+            Some(limit) if !sorts => limit.saturating_add(skip),
             _ => u64::MAX,
         };
         while returned < most && finder.next().transpose()?.is_some() {
             returned += 1;
         }
-        let shown = returned.saturating_sub(selection.skip);
-        let shown = selection.limit.map_or(shown, |limit| shown.min(limit));
+        let shown = returned.saturating_sub(skip);
+        let shown = limit.map_or(shown, |limit| shown.min(limit));
         answer.insert(
             "executionStats",
             doc! {

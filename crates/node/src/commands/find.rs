@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_query::Projection;
 use quorate_query::matcher::Matcher;
 use quorate_query::value::{DocumentRef, Path};
@@ -17,6 +17,7 @@ use crate::fields::{Fields, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::plan::Access;
+use crate::records::DocumentBytes;
 use crate::select::Selection;
 use crate::tail::Tail;
 
@@ -117,18 +118,19 @@ struct Shape {
 
 impl Shape {
     fn stream(self, selection: Selection) -> Result<DocumentStream, CommandError> {
-        let keys = match (self.keys_only, selection.plan()?.access) {
-            (true, Access::Index(access)) => access.index.paths.clone(),
+        let plan = selection.plan()?;
+        let keys = match &plan.access {
+            Access::Index(access) if self.keys_only => access.index.paths.clone(),
             _ => Vec::new(),
         };
-        let found = selection.run()?;
+        let found = selection.run_plan(plan)?;
         if self.projection.is_none() && !self.keys_only && !self.record_ids {
             return Ok(Box::new(found.map(|found| found.map(|found| found.document))));
         }
         Ok(Box::new(found.map(move |found| self.show(&found?, &keys))))
     }
 
-    fn show(&self, found: &Found, keys: &[Path]) -> Result<RawDocumentBuf, CommandError> {
+    fn show(&self, found: &Found, keys: &[Path]) -> Result<DocumentBytes, CommandError> {
         let mut shown = if self.keys_only {
             let mut values = Document::new();
             for path in keys {
@@ -139,13 +141,13 @@ impl Shape {
         } else {
             match &self.projection {
                 Some(projection) => project(projection, found)?,
-                None => found.document.clone(),
+                None => RawDocument::to_owned(&found.document),
             }
         };
         if self.record_ids && !self.keys_only {
             shown.append(bson::raw::cstr!("$recordId"), found.record.0 as i64);
         }
-        Ok(shown)
+        Ok(shown.into())
     }
 }
 

@@ -13,7 +13,9 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
+use crate::namespace::Namespace;
 use crate::plan::same_key;
+use crate::replication::Commit;
 
 /// The most fields of a compound index.
 const MAX_INDEX_FIELDS: usize = 32;
@@ -55,22 +57,10 @@ pub(super) fn create_indexes(
     let existed = writer.collection(&namespace).is_some();
     let mut collection = writer.collection_or_create(&namespace)?;
     let before = collection.indexes.len();
+    let mut commit = writer.last_commit();
+    drop(writer);
     for spec in specs {
-        if already_there(&collection, &spec)? {
-            continue;
-        }
-        if collection.indexes.len() >= MAX_INDEXES {
-            return Err(CommandError::new(
-                ErrorCode::CANNOT_CREATE_INDEX,
-                format!("add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}"),
-            ));
-        }
-        let interrupt = &request.context.interrupt;
-        interrupt.set_total(writer.totals(&collection)?.documents);
-        writer.build_index(&mut collection, spec, || {
-            interrupt.advance();
-            interrupt.check()
-        })?;
+        (collection, commit) = create_index(request, &namespace, spec, commit)?;
     }
     let after = collection.indexes.len();
     let mut answer = doc! {
@@ -82,7 +72,48 @@ pub(super) fn create_indexes(
         answer.insert("note", "all indexes already exist");
     }
     answer.insert("ok", 1.0);
-    Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
+    Ok(concern.reply(to_raw(&answer)?, commit))
+}
+
+/// Creates one index, if it is not there. Returns the collection, and the newest commit.
+fn create_index(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    spec: Document,
+    commit: Option<Commit>,
+) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+    let (node, now) = (request.node, request.context.now);
+    let interrupt = &request.context.interrupt;
+    let check = || {
+        interrupt.advance();
+        interrupt.check()
+    };
+    let is_there = |collection: &Collection| {
+        if already_there(collection, &spec)? {
+            return Ok(true);
+        }
+        if collection.indexes.len() >= MAX_INDEXES {
+            return Err(CommandError::new(
+                ErrorCode::CANNOT_CREATE_INDEX,
+                format!("add index fails, too many indexes for {namespace}: at most {MAX_INDEXES}"),
+            ));
+        }
+        Ok(false)
+    };
+    let mut writer = node.write(now);
+    let mut collection = writer.collection_or_create(namespace)?;
+    if is_there(&collection)? {
+        return Ok((collection, commit));
+    }
+    if let Some(documents) = writer.few_documents(&collection)? {
+        interrupt.set_total(documents);
+        writer.build_index(&mut collection, spec.clone(), check)?;
+        return Ok((collection, writer.last_commit()));
+    }
+    let building = writer.begin_build(&collection, spec.clone())?;
+    drop(writer);
+    interrupt.set_total(building.documents()?);
+    building.run(node, now, &check, &is_there)
 }
 
 /// Checks a specification and fills in what may be left out.

@@ -22,6 +22,7 @@ mod parameters;
 mod resize_oplog;
 mod session_commands;
 mod statistics;
+mod steps;
 mod update;
 mod users;
 mod x509;

@@ -8,6 +8,7 @@ use quorate_query::{Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
 use super::insert::{check_writable, statements, write_errors};
+use super::steps::Steps;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -211,15 +212,23 @@ fn update_statement(
                 interrupt,
             )
         };
-        for found in selection.run()? {
-            let found = found?;
-            updated.matched += 1;
-            if let Some(after) = parsed.apply(&found)? {
-                updated.modified += 1;
-                writer.enter_statement(place, updated.result());
-                parsed.store(writer, &mut collection, &found, &after)?;
-            }
-        }
+        let mut steps = Steps::begin(writer, &collection, multi);
+        let result = selection.run().and_then(|mut selected| {
+            selected.try_for_each(|found| {
+                let matcher = &parsed.matcher;
+                let Some(found) = steps.next(writer, &mut collection, matcher, found?)? else {
+                    return Ok(());
+                };
+                updated.matched += 1;
+                if let Some(after) = parsed.apply(&found)? {
+                    updated.modified += 1;
+                    writer.enter_statement(place, updated.result());
+                    parsed.store(writer, &mut collection, &found, &after)?;
+                }
+                Ok(())
+            })
+        });
+        Steps::end(writer, result)?;
     }
     if updated.matched == 0 && fields.flag("upsert")? {
         let document = parsed.upserted(writer)?;

@@ -20,6 +20,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
+use crate::records::DocumentBytes;
 use crate::writer::{Writer, index_keys_of};
 
 /// The most entries that are applied under one hold of the write lock.
@@ -311,7 +312,7 @@ impl Writer<'_> {
         &self,
         collection: &Collection,
         document: &RawDocument,
-    ) -> Result<Option<(RecordId, RawDocumentBuf)>, CommandError> {
+    ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
         let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
             return Ok(None);
         };

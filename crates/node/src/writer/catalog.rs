@@ -4,16 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bson::{Binary, Document, doc};
-use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction, KeyRange};
 
-use super::check::{duplicate_key, index_keys_of};
+use super::Writer;
 use super::oplog::oplog_namespace;
-use super::{MAX_BATCH_BYTES, Writer};
 use crate::catalog::{Catalog, Collection, ID_INDEX, Index};
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
-use crate::records::{index_entry, parse_record};
 use crate::replication::takes_back;
 
 /// Keys of dropped collections removed in one step of maintenance.
@@ -151,7 +148,7 @@ impl Writer<'_> {
 
     /// Changes the catalog in the store and in memory, or neither. The command describes the
     /// change in the history; the collection it concerns comes with the result.
-    fn change_catalog<T>(
+    pub(super) fn change_catalog<T>(
         &mut self,
         command: Option<Document>,
         change: impl FnOnce(
@@ -189,61 +186,6 @@ impl Writer<'_> {
         })
     }
 
-    /// Adds an index over the documents that are there.
-    pub(crate) fn build_index(
-        &mut self,
-        collection: &mut Arc<Collection>,
-        spec: Document,
-        check: impl Fn() -> Result<(), CommandError>,
-    ) -> Result<(), CommandError> {
-        let shared = Arc::clone(collection);
-        let ident = self.change_catalog(None, |catalog, keyspace, batch| {
-            // Until the build is done its keys are garbage: a crash leaves nothing behind.
-            let ident = catalog.allocate_ident();
-            catalog.discard(ident, keyspace, batch);
-            Ok((ident, shared))
-        })?;
-        let mut index = Index::from_spec(ident, spec)?;
-        let keyspaces = self.node.keyspaces();
-        let mut batch = Batch::new();
-        let mut pending = BTreeSet::new();
-        for pair in self.view.scan_records(collection.ident, Direction::Forward)? {
-            check()?;
-            let (key, value) = pair?;
-            let record = RecordId::from_suffix(&key).unwrap_or(RecordId(0));
-            let document = parse_record(&value)?;
-            let keys = index_keys_of(&index, &document)?;
-            index.multikey |= keys.multikey;
-            for key in &keys.keys {
-                let (entry, value) = index_entry(&index, key, record);
-                if index.unique {
-                    let taken =
-                        pending.contains(&entry) || self.view.unique_record(&index, key)?.is_some();
-                    if taken {
-                        return Err(duplicate_key(collection, &index, &document));
-                    }
-                    pending.insert(entry.clone());
-                }
-                batch.insert(keyspaces.indexes, entry, value);
-            }
-            if batch.byte_size() > MAX_BATCH_BYTES {
-                self.commit(std::mem::take(&mut batch))?;
-                pending.clear();
-            }
-        }
-        self.commit(batch)?;
-        let mut command = doc! { "createIndexes": &collection.namespace.collection };
-        command.extend(index.spec.clone());
-        let mut altered = (**collection).clone();
-        altered.indexes.push(Arc::new(index));
-        *collection = self.change_catalog(Some(command), |catalog, keyspace, batch| {
-            catalog.forget(ident, keyspace, batch);
-            let collection = catalog.put(altered, keyspace, batch)?;
-            Ok((Arc::clone(&collection), collection))
-        })?;
-        Ok(())
-    }
-
     pub(crate) fn drop_index(
         &mut self,
         collection: &mut Arc<Collection>,
@@ -271,7 +213,9 @@ impl Writer<'_> {
             return Ok(false);
         }
         let held = self.restorable()?;
-        let Some(ident) = catalog.dropped().find(|ident| !held.contains(ident)) else {
+        let Some(ident) =
+            catalog.dropped().find(|&ident| !held.contains(&ident) && !self.is_being_built(ident))
+        else {
             return Ok(false);
         };
         let keyspaces = self.node.keyspaces();

@@ -86,6 +86,11 @@ pub(crate) fn check_command_nesting(command: &RawDocument) -> Result<(), Command
     check_depth(command, 1, MAX_NESTING + COMMAND_WRAPPING)
 }
 
+/// One value of a command, with the same limit.
+pub(crate) fn check_command_value(value: RawBsonRef<'_>) -> Result<(), CommandError> {
+    check_value_depth(value, 1, MAX_NESTING + COMMAND_WRAPPING)
+}
+
 /// Visits every value, so that whoever reads the document later need not fear malformed bytes.
 fn check_depth(document: &RawDocument, depth: usize, limit: usize) -> Result<(), CommandError> {
     for element in document {

@@ -5,20 +5,26 @@
 //! it reads the newest snapshot, and nobody else commits while it lives. Waiting for the disk
 //! happens after the lock is gone, so that one sync serves many writers.
 
+mod build;
 mod catalog;
 mod check;
+mod lock;
 mod oplog;
 mod retry;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction};
 
-pub(crate) use self::check::{check_command_nesting, check_document, index_keys_of};
+use self::build::Build;
+pub(crate) use self::check::{
+    check_command_nesting, check_command_value, check_document, index_keys_of,
+};
 use self::check::{check_validator, duplicate_key, malformed};
+pub(crate) use self::lock::{Held, WriteLock};
 pub(crate) use self::oplog::{Entry, Operation, oplog_namespace};
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
@@ -42,12 +48,19 @@ pub(crate) struct WriterState {
     pub(crate) generator: Generator,
     collections: BTreeMap<Ident, CollectionState>,
     pub(crate) last_timestamp: Timestamp,
+    /// Indexes that are being built.
+    builds: Vec<Build>,
 }
 
 impl WriterState {
     pub(crate) fn new(seed: u64) -> Self {
         let last_timestamp = Timestamp { time: 0, increment: 0 };
-        Self { generator: Generator::new(seed), collections: BTreeMap::new(), last_timestamp }
+        Self {
+            generator: Generator::new(seed),
+            collections: BTreeMap::new(),
+            last_timestamp,
+            builds: Vec::new(),
+        }
     }
 }
 
@@ -68,7 +81,7 @@ pub(crate) struct Totals {
 /// The holder of the write lock.
 pub(crate) struct Writer<'n> {
     pub(crate) node: &'n Node,
-    pub(crate) state: MutexGuard<'n, WriterState>,
+    pub(crate) state: Held<'n>,
     now: Now,
     pub(crate) view: View,
     pub(crate) last_sequence: Option<CommitSequence>,
@@ -95,7 +108,7 @@ struct Staged {
 }
 
 impl<'n> Writer<'n> {
-    pub(crate) fn new(node: &'n Node, state: MutexGuard<'n, WriterState>, now: Now) -> Self {
+    pub(crate) fn new(node: &'n Node, state: Held<'n>, now: Now) -> Self {
         let view = node.view();
         let log_state = LogState::default();
         Self {
@@ -242,6 +255,7 @@ impl<'n> Writer<'n> {
             {
                 self.record(&mut batch, statement, Document::new())?;
             }
+            self.note_change(collection.ident, staged.record);
             let key = record_key(collection.ident, staged.record);
             batch.insert(keyspaces.records, key, staged.document.into_bytes());
             for (entry, value) in staged.entries {
@@ -293,6 +307,7 @@ impl<'n> Writer<'n> {
                 batch.insert(keyspaces.indexes, entry, value);
             }
         }
+        self.note_change(collection.ident, record);
         self.note_multikey(collection, &multikey)?;
         self.log_update(&mut batch, collection, old, &new)?;
         let (old_bytes, new_bytes) = (old.as_bytes().len() as u64, new.as_bytes().len() as u64);
@@ -311,6 +326,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         document: &RawDocument,
     ) -> Result<(), CommandError> {
+        self.note_change(collection.ident, record);
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         self.log_delete(&mut batch, collection, document)?;
@@ -374,6 +390,22 @@ impl<'n> Writer<'n> {
         }
         let sequence = self.node.commit(batch)?;
         self.after_commit(sequence);
+        Ok(())
+    }
+
+    /// Commits what was deferred; from now on every change is committed by itself again.
+    pub(crate) fn settle(&mut self) -> Result<(), CommandError> {
+        let flushed = self.flush();
+        self.deferred = None;
+        flushed
+    }
+
+    /// Commits what was deferred and lets other writers go first. Afterwards the view is the newest,
+    /// and nothing that was looked up before need be as it was.
+    pub(crate) fn give_way(&mut self) -> Result<(), CommandError> {
+        self.flush()?;
+        self.state.give_way();
+        self.view = self.node.view();
         Ok(())
     }
 

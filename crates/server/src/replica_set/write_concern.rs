@@ -56,7 +56,7 @@ impl ReplicaSet {
             }
             None => return Ok(None),
         };
-        command.body.remove("writeConcern");
+        command.body_mut().remove("writeConcern");
         Ok(Some(Wanted { concern, explicit: true }))
     }
 

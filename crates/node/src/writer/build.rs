@@ -1,0 +1,383 @@
+//! Building an index while documents come and go.
+//!
+//! ```text
+//!   lock     note the build                      ─┐ the state S₀
+//!            write the keys of all documents      │ of S₀, in steps
+//!   lock     which records changed since S₀?      │ the state S₁
+//!            take their old keys out, put the     │
+//!            new ones in, in steps                │ … until few have changed
+//!   lock     the same for the last ones, and show the index, in one hold
+//! ```
+//!
+//! Writers do not touch the keys of an index that is being built: they only note which records they
+//! changed. After each pass the keys are exactly those of the state that the pass looked at, so
+//! what the next one must take out is known from that state, and a unique index is checked against
+//! states that have existed: documents that share a key at any of them end the build. The other
+//! members hear of the index when it is shown, and build it at that place of the history.
+//!
+//! Until then the index has a row that calls its keys garbage, which is what they are if the build
+//! fails or the process ends.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bson::{Document, RawDocument, doc};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, Direction};
+
+use super::Writer;
+use super::check::{duplicate_key, index_keys_of};
+use crate::catalog::{Collection, Ident, Index};
+use crate::context::Now;
+use crate::error::{CommandError, ErrorCode};
+use crate::index_keys::DocumentKeys;
+use crate::node::Node;
+use crate::records::{DocumentBytes, View, index_entry};
+use crate::replication::Commit;
+
+/// Bytes of keys written under one hold of the lock.
+const STEP_BYTES: usize = 256 * 1024;
+
+/// Records that are looked at under one hold of the lock: a collection with no more is indexed at
+/// once, and a build with no more changes to follow comes to its end.
+const LAST_STEP: usize = 1000;
+
+/// How often a build follows changes before it makes everybody wait for the rest.
+const MAX_PASSES: usize = 10;
+
+/// What writers know about an index that is being built.
+pub(crate) struct Build {
+    collection: Ident,
+    index: Ident,
+    /// The records that were changed since the state that was looked at last.
+    changed: BTreeSet<RecordId>,
+}
+
+impl Writer<'_> {
+    /// Notes that a record is about to change, for those who index its collection.
+    pub(super) fn note_change(&mut self, collection: Ident, record: RecordId) {
+        for build in &mut self.state.builds {
+            if build.collection == collection {
+                build.changed.insert(record);
+            }
+        }
+    }
+
+    /// Whether an index is being built under this ident.
+    pub(super) fn is_being_built(&self, ident: Ident) -> bool {
+        self.state.builds.iter().any(|build| build.index == ident)
+    }
+
+    /// How many documents there are, if they are so few that they can be indexed at once.
+    pub(crate) fn few_documents(
+        &self,
+        collection: &Collection,
+    ) -> Result<Option<u64>, CommandError> {
+        let records = self.view.scan_records(collection.ident, Direction::Forward)?;
+        let count = records.take(LAST_STEP + 1).count();
+        Ok((count <= LAST_STEP).then_some(count as u64))
+    }
+
+    /// Notes that an index is going to be built, of the state that this writer sees.
+    pub(crate) fn begin_build(
+        &mut self,
+        collection: &Arc<Collection>,
+        spec: Document,
+    ) -> Result<Building, CommandError> {
+        let ident = self.allocate_hidden(collection)?;
+        let index = Index::from_spec(ident, spec)?;
+        let (changed, view) = (BTreeSet::new(), self.view.clone());
+        self.state.builds.push(Build { collection: collection.ident, index: ident, changed });
+        Ok(Building { collection: Arc::clone(collection), index, state: view })
+    }
+
+    fn take_changed(&mut self, index: Ident) -> BTreeSet<RecordId> {
+        let build = self.state.builds.iter_mut().find(|build| build.index == index);
+        build.map(|build| std::mem::take(&mut build.changed)).unwrap_or_default()
+    }
+
+    pub(crate) fn end_build(&mut self, index: Ident) {
+        self.state.builds.retain(|build| build.index != index);
+    }
+}
+
+/// An index on its way. Holds no lock.
+pub(crate) struct Building {
+    collection: Arc<Collection>,
+    pub(crate) index: Index,
+    /// The state whose documents are indexed.
+    state: View,
+}
+
+/// Who commits the keys of a build.
+enum Hand<'a, 'n> {
+    /// A step at a time, the lock taken for each.
+    Free(&'a Node, Now),
+    /// The holder of the lock.
+    Holder(&'a mut Writer<'n>),
+}
+
+impl Hand<'_, '_> {
+    fn commit(&mut self, batch: Batch) -> Result<View, CommandError> {
+        match self {
+            Self::Free(node, now) => {
+                let mut writer = node.write(*now);
+                writer.commit(batch)?;
+                Ok(writer.view().clone())
+            }
+            Self::Holder(writer) => {
+                writer.commit(batch)?;
+                // Whether a key is taken is looked up in what is committed.
+                writer.flush()?;
+                Ok(writer.view().clone())
+            }
+        }
+    }
+}
+
+impl Building {
+    /// How many documents there are to index.
+    pub(crate) fn documents(&self) -> Result<u64, CommandError> {
+        let records = self.state.scan_records(self.collection.ident, Direction::Forward)?;
+        Ok(records.count() as u64)
+    }
+
+    /// Builds the index and shows it. The recheck says whether meanwhile somebody else has made the
+    /// same index. Returns the collection with it.
+    pub(crate) fn run(
+        mut self,
+        node: &Node,
+        now: Now,
+        check: &dyn Fn() -> Result<(), CommandError>,
+        recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
+    ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+        let ident = self.index.ident;
+        let result = self.build(node, now, check, recheck);
+        if result.is_err() {
+            // What was written is garbage, and said so from the beginning.
+            node.write(now).end_build(ident);
+        }
+        result
+    }
+
+    fn build(
+        &mut self,
+        node: &Node,
+        now: Now,
+        check: &dyn Fn() -> Result<(), CommandError>,
+        recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
+    ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+        self.fill(Hand::Free(node, now), check)?;
+        let mut passes = 0;
+        loop {
+            let mut writer = node.write(now);
+            let current = self.current(&writer)?;
+            let changed = writer.take_changed(self.index.ident);
+            let next = writer.view().clone();
+            if changed.len() <= LAST_STEP || passes == MAX_PASSES {
+                self.follow(Hand::Holder(&mut writer), &changed, next, check)?;
+                return self.show(writer, current, recheck);
+            }
+            drop(writer);
+            self.follow(Hand::Free(node, now), &changed, next, check)?;
+            passes += 1;
+        }
+    }
+
+    /// The collection as it is now, if it is still the same.
+    fn current(&self, writer: &Writer<'_>) -> Result<Arc<Collection>, CommandError> {
+        let found = writer.collection(&self.collection.namespace);
+        found.filter(|found| found.uuid == self.collection.uuid).ok_or_else(|| {
+            CommandError::new(
+                ErrorCode(276),
+                format!(
+                    "the collection {} was dropped or renamed while its index {} was built",
+                    self.collection.namespace, self.index.name
+                ),
+            )
+        })
+    }
+
+    /// Writes the keys of all documents.
+    fn fill(
+        &mut self,
+        hand: Hand<'_, '_>,
+        check: &dyn Fn() -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let mut keys = KeyWriter::new(hand, self.state.clone());
+        for pair in self.state.scan_records(self.collection.ident, Direction::Forward)? {
+            check()?;
+            let (key, value) = pair?;
+            let record = RecordId::from_suffix(&key).unwrap_or(RecordId(0));
+            let document = DocumentBytes::stored(value)?;
+            let found = index_keys_of(&self.index, &document)?;
+            self.index.multikey |= found.multikey;
+            for key in &found.keys {
+                keys.put(&self.collection, &self.index, key, record, &document)?;
+            }
+        }
+        keys.step()
+    }
+
+    /// Brings the keys from the state that they belong to, to the next.
+    fn follow(
+        &mut self,
+        hand: Hand<'_, '_>,
+        changed: &BTreeSet<RecordId>,
+        next: View,
+        check: &dyn Fn() -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let before = std::mem::replace(&mut self.state, next.clone());
+        let mut keys = KeyWriter::new(hand, next.clone());
+        // All that goes, first: another document may have got the key.
+        for &record in changed {
+            check()?;
+            let (old, new) = (self.keys_of(&before, record)?.0, self.keys_of(&next, record)?.0);
+            self.index.multikey |= new.multikey;
+            for key in old.keys.difference(&new.keys) {
+                keys.take(&self.index, key, record)?;
+            }
+        }
+        keys.step()?;
+        for &record in changed {
+            check()?;
+            let (old, (new, document)) =
+                (self.keys_of(&before, record)?.0, self.keys_of(&next, record)?);
+            let Some(document) = document else { continue };
+            for key in new.keys.difference(&old.keys) {
+                keys.put(&self.collection, &self.index, key, record, &document)?;
+            }
+        }
+        keys.step()
+    }
+
+    fn keys_of(
+        &self,
+        view: &View,
+        record: RecordId,
+    ) -> Result<(DocumentKeys, Option<DocumentBytes>), CommandError> {
+        let document = view.record(&self.collection, record)?;
+        let keys = match &document {
+            Some(document) => index_keys_of(&self.index, document)?,
+            None => DocumentKeys::default(),
+        };
+        Ok((keys, document))
+    }
+
+    /// Makes the index one of the collection's.
+    fn show(
+        &mut self,
+        mut writer: Writer<'_>,
+        mut current: Arc<Collection>,
+        recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
+    ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
+        if !recheck(&current)? {
+            writer.add_index(&mut current, self.index.clone())?;
+        }
+        writer.end_build(self.index.ident);
+        Ok((current, writer.last_commit()))
+    }
+}
+
+/// Collects keys and writes them in steps.
+struct KeyWriter<'a, 'n> {
+    hand: Hand<'a, 'n>,
+    batch: Batch,
+    bytes: usize,
+    /// Keys of a unique index in the batch, which the view does not show.
+    pending: BTreeSet<Vec<u8>>,
+    view: View,
+}
+
+impl<'a, 'n> KeyWriter<'a, 'n> {
+    fn new(hand: Hand<'a, 'n>, view: View) -> Self {
+        Self { hand, batch: Batch::new(), bytes: 0, pending: BTreeSet::new(), view }
+    }
+
+    fn put(
+        &mut self,
+        collection: &Collection,
+        index: &Index,
+        key: &[u8],
+        record: RecordId,
+        document: &RawDocument,
+    ) -> Result<(), CommandError> {
+        let (entry, value) = index_entry(index, key, record);
+        if index.unique {
+            if self.pending.contains(&entry) || self.view.unique_entry(&entry)?.is_some() {
+                return Err(duplicate_key(collection, index, document));
+            }
+            self.pending.insert(entry.clone());
+        }
+        self.bytes += entry.len();
+        self.batch.insert(self.view.keyspaces.indexes, entry, value);
+        self.step_if_full()
+    }
+
+    fn take(&mut self, index: &Index, key: &[u8], record: RecordId) -> Result<(), CommandError> {
+        let (entry, _) = index_entry(index, key, record);
+        self.bytes += entry.len();
+        self.batch.remove(self.view.keyspaces.indexes, entry);
+        self.step_if_full()
+    }
+
+    fn step_if_full(&mut self) -> Result<(), CommandError> {
+        if self.bytes > STEP_BYTES { self.step() } else { Ok(()) }
+    }
+
+    fn step(&mut self) -> Result<(), CommandError> {
+        self.view = self.hand.commit(std::mem::take(&mut self.batch))?;
+        self.pending.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+impl Writer<'_> {
+    /// A number for an index that nobody sees yet. Until it is added its keys are garbage: a crash
+    /// leaves nothing behind.
+    pub(super) fn allocate_hidden(
+        &mut self,
+        collection: &Arc<Collection>,
+    ) -> Result<Ident, CommandError> {
+        let shared = Arc::clone(collection);
+        self.change_catalog(None, |catalog, keyspace, batch| {
+            let ident = catalog.allocate_ident();
+            catalog.discard(ident, keyspace, batch);
+            Ok((ident, shared))
+        })
+    }
+
+    /// Shows an index whose keys are complete, and logs it.
+    pub(super) fn add_index(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        index: Index,
+    ) -> Result<(), CommandError> {
+        let mut command = doc! { "createIndexes": &collection.namespace.collection };
+        command.extend(index.spec.clone());
+        let ident = index.ident;
+        let mut altered = (**collection).clone();
+        altered.indexes.push(Arc::new(index));
+        *collection = self.change_catalog(Some(command), |catalog, keyspace, batch| {
+            catalog.forget(ident, keyspace, batch);
+            let collection = catalog.put(altered, keyspace, batch)?;
+            Ok((Arc::clone(&collection), collection))
+        })?;
+        Ok(())
+    }
+
+    /// Adds an index over the documents that are there, in one hold of the lock.
+    pub(crate) fn build_index(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        spec: Document,
+        check: impl Fn() -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let index = Index::from_spec(self.allocate_hidden(collection)?, spec)?;
+        let state = self.view.clone();
+        let mut building = Building { collection: Arc::clone(collection), index, state };
+        building.fill(Hand::Holder(self), &check)?;
+        self.add_index(collection, building.index)
+    }
+}

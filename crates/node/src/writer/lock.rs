@@ -1,0 +1,95 @@
+//! The write lock: one writer at a time, and nobody overtakes forever.
+//!
+//! A writer that works through many documents lets the lock go between two steps. A plain mutex
+//! would then mostly be taken again by the same thread, which is awake; so whoever wants the lock
+//! first waits for its turn, and keeps the turn until it has the lock.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::WriterState;
+
+/// Guards what only one writer may touch.
+pub(crate) struct WriteLock {
+    turn: Mutex<()>,
+    state: Mutex<WriterState>,
+}
+
+impl WriteLock {
+    pub(crate) fn new(state: WriterState) -> Self {
+        Self { turn: Mutex::new(()), state: Mutex::new(state) }
+    }
+
+    /// Waits for the lock.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held { lock: self, guard: Some(self.take()) }
+    }
+
+    /// A command that panicked has changed nothing or committed a whole batch, and what is guarded
+    /// is only ever ahead of the store, so the next command may go on.
+    fn take(&self) -> MutexGuard<'_, WriterState> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The write lock in somebody's hands.
+pub(crate) struct Held<'n> {
+    lock: &'n WriteLock,
+    /// Empty only while it gives way.
+    guard: Option<MutexGuard<'n, WriterState>>,
+}
+
+impl Held<'_> {
+    /// Lets somebody who waits go first.
+    pub(super) fn give_way(&mut self) {
+        self.guard = None;
+        self.guard = Some(self.lock.take());
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = WriterState;
+
+    fn deref(&self) -> &WriterState {
+        match &self.guard {
+            Some(guard) => guard,
+            None => unreachable!("the lock is held except within give_way"),
+        }
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut WriterState {
+        match &mut self.guard {
+            Some(guard) => guard,
+            None => unreachable!("the lock is held except within give_way"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn who_waits_goes_first_when_the_holder_gives_way() {
+        let lock = WriteLock::new(WriterState::new(1));
+        let (waits, waiting) = mpsc::channel();
+        let (had, has_had) = mpsc::channel();
+        std::thread::scope(|threads| {
+            let mut held = lock.hold();
+            threads.spawn(|| {
+                waits.send(()).unwrap();
+                drop(lock.hold());
+                had.send(()).unwrap();
+            });
+            waiting.recv().unwrap();
+            // It may not be in the queue yet; once it is, one time is enough.
+            while has_had.try_recv().is_err() {
+                held.give_way();
+            }
+        });
+    }
+}

@@ -1,0 +1,331 @@
+//! Writers beside long work: index builds and writes to many documents let others have their turn.
+//!
+//! Builds are held up in the middle of their scan by a store that stops there, so that what happens
+//! meanwhile does not depend on the machine.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bson::{Document, doc};
+use quorate_node::{Command, Node, NodeOptions, Outcome};
+use quorate_storage::{
+    Batch, Bytes, CommitError, CommitSequence, Direction, KeyRange, KeyspaceError, KeyspaceId,
+    ModelStore, ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError,
+};
+use support::{Member, context, now};
+
+/// Documents in the collections: more than are indexed at once.
+const DOCUMENTS: i32 = 3000;
+
+/// The item of a scan at which it stops.
+const STOP_AT: usize = 1500;
+
+/// Scans of a build that come so far before the one that reads documents: the one that counts.
+const PASSED: usize = 1;
+
+/// How long an interleaving may be waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Stops one long scan in its middle.
+struct Gate {
+    /// How many scans may still pass; none if it is open.
+    armed: Mutex<Option<usize>>,
+    reached: Sender<()>,
+    released: Mutex<Receiver<()>>,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut armed = self.armed.lock().unwrap();
+        match *armed {
+            None => {}
+            Some(0) => {
+                *armed = None;
+                drop(armed);
+                self.reached.send(()).unwrap();
+                self.released.lock().unwrap().recv().unwrap();
+            }
+            Some(left) => *armed = Some(left - 1),
+        }
+    }
+}
+
+struct GatedStore {
+    store: Arc<ModelStore>,
+    gate: Arc<Gate>,
+}
+
+struct GatedSnapshot {
+    snapshot: Arc<dyn Snapshot>,
+    gate: Arc<Gate>,
+}
+
+impl Snapshot for GatedSnapshot {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        self.snapshot.get(keyspace, key)
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Scan, ReadError> {
+        let gate = Arc::clone(&self.gate);
+        let scan = self.snapshot.scan(keyspace, range, direction)?.enumerate();
+        Ok(Box::new(scan.map(move |(place, item)| {
+            if place == STOP_AT {
+                gate.pass();
+            }
+            item
+        })))
+    }
+}
+
+impl Store for GatedStore {
+    fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        self.store.create_keyspace(name)
+    }
+    fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
+        self.store.drop_keyspace(keyspace)
+    }
+    fn keyspaces(&self) -> Vec<(String, KeyspaceId)> {
+        self.store.keyspaces()
+    }
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        let (snapshot, gate) = (self.store.snapshot(), Arc::clone(&self.gate));
+        Arc::new(GatedSnapshot { snapshot, gate })
+    }
+    fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
+        self.store.commit(batch)
+    }
+    fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError> {
+        self.store.sync_through(sequence)
+    }
+    fn last_committed(&self) -> CommitSequence {
+        self.store.last_committed()
+    }
+    fn last_synced(&self) -> CommitSequence {
+        self.store.last_synced()
+    }
+    fn statistics(&self) -> StoreStatistics {
+        self.store.statistics()
+    }
+}
+
+/// A member whose index builds can be held up.
+struct Held {
+    member: Member,
+    gate: Arc<Gate>,
+    reached: Receiver<()>,
+    release: Sender<()>,
+}
+
+impl Held {
+    fn new() -> Self {
+        let (reached, is_reached) = channel();
+        let (release, released) = channel();
+        let released = Mutex::new(released);
+        let gate = Arc::new(Gate { armed: Mutex::new(None), reached, released });
+        let store = Arc::new(ModelStore::new());
+        let gated = GatedStore { store: Arc::clone(&store), gate: Arc::clone(&gate) };
+        let node = Node::open(Arc::new(gated), NodeOptions::default(), now()).unwrap();
+        let held = Self { member: Member { node, store }, gate, reached: is_reached, release };
+        let documents = (0..DOCUMENTS).map(|n| doc! {"_id": n, "u": n, "a": 0});
+        held.member.insert("c", documents.collect());
+        held
+    }
+
+    /// Builds a unique index, and does something while the build stands in its middle.
+    fn during_a_build(&self, meanwhile: impl FnOnce(&Member)) -> Document {
+        *self.gate.armed.lock().unwrap() = Some(PASSED);
+        let member = &self.member;
+        std::thread::scope(|threads| {
+            let build = threads.spawn(move || {
+                let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+                member.run(doc! {"createIndexes": "c", "indexes": [index]})
+            });
+            self.reached.recv_timeout(PATIENCE).unwrap();
+            meanwhile(member);
+            self.release.send(()).unwrap();
+            build.join().unwrap()
+        })
+    }
+
+    fn update(&self, q: Document, u: Document, multi: bool) {
+        let updates = vec![doc! {"q": q, "u": u, "multi": multi}];
+        let reply = self.member.ok(doc! {"update": "c", "updates": updates});
+        assert!(reply.get("writeErrors").is_none(), "{reply}");
+    }
+
+    fn delete(&self, q: Document) {
+        self.member.ok(doc! {"delete": "c", "deletes": [{"q": q, "limit": 0}]});
+    }
+
+    fn indexes(&self) -> usize {
+        self.member.drain(self.member.ok(doc! {"listIndexes": "c"}), "c").len()
+    }
+
+    fn clean_up(&self) {
+        while self.member.node.maintain(now()).unwrap() {}
+    }
+}
+
+#[test]
+fn writes_go_on_while_an_index_is_built_and_are_in_it() {
+    let held = Held::new();
+    let reply = held.during_a_build(|member| {
+        // On both sides of where the scan stands, and keys change hands.
+        held.update(doc! {"_id": 10}, doc! {"$set": {"u": 100_000}}, false);
+        held.update(doc! {"_id": 2900}, doc! {"$set": {"u": 10}}, false);
+        held.update(doc! {"_id": 2}, doc! {"$set": {"u": [7_000, 7_001]}}, false);
+        held.delete(doc! {"_id": {"$gte": 20, "$lt": 40}});
+        held.delete(doc! {"_id": {"$gte": 2000, "$lt": 2020}});
+        member.insert("c", (0..50).map(|n| doc! {"_id": 5000 + n, "u": 5000 + n}).collect());
+        held.update(doc! {"_id": {"$gte": 100, "$lt": 1900}}, doc! {"$inc": {"u": 20_000}}, true);
+        // Garbage is cleared away at any time, but not what is being built.
+        while member.node.maintain(now()).unwrap() {}
+    });
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+    held.member.validate("c");
+    let every = held.member.ids(doc! {"find": "c", "sort": {"_id": 1}});
+    assert_eq!(every.len() as i32, DOCUMENTS - 40 + 50);
+    let mut indexed =
+        held.member.ids(doc! {"find": "c", "hint": "u", "filter": {"u": {"$gte": 0}}});
+    indexed.sort_unstable();
+    assert_eq!(indexed, every);
+    let by = |u: i32| held.member.ids(doc! {"find": "c", "hint": "u", "filter": {"u": u}});
+    assert_eq!((by(10), by(100_000), by(7_001)), (vec![2900], vec![10], vec![2]));
+    let taken = held.member.ok(doc! {"insert": "c", "documents": [{"_id": 9000, "u": 10}]});
+    assert_eq!(taken.get_array("writeErrors").unwrap().len(), 1, "the index is unique");
+}
+
+#[test]
+fn a_key_that_two_documents_come_to_share_ends_a_unique_build() {
+    let held = Held::new();
+    let reply = held.during_a_build(|member| {
+        member.insert("c", vec![doc! {"_id": 9000, "u": 5}]);
+    });
+    assert_eq!(reply.get_i32("code").unwrap(), 11000, "{reply}");
+    assert_eq!(held.indexes(), 1);
+    held.clean_up();
+    held.member.validate("c");
+    held.delete(doc! {"_id": 9000});
+    let reply = held.during_a_build(|_| {});
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+    held.member.validate("c");
+    assert_eq!(held.indexes(), 2);
+}
+
+#[test]
+fn a_collection_that_goes_takes_its_build_along() {
+    let held = Held::new();
+    let reply = held.during_a_build(|member| {
+        member.ok(doc! {"drop": "c"});
+        member.insert("c", vec![doc! {"_id": 1}]);
+    });
+    assert_eq!(reply.get_i32("code").unwrap(), 276, "{reply}");
+    held.clean_up();
+    assert_eq!(held.indexes(), 1);
+    held.member.validate("c");
+}
+
+#[test]
+fn two_builds_of_one_index_make_one() {
+    let held = Held::new();
+    let reply = held.during_a_build(|member| {
+        let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+        member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    });
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+    assert_eq!(held.indexes(), 2);
+    held.clean_up();
+    held.member.validate("c");
+}
+
+#[test]
+fn a_process_that_ends_during_a_build_leaves_garbage_only() {
+    let held = Held::new();
+    let mut crashed = None;
+    held.during_a_build(|member| {
+        crashed = Some(member.store.crash(member.store.last_committed()));
+    });
+    let restarted = Member::over(crashed.unwrap());
+    let indexes = restarted.drain(restarted.ok(doc! {"listIndexes": "c"}), "c");
+    assert_eq!(indexes.len(), 1);
+    assert!(restarted.node.maintain(now()).unwrap(), "there is something to clear away");
+    while restarted.node.maintain(now()).unwrap() {}
+    restarted.validate("c");
+    let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+    restarted.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    restarted.validate("c");
+}
+
+#[test]
+fn writers_get_their_turn_within_a_write_to_many_documents() {
+    let member = Member::with_history(ModelStore::new(), 1 << 30);
+    member.insert("c", (0..DOCUMENTS).map(|n| doc! {"_id": n, "round": -1}).collect());
+    let done = AtomicBool::new(false);
+    let within = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            // What goes while the others are changed must not come back with a change.
+            for id in 0.. {
+                if done.load(Ordering::SeqCst) {
+                    break;
+                }
+                let deletes = vec![doc! {"q": {"_id": DOCUMENTS - 1 - id}, "limit": 1}];
+                run(&member, doc! {"delete": "c", "deletes": deletes});
+                run(&member, doc! {"insert": "other", "documents": [{"_id": id}]});
+            }
+        });
+        let deadline = Instant::now() + PATIENCE;
+        let mut found = false;
+        for round in 0.. {
+            let updates = vec![doc! {"q": {}, "u": {"$set": {"round": round}}, "multi": true}];
+            run(&member, doc! {"update": "c", "updates": updates});
+            found = somebody_came_within(&member, round);
+            if found || Instant::now() > deadline {
+                break;
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+        found
+    });
+    assert!(within, "no other write came between two changes of one statement");
+    member.validate("c");
+    let deleted = member.find(doc! {
+        "find": "oplog.rs", "filter": {"op": "d"}, "batchSize": 1000, "$db": "local",
+    });
+    for entry in deleted {
+        let id = entry.get_document("o").unwrap().get_i32("_id").unwrap();
+        assert_eq!(member.ids(doc! {"find": "c", "filter": {"_id": id}}), [] as [i32; 0]);
+    }
+}
+
+fn run(member: &Member, mut command: Document) {
+    command.insert("$db", "db");
+    let outcome = member.node.run(&context(), Command::new(command));
+    let Outcome::Reply(reply) = outcome else { panic!("it wants to wait") };
+    assert_eq!(reply.body.get_f64("ok").unwrap(), 1.0, "{:?}", reply.body);
+}
+
+/// Whether the history has another write between the updates of a round.
+fn somebody_came_within(member: &Member, round: i32) -> bool {
+    let filter = doc! {"$or": [{"op": {"$ne": "u"}}, {"o.diff.u.round": round}]};
+    let find = doc! {"find": "oplog.rs", "filter": filter, "batchSize": 100_000, "$db": "local"};
+    let entries = member.drain(member.ok(find), "oplog.rs");
+    let kinds: Vec<bool> =
+        entries.iter().map(|entry| entry.get_str("op").is_ok_and(|op| op == "u")).collect();
+    let first = kinds.iter().position(|&update| update);
+    let last = kinds.iter().rposition(|&update| update);
+    match (first, last) {
+        (Some(first), Some(last)) => kinds[first..last].iter().any(|&update| !update),
+        _ => panic!("the round has no updates in the history"),
+    }
+}
