@@ -9,6 +9,7 @@ use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 
 use crate::commands::LONG_COMMANDS;
+use crate::dispatch::{CommandFacts, Effect, find};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
 use crate::users::Login;
@@ -104,6 +105,12 @@ impl Command {
     /// Whether it usually takes so little time that nobody need make room for others.
     pub fn is_short(&self) -> bool {
         !LONG_COMMANDS.contains(&self.name())
+    }
+
+    /// Whether it changes data, or may: some pipelines do.
+    pub fn may_write(&self) -> bool {
+        let writes = |facts: &CommandFacts| facts.effect == Effect::Writes;
+        self.name() == "aggregate" || find(self.name()).is_some_and(writes)
     }
 
     /// How long it may take, if the client set a limit.

@@ -102,6 +102,8 @@ struct Entry {
     session: Option<SessionId>,
     last_used: MonotonicTime,
     no_timeout: bool,
+    /// What is left of the `maxTimeMS` of the command that opened it.
+    time_left: Option<Duration>,
 }
 
 impl Cursors {
@@ -113,7 +115,7 @@ impl Cursors {
     pub(crate) fn add(&mut self, cursor: Cursor, now: MonotonicTime) -> Result<i64, CommandError> {
         if self.open.len() >= MAX_OPEN_CURSORS {
             return Err(CommandError::new(
-                ErrorCode(15),
+                ErrorCode::TOO_MANY_CURSORS,
                 format!("{MAX_OPEN_CURSORS} cursors are open; close some before opening more"),
             ));
         }
@@ -130,6 +132,7 @@ impl Cursors {
             no_timeout: cursor.no_timeout,
             cursor: Some(cursor),
             last_used: now,
+            time_left: None,
         };
         self.open.insert(id, entry);
         Ok(id)
@@ -174,6 +177,21 @@ impl Cursors {
         if let Some(entry) = self.open.get_mut(&id) {
             entry.cursor = Some(cursor);
             entry.last_used = now;
+        }
+    }
+
+    /// How long commands may still work for this cursor; none without a limit.
+    pub(crate) fn time_left(&self, id: i64) -> Option<Duration> {
+        self.open.get(&id)?.time_left
+    }
+
+    /// Says how long commands may still work for this cursor. One that waits for documents has all
+    /// the time there is: each of its commands says how long to wait.
+    pub(crate) fn keep_time_left(&mut self, id: i64, left: Duration) {
+        if let Some(entry) = self.open.get_mut(&id)
+            && entry.cursor.as_ref().is_some_and(|cursor| cursor.tail.is_none())
+        {
+            entry.time_left = Some(left);
         }
     }
 
@@ -292,5 +310,28 @@ mod tests {
         assert!(cursors.kill(id));
         cursors.check_in(id, taken, at(1));
         assert_eq!(code(cursors.check_out(id, &namespace, None)), 43);
+    }
+
+    #[test]
+    fn only_a_cursor_with_an_end_inherits_a_time_limit() {
+        let mut cursors = Cursors::new(1);
+        let id = cursors.add(cursor(1, None), at(0)).unwrap();
+        assert_eq!(cursors.time_left(id), None);
+        cursors.keep_time_left(id, Duration::from_millis(7));
+        assert_eq!(cursors.time_left(id), Some(Duration::from_millis(7)));
+        assert_eq!(cursors.time_left(id + 1), None);
+    }
+
+    #[test]
+    fn the_limit_on_open_cursors_says_what_to_do() {
+        let mut cursors = Cursors::new(1);
+        for _ in 0..MAX_OPEN_CURSORS {
+            cursors.add(cursor(1, None), at(0)).unwrap();
+        }
+        let refusal = cursors.add(cursor(1, None), at(0)).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::TOO_MANY_CURSORS);
+        assert!(refusal.message.contains("close some"), "{}", refusal.message);
+        cursors.expire(at(600));
+        cursors.add(cursor(1, None), at(600)).unwrap();
     }
 }

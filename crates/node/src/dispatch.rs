@@ -11,7 +11,7 @@ use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
 use crate::replication::check_role;
 use crate::sessions::SessionId;
-use crate::users::{EXTERNAL, check_access};
+use crate::users::{EXTERNAL, check_access, session_owner};
 use crate::writer::RetryableWrite;
 
 /// What a command does to the data, which decides where it may run.
@@ -189,7 +189,8 @@ fn prepare<'a>(
     let session = SessionId::from_command(&command.body)?;
     let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
     if let Some(session) = &session {
-        node.sessions().refresh(session.clone(), context.now.monotonic)?;
+        let owner = session_owner(node, &context.client);
+        node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
     }
     let request = Request {
         node,

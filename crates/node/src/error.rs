@@ -78,6 +78,7 @@ codes! {
     OPTION_NOT_SUPPORTED_ON_VIEW = 167 "OptionNotSupportedOnView",
     INVALID_PIPELINE_OPERATOR = 168 "InvalidPipelineOperator",
     CANNOT_INDEX_PARALLEL_ARRAYS = 171 "CannotIndexParallelArrays",
+    TOO_MANY_CURSORS = 146 "ExceededMemoryLimit",
     INVALID_VIEW_DEFINITION = 182 "InvalidViewDefinition",
     PRIMARY_STEPPED_DOWN = 189 "PrimarySteppedDown",
     INVALID_INDEX_SPECIFICATION_OPTION = 197 "InvalidIndexSpecificationOption",

@@ -15,6 +15,7 @@ mod catalog;
 mod commands;
 mod context;
 mod cursors;
+mod default_concerns;
 mod dispatch;
 mod error;
 mod fail_points;
@@ -41,6 +42,7 @@ pub use context::{
     Certificate, Client, Command, Context, Interrupt, Interruption, Now, Outcome, Reply, WaitFor,
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
+pub use default_concerns::DefaultConcerns;
 pub use error::{CommandError, ErrorCode};
 pub use fail_points::Injection;
 pub use namespace::{

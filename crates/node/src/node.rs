@@ -16,8 +16,9 @@ use quorate_storage::{Batch, CommitSequence, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
-use crate::context::{Client, Command, Context, Now, Outcome};
+use crate::context::{Client, Command, Context, Now, Outcome, Reply};
 use crate::cursors::Cursors;
+use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
 use crate::error::CommandError;
 use crate::fail_points::{FailPoints, Injection};
@@ -74,6 +75,7 @@ pub struct Node {
     term: AtomicI64,
     /// What a member of a set keeps besides its data and its history.
     replication: OnceLock<Replication>,
+    defaults: DefaultsCache,
 }
 
 impl Node {
@@ -117,6 +119,7 @@ impl Node {
             member_credentials: Vec::new(),
             term: AtomicI64::new(-1),
             replication: OnceLock::new(),
+            defaults: DefaultsCache::new(now.wall),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
         for key in &node.options.member_keys {
@@ -139,6 +142,23 @@ impl Node {
     /// Runs a command. Errors become replies with `ok: 0`.
     pub fn run(&self, context: &Context, command: Command) -> Outcome {
         dispatch::run(self, context, command)
+    }
+
+    /// How long a command may take: what its client allows, or for `getMore` what the command that
+    /// opened the cursor has left of it.
+    pub fn time_left(&self, command: &Command) -> Option<Duration> {
+        match command.body.get("getMore") {
+            Some(bson::Bson::Int64(id)) => lock(&self.cursors).time_left(*id),
+            _ => command.max_time(),
+        }
+    }
+
+    /// Leaves the rest of a command's time to the cursor that its reply has opened or used.
+    pub fn keep_time_left(&self, reply: &Reply, left: Duration) {
+        let cursor = reply.body.get_document("cursor");
+        if let Ok(id) = cursor.and_then(|cursor| cursor.get_i64("id")) {
+            lock(&self.cursors).keep_time_left(id, left);
+        }
     }
 
     /// Notes that a command is in progress, until the value is dropped.
@@ -311,6 +331,10 @@ impl Node {
 
     pub(crate) fn member_credentials(&self) -> &[StoredCredentials] {
         &self.member_credentials
+    }
+
+    pub(crate) fn defaults_cache(&self) -> &DefaultsCache {
+        &self.defaults
     }
 
     pub(crate) fn keyspaces(&self) -> Keyspaces {

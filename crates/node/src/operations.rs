@@ -4,7 +4,7 @@
 //! command counts as slow. The shell registers a command when it arrives and forgets it with its
 //! reply, so that waiting is seen as well; stopping is left to the command's [`Interrupt`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 
 use crate::context::{Client, Command, Context, Interrupt, Interruption, Now};
+use crate::sessions::SessionId;
 
 /// Elements of an array that a description shows; of a longer one it tells the length.
 const MAX_SHOWN_ELEMENTS: usize = 16;
@@ -31,6 +32,7 @@ struct Operation {
     started: Now,
     kind: &'static str,
     namespace: String,
+    session: Option<SessionId>,
     description: Document,
     interrupt: Arc<Interrupt>,
     waiting: Arc<AtomicBool>,
@@ -119,6 +121,7 @@ impl Operations {
             started: context.now,
             kind: kind_of(command.name()),
             namespace: namespace_of(command),
+            session: SessionId::from_command(&command.body).ok().flatten(),
             description: describe(command),
             interrupt: Arc::clone(&context.interrupt),
             waiting: Arc::clone(&waiting),
@@ -147,6 +150,16 @@ impl Operations {
             operation.interrupt.set(Interruption::Killed);
         }
         found.is_some()
+    }
+
+    /// Asks the commands of these sessions to stop, but for the one that asks.
+    pub(crate) fn kill_sessions(&self, ended: &BTreeSet<SessionId>, asking: &Arc<Interrupt>) {
+        for operation in self.lock().values() {
+            let is_ended = operation.session.as_ref().is_some_and(|id| ended.contains(id));
+            if is_ended && !Arc::ptr_eq(&operation.interrupt, asking) {
+                operation.interrupt.set(Interruption::Killed);
+            }
+        }
     }
 
     /// Every command in progress, as `currentOp` shows it.

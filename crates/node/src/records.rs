@@ -12,12 +12,13 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot};
 
 use crate::catalog::{Collection, Ident, Index};
 use crate::error::{CommandError, ErrorCode};
+use crate::writer::index_keys_of;
 
 /// The keyspaces of a member.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +104,21 @@ impl View {
         direction: Direction,
     ) -> Result<Scan, CommandError> {
         Ok(self.snapshot.scan(self.keyspaces.indexes, range, direction)?)
+    }
+
+    /// The record and the document with the same `_id`.
+    pub(crate) fn by_id(
+        &self,
+        collection: &Collection,
+        document: &RawDocument,
+    ) -> Result<Option<(RecordId, RawDocumentBuf)>, CommandError> {
+        let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
+            return Ok(None);
+        };
+        let keys = index_keys_of(index, document)?;
+        let Some(key) = keys.keys.iter().next() else { return Ok(None) };
+        let Some(record) = self.unique_record(index, key)? else { return Ok(None) };
+        Ok(self.record(collection, record)?.map(|found| (record, found)))
     }
 
     /// The record under a key of a unique index.

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::logging::get_log;
 use crate::net::Stream;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -304,14 +304,21 @@ impl Connection {
                 if let Some(body) = set.forward(&command).await {
                     return Ok(Some(body));
                 }
-                match set.take_concern(&mut command) {
+                if let Err(error) = set.check_default(&command).await {
+                    return Ok(Some(error_body(&error)));
+                }
+                let completed = set.complete_read_concern(&mut command);
+                match completed.and_then(|()| set.take_concern(&mut command)) {
                     Ok(wanted) => wanted,
                     Err(error) => return Ok(Some(error_body(&error))),
                 }
             }
         };
+        let limit = self.shared.node.time_left(&command);
+        let (patience, began) =
+            (Patience::start(&self.shared, limit, &context.interrupt), Instant::now());
         if let Some(set) = &set
-            && let Err(error) = set.wait_for_cluster_time(&command).await
+            && let Err(error) = patience.wait(set.wait_for_cluster_time(&command)).await
         {
             return Ok(Some(error_body(&error)));
         }
@@ -320,12 +327,14 @@ impl Connection {
         let retryable = command.body.contains_key("txnNumber");
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
-        let max_time = command.max_time();
-        let deadline = Deadline::start(&command, &context.interrupt);
+        let writes = command.may_write();
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
         let mut outcome = self.run_command(&context, command);
+        if let (Some(limit), Outcome::Reply(reply)) = (limit, &outcome) {
+            self.shared.node.keep_time_left(reply, limit.saturating_sub(began.elapsed()));
+        }
         if let (Outcome::Wait { until, at_most }, Some(command), Some(events)) =
             (&outcome, may_run_again, &mut events)
         {
@@ -338,7 +347,6 @@ impl Connection {
             context.now = self.shared.clock.now();
             outcome = self.run_command(&context, command);
         }
-        drop(deadline);
         if lsid.is_some_and(|lsid| self.shared.node.take_cut_off(&lsid)) {
             return Ok(None);
         }
@@ -351,16 +359,26 @@ impl Connection {
             Outcome::Wait { .. } => return Ok(None),
         };
         let op_time = reply.op_time;
-        let mut body = self.when_durable(reply).await;
+        let (mut body, late) = self.when_durable(reply, writes, &patience).await;
+        if let Some(late) = late {
+            append_write_concern_error(&mut body, late);
+            return Ok(Some(body));
+        }
         if let (Some(set), Some(concern)) = (&set, read_concern)
-            && let Err(error) = set.confirm(concern, max_time).await
+            && let Err(error) = patience.wait(set.confirm(concern)).await
         {
             return Ok(Some(error_body(&error)));
         }
-        if let (Some(set), Some(wanted)) = (set, wanted)
-            && let Some(error) = set.acknowledge(wanted, op_time).await
-        {
-            append_write_concern_error(&mut body, error);
+        if let (Some(set), Some(wanted)) = (set, wanted) {
+            let acknowledged = async { Ok(set.acknowledge(wanted, op_time).await) };
+            // The write was done, whatever becomes of the waiting.
+            let error = patience
+                .wait(acknowledged)
+                .await
+                .unwrap_or_else(|why| (op_time.is_some()).then(|| write_concern_error(&why)));
+            if let Some(error) = error {
+                append_write_concern_error(&mut body, error);
+            }
         }
         if let Some(injection) = injection {
             add_write_concern_error(&mut body, &injection);
@@ -384,7 +402,7 @@ impl Connection {
     /// Short commands run where they are; others let this worker's other tasks move on.
     fn run_command(&self, context: &Context, command: Command) -> Outcome {
         let node = &self.shared.node;
-        let kills = command.name() == "killOp";
+        let kills = command.name().starts_with("kill");
         let outcome = if command.is_short() {
             node.run(context, command)
         } else {
@@ -404,13 +422,21 @@ impl Connection {
         outcome
     }
 
-    async fn when_durable(&self, reply: Reply) -> RawDocumentBuf {
-        match reply.durable {
-            None => reply.body,
-            Some(sequence) => match self.shared.durability.wait(sequence).await {
-                Ok(()) => reply.body,
-                Err(error) => error_body(&error),
-            },
+    /// The reply once the disk has what it tells of, and for a write that waited in vain the error of
+    /// waiting: the write itself was done.
+    async fn when_durable(
+        &self,
+        reply: Reply,
+        writes: bool,
+        patience: &Patience,
+    ) -> (RawDocumentBuf, Option<Document>) {
+        let Some(sequence) = reply.durable else { return (reply.body, None) };
+        match patience.wait(self.shared.durability.wait(sequence)).await {
+            Ok(()) => (reply.body, None),
+            Err(error) if writes && patience.is_over() => {
+                (reply.body, Some(write_concern_error(&error)))
+            }
+            Err(error) => (error_body(&error), None),
         }
     }
 
@@ -549,9 +575,10 @@ fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
 }
 
-/// Commands that the member itself never sees, so that whether they are allowed is asked before.
+/// Commands that the member itself never sees, or not at first, so that whether they are allowed is asked before.
 fn is_answered_here(name: &str) -> bool {
-    matches!(name, "shutdown" | "getLog" | "quorateExplainElection") || name.starts_with("replSet")
+    matches!(name, "shutdown" | "getLog" | "quorateExplainElection" | "setDefaultRWConcern")
+        || name.starts_with("replSet")
 }
 
 /// The command whose reply follows in a stream; none if this was the last.
@@ -604,24 +631,68 @@ fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::
     }
 }
 
-/// Interrupts a command when its `maxTimeMS` has passed, unless it is dropped before.
-struct Deadline(Option<tokio::task::JoinHandle<()>>);
+/// How long a command may go on: until its `maxTimeMS` has passed or somebody stops it, while it runs
+/// and while it waits.
+struct Patience {
+    shared: Arc<Shared>,
+    interrupt: Arc<Interrupt>,
+    until: Option<tokio::time::Instant>,
+    timer: Option<tokio::task::JoinHandle<()>>,
+}
 
-impl Deadline {
-    fn start(command: &Command, interrupt: &Arc<Interrupt>) -> Self {
-        let Some(limit) = command.max_time() else { return Self(None) };
-        let interrupt = Arc::clone(interrupt);
-        Self(Some(tokio::spawn(async move {
-            tokio::time::sleep(limit).await;
+impl Patience {
+    fn start(shared: &Arc<Shared>, limit: Option<Duration>, interrupt: &Arc<Interrupt>) -> Self {
+        let (shared, interrupt) = (Arc::clone(shared), Arc::clone(interrupt));
+        if limit == Some(Duration::ZERO) {
             interrupt.set(Interruption::MaxTime);
-        })))
+        }
+        let until = limit.map(|limit| tokio::time::Instant::now() + limit);
+        // What runs looks at the interrupt; only this tells it the time.
+        let timer = until.map(|until| {
+            let interrupt = Arc::clone(&interrupt);
+            tokio::spawn(async move {
+                tokio::time::sleep_until(until).await;
+                interrupt.set(Interruption::MaxTime);
+            })
+        });
+        Self { shared, interrupt, until, timer }
+    }
+
+    fn is_over(&self) -> bool {
+        self.interrupt.check().is_err()
+    }
+
+    /// Waits for something, or until the command should stop.
+    async fn wait<T>(
+        &self,
+        what: impl Future<Output = Result<T, CommandError>>,
+    ) -> Result<T, CommandError> {
+        let mut kills = self.shared.kills.subscribe();
+        let mut what = std::pin::pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut what => return result,
+                () = reached(self.until) => self.interrupt.set(Interruption::MaxTime),
+                _ = kills.changed() => {}
+            }
+            self.interrupt.check()?;
+        }
     }
 }
 
-impl Drop for Deadline {
+impl Drop for Patience {
     fn drop(&mut self) {
-        if let Some(timer) = &self.0 {
+        if let Some(timer) = &self.timer {
             timer.abort();
         }
+    }
+}
+
+/// Returns at this time; never, if there is none.
+async fn reached(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }

@@ -215,8 +215,19 @@ async fn a_command_is_stopped_when_its_time_is_over() {
     }
     let pattern =
         bson::Regex { pattern: "^(x+x+)+y$".try_into().unwrap(), options: "".try_into().unwrap() };
-    let slow = doc! {"count": "c", "query": {"text": pattern}, "maxTimeMS": 1, "$db": "db"};
+    let slow = doc! {"count": "c", "query": {"text": pattern.clone()}, "maxTimeMS": 1, "$db": "db"};
     assert_eq!(client.run(slow).await.get_i32("code").unwrap(), 50);
+    // What a find has left of its time is all that its cursor gets.
+    for (limit, code) in [(1, Some(50)), (0, None)] {
+        let find = doc! {
+            "find": "c", "filter": {"text": pattern.clone()}, "batchSize": 0, "maxTimeMS": limit,
+            "$db": "db",
+        };
+        let opened = client.run(find).await;
+        let cursor = opened.get_document("cursor").unwrap().get_i64("id").unwrap();
+        let more = client.run(doc! {"getMore": cursor, "collection": "c", "$db": "db"}).await;
+        assert_eq!(more.get_i32("code").ok(), code, "{more}");
+    }
     server.stop().await;
 }
 

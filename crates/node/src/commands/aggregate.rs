@@ -17,6 +17,7 @@ use super::common::{CursorOptions, WriteConcern, check_collation, command_variab
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
 use super::insert::check_writable;
+use super::session_commands::visible_sessions;
 use super::statistics;
 use crate::catalog::{Catalog, Collection, Index};
 use crate::context::{Command, Outcome, Reply};
@@ -186,7 +187,7 @@ impl SystemFacts {
                 };
                 found.indexes.iter().map(describe).collect()
             }
-            ("$listSessions" | "$listLocalSessions", _) => request.node.sessions().listed(),
+            ("$listSessions" | "$listLocalSessions", _) => visible_sessions(request, stage)?,
             ("$currentOp", _) => visible_operations(request, stage)?,
             _ => Vec::new(),
         }))

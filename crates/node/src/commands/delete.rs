@@ -6,7 +6,7 @@ use bson::{Document, doc};
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, check_collation, command_compiler};
-use super::insert::{check_writable, statements, write_errors};
+use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -26,6 +26,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     let mut writer = request.node.write(request.context.now);
     writer.begin_retryable(request.retryable.as_ref())?;
+    let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
         let result = match writer.earlier_result(place) {
@@ -50,6 +51,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     if !errors.is_empty() {
         reply.insert("writeErrors", errors);
     }
+    tell_retried(&mut reply, &retried, results.len());
     reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
 }

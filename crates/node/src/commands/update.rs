@@ -7,7 +7,7 @@ use quorate_query::matcher::Matcher;
 use quorate_query::{Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
-use super::insert::{check_writable, statements, write_errors};
+use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -46,6 +46,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     let mut writer = request.node.write(request.context.now);
     writer.begin_retryable(request.retryable.as_ref())?;
+    let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
         let result = match writer.earlier_result(place) {
@@ -69,7 +70,10 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     }
     let commit = writer.last_commit();
     drop(writer);
-    Ok(concern.reply(to_raw(&summary(&results))?, commit))
+    let mut reply = summary(&results);
+    tell_retried(&mut reply, &retried, results.len());
+    reply.insert("ok", 1.0);
+    Ok(concern.reply(to_raw(&reply)?, commit))
 }
 
 impl Updated {
@@ -120,7 +124,6 @@ fn summary(results: &[Result<Updated, CommandError>]) -> Document {
     if !errors.is_empty() {
         reply.insert("writeErrors", errors);
     }
-    reply.insert("ok", 1.0);
     reply
 }
 

@@ -13,8 +13,8 @@ use quorate_protocol::{
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Event, FetchId, Input, Member, MemberOptions, Output, Recovered, RequestToken, WaiterId,
-    WriteConcernError,
+    Event, FetchId, Input, Member, MemberOptions, Output, Recovered, Request, RequestToken,
+    WaiterId, WriteConcernError,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -221,7 +221,7 @@ impl Host {
     fn take(&mut self, message: Message, ending_at: &mut Option<tokio::time::Instant>) {
         // A write that is asked about is in the log by now. One that is waited for need not be known
         // to be: its waiter is looked at whenever the log has moved.
-        if !matches!(message, Message::Wanted(_)) {
+        if !matches!(message, Message::Wanted(_) | Message::Abandoned(_)) {
             self.feed_log();
         }
         match message {
@@ -232,21 +232,41 @@ impl Host {
                 self.feed(input);
             }
             Message::Asked(request, answer) => {
+                if matches!(request, Request::Reconfig { .. }) {
+                    self.tell_default_write_concern();
+                }
                 let token = RequestToken(self.number());
                 self.answers.insert(token, answer);
                 self.feed(Input::RequestReceived { token, request });
             }
-            Message::Wanted(Acknowledgement { op_time, concern, answer }) => {
-                let waiter = WaiterId(self.number());
+            Message::Wanted(Acknowledgement { waiter, op_time, concern, answer }) => {
                 self.waiters.insert(waiter, answer);
                 let input = Input::AcknowledgementWanted { waiter, op_time, concern };
                 self.member.handle(self.clock.now().monotonic, input);
                 // Waiting changes nothing that clients see.
                 self.carry_out_all();
             }
+            Message::Abandoned(waiter) => {
+                if self.waiters.remove(&waiter).is_some() {
+                    let input = Input::AcknowledgementAbandoned { waiter };
+                    self.member.handle(self.clock.now().monotonic, input);
+                    self.carry_out_all();
+                }
+            }
             Message::Fetched(fetched) => self.on_fetched(fetched),
             Message::Inspect(look) => look(self.member.status(), self.clock.now()),
             Message::Broken(why) => self.broken = Some(why),
+        }
+    }
+
+    /// Whether a chosen write concern keeps a reconfiguration from changing what writes wait for.
+    fn tell_default_write_concern(&mut self) {
+        match self.node.default_concerns() {
+            Ok(defaults) => {
+                let set = defaults.is_some_and(|defaults| defaults.write.is_some());
+                self.feed(Input::DefaultWriteConcernSet(set));
+            }
+            Err(error) => tracing::warn!(%error, "the default concerns cannot be read"),
         }
     }
 
@@ -354,6 +374,7 @@ impl Host {
                 topology_version: version,
                 state,
                 writable,
+                majority_by_default: self.majority_by_default,
                 horizons,
             });
             let news = known_version != version;

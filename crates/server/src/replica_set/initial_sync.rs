@@ -233,7 +233,9 @@ async fn clone_documents(
 ) -> Result<(), ClientError> {
     let clock = work.clock;
     let mut told = clock.now().monotonic;
-    let find = doc! { "find": &namespace.collection, "sort": { "$natural": 1 } };
+    let find = doc! {
+        "find": &namespace.collection, "sort": { "$natural": 1 }, "readConcern": { "level": "local" },
+    };
     let mut reply = client.run(&command(find, &namespace.database)).await?;
     loop {
         let (cursor, documents) = batch_of(&reply)?;

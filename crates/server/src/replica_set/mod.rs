@@ -29,12 +29,13 @@ mod threads;
 mod write_concern;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Command, CommandError, ErrorCode, Node};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
-use quorate_replication::{Input, MemberOptions, Reply, Request, Status};
+use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
 use quorate_wire::replica_set::config_document;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -44,7 +45,7 @@ use crate::dialer::Dialer;
 pub(crate) use cut::Cut;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
-pub(crate) use write_concern::Acknowledgement;
+pub(crate) use write_concern::{Acknowledgement, write_concern_error};
 
 /// Messages to the host that wait. Each connection has at most one, each peer and thread a few, and
 /// fetched batches are bounded by their buffer: together they never fill it.
@@ -103,6 +104,8 @@ enum Message {
     Input(Input),
     Asked(Request, oneshot::Sender<Answer>),
     Wanted(Acknowledgement),
+    /// Nobody waits for this acknowledgement any more.
+    Abandoned(WaiterId),
     Fetched(fetching::Fetched),
     Inspect(Inspection),
     /// A thread could not do its work: going on would break promises.
@@ -138,6 +141,7 @@ pub(crate) struct ReplicaSet {
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
     progress: clone_progress::CloneProgress,
+    next_waiter: AtomicU64,
     parts: Mutex<Option<host::Parts>>,
 }
 
@@ -185,7 +189,8 @@ impl ReplicaSet {
             progress: Arc::new(Notify::new()),
         };
         let parts = Mutex::new(Some(parts));
-        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, parts })
+        let next_waiter = AtomicU64::new(1);
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, next_waiter, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.

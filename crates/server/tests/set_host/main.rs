@@ -6,9 +6,11 @@
 #[path = "../replica_set/client.rs"]
 mod client;
 mod config;
+mod defaults;
 mod explain;
 #[path = "../replica_set/namespaces.rs"]
 mod namespaces;
 mod oplog;
 #[path = "../replica_set/set.rs"]
 mod set;
+mod waiting;
