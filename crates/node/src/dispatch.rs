@@ -1,11 +1,14 @@
 //! The one table of commands, and what happens to every command before its own code runs.
 
+use std::sync::Arc;
+
 use bson::{Bson, RawDocumentBuf};
 
 use crate::commands;
 use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
+use crate::finder::InterruptSlot;
 use crate::generic_arguments;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
@@ -85,6 +88,8 @@ pub(crate) struct Request<'a> {
     pub(crate) session: Option<SessionId>,
     /// Set if the client may repeat this write.
     pub(crate) retryable: Option<RetryableWrite>,
+    /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
+    pub(crate) interrupt: InterruptSlot,
 }
 
 impl Request<'_> {
@@ -199,6 +204,7 @@ fn prepare<'a>(
         database: database.to_owned(),
         session,
         retryable,
+        interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
     };
     Ok((facts, request))
 }

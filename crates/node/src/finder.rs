@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::RawDocumentBuf;
+use quorate_query::QueryError;
 use quorate_query::matcher::{MatchDetails, Matcher};
 use quorate_storage::Scan;
 use quorate_storage::key::RecordId;
@@ -34,6 +35,12 @@ impl InterruptSlot {
 
     pub(crate) fn check(&self) -> Result<(), CommandError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).check()
+    }
+}
+
+impl quorate_query::expression::Interrupt for InterruptSlot {
+    fn check(&self) -> Result<(), QueryError> {
+        Self::check(self).map_err(Into::into)
     }
 }
 

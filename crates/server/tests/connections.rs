@@ -217,6 +217,16 @@ async fn a_command_is_stopped_when_its_time_is_over() {
         bson::Regex { pattern: "^(x+x+)+y$".try_into().unwrap(), options: "".try_into().unwrap() };
     let slow = doc! {"count": "c", "query": {"text": pattern.clone()}, "maxTimeMS": 1, "$db": "db"};
     assert_eq!(client.run(slow).await.get_i32("code").unwrap(), 50);
+    // A stage that makes much of little is stopped as well: this would take a week.
+    let many = doc! {"$set": {"list": {"$range": [0, 10_000]}}};
+    let unwound = [many, doc! {"$unwind": "$list"}];
+    let grouped = [doc! {"$group": {"_id": "$list", "n": {"$sum": 1}}}];
+    let mut counted = vec![doc! {"$limit": 1}];
+    counted.extend(unwound.iter().cycle().take(6).chain(&grouped).cloned());
+    let endless = doc! {
+        "aggregate": "c", "pipeline": counted, "cursor": {}, "maxTimeMS": 20, "$db": "db",
+    };
+    assert_eq!(client.run(endless).await.get_i32("code").unwrap(), 50);
     // What a find has left of its time is all that its cursor gets.
     for (limit, code) in [(1, Some(50)), (0, None)] {
         let find = doc! {

@@ -10,7 +10,8 @@ use quorate_query::QueryError;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{
-    Documents, Environment, Merge, Output, Pipeline, SystemStage, WhenMatched, WhenNotMatched,
+    Decoder, Documents, Environment, Merge, Output, Pipeline, SystemStage, WhenMatched,
+    WhenNotMatched,
 };
 
 use super::common::{CursorOptions, WriteConcern, check_collation, command_variables, open_cursor};
@@ -130,8 +131,9 @@ pub(super) fn read_view(
     namespace: &Namespace,
     stages: &[Bson],
 ) -> Result<Documents, CommandError> {
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
-    let variables = Variables::new(request.node.next_seed());
+    let interrupt = request.interrupt.clone();
+    let variables = Variables::new(request.node.next_seed())
+        .with_interrupt(Arc::new(request.interrupt.clone()));
     let reading = Reading::new(request, namespace, stages, interrupt)?;
     Ok(reading.start(namespace, stages, &variables, None)?.documents)
 }
@@ -248,7 +250,7 @@ impl Reading {
                     limit: down.limit,
                     ..Selection::new(collection, self.view.clone(), matcher, self.interrupt.clone())
                 };
-                parsed_stream(selection)?
+                parsed_stream(selection, down.rest.decoder())?
             }
         };
         let documents = down.rest.run(input, environment, variables);
@@ -300,7 +302,13 @@ impl Reading {
 
 impl Environment for Reading {
     fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError> {
-        self.read_collection(collection, filter).map_err(to_query_error)
+        self.read_collection(collection, filter).map_err(Into::into)
+    }
+
+    fn has_index(&self, collection: &str, field: &str) -> bool {
+        let namespace = Namespace::new(&self.database, collection);
+        let found = namespace.ok().and_then(|namespace| self.catalog.get(&namespace));
+        found.is_some_and(|found| found.index_on(field).is_some())
     }
 
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
@@ -318,17 +326,13 @@ impl Environment for Reading {
     }
 }
 
-fn parsed_stream(selection: Selection) -> Result<Documents, CommandError> {
+/// The documents of a query, as far as the stages behind it read them.
+fn parsed_stream(selection: Selection, decoder: Decoder) -> Result<Documents, CommandError> {
     let found = selection.run()?;
-    Ok(Box::new(found.map(|found| {
-        let found = found.map_err(to_query_error)?;
-        Document::try_from(&*found.document)
-            .map_err(|error| to_query_error(CommandError::from(error)))
+    Ok(Box::new(found.map(move |found| {
+        let found = found.map_err(QueryError::from)?;
+        decoder.decode(&found.document).map_err(|error| CommandError::from(error).into())
     })))
-}
-
-fn to_query_error(error: CommandError) -> QueryError {
-    QueryError::new(quorate_query::ErrorCode(error.code.0), error.message)
 }
 
 /// Where the documents of `$out` and `$merge` go.

@@ -102,7 +102,9 @@ pub(super) fn command_variables(
     fields: &Fields<'_>,
 ) -> Result<Variables, CommandError> {
     let now = DateTime::from_millis(request.context.now.wall.as_millis());
-    let mut variables = Variables::new(request.node.next_seed()).with_now(now);
+    let mut variables = Variables::new(request.node.next_seed())
+        .with_now(now)
+        .with_interrupt(Arc::new(request.interrupt.clone()));
     if let Some(definitions) = fields.document("let")? {
         // Definitions may use constants and operators, not the document or each other.
         let compiler = Compiler::new(variables.clone());
@@ -159,7 +161,7 @@ impl CursorOptions {
             single_batch: false,
             no_timeout: false,
             tail: None,
-            interrupt: InterruptSlot::new(Arc::clone(&request.context.interrupt)),
+            interrupt: request.interrupt.clone(),
         }
     }
 }

@@ -11,7 +11,6 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -96,7 +95,7 @@ fn delete_statement(
             format!("Namespace {namespace} is a view, not a collection"),
         ));
     }
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let interrupt = request.interrupt.clone();
     // The scan sees the state before the statement; every document is met once.
     let selection = Selection {
         hint: fields.raw("hint").cloned(),

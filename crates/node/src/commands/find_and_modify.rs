@@ -14,7 +14,7 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::{Found, InterruptSlot};
+use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -160,7 +160,7 @@ fn first(
             format!("findAndModify is not supported on the view {}", collection.namespace),
         ));
     }
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let interrupt = request.interrupt.clone();
     let selection = Selection {
         sort: fields.document("sort")?.cloned(),
         hint: fields.raw("hint").cloned(),

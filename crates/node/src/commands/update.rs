@@ -13,7 +13,7 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::{Found, InterruptSlot};
+use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -202,7 +202,7 @@ fn update_statement(
             // Gives the error for views.
             writer.collection_or_create(namespace)?;
         }
-        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        let interrupt = request.interrupt.clone();
         // The scan sees the state before the statement; every document is met once.
         let selection = Selection {
             hint: fields.raw("hint").cloned(),
