@@ -1,7 +1,7 @@
 //! What a command is told about its surroundings: the time, the connection, and when to stop.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
@@ -12,6 +12,7 @@ use crate::commands::LONG_COMMANDS;
 use crate::dispatch::{CommandFacts, Effect, find};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
+use crate::profile::Work;
 use crate::users::Login;
 use crate::writer::check_command_nesting;
 
@@ -194,6 +195,8 @@ pub struct Interrupt {
     reason: AtomicU8,
     done: AtomicU64,
     total: AtomicU64,
+    /// What the command has looked at, once it is done.
+    work: Mutex<Work>,
 }
 
 /// Why a command should stop.
@@ -231,6 +234,15 @@ impl Interrupt {
     pub fn progress(&self) -> Option<(u64, u64)> {
         let total = self.total.load(Ordering::Relaxed);
         (total > 0).then(|| (self.done.load(Ordering::Relaxed).min(total), total))
+    }
+
+    /// Says what the command has looked at.
+    pub(crate) fn tell_work(&self, work: Work) {
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the command was asked to stop because the member steps down.

@@ -87,6 +87,17 @@ impl Cursor {
     }
 }
 
+/// How many cursors there are, and were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CursorStatistics {
+    pub(crate) open: usize,
+    /// Those that a command uses at the moment.
+    pub(crate) pinned: usize,
+    pub(crate) no_timeout: usize,
+    pub(crate) timed_out: u64,
+    pub(crate) opened: u64,
+}
+
 /// All open cursors.
 pub(crate) struct Cursors {
     generator: Generator,
@@ -226,9 +237,14 @@ impl Cursors {
         self.timed_out += (before - self.open.len()) as u64;
     }
 
-    /// Open, timed out and ever opened.
-    pub(crate) fn statistics(&self) -> (usize, u64, u64) {
-        (self.open.len(), self.timed_out, self.opened)
+    pub(crate) fn statistics(&self) -> CursorStatistics {
+        CursorStatistics {
+            open: self.open.len(),
+            pinned: self.open.values().filter(|entry| entry.cursor.is_none()).count(),
+            no_timeout: self.open.values().filter(|entry| entry.no_timeout).count(),
+            timed_out: self.timed_out,
+            opened: self.opened,
+        }
     }
 }
 
@@ -294,7 +310,8 @@ mod tests {
         assert!(!cursors.is_open_on(idle, &namespace));
         assert!(cursors.is_open_on(kept, &namespace));
         cursors.kill_sessions(|ended| *ended == session);
-        assert_eq!(cursors.statistics(), (0, 1, 2));
+        let CursorStatistics { open, timed_out, opened, .. } = cursors.statistics();
+        assert_eq!((open, timed_out, opened), (0, 1, 2));
     }
 
     #[test]

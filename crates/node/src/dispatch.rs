@@ -8,10 +8,11 @@ use crate::commands;
 use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::InterruptSlot;
+use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
+use crate::profile::Work;
 use crate::replication::check_role;
 use crate::sessions::SessionId;
 use crate::users::{EXTERNAL, check_access, session_owner};
@@ -149,7 +150,14 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     let result = prepare(node, context, &command).and_then(|(facts, request)| {
         let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
         let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
+        node.counters().command(facts, &command);
         let outcome = (facts.run)(&request, command);
+        let examined = request.interrupt.take_examined();
+        node.counters().ran(facts, outcome.is_err(), examined);
+        if examined != Examined::default() {
+            let plan = request.interrupt.plan_summary();
+            context.interrupt.tell_work(Work { examined, plan });
+        }
         // A statement that was cut short is the command's failure, not the statement's.
         if context.interrupt.is_state_change() && !is_complete(&outcome) {
             context.interrupt.check()?;

@@ -14,6 +14,7 @@
 mod catalog;
 mod commands;
 mod context;
+mod counters;
 mod cursors;
 mod default_concerns;
 mod dispatch;
@@ -28,6 +29,7 @@ mod namespace;
 mod node;
 mod operations;
 mod plan;
+mod profile;
 mod records;
 mod replication;
 mod select;

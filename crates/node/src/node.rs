@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::context::{Client, Command, Context, Now, Outcome, Reply};
+use crate::counters::Counters;
 use crate::cursors::Cursors;
 use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
@@ -25,6 +26,7 @@ use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
+use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::Replication;
 use crate::sessions::Sessions;
@@ -76,6 +78,10 @@ pub struct Node {
     /// What a member of a set keeps besides its data and its history.
     replication: OnceLock<Replication>,
     defaults: DefaultsCache,
+    counters: Counters,
+    profiler: Profiler,
+    /// How often writes were locked out, less how often that was ended.
+    write_locks: AtomicU64,
 }
 
 impl Node {
@@ -120,6 +126,9 @@ impl Node {
             term: AtomicI64::new(-1),
             replication: OnceLock::new(),
             defaults: DefaultsCache::new(now.wall),
+            counters: Counters::default(),
+            profiler: Profiler::default(),
+            write_locks: AtomicU64::new(0),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
         for key in &node.options.member_keys {
@@ -176,9 +185,31 @@ impl Node {
         self.operations.progress()
     }
 
-    /// Whether a command that took so long is worth a line in the log.
-    pub fn is_worth_telling(&self, database: &str, took: Duration) -> bool {
-        self.operations.is_worth_telling(database, took)
+    /// Counts a message that came, of so many bytes.
+    pub fn count_received(&self, bytes: usize) {
+        self.counters.received(bytes);
+    }
+
+    /// Counts a message that went, of so many bytes.
+    pub fn count_sent(&self, bytes: usize) {
+        self.counters.sent(bytes);
+    }
+
+    /// Says how often writes are locked out now, which whoever runs commands sees to.
+    pub fn show_write_locks(&self, locks: u64) {
+        self.write_locks.store(locks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_write_locked(&self) -> bool {
+        self.write_locks.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn profiler(&self) -> &Profiler {
+        &self.profiler
     }
 
     pub(crate) fn operations(&self) -> &Operations {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, RawDocumentBuf};
 use quorate_node::{
-    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome, Reply,
-    WaitFor,
+    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome,
+    Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -22,6 +22,7 @@ use quorate_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
+use crate::deadlines::Deadline;
 use crate::logging::get_log;
 use crate::net::Stream;
 use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
@@ -118,7 +119,10 @@ impl Connection {
         let mut ending = self.shared.ending.subscribe();
         loop {
             let received = match self.decoder.next_message()? {
-                Some(message) => take_apart(&message),
+                Some(message) => {
+                    self.shared.node.count_received(message.header.message_length);
+                    take_apart(&message)
+                }
                 None => {
                     tokio::select! {
                         read = read_more(&mut self.stream, &mut self.decoder) => {
@@ -238,15 +242,22 @@ impl Connection {
         command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let (started, name) = (Instant::now(), command.name().to_owned());
-        let database = command.database().to_owned();
+        let mut context = Context {
+            now: self.shared.clock.now(),
+            client: Arc::clone(&self.client),
+            may_wait: true,
+            interrupt: Arc::new(Interrupt::default()),
+        };
+        let operation = self.shared.node.register(&context, &command);
+        let mut body = self.answer(command, &mut context, &operation).await?;
         // What waits on purpose is not slow.
-        let waits = command.clone_if_it_may_wait().is_some();
-        let mut body = self.answer(command).await?;
-        let took = started.elapsed();
-        if !waits && self.shared.node.is_worth_telling(&database, took) {
-            let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
-            tracing::info!(command = name, database, connection, millis, "slow command");
+        if let Some(body) = &body
+            && !is_hello(&name)
+            && !operation.has_waited()
+        {
+            self.tell(&operation, &name, started.elapsed(), body);
         }
+        drop(operation);
         // What members say to each other has its own times.
         let internal = name.starts_with("replSet");
         if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
@@ -255,18 +266,27 @@ impl Connection {
         Ok(body)
     }
 
+    /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
+    fn tell(&self, operation: &Registered, name: &str, took: Duration, body: &RawDocumentBuf) {
+        let now = self.shared.clock.now();
+        match self.shared.node.finish(operation, now, took, body) {
+            Ok(false) => {}
+            Ok(true) => {
+                let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
+                let namespace = operation.namespace();
+                tracing::info!(command = name, namespace, connection, millis, "slow command");
+            }
+            Err(error) => tracing::warn!(%error, "the profile cannot be written"),
+        }
+    }
+
     async fn answer(
         &mut self,
         mut command: Command,
+        context: &mut Context,
+        operation: &Registered,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
-        let mut context = Context {
-            now: self.shared.clock.now(),
-            client: Arc::clone(&self.client),
-            may_wait: true,
-            interrupt: Arc::new(Interrupt::default()),
-        };
-        let operation = self.shared.node.register(&context, &command);
-        let injection = self.shared.node.intercept(&context, &command);
+        let injection = self.shared.node.intercept(context, &command);
         if let Some(injection) = &injection {
             if let Some(block) = injection.block {
                 tokio::time::sleep(block).await;
@@ -331,7 +351,7 @@ impl Connection {
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
-        let mut outcome = self.run_command(&context, command);
+        let mut outcome = self.run_command(context, command);
         if let (Some(limit), Outcome::Reply(reply)) = (limit, &outcome) {
             self.shared.node.keep_time_left(reply, limit.saturating_sub(began.elapsed()));
         }
@@ -345,7 +365,7 @@ impl Connection {
             operation.set_waiting(false);
             context.may_wait = false;
             context.now = self.shared.clock.now();
-            outcome = self.run_command(&context, command);
+            outcome = self.run_command(context, command);
         }
         if lsid.is_some_and(|lsid| self.shared.node.take_cut_off(&lsid)) {
             return Ok(None);
@@ -513,6 +533,7 @@ impl Connection {
             let compressor = self.compressor.as_mut().filter(|_| compressed);
             MsgWriter::new(&mut self.output, id, response_to, flags, body).finish(compressor)?;
         }
+        self.shared.node.count_sent(self.output.len());
         let writing = async {
             self.stream.write_all(&self.output).await?;
             self.stream.flush().await
@@ -636,8 +657,9 @@ fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::
 struct Patience {
     shared: Arc<Shared>,
     interrupt: Arc<Interrupt>,
-    until: Option<tokio::time::Instant>,
-    timer: Option<tokio::task::JoinHandle<()>>,
+    until: Option<Instant>,
+    /// What runs looks at the interrupt; only this tells it the time.
+    _deadline: Option<Deadline>,
 }
 
 impl Patience {
@@ -646,16 +668,9 @@ impl Patience {
         if limit == Some(Duration::ZERO) {
             interrupt.set(Interruption::MaxTime);
         }
-        let until = limit.map(|limit| tokio::time::Instant::now() + limit);
-        // What runs looks at the interrupt; only this tells it the time.
-        let timer = until.map(|until| {
-            let interrupt = Arc::clone(&interrupt);
-            tokio::spawn(async move {
-                tokio::time::sleep_until(until).await;
-                interrupt.set(Interruption::MaxTime);
-            })
-        });
-        Self { shared, interrupt, until, timer }
+        let until = limit.map(|limit| Instant::now() + limit);
+        let deadline = until.map(|until| shared.deadlines.add(until, Arc::clone(&interrupt)));
+        Self { shared, interrupt, until, _deadline: deadline }
     }
 
     fn is_over(&self) -> bool {
@@ -681,18 +696,10 @@ impl Patience {
     }
 }
 
-impl Drop for Patience {
-    fn drop(&mut self) {
-        if let Some(timer) = &self.timer {
-            timer.abort();
-        }
-    }
-}
-
 /// Returns at this time; never, if there is none.
-async fn reached(at: Option<tokio::time::Instant>) {
+async fn reached(at: Option<Instant>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
     }
 }

@@ -13,6 +13,7 @@
 mod accepting;
 mod clock;
 mod connection;
+mod deadlines;
 mod dialer;
 mod durability;
 mod key_files;

@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::accepting::{Listeners, accept};
 use crate::clock::Clock;
+use crate::deadlines::Deadlines;
 use crate::dialer::Dialer;
 use crate::durability::Durability;
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions};
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) node: Arc<Node>,
     pub(crate) clock: Clock,
     pub(crate) durability: Durability,
+    /// The time limits of running commands.
+    pub(crate) deadlines: Deadlines,
     /// Changes whenever waiting `hello` commands should look again.
     pub(crate) topology: watch::Sender<()>,
     /// The newest commit that waiting commands were told of.
@@ -129,6 +132,7 @@ impl Server {
             node,
             clock,
             durability,
+            deadlines: Deadlines::start()?,
             topology,
             commits,
             kills: watch::Sender::new(()),

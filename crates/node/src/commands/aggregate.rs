@@ -27,7 +27,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, PROFILE_COLLECTION};
 use crate::records::View;
 use crate::select::Selection;
 use crate::users::users_namespace;
@@ -286,10 +286,12 @@ impl Reading {
         filter: Option<&Document>,
     ) -> Result<Documents, CommandError> {
         let namespace = Namespace::new(&self.database, collection)?;
-        if self.guarded && namespace == users_namespace() {
+        let is_secret =
+            namespace == users_namespace() || namespace.collection == PROFILE_COLLECTION;
+        if self.guarded && is_secret {
             return Err(CommandError::new(
                 ErrorCode::UNAUTHORIZED,
-                format!("not authorized to read {namespace} from a pipeline; use usersInfo"),
+                format!("not authorized to read {namespace} from a pipeline; read it by itself"),
             ));
         }
         let stages: Vec<Bson> = filter

@@ -188,6 +188,7 @@ pub(super) fn open_cursor(
         .batch_size
         .map_or(DEFAULT_FIRST_BATCH, |size| usize::try_from(size).unwrap_or(usize::MAX));
     let batch = cursor.next_batch(size)?;
+    request.node.counters().returned(batch.count);
     let id = if batch.exhausted || options.single_batch {
         0
     } else {

@@ -58,7 +58,9 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         }
         cursor.stream = tail.stream(view)?;
     }
-    let batch = match cursor.next_batch(size) {
+    let batch = cursor.next_batch(size);
+    request.interrupt.absorb(&cursor.interrupt);
+    let batch = match batch {
         Ok(batch) => batch,
         Err(error) => {
             request.node.cursors().kill(*id);
@@ -86,6 +88,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         *id
     };
     drop(cursors);
+    request.node.counters().returned(batch.count);
     let name = bson::raw::cstr!("nextBatch");
     let body = cursor_reply(id, &namespace.to_string(), name, batch.documents);
     Ok(Outcome::Reply(body.into()))

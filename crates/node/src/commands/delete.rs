@@ -45,6 +45,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     drop(writer);
 
     let deleted: u64 = results.iter().flatten().sum();
+    request.node.counters().deleted(deleted);
     let mut reply = doc! { "n": deleted as i32 };
     let errors = write_errors(&results);
     if !errors.is_empty() {

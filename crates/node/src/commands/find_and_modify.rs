@@ -95,6 +95,13 @@ pub(super) fn find_and_modify(
     };
     let mut reply = doc! { "lastErrorObject": modification.last_error, "value": value };
     let target = (&namespace, collection, update);
+    let counters = request.node.counters();
+    match &modification.action {
+        Action::Nothing => {}
+        Action::Remove(_) => counters.deleted(1),
+        Action::Store(..) => counters.updated(1),
+        Action::Insert(_) => counters.inserted(1),
+    }
     carry_out(&mut writer, modification.action, target, &reply)?;
     let commit = writer.last_commit();
     drop(writer);

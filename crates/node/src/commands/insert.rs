@@ -33,6 +33,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     drop(writer);
 
     let inserted = results.iter().filter(|result| result.is_ok()).count();
+    request.node.counters().inserted(inserted as u64);
     let mut reply = doc! { "n": inserted as i32 };
     let errors = write_errors(&results);
     if !errors.is_empty() {

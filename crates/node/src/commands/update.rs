@@ -70,6 +70,10 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     }
     let commit = writer.last_commit();
     drop(writer);
+    let done = || results.iter().flatten();
+    let counters = request.node.counters();
+    counters.updated(done().map(|updated| updated.modified).sum());
+    counters.inserted(done().filter(|updated| updated.upserted.is_some()).count() as u64);
     let mut reply = summary(&results);
     tell_retried(&mut reply, &retried, results.len());
     reply.insert("ok", 1.0);

@@ -92,6 +92,9 @@ impl Writer<'_> {
             self.defer();
         }
         let mut touched = Touched::default();
+        for entry in &entries {
+            self.node().counters().applied(entry.get_str("op").unwrap_or_default());
+        }
         while let Some(entry) = entries.pop_front() {
             self.settle_before(&entry, &mut touched)?;
             if entry.get_str("op").is_ok_and(|op| op == "i") {

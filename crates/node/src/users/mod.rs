@@ -23,7 +23,7 @@ use crate::context::{Client, Command, Interrupt};
 use crate::dispatch::{Access, CommandFacts};
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, PROFILE_COLLECTION};
 use crate::node::Node;
 use crate::select::Selection;
 
@@ -172,9 +172,11 @@ pub(crate) fn check_access(
     // Credentials are nobody's business but that of those who administer users.
     let users = users_namespace();
     let named = command.body.get_str(command.name()).unwrap_or("");
-    let access = match database == users.database && named == users.collection {
-        true => Access::UserAdmin,
-        false => facts.access,
+    let access = match named {
+        _ if database == users.database && named == users.collection => Access::UserAdmin,
+        // Tells what others asked for.
+        PROFILE_COLLECTION => Access::DatabaseAdmin,
+        _ => facts.access,
     };
     let who = client.login.state().user.clone();
     let Some(who) = who else {

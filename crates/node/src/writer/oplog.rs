@@ -144,7 +144,7 @@ impl Writer<'_> {
     fn logs(&mut self, collection: Option<&Collection>) -> bool {
         self.touches_settings |= collection.is_some_and(|known| is_settings(&known.namespace));
         self.node.oplog().is_some()
-            && collection.is_none_or(|known| known.namespace.database != LOCAL_DATABASE)
+            && collection.is_none_or(|known| !known.namespace.is_unreplicated())
     }
 
     /// Adds an entry, and on a member of a set how to take it back.

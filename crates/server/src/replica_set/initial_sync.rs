@@ -199,7 +199,7 @@ async fn clone_database(
     {
         let name = entry.get_str("name").map_err(|_| broken("name"))?;
         let namespace = Namespace::new(database, name).map_err(local)?;
-        if work.progress.is_copied(&namespace) {
+        if namespace.is_unreplicated() || work.progress.is_copied(&namespace) {
             continue;
         }
         work.progress.enter(&namespace);

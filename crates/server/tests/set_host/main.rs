@@ -11,6 +11,7 @@ mod explain;
 #[path = "../replica_set/namespaces.rs"]
 mod namespaces;
 mod oplog;
+mod profile;
 #[path = "../replica_set/set.rs"]
 mod set;
 mod waiting;
