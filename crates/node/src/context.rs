@@ -9,9 +9,10 @@ use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 
 use crate::commands::LONG_COMMANDS;
-use crate::dispatch::{CommandFacts, Effect, find};
+use crate::dispatch::{Effect, find};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
+use crate::generic_arguments::writing_stage;
 use crate::profile::Work;
 use crate::users::Login;
 use crate::writer::check_command_nesting;
@@ -108,10 +109,12 @@ impl Command {
         !LONG_COMMANDS.contains(&self.name())
     }
 
-    /// Whether it changes data, or may: some pipelines do.
+    /// Whether it changes data: some pipelines do.
     pub fn may_write(&self) -> bool {
-        let writes = |facts: &CommandFacts| facts.effect == Effect::Writes;
-        self.name() == "aggregate" || find(self.name()).is_some_and(writes)
+        if self.name() == "aggregate" {
+            return writing_stage(&self.body).is_some();
+        }
+        find(self.name()).is_some_and(|facts| facts.effect == Effect::Writes)
     }
 
     /// How long it may take, if the client set a limit.

@@ -44,6 +44,7 @@ codes! {
     PROTOCOL_ERROR = 17 "ProtocolError",
     AUTHENTICATION_FAILED = 18 "AuthenticationFailed",
     ILLEGAL_OPERATION = 20 "IllegalOperation",
+    LOCK_TIMEOUT = 24 "LockTimeout",
     NAMESPACE_NOT_FOUND = 26 "NamespaceNotFound",
     INDEX_NOT_FOUND = 27 "IndexNotFound",
     PATH_NOT_VIABLE = 28 "PathNotViable",

@@ -200,8 +200,8 @@ impl Node {
         self.write_locks.store(locks, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_write_locked(&self) -> bool {
-        self.write_locks.load(Ordering::Relaxed) > 0
+    pub(crate) fn write_locks(&self) -> u64 {
+        self.write_locks.load(Ordering::Relaxed)
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -97,7 +97,8 @@ struct Verdict {
 
 impl Node {
     /// A command has come to its end: writes it into the profile of its database, if it belongs there.
-    /// Returns whether it is worth a line in the log as well.
+    /// Returns whether it is worth a line in the log as well. Where nothing may be written at the moment,
+    /// nothing is.
     ///
     /// # Errors
     ///
@@ -108,6 +109,7 @@ impl Node {
         now: Now,
         took: Duration,
         reply: &RawDocument,
+        may_write: bool,
     ) -> Result<bool, CommandError> {
         let operation = registered.operation();
         let database = operation.database();
@@ -136,7 +138,7 @@ impl Node {
             log: wanted || everything,
             write: everything || profile.level == 1 && wanted,
         };
-        if verdict.write && !self.is_write_locked() {
+        if verdict.write && may_write {
             let document = shown.unwrap_or_else(|| describe(operation, now, took, reply));
             self.write_profile(database, &document, now)?;
         }

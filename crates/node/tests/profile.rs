@@ -25,7 +25,7 @@ fn run(member: &Member, command: Document, millis: u64) -> (Document, bool) {
     let reply = member.run_as(&context, command);
     let raw = bson::RawDocumentBuf::try_from(&reply).unwrap();
     let took = Duration::from_millis(millis);
-    let logged = member.node.finish(&registered, now(), took, &raw).unwrap();
+    let logged = member.node.finish(&registered, now(), took, &raw, true).unwrap();
     (reply, logged)
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawDocumentBuf};
+use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
     Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome,
     Registered, Reply, WaitFor,
@@ -269,7 +269,8 @@ impl Connection {
     /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
     fn tell(&self, operation: &Registered, name: &str, took: Duration, body: &RawDocumentBuf) {
         let now = self.shared.clock.now();
-        match self.shared.node.finish(operation, now, took, body) {
+        let entered = self.shared.gate.try_enter();
+        match self.shared.node.finish(operation, now, took, body, entered.is_some()) {
             Ok(false) => {}
             Ok(true) => {
                 let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
@@ -298,7 +299,7 @@ impl Connection {
                 return Ok(Some(error_body(error)));
             }
         }
-        if is_answered_here(command.name())
+        if (is_answered_here(command.name()) || locks(&command))
             && let Err(error) = self.shared.node.authorize(&self.client, &command)
         {
             return Ok(Some(error_body(&error)));
@@ -306,6 +307,9 @@ impl Connection {
         if command.name() == "getLog" {
             let reply = get_log(&command).unwrap_or_else(|error| error.reply());
             return Ok(Some(RawDocumentBuf::try_from(&reply).unwrap_or_default()));
+        }
+        if let Some(body) = self.lock_writes(&command, context).await {
+            return Ok(Some(body));
         }
         if command.name() == "shutdown" {
             self.shared.ending.send_replace(true);
@@ -351,7 +355,25 @@ impl Connection {
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
+        let shared = Arc::clone(&self.shared);
+        let entered = match writes {
+            false => None,
+            true => {
+                let first = shared.gate.try_enter();
+                operation.set_waiting(first.is_none());
+                let entered = match first {
+                    Some(entered) => Ok(entered),
+                    None => patience.wait(async { Ok(shared.gate.enter().await) }).await,
+                };
+                match entered {
+                    Ok(entered) => Some(entered),
+                    Err(error) => return Ok(Some(error_body(&error))),
+                }
+            }
+        };
+        operation.set_waiting(false);
         let mut outcome = self.run_command(context, command);
+        drop(entered);
         if let (Some(limit), Outcome::Reply(reply)) = (limit, &outcome) {
             self.shared.node.keep_time_left(reply, limit.saturating_sub(began.elapsed()));
         }
@@ -404,6 +426,34 @@ impl Connection {
             add_write_concern_error(&mut body, &injection);
         }
         Ok(Some(body))
+    }
+
+    /// `fsync` with `lock`, and `fsyncUnlock`; none for other commands.
+    async fn lock_writes(&self, command: &Command, context: &Context) -> Option<RawDocumentBuf> {
+        let Shared { gate, node, durability, .. } = &*self.shared;
+        let done = match command.name() {
+            "fsync" if locks(command) => {
+                let limit = command.max_time();
+                let patience = Patience::start(&self.shared, limit, &context.interrupt);
+                match patience.wait(gate.lock(node)).await {
+                    Err(error) => Err(error),
+                    Ok(count) => match durability.wait(node.durability().0).await {
+                        Ok(()) => Ok(doc! {
+                            "info": "now locked against writes, use db.fsyncUnlock() to unlock",
+                            "lockCount": count as i64,
+                            "ok": 1.0,
+                        }),
+                        Err(error) => gate.unlock(node).await.and(Err(error)),
+                    },
+                }
+            }
+            "fsyncUnlock" => gate.unlock(node).await.map(|count| {
+                doc! { "info": "fsyncUnlock completed", "lockCount": count as i64, "ok": 1.0 }
+            }),
+            _ => return None,
+        };
+        let document = done.unwrap_or_else(|error| error.reply());
+        Some(RawDocumentBuf::try_from(&document).unwrap_or_default())
     }
 
     /// Tells a client that this server is about to end. The topology version makes it news.
@@ -598,8 +648,22 @@ fn is_hello(name: &str) -> bool {
 
 /// Commands that the member itself never sees, or not at first, so that whether they are allowed is asked before.
 fn is_answered_here(name: &str) -> bool {
-    matches!(name, "shutdown" | "getLog" | "quorateExplainElection" | "setDefaultRWConcern")
-        || name.starts_with("replSet")
+    matches!(
+        name,
+        "shutdown" | "getLog" | "quorateExplainElection" | "setDefaultRWConcern" | "fsyncUnlock"
+    ) || name.starts_with("replSet")
+}
+
+/// Whether it is the `fsync` that locks writes out.
+fn locks(command: &Command) -> bool {
+    command.name() == "fsync"
+        && match command.body.get("lock") {
+            Some(Bson::Boolean(lock)) => *lock,
+            Some(Bson::Int32(lock)) => *lock != 0,
+            Some(Bson::Int64(lock)) => *lock != 0,
+            Some(Bson::Double(lock)) => *lock != 0.0,
+            _ => false,
+        }
 }
 
 /// The command whose reply follows in a stream; none if this was the last.
@@ -630,7 +694,7 @@ fn append_write_concern_error(body: &mut RawDocumentBuf, error: Document) {
     let Ok(mut reply) = Document::try_from(&**body) else { return };
     // Repeating the write at the next primary is safe, and finds out.
     if matches!(error.get_i32("code"), Ok(91 | 189 | 11600 | 11602)) {
-        reply.insert("errorLabels", vec![bson::Bson::from("RetryableWriteError")]);
+        reply.insert("errorLabels", vec![Bson::from("RetryableWriteError")]);
     }
     reply.insert("writeConcernError", error);
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
@@ -643,8 +707,7 @@ fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::
     let Ok(mut reply) = Document::try_from(&**body) else { return };
     reply.insert("writeConcernError", error.clone());
     if !injection.labels.is_empty() {
-        let labels: Vec<_> =
-            injection.labels.iter().map(|l| bson::Bson::from(l.as_str())).collect();
+        let labels: Vec<_> = injection.labels.iter().map(|l| Bson::from(l.as_str())).collect();
         reply.insert("errorLabels", labels);
     }
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {

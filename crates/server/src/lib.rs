@@ -24,6 +24,7 @@ mod security;
 mod server;
 mod start;
 mod tls;
+mod write_gate;
 
 pub use accepting::Listeners;
 pub use clock::Clock;

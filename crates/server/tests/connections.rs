@@ -423,3 +423,48 @@ async fn a_client_that_does_not_take_its_replies_is_cut_off() {
     tokio::time::timeout(Duration::from_secs(30), gone).await.unwrap();
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_wait_while_they_are_locked_out_and_reads_go_on() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let unlock = doc! {"fsyncUnlock": 1, "$db": "admin"};
+    assert_eq!(client.run(unlock.clone()).await.get_i32("code").unwrap(), 20);
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}], "$db": "db"};
+    client.run(insert(1)).await;
+    for count in 1..=2_i64 {
+        let locked = client.run(doc! {"fsync": 1, "lock": true, "$db": "admin"}).await;
+        assert_eq!(locked.get_i64("lockCount").unwrap(), count, "{locked}");
+    }
+    let (committed, synced) = server.node.durability();
+    assert_eq!(committed, synced);
+    let mut late = insert(2);
+    late.insert("maxTimeMS", 50);
+    let late = client.run(late).await;
+    assert_eq!(late.get_i32("code").unwrap(), 50, "{late}");
+    let found =
+        client.run(doc! {"aggregate": "c", "pipeline": [], "cursor": {}, "$db": "db"}).await;
+    assert_eq!(found.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len(), 1);
+
+    let mut writer = TestClient::connect(&server).await;
+    writer.send(insert(3), MsgFlags::NONE, None).await;
+    loop {
+        let running = client.run(doc! {"currentOp": 1, "op": "insert", "$db": "admin"}).await;
+        assert!(running.get_bool("fsyncLock").unwrap(), "{running}");
+        let waits = running
+            .get_array("inprog")
+            .unwrap()
+            .iter()
+            .any(|operation| operation.as_document().unwrap().get_bool("waiting").unwrap());
+        if waits {
+            break;
+        }
+    }
+    assert_eq!(client.run(unlock.clone()).await.get_i64("lockCount").unwrap(), 1);
+    assert_eq!(server.node.durability().0, committed, "one lock is left");
+    assert_eq!(client.run(unlock).await.get_i64("lockCount").unwrap(), 0);
+    assert_eq!(writer.receive().await.unwrap().body.get_i32("n").unwrap(), 1);
+    let running = client.run(doc! {"currentOp": 1, "$db": "admin"}).await;
+    assert!(!running.contains_key("fsyncLock"));
+    server.stop().await;
+}

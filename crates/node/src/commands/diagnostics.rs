@@ -97,10 +97,7 @@ pub(super) fn get_command_line(request: &Request<'_>, _: Command) -> Result<Outc
 
 pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     if Fields::new(&command.body, "fsync").flag("lock")? {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "fsync with lock is not supported; copy a snapshot with a backup tool",
-        ));
+        return super::outside::needs_a_process(request, command);
     }
     let (committed, _) = request.node.durability();
     let body = to_raw(&doc! { "numFiles": 1, "ok": 1.0 })?;
@@ -131,7 +128,13 @@ pub(super) fn current_operations(
             shown.push(Bson::from(operation));
         }
     }
-    reply(&doc! { "inprog": shown, "ok": 1.0 })
+    let mut answer = doc! { "inprog": shown };
+    if request.node.write_locks() > 0 {
+        answer.insert("fsyncLock", true);
+        answer.insert("info", "use db.fsyncUnlock() to terminate the fsync write/snapshot lock");
+    }
+    answer.insert("ok", 1.0);
+    reply(&answer)
 }
 
 /// What the stage `$currentOp` starts from: everybody's commands for those who may see them, otherwise

@@ -145,6 +145,8 @@ table! {
     "replSetResizeOplog" => resize_oplog::resize_oplog, Inspects, ClusterAdmin, admin;
         "how much history this member keeps, and for how long"
     "fsync" => diagnostics::fsync, Inspects, ClusterAdmin, admin; "forces writes to disk"
+    "fsyncUnlock" => outside::needs_a_process, Inspects, ClusterAdmin, admin;
+        "lets writes go on after fsync with lock"
     "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
         "commands in progress"
     "killOp" => diagnostics::kill_operation, Inspects, ClusterAdmin, admin; "stops a command"

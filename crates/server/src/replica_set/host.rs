@@ -13,8 +13,8 @@ use quorate_protocol::{
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Event, FetchId, Input, Member, MemberOptions, Output, Recovered, Request, RequestToken,
-    WaiterId, WriteConcernError,
+    Event, FetchId, Input, Member, MemberOptions, NoopReason, Output, Recovered, Request,
+    RequestToken, WaiterId, WriteConcernError,
 };
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -28,6 +28,7 @@ use super::write_concern::Acknowledgement;
 use super::{Answer, Inbox, Message, RoleView, SetView, copying, fetching};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
+use crate::write_gate::WriteGate;
 
 /// Messages taken before timers are looked at again.
 const MAX_MESSAGES_PER_TURN: usize = 256;
@@ -55,6 +56,7 @@ pub(super) struct Parts {
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
+    pub(super) gate: Arc<WriteGate>,
     pub(super) progress: Arc<Notify>,
 }
 
@@ -64,7 +66,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let Parts { node, inbox, progress, .. } = &parts;
     let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
     let (clock, known) = (parts.clock, Arc::clone(progress));
-    let applier = Applier::start(Arc::clone(node), inbox.clone(), clock, known);
+    let gate = Arc::clone(&parts.gate);
+    let applier = Applier::start(Arc::clone(node), inbox.clone(), clock, known, gate);
     let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
@@ -98,6 +101,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         role: parts.role,
         topology: parts.topology,
         progress: parts.progress,
+        gate: parts.gate,
         applier,
         persister,
         syncer,
@@ -141,6 +145,7 @@ pub(super) struct Host {
     role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
     progress: Arc<Notify>,
+    gate: Arc<WriteGate>,
     pub(super) applier: Applier,
     persister: Worker,
     syncer: Syncer,
@@ -416,6 +421,11 @@ impl Host {
             }
             Output::ApplyThrough { through, delay } => self.apply_through(through, delay),
             Output::AppendNoop { reason, term } => {
+                // An idle primary that is locked says nothing; a new one must.
+                let entered = self.gate.try_enter();
+                if entered.is_none() && reason == NoopReason::Periodic {
+                    return;
+                }
                 if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
                     self.broken = Some(error.message);
                 }

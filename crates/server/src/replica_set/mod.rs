@@ -41,6 +41,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
 use crate::dialer::Dialer;
+use crate::write_gate::WriteGate;
 
 pub(crate) use cut::Cut;
 pub(crate) use read_concern::ReadConcern;
@@ -60,6 +61,18 @@ pub struct ReplicaSetOptions {
     pub own_addresses: Vec<ServerAddress>,
     /// Where documents that a rollback removes are kept; nowhere, for a member in memory.
     pub rollback_directory: Option<PathBuf>,
+}
+
+/// What the rest of the server has for its member of a set.
+pub(crate) struct Surroundings {
+    /// How other members are reached.
+    pub(crate) dialer: Dialer,
+    /// Changed when waiting `hello` commands should look again.
+    pub(crate) topology: watch::Sender<()>,
+    /// Wakes cursors that wait for documents.
+    pub(crate) commits: watch::Sender<u64>,
+    /// What every write passes.
+    pub(crate) gate: Arc<WriteGate>,
 }
 
 /// What connections see of the set without asking the host.
@@ -151,10 +164,9 @@ impl ReplicaSet {
         node: Arc<Node>,
         clock: Clock,
         options: ReplicaSetOptions,
-        dialer: Dialer,
-        topology: watch::Sender<()>,
-        commits: watch::Sender<u64>,
+        surroundings: Surroundings,
     ) -> Result<Self, CommandError> {
+        let Surroundings { dialer, topology, commits, gate } = surroundings;
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
         let inbox = Inbox { sender, cut: Cut::default() };
@@ -186,6 +198,7 @@ impl ReplicaSet {
             appended: appended.clone(),
             topology,
             commits,
+            gate,
             progress: Arc::new(Notify::new()),
         };
         let parts = Mutex::new(Some(parts));

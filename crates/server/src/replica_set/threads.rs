@@ -19,6 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::copying::wait_until_old_enough;
 use super::{Inbox, Message};
 use crate::clock::Clock;
+use crate::write_gate::WriteGate;
 
 /// Jobs that wait for a thread. The buffer of fetched entries is bounded by itself.
 const MAX_JOBS: usize = 16_384;
@@ -82,12 +83,13 @@ impl Applier {
         inbox: Inbox,
         clock: Clock,
         progress: Arc<Notify>,
+        gate: Arc<WriteGate>,
     ) -> io::Result<Self> {
         let (changes, receiver) = sync_channel(MAX_JOBS);
         let broken = inbox.clone();
         std::thread::Builder::new().name("quorate-apply".to_owned()).spawn(move || {
             while let Ok(first) = receiver.recv() {
-                let result = apply_all(&node, first, &receiver, clock)
+                let result = apply_all(&node, first, &receiver, clock, &gate)
                     .and_then(|()| node.sync_log().map(drop));
                 match result {
                     Ok(()) => progress.notify_one(),
@@ -119,12 +121,16 @@ fn apply_all(
     first: Change,
     receiver: &Receiver<Change>,
     clock: Clock,
+    gate: &WriteGate,
 ) -> Result<(), CommandError> {
     let mut next = Some(first);
     let mut applied = 0;
     while let Some(change) = next.take() {
         match change {
-            Change::Other(job) => job(node)?,
+            Change::Other(job) => {
+                let _entered = gate.blocking_enter();
+                job(node)?;
+            }
             Change::Apply(mut joined) => {
                 // What has gathered is committed at once: fewer commits, and fewer syncs.
                 while joined.entries.len() < MAX_APPLY_ENTRIES {
@@ -142,6 +148,7 @@ fn apply_all(
                 }
                 applied += joined.entries.len();
                 wait_until_old_enough(&joined.entries, joined.delay, clock);
+                let _entered = gate.blocking_enter();
                 node.apply(joined.previous, joined.entries, clock.now())?;
             }
         }

@@ -8,6 +8,7 @@ mod client;
 mod config;
 mod defaults;
 mod explain;
+mod locking;
 #[path = "../replica_set/namespaces.rs"]
 mod namespaces;
 mod oplog;
