@@ -190,6 +190,14 @@ impl Collection {
         self.indexes.iter().find(|index| index.name == name)
     }
 
+    /// An index by which documents with any value of this field are found, or without one.
+    pub(crate) fn index_on(&self, field: &str) -> Option<&Arc<Index>> {
+        self.indexes.iter().find(|index| {
+            let leads = index.paths.first().is_some_and(|path| path.as_str() == field);
+            leads && !index.hidden && !index.sparse && index.partial.is_none()
+        })
+    }
+
     fn row_key(namespace: &Namespace) -> Vec<u8> {
         let mut key = vec![COLLECTION_ROW];
         key.extend(namespace.database.as_bytes());

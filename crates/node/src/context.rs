@@ -1,7 +1,7 @@
 //! What a command is told about its surroundings: the time, the connection, and when to stop.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -9,8 +9,11 @@ use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 
 use crate::commands::LONG_COMMANDS;
+use crate::dispatch::{Effect, find};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
+use crate::generic_arguments::writing_stage;
+use crate::profile::Work;
 use crate::users::Login;
 use crate::writer::check_command_value;
 
@@ -128,6 +131,14 @@ impl Command {
         !LONG_COMMANDS.contains(&self.name())
     }
 
+    /// Whether it changes data: some pipelines do.
+    pub fn may_write(&self) -> bool {
+        if self.name() == "aggregate" {
+            return writing_stage(&self.body).is_some();
+        }
+        find(self.name()).is_some_and(|facts| facts.effect == Effect::Writes)
+    }
+
     /// How long it may take, if the client set a limit.
     pub fn max_time(&self) -> Option<Duration> {
         // There it says how long to wait for documents.
@@ -235,8 +246,11 @@ impl From<RawDocumentBuf> for Reply {
 pub struct Interrupt {
     reason: AtomicU8,
     waiting: AtomicBool,
+    waited: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
+    /// What the command has looked at, once it is done.
+    work: Mutex<Work>,
 }
 
 /// Why a command should stop.
@@ -262,9 +276,14 @@ impl Interrupt {
     /// Says whether the command waits for something at the moment.
     pub fn set_waiting(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Relaxed);
+        self.waited.fetch_or(waiting, Ordering::Relaxed);
     }
 
     /// Whether the command waits for something.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waited.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -284,6 +303,15 @@ impl Interrupt {
     pub fn progress(&self) -> Option<(u64, u64)> {
         let total = self.total.load(Ordering::Relaxed);
         (total > 0).then(|| (self.done.load(Ordering::Relaxed).min(total), total))
+    }
+
+    /// Says what the command has looked at.
+    pub(crate) fn tell_work(&self, work: Work) {
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether the command was asked to stop because the member steps down.

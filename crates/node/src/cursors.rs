@@ -192,6 +192,17 @@ impl Cursor {
     }
 }
 
+/// How many cursors there are, and were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CursorStatistics {
+    pub(crate) open: usize,
+    /// Those that a command uses at the moment.
+    pub(crate) pinned: usize,
+    pub(crate) no_timeout: usize,
+    pub(crate) timed_out: u64,
+    pub(crate) opened: u64,
+}
+
 /// All open cursors.
 pub(crate) struct Cursors {
     generator: Generator,
@@ -207,6 +218,8 @@ struct Entry {
     session: Option<SessionId>,
     last_used: MonotonicTime,
     no_timeout: bool,
+    /// What is left of the `maxTimeMS` of the command that opened it.
+    time_left: Option<Duration>,
 }
 
 impl Cursors {
@@ -218,7 +231,7 @@ impl Cursors {
     pub(crate) fn add(&mut self, cursor: Cursor, now: MonotonicTime) -> Result<i64, CommandError> {
         if self.open.len() >= MAX_OPEN_CURSORS {
             return Err(CommandError::new(
-                ErrorCode(15),
+                ErrorCode::TOO_MANY_CURSORS,
                 format!("{MAX_OPEN_CURSORS} cursors are open; close some before opening more"),
             ));
         }
@@ -235,6 +248,7 @@ impl Cursors {
             no_timeout: cursor.no_timeout,
             cursor: Some(cursor),
             last_used: now,
+            time_left: None,
         };
         self.open.insert(id, entry);
         Ok(id)
@@ -282,6 +296,21 @@ impl Cursors {
         }
     }
 
+    /// How long commands may still work for this cursor; none without a limit.
+    pub(crate) fn time_left(&self, id: i64) -> Option<Duration> {
+        self.open.get(&id)?.time_left
+    }
+
+    /// Says how long commands may still work for this cursor. One that waits for documents has all
+    /// the time there is: each of its commands says how long to wait.
+    pub(crate) fn keep_time_left(&mut self, id: i64, left: Duration) {
+        if let Some(entry) = self.open.get_mut(&id)
+            && entry.cursor.as_ref().is_some_and(|cursor| cursor.tail.is_none())
+        {
+            entry.time_left = Some(left);
+        }
+    }
+
     /// Closes a cursor. Returns whether it was open.
     pub(crate) fn kill(&mut self, id: i64) -> bool {
         self.open.remove(&id).is_some()
@@ -313,9 +342,14 @@ impl Cursors {
         self.timed_out += (before - self.open.len()) as u64;
     }
 
-    /// Open, timed out and ever opened.
-    pub(crate) fn statistics(&self) -> (usize, u64, u64) {
-        (self.open.len(), self.timed_out, self.opened)
+    pub(crate) fn statistics(&self) -> CursorStatistics {
+        CursorStatistics {
+            open: self.open.len(),
+            pinned: self.open.values().filter(|entry| entry.cursor.is_none()).count(),
+            no_timeout: self.open.values().filter(|entry| entry.no_timeout).count(),
+            timed_out: self.timed_out,
+            opened: self.opened,
+        }
     }
 }
 
@@ -385,7 +419,8 @@ mod tests {
         assert!(!cursors.is_open_on(idle, &namespace));
         assert!(cursors.is_open_on(kept, &namespace));
         cursors.kill_sessions(|ended| *ended == session);
-        assert_eq!(cursors.statistics(), (0, 1, 2));
+        let CursorStatistics { open, timed_out, opened, .. } = cursors.statistics();
+        assert_eq!((open, timed_out, opened), (0, 1, 2));
     }
 
     #[test]
@@ -401,5 +436,28 @@ mod tests {
         assert!(cursors.kill(id));
         cursors.check_in(id, taken, at(1));
         assert_eq!(code(cursors.check_out(id, &namespace, None)), 43);
+    }
+
+    #[test]
+    fn only_a_cursor_with_an_end_inherits_a_time_limit() {
+        let mut cursors = Cursors::new(1);
+        let id = cursors.add(cursor(1, None), at(0)).unwrap();
+        assert_eq!(cursors.time_left(id), None);
+        cursors.keep_time_left(id, Duration::from_millis(7));
+        assert_eq!(cursors.time_left(id), Some(Duration::from_millis(7)));
+        assert_eq!(cursors.time_left(id + 1), None);
+    }
+
+    #[test]
+    fn the_limit_on_open_cursors_says_what_to_do() {
+        let mut cursors = Cursors::new(1);
+        for _ in 0..MAX_OPEN_CURSORS {
+            cursors.add(cursor(1, None), at(0)).unwrap();
+        }
+        let refusal = cursors.add(cursor(1, None), at(0)).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::TOO_MANY_CURSORS);
+        assert!(refusal.message.contains("close some"), "{}", refusal.message);
+        cursors.expire(at(600));
+        cursors.add(cursor(1, None), at(600)).unwrap();
     }
 }

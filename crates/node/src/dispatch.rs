@@ -1,17 +1,21 @@
 //! The one table of commands, and what happens to every command before its own code runs.
 
+use std::sync::Arc;
+
 use bson::{Bson, RawDocumentBuf};
 
 use crate::commands;
 use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
+use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
+use crate::profile::Work;
 use crate::replication::check_role;
 use crate::sessions::SessionId;
-use crate::users::{EXTERNAL, check_access};
+use crate::users::{EXTERNAL, check_access, session_owner};
 use crate::writer::RetryableWrite;
 
 /// What a command does to the data, which decides where it may run.
@@ -85,6 +89,8 @@ pub(crate) struct Request<'a> {
     pub(crate) session: Option<SessionId>,
     /// Set if the client may repeat this write.
     pub(crate) retryable: Option<RetryableWrite>,
+    /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
+    pub(crate) interrupt: InterruptSlot,
 }
 
 impl Request<'_> {
@@ -145,7 +151,14 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     let result = prepare(node, context, &command).and_then(|(facts, request)| {
         let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
         let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
+        node.counters().command(facts, &command);
         let outcome = (facts.run)(&request, command);
+        let examined = request.interrupt.take_examined();
+        node.counters().ran(facts, outcome.is_err(), examined);
+        if examined != Examined::default() {
+            let plan = request.interrupt.plan_summary();
+            context.interrupt.tell_work(Work { examined, plan });
+        }
         // A statement that was cut short is the command's failure, not the statement's.
         if context.interrupt.is_state_change() && !is_complete(&outcome) {
             context.interrupt.check()?;
@@ -190,7 +203,8 @@ fn prepare<'a>(
     let session = SessionId::from_command(&command.body)?;
     let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
     if let Some(session) = &session {
-        node.sessions().refresh(session.clone(), context.now.monotonic)?;
+        let owner = session_owner(node, &context.client);
+        node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
     }
     let request = Request {
         node,
@@ -199,6 +213,7 @@ fn prepare<'a>(
         database: database.to_owned(),
         session,
         retryable,
+        interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
     };
     Ok((facts, request))
 }

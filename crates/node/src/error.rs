@@ -44,6 +44,7 @@ codes! {
     PROTOCOL_ERROR = 17 "ProtocolError",
     AUTHENTICATION_FAILED = 18 "AuthenticationFailed",
     ILLEGAL_OPERATION = 20 "IllegalOperation",
+    LOCK_TIMEOUT = 24 "LockTimeout",
     NAMESPACE_NOT_FOUND = 26 "NamespaceNotFound",
     INDEX_NOT_FOUND = 27 "IndexNotFound",
     PATH_NOT_VIABLE = 28 "PathNotViable",
@@ -78,6 +79,7 @@ codes! {
     OPTION_NOT_SUPPORTED_ON_VIEW = 167 "OptionNotSupportedOnView",
     INVALID_PIPELINE_OPERATOR = 168 "InvalidPipelineOperator",
     CANNOT_INDEX_PARALLEL_ARRAYS = 171 "CannotIndexParallelArrays",
+    TOO_MANY_CURSORS = 146 "ExceededMemoryLimit",
     INVALID_VIEW_DEFINITION = 182 "InvalidViewDefinition",
     PRIMARY_STEPPED_DOWN = 189 "PrimarySteppedDown",
     INVALID_INDEX_SPECIFICATION_OPTION = 197 "InvalidIndexSpecificationOption",
@@ -159,6 +161,12 @@ impl CommandError {
         error.extend((*self.details).clone());
         error.insert("errmsg", &self.message);
         error
+    }
+}
+
+impl From<CommandError> for QueryError {
+    fn from(error: CommandError) -> Self {
+        Self::new(quorate_query::ErrorCode(error.code.0), error.message)
     }
 }
 

@@ -3,13 +3,15 @@
 //! Owns the scan over records or index ranges. Sorting, projecting and batching come after it.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use quorate_query::QueryError;
 use quorate_query::matcher::{MatchDetails, Matcher};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Direction, Scan};
 
-use crate::catalog::Collection;
+use crate::catalog::{Collection, Index};
 use crate::context::Interrupt;
 use crate::error::{CommandError, ErrorCode};
 use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
@@ -25,21 +27,77 @@ const RUN_LENGTH: u32 = 4;
 /// read and thrown away, which must cost less than looking the wanted one up.
 const MAX_GAP: u64 = 4;
 
-/// The interrupt of the command that currently drives a scan. A cursor outlives its commands.
+/// The interrupt of the command that currently drives a scan, and what its scans have looked at. A
+/// cursor outlives its commands.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InterruptSlot(Arc<Mutex<Arc<Interrupt>>>);
+pub(crate) struct InterruptSlot(Arc<Slot>);
+
+#[derive(Debug, Default)]
+struct Slot {
+    interrupt: Mutex<Arc<Interrupt>>,
+    keys: AtomicU64,
+    documents: AtomicU64,
+    /// How the documents were reached, the first time that was decided.
+    way: OnceLock<Way>,
+}
+
+/// How documents are reached.
+#[derive(Clone, Debug)]
+enum Way {
+    Collection,
+    Index(Arc<Index>),
+}
 
 impl InterruptSlot {
     pub(crate) fn new(interrupt: Arc<Interrupt>) -> Self {
-        Self(Arc::new(Mutex::new(interrupt)))
+        Self(Arc::new(Slot { interrupt: Mutex::new(interrupt), ..Slot::default() }))
     }
 
     pub(crate) fn set(&self, interrupt: Arc<Interrupt>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
+        *self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
     }
 
     pub(crate) fn check(&self) -> Result<(), CommandError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).check()
+        self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner).check()
+    }
+
+    fn note(&self, plan: &Plan) {
+        self.0.way.get_or_init(|| match &plan.access {
+            Access::Collection(_) | Access::After(_) => Way::Collection,
+            Access::Index(access) => Way::Index(Arc::clone(&access.index)),
+        });
+    }
+
+    /// What has been looked at since this was asked last.
+    pub(crate) fn take_examined(&self) -> Examined {
+        Examined {
+            keys: self.0.keys.swap(0, Ordering::Relaxed),
+            documents: self.0.documents.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Counts what was looked at on behalf of this command.
+    pub(crate) fn absorb(&self, other: &Self) {
+        let examined = other.take_examined();
+        self.0.keys.fetch_add(examined.keys, Ordering::Relaxed);
+        self.0.documents.fetch_add(examined.documents, Ordering::Relaxed);
+        if let Some(way) = other.0.way.get() {
+            self.0.way.get_or_init(|| way.clone());
+        }
+    }
+
+    /// How documents were reached, for people.
+    pub(crate) fn plan_summary(&self) -> Option<String> {
+        Some(match self.0.way.get()? {
+            Way::Collection => "COLLSCAN".to_owned(),
+            Way::Index(index) => format!("IXSCAN {}", index.key()),
+        })
+    }
+}
+
+impl quorate_query::expression::Interrupt for InterruptSlot {
+    fn check(&self) -> Result<(), QueryError> {
+        Self::check(self).map_err(Into::into)
     }
 }
 
@@ -92,6 +150,7 @@ impl Finder {
         plan: Plan,
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
+        interrupt.note(&plan);
         let source = match plan.access {
             Access::Collection(direction) => {
                 Source::Records(view.scan_records(collection.ident, direction)?)
@@ -122,9 +181,10 @@ impl Finder {
                 }
             },
             Source::Index(source) => {
-                let Some(record) = source.next_record(&mut self.examined)? else {
-                    return Ok(None);
-                };
+                let before = self.examined.keys;
+                let record = source.next_record(&mut self.examined)?;
+                self.interrupt.0.keys.fetch_add(self.examined.keys - before, Ordering::Relaxed);
+                let Some(record) = record else { return Ok(None) };
                 match source.records.read(&self.collection, record)? {
                     Some(document) => Ok(Some((record, document))),
                     None => Err(CommandError::new(
@@ -142,6 +202,7 @@ impl Finder {
     fn next_found(&mut self) -> Result<Option<Found>, CommandError> {
         while let Some((record, document)) = self.next_candidate()? {
             self.examined.documents += 1;
+            self.interrupt.0.documents.fetch_add(1, Ordering::Relaxed);
             if self.examined.documents.is_multiple_of(INTERRUPT_INTERVAL) {
                 self.interrupt.check()?;
             }

@@ -1,5 +1,7 @@
 //! Fields that any command may have: the version of the API, time limits and read concerns.
 
+use bson::Document;
+
 use crate::context::Command;
 use crate::dispatch::{CommandFacts, Effect};
 use crate::error::{CommandError, ErrorCode};
@@ -50,7 +52,7 @@ pub(crate) fn check(
     if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
-    if facts.effect == Effect::Reads { check_read_concern(node, &fields) } else { Ok(()) }
+    if facts.effect == Effect::Reads { check_read_concern(node, &command.body) } else { Ok(()) }
 }
 
 /// There is one version of the stable API, and everything here follows it.
@@ -93,21 +95,22 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandErr
 }
 
 /// The stage by which a pipeline writes.
-fn writing_stage<'a>(fields: &Fields<'a>) -> Option<&'a str> {
-    let last = fields.raw("pipeline")?.as_array()?.last()?.as_document()?;
+pub(crate) fn writing_stage(command: &Document) -> Option<&str> {
+    let last = command.get("pipeline")?.as_array()?.last()?.as_document()?;
     last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
 }
 
 /// Without a set there is one copy of the data, and every level but two reads it.
-fn check_read_concern(node: &Node, fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_read_concern(node: &Node, command: &Document) -> Result<(), CommandError> {
+    let fields = Fields::new(command, "readConcern");
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     match Fields::new(concern, "readConcern").string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
-        Some("linearizable") if writing_stage(fields).is_some() => Err(CommandError::new(
+        Some("linearizable") if writing_stage(command).is_some() => Err(CommandError::new(
             ErrorCode::INVALID_OPTIONS,
             format!(
                 "{} cannot be used with a 'linearizable' read concern level",
-                writing_stage(fields).unwrap_or_default()
+                writing_stage(command).unwrap_or_default()
             ),
         )),
         Some("linearizable" | "snapshot") if node.oplog().is_some() => Ok(()),

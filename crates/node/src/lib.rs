@@ -14,7 +14,9 @@
 mod catalog;
 mod commands;
 mod context;
+mod counters;
 mod cursors;
+mod default_concerns;
 mod dispatch;
 mod error;
 mod fail_points;
@@ -27,6 +29,7 @@ mod namespace;
 mod node;
 mod operations;
 mod plan;
+mod profile;
 mod records;
 mod replication;
 mod select;
@@ -41,6 +44,7 @@ pub use context::{
     Certificate, Client, Command, Context, Interrupt, Interruption, Now, Outcome, Reply, WaitFor,
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
+pub use default_concerns::DefaultConcerns;
 pub use error::{CommandError, ErrorCode};
 pub use fail_points::Injection;
 pub use namespace::{

@@ -13,6 +13,9 @@ pub const MAX_DATABASE_NAME_LENGTH: usize = 63;
 /// The longest full name, database and collection with the dot between them.
 pub const MAX_NAMESPACE_LENGTH: usize = 255;
 
+/// Where the profiler of a database writes.
+pub(crate) const PROFILE_COLLECTION: &str = "system.profile";
+
 /// A database and a collection in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace {
@@ -49,6 +52,11 @@ impl Namespace {
             Some((database, collection)) => Self::new(database, collection),
             None => Err(invalid(format!("Invalid namespace specified '{text}'"))),
         }
+    }
+
+    /// Whether it is its member's own business, which no other member sees.
+    pub fn is_unreplicated(&self) -> bool {
+        self.database == "local" || self.collection == PROFILE_COLLECTION
     }
 
     /// Whether clients may not write to it.

@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -16,14 +16,17 @@ use quorate_storage::{Batch, CommitSequence, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
-use crate::context::{Client, Command, Context, Now, Outcome};
+use crate::context::{Client, Command, Context, Now, Outcome, Reply};
+use crate::counters::Counters;
 use crate::cursors::Cursors;
+use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
 use crate::error::CommandError;
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
+use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::Replication;
 use crate::sessions::Sessions;
@@ -74,6 +77,11 @@ pub struct Node {
     term: AtomicI64,
     /// What a member of a set keeps besides its data and its history.
     replication: OnceLock<Replication>,
+    defaults: DefaultsCache,
+    counters: Counters,
+    profiler: Profiler,
+    /// How often writes were locked out, less how often that was ended.
+    write_locks: AtomicU64,
 }
 
 impl Node {
@@ -117,6 +125,10 @@ impl Node {
             member_credentials: Vec::new(),
             term: AtomicI64::new(-1),
             replication: OnceLock::new(),
+            defaults: DefaultsCache::new(now.wall),
+            counters: Counters::default(),
+            profiler: Profiler::default(),
+            write_locks: AtomicU64::new(0),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
         for key in &node.options.member_keys {
@@ -141,6 +153,23 @@ impl Node {
         dispatch::run(self, context, command)
     }
 
+    /// How long a command may take: what its client allows, or for `getMore` what the command that
+    /// opened the cursor has left of it.
+    pub fn time_left(&self, command: &Command) -> Option<Duration> {
+        match command.body.get("getMore") {
+            Some(bson::Bson::Int64(id)) => lock(&self.cursors).time_left(*id),
+            _ => command.max_time(),
+        }
+    }
+
+    /// Leaves the rest of a command's time to the cursor that its reply has opened or used.
+    pub fn keep_time_left(&self, reply: &Reply, left: Duration) {
+        let cursor = reply.body.get_document("cursor");
+        if let Ok(id) = cursor.and_then(|cursor| cursor.get_i64("id")) {
+            lock(&self.cursors).keep_time_left(id, left);
+        }
+    }
+
     /// Notes that a command is in progress, until the value is dropped.
     pub fn register(&self, context: &Context, command: &Command) -> Registered {
         self.operations.register(context, command)
@@ -156,9 +185,31 @@ impl Node {
         self.operations.progress()
     }
 
-    /// Whether a command that took so long is worth a line in the log.
-    pub fn is_worth_telling(&self, database: &str, took: Duration) -> bool {
-        self.operations.is_worth_telling(database, took)
+    /// Counts a message that came, of so many bytes.
+    pub fn count_received(&self, bytes: usize) {
+        self.counters.received(bytes);
+    }
+
+    /// Counts a message that went, of so many bytes.
+    pub fn count_sent(&self, bytes: usize) {
+        self.counters.sent(bytes);
+    }
+
+    /// Says how often writes are locked out now, which whoever runs commands sees to.
+    pub fn show_write_locks(&self, locks: u64) {
+        self.write_locks.store(locks, Ordering::Relaxed);
+    }
+
+    pub(crate) fn write_locks(&self) -> u64 {
+        self.write_locks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn profiler(&self) -> &Profiler {
+        &self.profiler
     }
 
     pub(crate) fn operations(&self) -> &Operations {
@@ -315,6 +366,10 @@ impl Node {
 
     pub(crate) fn member_credentials(&self) -> &[StoredCredentials] {
         &self.member_credentials
+    }
+
+    pub(crate) fn defaults_cache(&self) -> &DefaultsCache {
+        &self.defaults
     }
 
     pub(crate) fn keyspaces(&self) -> Keyspaces {

@@ -1,25 +1,23 @@
 //! Commands in progress: who runs what since when, how far it is, and how to stop it.
 //!
-//! Owns the registry behind `currentOp`, `$currentOp` and `killOp`, and the limit above which a
-//! command counts as slow. The shell registers a command when it arrives and forgets it with its
-//! reply, so that waiting is seen as well; stopping is left to the command's [`Interrupt`].
+//! Owns the registry behind `currentOp`, `$currentOp` and `killOp`. The shell registers a command when
+//! it arrives and forgets it with its reply, so that waiting is seen as well; stopping is left to the
+//! command's [`Interrupt`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 
 use crate::context::{
     Client, Command, Context, Interrupt, Interruption, Now, command_database, command_name,
 };
+use crate::profile::Work;
+use crate::sessions::SessionId;
 
 /// Elements of an array that a description shows; of a longer one it tells the length.
 const MAX_SHOWN_ELEMENTS: usize = 16;
-
-/// How long a command takes until it counts as slow, unless `profile` says so.
-const DEFAULT_SLOW: Duration = Duration::from_millis(100);
 
 /// Commands whose arguments are secrets.
 const SECRET: [&str; 5] = ["saslStart", "saslContinue", "authenticate", "createUser", "updateUser"];
@@ -28,7 +26,8 @@ const SECRET: [&str; 5] = ["saslStart", "saslContinue", "authenticate", "createU
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OperationId(pub i64);
 
-struct Operation {
+/// What is known of a command in progress.
+pub(crate) struct Operation {
     client: Arc<Client>,
     started: Now,
     command: Arc<Document>,
@@ -38,23 +37,14 @@ struct Operation {
 /// The registry.
 pub(crate) struct Operations {
     next: AtomicI64,
-    running: Mutex<BTreeMap<OperationId, Operation>>,
+    running: Mutex<BTreeMap<OperationId, Arc<Operation>>>,
     /// Connections there are, and how many there were.
     connections: (AtomicI64, AtomicI64),
-    slow_millis: AtomicI64,
-    /// 0 tells of slow commands, 1 too, 2 of every one; by database.
-    levels: Mutex<BTreeMap<String, i32>>,
 }
 
 impl Default for Operations {
     fn default() -> Self {
-        Self {
-            next: AtomicI64::new(1),
-            running: Mutex::default(),
-            connections: Default::default(),
-            slow_millis: AtomicI64::new(DEFAULT_SLOW.as_millis() as i64),
-            levels: Mutex::default(),
-        }
+        Self { next: AtomicI64::new(1), running: Mutex::default(), connections: Default::default() }
     }
 }
 
@@ -62,9 +52,24 @@ impl Default for Operations {
 pub struct Registered {
     operations: Arc<Operations>,
     id: OperationId,
+    operation: Arc<Operation>,
 }
 
 impl Registered {
+    /// Whether the command has waited for something to happen.
+    pub fn has_waited(&self) -> bool {
+        self.operation.interrupt.has_waited()
+    }
+
+    pub(crate) fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// What the command works on.
+    pub fn namespace(&self) -> String {
+        self.operation.namespace()
+    }
+
     /// The number by which `killOp` knows it.
     pub fn id(&self) -> OperationId {
         self.id
@@ -100,20 +105,20 @@ pub struct Progress {
 }
 
 impl Operations {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<OperationId, Operation>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<OperationId, Arc<Operation>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn register(self: &Arc<Self>, context: &Context, command: &Command) -> Registered {
         let id = OperationId(self.next.fetch_add(1, Ordering::Relaxed));
-        let operation = Operation {
+        let operation = Arc::new(Operation {
             client: Arc::clone(&context.client),
             started: context.now,
             command: Arc::clone(&command.body),
             interrupt: Arc::clone(&context.interrupt),
-        };
-        self.lock().insert(id, operation);
-        Registered { operations: Arc::clone(self), id }
+        });
+        self.lock().insert(id, Arc::clone(&operation));
+        Registered { operations: Arc::clone(self), id, operation }
     }
 
     pub(crate) fn count_connection(self: &Arc<Self>) -> Connected {
@@ -138,10 +143,31 @@ impl Operations {
         found.is_some()
     }
 
+    /// Asks the commands of these sessions to stop, but for the one that asks.
+    pub(crate) fn kill_sessions(&self, ended: &BTreeSet<SessionId>, asking: &Arc<Interrupt>) {
+        for operation in self.lock().values() {
+            let session = SessionId::from_command(&operation.command).ok().flatten();
+            let is_ended = session.is_some_and(|id| ended.contains(&id));
+            if is_ended && !Arc::ptr_eq(&operation.interrupt, asking) {
+                operation.interrupt.set(Interruption::Killed);
+            }
+        }
+    }
+
     /// Every command in progress, as `currentOp` shows it.
     pub(crate) fn list(&self, host: &str, now: Now) -> Vec<Document> {
         let running = self.lock();
         running.iter().map(|(id, operation)| operation.document(*id, host, now)).collect()
+    }
+
+    /// How many commands read or look at something, and how many write.
+    pub(crate) fn active(&self) -> (i32, i32) {
+        let running = self.lock();
+        let is_write = |operation: &&Arc<Operation>| {
+            matches!(operation.kind(), "insert" | "update" | "remove")
+        };
+        let writers = running.values().filter(is_write).count();
+        ((running.len() - writers) as i32, writers as i32)
     }
 
     /// The commands that say how far they are.
@@ -149,47 +175,43 @@ impl Operations {
         let running = self.lock();
         let known = running.iter().filter_map(|(id, operation)| {
             let (done, total) = operation.interrupt.progress()?;
-            let namespace = namespace_of(&operation.command);
+            let namespace = operation.namespace();
             Some(Progress { operation: *id, namespace, done, total })
         });
         known.collect()
     }
-
-    /// Whether a command that took so long is worth a line in the log.
-    pub(crate) fn is_worth_telling(&self, database: &str, took: Duration) -> bool {
-        let levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        let everything = levels.get(database) == Some(&2);
-        drop(levels);
-        let slow = u64::try_from(self.slow_millis.load(Ordering::Relaxed)).unwrap_or(0);
-        everything || took >= Duration::from_millis(slow)
-    }
-
-    /// Changes what is told, and returns what held before: the level and the limit.
-    pub(crate) fn set_profile(
-        &self,
-        database: &str,
-        level: Option<i32>,
-        slow_millis: Option<i64>,
-    ) -> (i32, i64) {
-        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = levels.get(database).copied().unwrap_or(0);
-        match level {
-            Some(0) => drop(levels.remove(database)),
-            Some(level) => drop(levels.insert(database.to_owned(), level)),
-            None => {}
-        }
-        let slow_before = match slow_millis {
-            Some(millis) => self.slow_millis.swap(millis, Ordering::Relaxed),
-            None => self.slow_millis.load(Ordering::Relaxed),
-        };
-        (before, slow_before)
-    }
 }
 
 impl Operation {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn kind(&self) -> &'static str {
+        kind_of(command_name(&self.command))
+    }
+
+    pub(crate) fn database(&self) -> &str {
+        command_database(&self.command)
+    }
+
+    pub(crate) fn namespace(&self) -> String {
+        namespace_of(&self.command)
+    }
+
+    /// The command without its secrets and without what is long.
+    pub(crate) fn description(&self) -> Document {
+        describe(&self.command)
+    }
+
+    /// What it has looked at.
+    pub(crate) fn work(&self) -> Work {
+        self.interrupt.work()
+    }
+
     fn document(&self, id: OperationId, host: &str, now: Now) -> Document {
         let took = now.monotonic.since(self.started.monotonic);
-        let description = describe(&self.command);
+        let description = self.description();
         let mut document = doc! {
             "type": "op",
             "host": host,
@@ -206,8 +228,8 @@ impl Operation {
             "opid": self.id_value(id),
             "secs_running": took.as_secs() as i64,
             "microsecs_running": took.as_micros() as i64,
-            "op": kind_of(command_name(&self.command)),
-            "ns": namespace_of(&self.command),
+            "op": self.kind(),
+            "ns": self.namespace(),
             "command": description.clone(),
             "waiting": self.interrupt.is_waiting(),
             "waitingForLock": false,

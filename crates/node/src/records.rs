@@ -18,6 +18,7 @@ use quorate_storage::{Bytes, Direction, KeyRange, KeyspaceId, Scan, Snapshot};
 
 use crate::catalog::{Collection, Ident, Index};
 use crate::error::{CommandError, ErrorCode};
+use crate::writer::index_keys_of;
 
 /// The keyspaces of a member.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +118,21 @@ impl View {
         direction: Direction,
     ) -> Result<Scan, CommandError> {
         Ok(self.snapshot.scan(self.keyspaces.indexes, range, direction)?)
+    }
+
+    /// The record and the document with the same `_id`.
+    pub(crate) fn by_id(
+        &self,
+        collection: &Collection,
+        document: &RawDocument,
+    ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
+        let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
+            return Ok(None);
+        };
+        let keys = index_keys_of(index, document)?;
+        let Some(key) = keys.keys.iter().next() else { return Ok(None) };
+        let Some(record) = self.unique_record(index, key)? else { return Ok(None) };
+        Ok(self.record(collection, record)?.map(|found| (record, found)))
     }
 
     /// The record under a key of a unique index.

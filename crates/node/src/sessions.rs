@@ -3,13 +3,14 @@
 //! Owns the registry; the results of retryable writes live in the store. Specification:
 //! `sessions/driver-sessions.md`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bson::{Binary, Bson, Document, spec::BinarySubtype};
 use quorate_protocol::MonotonicTime;
 
 use crate::error::{CommandError, ErrorCode};
+use crate::users::LoggedIn;
 
 /// How long a session lives without being used, in minutes, as `hello` announces it.
 pub const SESSION_TIMEOUT_MINUTES: u32 = 30;
@@ -64,10 +65,17 @@ impl SessionId {
     }
 }
 
-/// The sessions that are alive, by their last use.
+/// The sessions that are alive.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    last_used: BTreeMap<SessionId, MonotonicTime>,
+    alive: BTreeMap<SessionId, Alive>,
+}
+
+#[derive(Debug)]
+struct Alive {
+    last_used: MonotonicTime,
+    /// Whose it is, where clients log in.
+    owner: Option<LoggedIn>,
 }
 
 impl Sessions {
@@ -75,43 +83,63 @@ impl Sessions {
     pub(crate) fn refresh(
         &mut self,
         session: SessionId,
+        owner: Option<LoggedIn>,
         now: MonotonicTime,
     ) -> Result<(), CommandError> {
-        if self.last_used.len() >= MAX_SESSIONS && !self.last_used.contains_key(&session) {
+        if let Some(known) = self.alive.get_mut(&session) {
+            if known.owner != owner {
+                return Err(CommandError::new(
+                    ErrorCode::UNAUTHORIZED,
+                    "the session belongs to another user; start one of your own",
+                ));
+            }
+            known.last_used = now;
+            return Ok(());
+        }
+        if self.alive.len() >= MAX_SESSIONS {
             return Err(CommandError::new(
                 ErrorCode::TOO_MANY_LOGICAL_SESSIONS,
                 format!("{MAX_SESSIONS} sessions are alive; end some before starting more"),
             ));
         }
-        self.last_used.insert(session, now);
+        self.alive.insert(session, Alive { last_used: now, owner });
         Ok(())
     }
 
-    pub(crate) fn end(&mut self, session: &SessionId) {
-        self.last_used.remove(session);
-    }
-
-    pub(crate) fn end_all(&mut self) {
-        self.last_used.clear();
+    /// Ends the sessions of which this is true, and says which those were.
+    pub(crate) fn end(
+        &mut self,
+        ends: impl Fn(&SessionId, Option<&LoggedIn>) -> bool,
+    ) -> BTreeSet<SessionId> {
+        let mut ended = BTreeSet::new();
+        self.alive.retain(|session, known| {
+            let is_ended = ends(session, known.owner.as_ref());
+            if is_ended {
+                ended.insert(session.clone());
+            }
+            !is_ended
+        });
+        ended
     }
 
     /// Ends what nobody has used for too long.
     pub(crate) fn expire(&mut self, now: MonotonicTime) {
-        self.last_used.retain(|_, last_used| now.since(*last_used) < SESSION_TIMEOUT);
+        self.alive.retain(|_, known| now.since(known.last_used) < SESSION_TIMEOUT);
     }
 
     #[cfg(test)]
     fn is_alive(&self, session: &SessionId) -> bool {
-        self.last_used.contains_key(session)
+        self.alive.contains_key(session)
     }
 
-    /// The sessions as `$listLocalSessions` shows them.
-    pub(crate) fn listed(&self) -> Vec<Document> {
-        self.last_used.keys().map(|session| bson::doc! { "_id": session.to_lsid() }).collect()
+    /// The sessions as `$listLocalSessions` shows them: all, or those of one user.
+    pub(crate) fn listed(&self, shown: impl Fn(Option<&LoggedIn>) -> bool) -> Vec<Document> {
+        let shown = self.alive.iter().filter(|(_, known)| shown(known.owner.as_ref()));
+        shown.map(|(session, _)| bson::doc! { "_id": session.to_lsid() }).collect()
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.last_used.len()
+        self.alive.len()
     }
 }
 
@@ -137,11 +165,25 @@ mod tests {
         let mut sessions = Sessions::default();
         let session = SessionId::from_bytes(vec![1; 16]);
         let minute = |minutes: u64| MonotonicTime::from_millis(minutes * 60_000);
-        sessions.refresh(session.clone(), minute(0)).unwrap();
-        sessions.refresh(session.clone(), minute(20)).unwrap();
+        sessions.refresh(session.clone(), None, minute(0)).unwrap();
+        sessions.refresh(session.clone(), None, minute(20)).unwrap();
         sessions.expire(minute(49));
         assert!(sessions.is_alive(&session));
         sessions.expire(minute(50));
         assert_eq!(sessions.count(), 0);
+    }
+
+    #[test]
+    fn a_session_is_used_by_its_own_user_only() {
+        let mut sessions = Sessions::default();
+        let user =
+            |name: &str| Some(LoggedIn { name: name.to_owned(), database: "admin".to_owned() });
+        let session = SessionId::from_bytes(vec![1; 16]);
+        let now = MonotonicTime::ZERO;
+        sessions.refresh(session.clone(), user("ada"), now).unwrap();
+        let refusal = sessions.refresh(session.clone(), user("bob"), now).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::UNAUTHORIZED);
+        assert!(sessions.end(|_, owner| owner == user("bob").as_ref()).is_empty());
+        assert_eq!(sessions.end(|_, owner| owner == user("ada").as_ref()), [session].into());
     }
 }

@@ -365,6 +365,58 @@ fn projections_choose_fields() {
 }
 
 #[test]
+fn a_join_by_an_index_finds_what_a_join_without_one_finds_and_explain_tells() {
+    let member = Member::new();
+    member.insert(
+        "c",
+        vec![
+            doc! {"_id": 1, "of": 1},
+            doc! {"_id": 2, "of": [2, 3]},
+            doc! {"_id": 3},
+            doc! {"_id": 4, "of": Bson::Null},
+            doc! {"_id": 5, "of": 99},
+        ],
+    );
+    let others = [
+        doc! {"_id": 1, "key": 1},
+        doc! {"_id": 2, "key": [1, 2]},
+        doc! {"_id": 3, "key": Bson::Null},
+        doc! {"_id": 4},
+        doc! {"_id": 5, "key": 3.0},
+    ];
+    member.insert("others", others.to_vec());
+    let lookup =
+        doc! {"$lookup": {"from": "others", "localField": "of", "foreignField": "key", "as": "k"}};
+    let run = || {
+        let sorted = doc! {"$set": {"k": {"$sortArray": {"input": "$k", "sortBy": {"_id": 1}}}}};
+        let pipeline = vec![lookup.clone(), sorted];
+        member.drain(member.ok(doc! {"aggregate": "c", "pipeline": pipeline, "cursor": {}}), "c")
+    };
+    let explain = || {
+        let inner = doc! {"aggregate": "c", "pipeline": [lookup.clone()], "cursor": {}};
+        let reply = member.ok(doc! {"explain": inner});
+        let stage = reply.get_array("stages").unwrap()[1].as_document().unwrap().clone();
+        let index = stage.get_str("indexName").ok().map(str::to_owned);
+        (stage.get_str("strategy").unwrap().to_owned(), index)
+    };
+    let without = run();
+    assert_eq!(explain(), ("HashJoin".to_owned(), None));
+    let ids = |place: usize| -> Vec<_> {
+        let found = without[place].get_array("k").unwrap().iter();
+        found.map(|other| other.as_document().unwrap().get_i32("_id").unwrap()).collect()
+    };
+    assert_eq!([ids(0), ids(1), ids(2), ids(4)], [vec![1, 2], vec![2, 5], vec![3, 4], vec![]]);
+    // Such an index does not hold every document.
+    let sparse = doc! {"key": {"key": 1}, "name": "sparse", "sparse": true};
+    member.ok(doc! {"createIndexes": "others", "indexes": [sparse]});
+    assert_eq!((run(), explain().1), (without.clone(), None));
+    let whole = doc! {"key": {"key": 1, "_id": 1}, "name": "whole"};
+    member.ok(doc! {"createIndexes": "others", "indexes": [whole]});
+    assert_eq!(explain(), ("IndexedLoopJoin".to_owned(), Some("whole".to_owned())));
+    assert_eq!(run(), without);
+}
+
+#[test]
 fn pipelines_read_join_and_write() {
     let member = Member::new();
     member.insert("c", (0..6).map(|n| doc! {"_id": n, "kind": n % 2, "n": n}).collect());

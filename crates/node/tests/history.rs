@@ -92,24 +92,31 @@ fn the_history_is_trimmed_from_its_old_end() {
 fn a_repeated_write_happens_once() {
     let member = Member::with_history(ModelStore::new(), PLENTY);
     let insert = retryable(doc! {"insert": "c", "documents": [{"_id": 1}, {"_id": 2}]}, 1);
-    for _ in 0..2 {
+    for retried in [None, Some(bson::bson!([0, 1]))] {
         let reply = member.ok(insert.clone());
         assert_eq!(reply.get_i32("n").unwrap(), 2, "{reply}");
         assert!(!reply.contains_key("writeErrors"));
+        assert_eq!(reply.get("retriedStmtIds"), retried.as_ref(), "{reply}");
     }
     let update = doc! {"update": "c", "updates": [
         {"q": {"_id": 1}, "u": {"$inc": {"n": 1}}},
         {"q": {"_id": 7}, "u": {"$inc": {"n": 1}}, "upsert": true},
     ]};
     let update = retryable(update, 2);
-    assert_eq!(member.ok(update.clone()), member.ok(update));
+    let (first, mut second) = (member.ok(update.clone()), member.ok(update));
+    assert_eq!(second.remove("retriedStmtIds"), Some(bson::bson!([0, 1])));
+    assert_eq!(first, second);
     let modify = doc! {"findAndModify": "c", "query": {"_id": 1}, "update": {"$inc": {"n": 1}}};
     let modify = retryable(modify, 3);
     let (first, second) = (member.ok(modify.clone()), member.ok(modify));
     assert_eq!(first.get("value"), second.get("value"));
+    assert_eq!(first.get("retriedStmtId"), None);
+    assert_eq!(second.get_i32("retriedStmtId").unwrap(), 0);
     let delete = retryable(doc! {"delete": "c", "deletes": [{"q": {}, "limit": 1}]}, 4);
-    for _ in 0..2 {
-        assert_eq!(member.ok(delete.clone()).get_i32("n").unwrap(), 1);
+    for retried in [None, Some(bson::bson!([0]))] {
+        let reply = member.ok(delete.clone());
+        assert_eq!(reply.get_i32("n").unwrap(), 1);
+        assert_eq!(reply.get("retriedStmtIds"), retried.as_ref(), "{reply}");
     }
     let left = member.find(doc! {"find": "c"});
     assert_eq!(left, [doc! {"_id": 2}, doc! {"_id": 7, "n": 1}]);

@@ -29,7 +29,15 @@ fn show(node: &Node, state: MemberState, writable: bool) {
     let topology_version =
         TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 3 };
     let horizons = quorate_node::Horizons::default();
-    node.publish(Published { hello, topology_version, state, writable, horizons });
+    let majority_by_default = true;
+    node.publish(Published {
+        hello,
+        topology_version,
+        state,
+        writable,
+        majority_by_default,
+        horizons,
+    });
     node.set_writable(writable.then_some(Term(1)), now());
 }
 
@@ -515,4 +523,61 @@ fn entries_of_a_copy_wait_on_disk_and_leave_nothing_behind() {
     assert_eq!(again.store.keyspaces().len(), before + 1);
     again.node.join_replica_set(now()).unwrap();
     assert_eq!(again.store.keyspaces().len(), before);
+}
+
+/// The concerns of commands that give none are data of the set: followers and a restart know them.
+#[test]
+fn default_concerns_reach_followers_and_survive_a_restart_and_a_rollback() {
+    let (from, to) = (primary(), secondary());
+    let admin = |member: &Member, mut command: Document| {
+        command.insert("$db", "admin");
+        member.run(command)
+    };
+    let get = |member: &Member| admin(member, doc! {"getDefaultRWConcern": 1, "inMemory": true});
+    let before = get(&from);
+    assert_eq!(before.get_str("defaultWriteConcernSource").unwrap(), "implicit", "{before}");
+    assert_eq!(
+        before.get_document("defaultWriteConcern").unwrap().get("w"),
+        Some(&"majority".into())
+    );
+    assert!(!before.contains_key("updateOpTime"));
+    let common_point = position(&from);
+
+    let set = |member: &Member, mut concerns: Document| {
+        let mut command = doc! {"setDefaultRWConcern": 1};
+        command.extend(std::mem::take(&mut concerns));
+        admin(member, command)
+    };
+    let write = doc! {"defaultWriteConcern": {"w": 1, "j": true}};
+    assert_eq!(set(&to, write.clone()).get_i32("code").unwrap(), 10107);
+    assert_eq!(set(&Member::new(), write.clone()).get_i32("code").unwrap(), 51300);
+    assert_eq!(set(&from, doc! {}).get_i32("code").unwrap(), 2);
+    let reply = set(&from, write);
+    assert_eq!(reply.get_str("defaultWriteConcernSource").unwrap(), "global", "{reply}");
+    assert_eq!(reply.get_str("defaultReadConcernSource").unwrap(), "implicit", "{reply}");
+    set(&from, doc! {"defaultReadConcern": {"level": "majority"}});
+    let unset = set(&from, doc! {"defaultWriteConcern": {}});
+    assert_eq!(unset.get_i32("code").unwrap(), 20, "{unset}");
+
+    let expected =
+        (Some(doc! {"level": "majority"}), Some(doc! {"w": 1, "j": true, "wtimeout": 0}));
+    let known = |member: &Member| {
+        let defaults = member.node.default_concerns().unwrap().unwrap();
+        (defaults.read.clone(), defaults.write.clone())
+    };
+    assert_eq!(known(&from), expected);
+    assert_eq!(to.node.default_concerns().unwrap(), None);
+    to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    assert_eq!(known(&to), expected);
+    let again = Member::with_history(to.store.crash(to.store.last_committed()), OPLOG_BYTES);
+    again.node.join_replica_set(now()).unwrap();
+    assert_eq!(known(&again), expected);
+    // A read concern can be taken back.
+    let reply = set(&from, doc! {"defaultReadConcern": {}});
+    assert_eq!(reply.get_document("defaultReadConcern").unwrap(), &doc! {"level": "local"});
+    assert_eq!(known(&from).0, None);
+
+    show(&from.node, MemberState::Rollback, false);
+    from.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(from.node.default_concerns().unwrap(), None, "what was undone does not hold");
 }

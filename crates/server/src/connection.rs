@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawDocument, RawDocumentBuf};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
-    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome, Reply,
-    WaitFor,
+    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome,
+    Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -22,9 +22,10 @@ use quorate_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
+use crate::deadlines::Deadline;
 use crate::logging::get_log;
 use crate::net::Stream;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -118,7 +119,10 @@ impl Connection {
         let mut ending = self.shared.ending.subscribe();
         loop {
             let received = match self.decoder.next_message()? {
-                Some(message) => take_apart(&message),
+                Some(message) => {
+                    self.shared.node.count_received(message.header.message_length);
+                    take_apart(&message)
+                }
                 None => {
                     tokio::select! {
                         read = read_more(&mut self.stream, &mut self.decoder) => {
@@ -240,15 +244,22 @@ impl Connection {
         command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let (started, name) = (Instant::now(), command.name().to_owned());
-        let database = command.database().to_owned();
+        let mut context = Context {
+            now: self.shared.clock.now(),
+            client: Arc::clone(&self.client),
+            may_wait: true,
+            interrupt: Arc::new(Interrupt::default()),
+        };
+        let operation = self.shared.node.register(&context, &command);
+        let mut body = self.answer(command, &mut context).await?;
         // What waits on purpose is not slow.
-        let waits = command.clone_if_it_may_wait().is_some();
-        let mut body = self.answer(command).await?;
-        let took = started.elapsed();
-        if !waits && self.shared.node.is_worth_telling(&database, took) {
-            let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
-            tracing::info!(command = name, database, connection, millis, "slow command");
+        if let Some(body) = &body
+            && !is_hello(&name)
+            && !operation.has_waited()
+        {
+            self.tell(&operation, &name, started.elapsed(), body);
         }
+        drop(operation);
         // What members say to each other has its own times.
         let internal = name.starts_with("replSet");
         if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
@@ -257,18 +268,27 @@ impl Connection {
         Ok(body)
     }
 
+    /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
+    fn tell(&self, operation: &Registered, name: &str, took: Duration, body: &RawDocumentBuf) {
+        let now = self.shared.clock.now();
+        let entered = self.shared.gate.try_enter();
+        match self.shared.node.finish(operation, now, took, body, entered.is_some()) {
+            Ok(false) => {}
+            Ok(true) => {
+                let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
+                let namespace = operation.namespace();
+                tracing::info!(command = name, namespace, connection, millis, "slow command");
+            }
+            Err(error) => tracing::warn!(%error, "the profile cannot be written"),
+        }
+    }
+
     async fn answer(
         &mut self,
         mut command: Command,
+        context: &mut Context,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
-        let mut context = Context {
-            now: self.shared.clock.now(),
-            client: Arc::clone(&self.client),
-            may_wait: true,
-            interrupt: Arc::new(Interrupt::default()),
-        };
-        let _operation = self.shared.node.register(&context, &command);
-        let injection = self.shared.node.intercept(&context, &command);
+        let injection = self.shared.node.intercept(context, &command);
         if let Some(injection) = &injection {
             if let Some(block) = injection.block {
                 tokio::time::sleep(block).await;
@@ -280,7 +300,7 @@ impl Connection {
                 return Ok(Some(error_body(error)));
             }
         }
-        if is_answered_here(command.name())
+        if (is_answered_here(command.name()) || locks(&command))
             && let Err(error) = self.shared.node.authorize(&self.client, &command)
         {
             return Ok(Some(error_body(&error)));
@@ -288,6 +308,9 @@ impl Connection {
         if command.name() == "getLog" {
             let reply = get_log(&command).unwrap_or_else(|error| error.reply());
             return Ok(Some(RawDocumentBuf::try_from(&reply).unwrap_or_default()));
+        }
+        if let Some(body) = self.lock_writes(&command, context).await {
+            return Ok(Some(body));
         }
         if command.name() == "shutdown" {
             self.shared.ending.send_replace(true);
@@ -306,14 +329,21 @@ impl Connection {
                 if let Some(body) = set.forward(&command).await {
                     return Ok(Some(body));
                 }
-                match set.take_concern(&mut command) {
+                if let Err(error) = set.check_default(&command).await {
+                    return Ok(Some(error_body(&error)));
+                }
+                let completed = set.complete_read_concern(&mut command);
+                match completed.and_then(|()| set.take_concern(&mut command)) {
                     Ok(wanted) => wanted,
                     Err(error) => return Ok(Some(error_body(&error))),
                 }
             }
         };
+        let limit = self.shared.node.time_left(&command);
+        let (patience, began) =
+            (Patience::start(&self.shared, limit, &context.interrupt), Instant::now());
         if let Some(set) = &set
-            && let Err(error) = set.wait_for_cluster_time(&command).await
+            && let Err(error) = patience.wait(set.wait_for_cluster_time(&command)).await
         {
             return Ok(Some(error_body(&error)));
         }
@@ -322,12 +352,32 @@ impl Connection {
         let retryable = command.body.contains_key("txnNumber");
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
-        let max_time = command.max_time();
-        let deadline = Deadline::start(&command, &context.interrupt);
+        let writes = command.may_write();
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
-        let mut outcome = self.run_command(&context, command);
+        let shared = Arc::clone(&self.shared);
+        let entered = match writes {
+            false => None,
+            true => {
+                let first = shared.gate.try_enter();
+                context.interrupt.set_waiting(first.is_none());
+                let entered = match first {
+                    Some(entered) => Ok(entered),
+                    None => patience.wait(async { Ok(shared.gate.enter().await) }).await,
+                };
+                match entered {
+                    Ok(entered) => Some(entered),
+                    Err(error) => return Ok(Some(error_body(&error))),
+                }
+            }
+        };
+        context.interrupt.set_waiting(false);
+        let mut outcome = self.run_command(context, command);
+        drop(entered);
+        if let (Some(limit), Outcome::Reply(reply)) = (limit, &outcome) {
+            self.shared.node.keep_time_left(reply, limit.saturating_sub(began.elapsed()));
+        }
         if let (Outcome::Wait { until, at_most }, Some(command), Some(events)) =
             (&outcome, may_run_again, &mut events)
         {
@@ -338,9 +388,8 @@ impl Connection {
             context.interrupt.set_waiting(false);
             context.may_wait = false;
             context.now = self.shared.clock.now();
-            outcome = self.run_command(&context, command);
+            outcome = self.run_command(context, command);
         }
-        drop(deadline);
         if lsid.is_some_and(|lsid| self.shared.node.take_cut_off(&lsid)) {
             return Ok(None);
         }
@@ -353,21 +402,59 @@ impl Connection {
             Outcome::Wait { .. } => return Ok(None),
         };
         let op_time = reply.op_time;
-        let mut body = self.when_durable(reply).await;
+        let (mut body, late) = self.when_durable(reply, writes, &patience).await;
+        if let Some(late) = late {
+            append_write_concern_error(&mut body, late);
+            return Ok(Some(body));
+        }
         if let (Some(set), Some(concern)) = (&set, read_concern)
-            && let Err(error) = set.confirm(concern, max_time).await
+            && let Err(error) = patience.wait(set.confirm(concern)).await
         {
             return Ok(Some(error_body(&error)));
         }
-        if let (Some(set), Some(wanted)) = (set, wanted)
-            && let Some(error) = set.acknowledge(wanted, op_time).await
-        {
-            append_write_concern_error(&mut body, error);
+        if let (Some(set), Some(wanted)) = (set, wanted) {
+            let acknowledged = async { Ok(set.acknowledge(wanted, op_time).await) };
+            // The write was done, whatever becomes of the waiting.
+            let error = patience
+                .wait(acknowledged)
+                .await
+                .unwrap_or_else(|why| (op_time.is_some()).then(|| write_concern_error(&why)));
+            if let Some(error) = error {
+                append_write_concern_error(&mut body, error);
+            }
         }
         if let Some(injection) = injection {
             add_write_concern_error(&mut body, &injection);
         }
         Ok(Some(body))
+    }
+
+    /// `fsync` with `lock`, and `fsyncUnlock`; none for other commands.
+    async fn lock_writes(&self, command: &Command, context: &Context) -> Option<RawDocumentBuf> {
+        let Shared { gate, node, durability, .. } = &*self.shared;
+        let done = match command.name() {
+            "fsync" if locks(command) => {
+                let limit = command.max_time();
+                let patience = Patience::start(&self.shared, limit, &context.interrupt);
+                match patience.wait(gate.lock(node)).await {
+                    Err(error) => Err(error),
+                    Ok(count) => match durability.wait(node.durability().0).await {
+                        Ok(()) => Ok(doc! {
+                            "info": "now locked against writes, use db.fsyncUnlock() to unlock",
+                            "lockCount": count as i64,
+                            "ok": 1.0,
+                        }),
+                        Err(error) => gate.unlock(node).await.and(Err(error)),
+                    },
+                }
+            }
+            "fsyncUnlock" => gate.unlock(node).await.map(|count| {
+                doc! { "info": "fsyncUnlock completed", "lockCount": count as i64, "ok": 1.0 }
+            }),
+            _ => return None,
+        };
+        let document = done.unwrap_or_else(|error| error.reply());
+        Some(RawDocumentBuf::try_from(&document).unwrap_or_default())
     }
 
     /// Tells a client that this server is about to end. The topology version makes it news.
@@ -386,7 +473,7 @@ impl Connection {
     /// Short commands run where they are; others let this worker's other tasks move on.
     fn run_command(&self, context: &Context, command: Command) -> Outcome {
         let node = &self.shared.node;
-        let kills = command.name() == "killOp";
+        let kills = command.name().starts_with("kill");
         let outcome = if command.is_short() {
             node.run(context, command)
         } else {
@@ -406,13 +493,21 @@ impl Connection {
         outcome
     }
 
-    async fn when_durable(&self, reply: Reply) -> RawDocumentBuf {
-        match reply.durable {
-            None => reply.body,
-            Some(sequence) => match self.shared.durability.wait(sequence).await {
-                Ok(()) => reply.body,
-                Err(error) => error_body(&error),
-            },
+    /// The reply once the disk has what it tells of, and for a write that waited in vain the error of
+    /// waiting: the write itself was done.
+    async fn when_durable(
+        &self,
+        reply: Reply,
+        writes: bool,
+        patience: &Patience,
+    ) -> (RawDocumentBuf, Option<Document>) {
+        let Some(sequence) = reply.durable else { return (reply.body, None) };
+        match patience.wait(self.shared.durability.wait(sequence)).await {
+            Ok(()) => (reply.body, None),
+            Err(error) if writes && patience.is_over() => {
+                (reply.body, Some(write_concern_error(&error)))
+            }
+            Err(error) => (error_body(&error), None),
         }
     }
 
@@ -489,6 +584,7 @@ impl Connection {
             let compressor = self.compressor.as_mut().filter(|_| compressed);
             MsgWriter::new(&mut self.output, id, response_to, flags, body).finish(compressor)?;
         }
+        self.shared.node.count_sent(self.output.len());
         let writing = async {
             self.stream.write_all(&self.output).await?;
             self.stream.flush().await
@@ -551,9 +647,24 @@ fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
 }
 
-/// Commands that the member itself never sees, so that whether they are allowed is asked before.
+/// Commands that the member itself never sees, or not at first, so that whether they are allowed is asked before.
 fn is_answered_here(name: &str) -> bool {
-    matches!(name, "shutdown" | "getLog" | "quorateExplainElection") || name.starts_with("replSet")
+    matches!(
+        name,
+        "shutdown" | "getLog" | "quorateExplainElection" | "setDefaultRWConcern" | "fsyncUnlock"
+    ) || name.starts_with("replSet")
+}
+
+/// Whether it is the `fsync` that locks writes out.
+fn locks(command: &Command) -> bool {
+    command.name() == "fsync"
+        && match command.body.get("lock") {
+            Some(Bson::Boolean(lock)) => *lock,
+            Some(Bson::Int32(lock)) => *lock != 0,
+            Some(Bson::Int64(lock)) => *lock != 0,
+            Some(Bson::Double(lock)) => *lock != 0.0,
+            _ => false,
+        }
 }
 
 /// The command whose reply follows in a stream; none if this was the last.
@@ -589,7 +700,7 @@ fn append_write_concern_error(body: &mut RawDocumentBuf, error: Document) {
     let Ok(mut reply) = Document::try_from(&**body) else { return };
     // Repeating the write at the next primary is safe, and finds out.
     if matches!(error.get_i32("code"), Ok(91 | 189 | 11600 | 11602)) {
-        reply.insert("errorLabels", vec![bson::Bson::from("RetryableWriteError")]);
+        reply.insert("errorLabels", vec![Bson::from("RetryableWriteError")]);
     }
     reply.insert("writeConcernError", error);
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
@@ -602,8 +713,7 @@ fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::
     let Ok(mut reply) = Document::try_from(&**body) else { return };
     reply.insert("writeConcernError", error.clone());
     if !injection.labels.is_empty() {
-        let labels: Vec<_> =
-            injection.labels.iter().map(|l| bson::Bson::from(l.as_str())).collect();
+        let labels: Vec<_> = injection.labels.iter().map(|l| Bson::from(l.as_str())).collect();
         reply.insert("errorLabels", labels);
     }
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
@@ -611,24 +721,54 @@ fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::
     }
 }
 
-/// Interrupts a command when its `maxTimeMS` has passed, unless it is dropped before.
-struct Deadline(Option<tokio::task::JoinHandle<()>>);
+/// How long a command may go on: until its `maxTimeMS` has passed or somebody stops it, while it runs
+/// and while it waits.
+struct Patience {
+    shared: Arc<Shared>,
+    interrupt: Arc<Interrupt>,
+    until: Option<Instant>,
+    /// What runs looks at the interrupt; only this tells it the time.
+    _deadline: Option<Deadline>,
+}
 
-impl Deadline {
-    fn start(command: &Command, interrupt: &Arc<Interrupt>) -> Self {
-        let Some(limit) = command.max_time() else { return Self(None) };
-        let interrupt = Arc::clone(interrupt);
-        Self(Some(tokio::spawn(async move {
-            tokio::time::sleep(limit).await;
+impl Patience {
+    fn start(shared: &Arc<Shared>, limit: Option<Duration>, interrupt: &Arc<Interrupt>) -> Self {
+        let (shared, interrupt) = (Arc::clone(shared), Arc::clone(interrupt));
+        if limit == Some(Duration::ZERO) {
             interrupt.set(Interruption::MaxTime);
-        })))
+        }
+        let until = limit.map(|limit| Instant::now() + limit);
+        let deadline = until.map(|until| shared.deadlines.add(until, Arc::clone(&interrupt)));
+        Self { shared, interrupt, until, _deadline: deadline }
+    }
+
+    fn is_over(&self) -> bool {
+        self.interrupt.check().is_err()
+    }
+
+    /// Waits for something, or until the command should stop.
+    async fn wait<T>(
+        &self,
+        what: impl Future<Output = Result<T, CommandError>>,
+    ) -> Result<T, CommandError> {
+        let mut kills = self.shared.kills.subscribe();
+        let mut what = std::pin::pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut what => return result,
+                () = reached(self.until) => self.interrupt.set(Interruption::MaxTime),
+                _ = kills.changed() => {}
+            }
+            self.interrupt.check()?;
+        }
     }
 }
 
-impl Drop for Deadline {
-    fn drop(&mut self) {
-        if let Some(timer) = &self.0 {
-            timer.abort();
-        }
+/// Returns at this time; never, if there is none.
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }

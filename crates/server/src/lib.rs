@@ -13,6 +13,7 @@
 mod accepting;
 mod clock;
 mod connection;
+mod deadlines;
 mod dialer;
 mod durability;
 mod key_files;
@@ -23,6 +24,7 @@ mod security;
 mod server;
 mod start;
 mod tls;
+mod write_gate;
 
 pub use accepting::Listeners;
 pub use clock::Clock;

@@ -13,10 +13,12 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::accepting::{Listeners, accept};
 use crate::clock::Clock;
+use crate::deadlines::Deadlines;
 use crate::dialer::Dialer;
 use crate::durability::Durability;
-use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions};
+use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
+use crate::write_gate::WriteGate;
 
 /// The most connections at once, unless told otherwise.
 pub const MAX_CONNECTIONS: usize = 20_000;
@@ -65,6 +67,10 @@ pub(crate) struct Shared {
     pub(crate) node: Arc<Node>,
     pub(crate) clock: Clock,
     pub(crate) durability: Durability,
+    /// What every write passes.
+    pub(crate) gate: Arc<WriteGate>,
+    /// The time limits of running commands.
+    pub(crate) deadlines: Deadlines,
     /// Changes whenever waiting `hello` commands should look again.
     pub(crate) topology: watch::Sender<()>,
     /// The newest commit that waiting commands were told of.
@@ -115,11 +121,16 @@ impl Server {
         let security = Arc::new(security);
         let topology = watch::Sender::new(());
         let commits = watch::Sender::new(0);
+        let gate = Arc::new(WriteGate::default());
         let replica_set = match replica_set {
             Some(set) => {
-                let (topology, commits) = (topology.clone(), commits.clone());
-                let dialer = Dialer::new(Arc::clone(&security));
-                let set = ReplicaSet::new(Arc::clone(&node), clock, set, dialer, topology, commits);
+                let surroundings = Surroundings {
+                    dialer: Dialer::new(Arc::clone(&security)),
+                    topology: topology.clone(),
+                    commits: commits.clone(),
+                    gate: Arc::clone(&gate),
+                };
+                let set = ReplicaSet::new(Arc::clone(&node), clock, set, surroundings);
                 Some(Arc::new(set.map_err(io::Error::other)?))
             }
             None => None,
@@ -129,6 +140,8 @@ impl Server {
             node,
             clock,
             durability,
+            gate,
+            deadlines: Deadlines::start()?,
             topology,
             commits,
             kills: watch::Sender::new(()),
@@ -254,12 +267,16 @@ async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
         let now = || shared.clock.now();
         let result = tokio::select! {
             _ = maintenance.tick() => tokio::task::block_in_place(|| {
-                while shared.node.maintain(now())? {}
+                // What is not done now is done the next time.
+                while let Some(_entered) = shared.gate.try_enter()
+                    && shared.node.maintain(now())?
+                {}
                 Ok(())
             }),
-            _ = expiry.tick() => {
-                tokio::task::block_in_place(|| shared.node.remove_expired(now()).map(drop))
-            }
+            _ = expiry.tick() => tokio::task::block_in_place(|| match shared.gate.try_enter() {
+                Some(_entered) => shared.node.remove_expired(now()).map(drop),
+                None => Ok(()),
+            }),
         };
         if let Err(error) = result {
             let error: quorate_node::CommandError = error;

@@ -215,8 +215,29 @@ async fn a_command_is_stopped_when_its_time_is_over() {
     }
     let pattern =
         bson::Regex { pattern: "^(x+x+)+y$".try_into().unwrap(), options: "".try_into().unwrap() };
-    let slow = doc! {"count": "c", "query": {"text": pattern}, "maxTimeMS": 1, "$db": "db"};
+    let slow = doc! {"count": "c", "query": {"text": pattern.clone()}, "maxTimeMS": 1, "$db": "db"};
     assert_eq!(client.run(slow).await.get_i32("code").unwrap(), 50);
+    // A stage that makes much of little is stopped as well: this would take a week.
+    let many = doc! {"$set": {"list": {"$range": [0, 10_000]}}};
+    let unwound = [many, doc! {"$unwind": "$list"}];
+    let grouped = [doc! {"$group": {"_id": "$list", "n": {"$sum": 1}}}];
+    let mut counted = vec![doc! {"$limit": 1}];
+    counted.extend(unwound.iter().cycle().take(6).chain(&grouped).cloned());
+    let endless = doc! {
+        "aggregate": "c", "pipeline": counted, "cursor": {}, "maxTimeMS": 20, "$db": "db",
+    };
+    assert_eq!(client.run(endless).await.get_i32("code").unwrap(), 50);
+    // What a find has left of its time is all that its cursor gets.
+    for (limit, code) in [(1, Some(50)), (0, None)] {
+        let find = doc! {
+            "find": "c", "filter": {"text": pattern.clone()}, "batchSize": 0, "maxTimeMS": limit,
+            "$db": "db",
+        };
+        let opened = client.run(find).await;
+        let cursor = opened.get_document("cursor").unwrap().get_i64("id").unwrap();
+        let more = client.run(doc! {"getMore": cursor, "collection": "c", "$db": "db"}).await;
+        assert_eq!(more.get_i32("code").ok(), code, "{more}");
+    }
     server.stop().await;
 }
 
@@ -400,5 +421,50 @@ async fn a_client_that_does_not_take_its_replies_is_cut_off() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), gone).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_wait_while_they_are_locked_out_and_reads_go_on() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let unlock = doc! {"fsyncUnlock": 1, "$db": "admin"};
+    assert_eq!(client.run(unlock.clone()).await.get_i32("code").unwrap(), 20);
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}], "$db": "db"};
+    client.run(insert(1)).await;
+    for count in 1..=2_i64 {
+        let locked = client.run(doc! {"fsync": 1, "lock": true, "$db": "admin"}).await;
+        assert_eq!(locked.get_i64("lockCount").unwrap(), count, "{locked}");
+    }
+    let (committed, synced) = server.node.durability();
+    assert_eq!(committed, synced);
+    let mut late = insert(2);
+    late.insert("maxTimeMS", 50);
+    let late = client.run(late).await;
+    assert_eq!(late.get_i32("code").unwrap(), 50, "{late}");
+    let found =
+        client.run(doc! {"aggregate": "c", "pipeline": [], "cursor": {}, "$db": "db"}).await;
+    assert_eq!(found.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len(), 1);
+
+    let mut writer = TestClient::connect(&server).await;
+    writer.send(insert(3), MsgFlags::NONE, None).await;
+    loop {
+        let running = client.run(doc! {"currentOp": 1, "op": "insert", "$db": "admin"}).await;
+        assert!(running.get_bool("fsyncLock").unwrap(), "{running}");
+        let waits = running
+            .get_array("inprog")
+            .unwrap()
+            .iter()
+            .any(|operation| operation.as_document().unwrap().get_bool("waiting").unwrap());
+        if waits {
+            break;
+        }
+    }
+    assert_eq!(client.run(unlock.clone()).await.get_i64("lockCount").unwrap(), 1);
+    assert_eq!(server.node.durability().0, committed, "one lock is left");
+    assert_eq!(client.run(unlock).await.get_i64("lockCount").unwrap(), 0);
+    assert_eq!(writer.receive().await.unwrap().body.get_i32("n").unwrap(), 1);
+    let running = client.run(doc! {"currentOp": 1, "$db": "admin"}).await;
+    assert!(!running.contains_key("fsyncLock"));
     server.stop().await;
 }

@@ -18,6 +18,7 @@ use super::common::{CursorOptions, WriteConcern, check_collation, command_variab
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
 use super::insert::check_writable;
+use super::session_commands::visible_sessions;
 use super::statistics;
 use crate::catalog::{Catalog, Collection, Index};
 use crate::context::{Command, Outcome, Reply};
@@ -26,7 +27,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, PROFILE_COLLECTION};
 use crate::records::{DocumentBytes, View};
 use crate::select::Selection;
 use crate::users::users_namespace;
@@ -130,8 +131,9 @@ pub(super) fn read_view(
     namespace: &Namespace,
     stages: &[Bson],
 ) -> Result<Documents, CommandError> {
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
-    let variables = Variables::new(request.node.next_seed());
+    let interrupt = request.interrupt.clone();
+    let variables = Variables::new(request.node.next_seed())
+        .with_interrupt(Arc::new(request.interrupt.clone()));
     let reading = Reading::new(request, namespace, stages, interrupt)?;
     Ok(reading.start(namespace, stages, &variables, None)?.documents)
 }
@@ -187,7 +189,7 @@ impl SystemFacts {
                 };
                 found.indexes.iter().map(describe).collect()
             }
-            ("$listSessions" | "$listLocalSessions", _) => request.node.sessions().listed(),
+            ("$listSessions" | "$listLocalSessions", _) => visible_sessions(request, stage)?,
             ("$currentOp", _) => visible_operations(request, stage)?,
             _ => Vec::new(),
         }))
@@ -284,10 +286,12 @@ impl Reading {
         filter: Option<&Document>,
     ) -> Result<Documents, CommandError> {
         let namespace = Namespace::new(&self.database, collection)?;
-        if self.guarded && namespace == users_namespace() {
+        let is_secret =
+            namespace == users_namespace() || namespace.collection == PROFILE_COLLECTION;
+        if self.guarded && is_secret {
             return Err(CommandError::new(
                 ErrorCode::UNAUTHORIZED,
-                format!("not authorized to read {namespace} from a pipeline; use usersInfo"),
+                format!("not authorized to read {namespace} from a pipeline; read it by itself"),
             ));
         }
         let stages: Vec<Bson> = filter
@@ -300,7 +304,13 @@ impl Reading {
 
 impl Environment for Reading {
     fn read(&self, collection: &str, filter: Option<&Document>) -> Result<Documents, QueryError> {
-        self.read_collection(collection, filter).map_err(to_query_error)
+        self.read_collection(collection, filter).map_err(Into::into)
+    }
+
+    fn has_index(&self, collection: &str, field: &str) -> bool {
+        let namespace = Namespace::new(&self.database, collection);
+        let found = namespace.ok().and_then(|namespace| self.catalog.get(&namespace));
+        found.is_some_and(|found| found.index_on(field).is_some())
     }
 
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
@@ -318,17 +328,13 @@ impl Environment for Reading {
     }
 }
 
-/// The documents of a selection, as far as a pipeline reads them.
+/// The documents of a query, as far as the stages behind it read them.
 fn parsed_stream(selection: Selection, decoder: Decoder) -> Result<Documents, CommandError> {
     let found = selection.run()?;
     Ok(Box::new(found.map(move |found| {
-        let found = found.map_err(to_query_error)?;
-        decoder.decode(&found.document).map_err(|error| to_query_error(CommandError::from(error)))
+        let found = found.map_err(QueryError::from)?;
+        decoder.decode(&found.document).map_err(|error| CommandError::from(error).into())
     })))
-}
-
-fn to_query_error(error: CommandError) -> QueryError {
-    QueryError::new(quorate_query::ErrorCode(error.code.0), error.message)
 }
 
 /// Where the documents of `$out` and `$merge` go.

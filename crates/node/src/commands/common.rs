@@ -103,7 +103,9 @@ pub(super) fn command_variables(
     fields: &Fields<'_>,
 ) -> Result<Variables, CommandError> {
     let now = DateTime::from_millis(request.context.now.wall.as_millis());
-    let mut variables = Variables::new(request.node.next_seed()).with_now(now);
+    let mut variables = Variables::new(request.node.next_seed())
+        .with_now(now)
+        .with_interrupt(Arc::new(request.interrupt.clone()));
     if let Some(definitions) = fields.document("let")? {
         // Definitions may use constants and operators, not the document or each other.
         let compiler = Compiler::new(variables.clone());
@@ -160,7 +162,7 @@ impl CursorOptions {
             single_batch: false,
             no_timeout: false,
             tail: None,
-            interrupt: InterruptSlot::new(Arc::clone(&request.context.interrupt)),
+            interrupt: request.interrupt.clone(),
         }
     }
 }
@@ -187,6 +189,7 @@ pub(super) fn open_cursor(
         .batch_size
         .map_or(DEFAULT_FIRST_BATCH, |size| usize::try_from(size).unwrap_or(usize::MAX));
     let batch = cursor.next_batch(BatchName::First, size)?;
+    request.node.counters().returned(batch.count);
     let id = if batch.exhausted || options.single_batch {
         0
     } else {

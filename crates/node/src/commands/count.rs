@@ -1,7 +1,5 @@
 //! `count`.
 
-use std::sync::Arc;
-
 use bson::{Bson, doc};
 
 use super::aggregate::read_view;
@@ -10,7 +8,6 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::CommandError;
 use crate::fields::Fields;
-use crate::finder::InterruptSlot;
 use crate::select::Selection;
 
 pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
@@ -31,7 +28,7 @@ pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, 
     } else if matcher.matches_everything() {
         request.node.write(request.context.now).totals(&collection)?.documents
     } else {
-        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        let interrupt = request.interrupt.clone();
         let selection = Selection {
             hint: fields.raw("hint").cloned(),
             ..Selection::new(collection, view, matcher, interrupt)

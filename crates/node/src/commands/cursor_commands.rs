@@ -32,6 +32,13 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     };
     let mut cursor = request.node.cursors().check_out(*id, &namespace, request.session.as_ref())?;
     cursor.interrupt.set(Arc::clone(&request.context.interrupt));
+    let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
+    if fields.has("maxTimeMS") && !awaits {
+        request.node.cursors().check_in(*id, cursor, request.context.now.monotonic);
+        return Err(CommandError::bad_value(
+            "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
+        ));
+    }
     if let Some(tail) = &cursor.tail {
         let (collection, view) = request.node.read(&namespace);
         let gone = collection.is_none_or(|found| found.uuid != tail.collection.uuid);
@@ -51,14 +58,15 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         }
         cursor.stream = tail.stream(view)?;
     }
-    let batch = match cursor.next_batch(BatchName::Next, size) {
+    let batch = cursor.next_batch(BatchName::Next, size);
+    request.interrupt.absorb(&cursor.interrupt);
+    let batch = match batch {
         Ok(batch) => batch,
         Err(error) => {
             request.node.cursors().kill(*id);
             return Err(error);
         }
     };
-    let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
     let wait = awaits && batch.count == 0 && request.context.may_wait;
     let mut cursors = request.node.cursors();
     if wait {
@@ -80,6 +88,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         *id
     };
     drop(cursors);
+    request.node.counters().returned(batch.count);
     let body = batch.into_reply(BatchName::Next, id, &namespace.to_string())?;
     Ok(Outcome::Reply(body.into()))
 }

@@ -6,13 +6,12 @@ use bson::{Document, doc};
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, check_collation, command_compiler};
-use super::insert::{check_writable, statements, write_errors};
+use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
 use super::steps::Steps;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -27,6 +26,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     let mut writer = request.node.write(request.context.now);
     writer.begin_retryable(request.retryable.as_ref())?;
+    let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
         let result = match writer.earlier_result(place) {
@@ -46,11 +46,13 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     drop(writer);
 
     let deleted: u64 = results.iter().flatten().sum();
+    request.node.counters().deleted(deleted);
     let mut reply = doc! { "n": deleted as i32 };
     let errors = write_errors(&results);
     if !errors.is_empty() {
         reply.insert("writeErrors", errors);
     }
+    tell_retried(&mut reply, &retried, results.len());
     reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
 }
@@ -95,7 +97,7 @@ fn delete_statement(
             format!("Namespace {namespace} is a view, not a collection"),
         ));
     }
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let interrupt = request.interrupt.clone();
     // The scan sees the state before the statement; every document is met once.
     let selection = Selection {
         hint: fields.raw("hint").cloned(),

@@ -1,5 +1,7 @@
 //! Commands that look at the server: ping, buildInfo and their kin.
 
+use std::sync::Arc;
+
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
 use quorate_wire::to_bson_date_time;
@@ -8,8 +10,9 @@ use super::common::reply;
 use crate::context::{Command, Outcome, Reply};
 use crate::dispatch::{Effect, Request};
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::{Fields, to_raw, whole_number};
 use crate::operations::OperationId;
+use crate::profile::Profile;
 
 /// The version that clients are told, for those that decide by it. It goes with wire version 21.
 const COMPATIBLE_VERSION: &str = "7.0.0";
@@ -94,10 +97,7 @@ pub(super) fn get_command_line(request: &Request<'_>, _: Command) -> Result<Outc
 
 pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     if Fields::new(&command.body, "fsync").flag("lock")? {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "fsync with lock is not supported; copy a snapshot with a backup tool",
-        ));
+        return super::outside::needs_a_process(request, command);
     }
     let (committed, _) = request.node.durability();
     let body = to_raw(&doc! { "numFiles": 1, "ok": 1.0 })?;
@@ -128,7 +128,13 @@ pub(super) fn current_operations(
             shown.push(Bson::from(operation));
         }
     }
-    reply(&doc! { "inprog": shown, "ok": 1.0 })
+    let mut answer = doc! { "inprog": shown };
+    if request.node.write_locks() > 0 {
+        answer.insert("fsyncLock", true);
+        answer.insert("info", "use db.fsyncUnlock() to terminate the fsync write/snapshot lock");
+    }
+    answer.insert("ok", 1.0);
+    reply(&answer)
 }
 
 /// What the stage `$currentOp` starts from: everybody's commands for those who may see them, otherwise
@@ -186,7 +192,53 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
     if slow.is_some_and(|slow| slow < 0) {
         return Err(CommandError::bad_value("slowms must not be negative"));
     }
-    let operations = request.node.operations();
-    let (was, slow_before) = operations.set_profile(&request.database, level, slow);
-    reply(&doc! { "was": was, "slowms": slow_before, "sampleRate": 1.0, "ok": 1.0 })
+    let rate = sample_rate(&fields)?;
+    let filter = match fields.raw("filter") {
+        None => None,
+        Some(Bson::String(word)) if word == "unset" => Some(None),
+        Some(Bson::Document(filter)) => {
+            Some(Some((filter.clone(), Arc::new(Matcher::parse(filter)?))))
+        }
+        Some(other) => return Err(fields.wrong_type("filter", other, "object")),
+    };
+    let database = request.database.as_str();
+    if level.is_some_and(|level| level > 0) {
+        if database == "local" {
+            return Err(CommandError::bad_value("the database local cannot be profiled"));
+        }
+        request.node.prepare_profile(database, request.context.now)?;
+    }
+    let mut state = request.node.profiler().lock();
+    let before = state.of(database);
+    let mut answer = doc! {
+        "was": before.level, "slowms": state.slow_millis, "sampleRate": state.sample_rate,
+    };
+    if let Some((filter, _)) = &before.filter {
+        answer.insert("filter", filter.clone());
+        answer.insert("note", "slowms and sampleRate count for nothing where there is a filter");
+    }
+    let after =
+        Profile { level: level.unwrap_or(before.level), filter: filter.unwrap_or(before.filter) };
+    state.set(database, after);
+    state.slow_millis = slow.unwrap_or(state.slow_millis);
+    state.sample_rate = rate.unwrap_or(state.sample_rate);
+    drop(state);
+    answer.insert("ok", 1.0);
+    reply(&answer)
+}
+
+/// The share of slow commands that is told of.
+fn sample_rate(fields: &Fields<'_>) -> Result<Option<f64>, CommandError> {
+    let rate = match fields.raw("sampleRate") {
+        None => return Ok(None),
+        Some(Bson::Double(rate)) => *rate,
+        Some(other) => match whole_number(other) {
+            Some(rate) => rate as f64,
+            None => return Err(fields.wrong_type("sampleRate", other, "double")),
+        },
+    };
+    if (0.0..=1.0).contains(&rate) {
+        return Ok(Some(rate));
+    }
+    Err(CommandError::bad_value("sampleRate is a share, from 0 to 1"))
 }

@@ -1,7 +1,6 @@
 //! `distinct`: the different values of a field.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bson::{Bson, doc};
 use quorate_query::value::{DocumentRef, LeafArrays, Path};
@@ -14,7 +13,6 @@ use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::InterruptSlot;
 use crate::records::DocumentBytes;
 use crate::select::Selection;
 
@@ -35,7 +33,7 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
         let documents = read_view(request, &namespace, &stages)?;
         Box::new(documents.map(|document| to_raw(&document?).map(DocumentBytes::from)))
     } else {
-        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        let interrupt = request.interrupt.clone();
         let selection = Selection {
             hint: fields.raw("hint").cloned(),
             ..Selection::new(collection, view, matcher, interrupt)

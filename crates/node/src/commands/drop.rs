@@ -9,12 +9,21 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
+use crate::namespace::PROFILE_COLLECTION;
 
 pub(super) fn drop_collection(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
+    if namespace.collection == PROFILE_COLLECTION
+        && request.node.profiler().lock().of(&namespace.database).level > 0
+    {
+        return Err(CommandError::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "turn off profiling before dropping system.profile collection",
+        ));
+    }
     let concern = WriteConcern::parse(&Fields::new(&command.body, "drop"))?;
     let mut writer = request.node.write(request.context.now);
     let Some(collection) = writer.collection(&namespace) else {

@@ -12,7 +12,6 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
-use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::plan::{Access, Plan};
 use crate::select::Selection;
@@ -92,8 +91,30 @@ pub(super) fn explain_aggregate(
     let plan =
         describe(request, namespace, &filter, matcher, &Fields::new(&query, "aggregate"), false)?;
     let mut listed = vec![Bson::from(doc! { "$cursor": plan })];
-    listed.extend(stages.iter().cloned());
+    listed.extend(stages.iter().map(|stage| explained(request, stage)));
     reply(&doc! { "stages": listed, "serverInfo": server(request), "ok": 1.0 })
+}
+
+/// A stage, and for a `$lookup` by equality how it finds the other documents.
+fn explained(request: &Request<'_>, stage: &Bson) -> Bson {
+    let lookup = stage.as_document().and_then(|stage| stage.get_document("$lookup").ok());
+    let Some(lookup) = lookup else { return stage.clone() };
+    let (Ok(from), Ok(field)) = (lookup.get_str("from"), lookup.get_str("foreignField")) else {
+        return stage.clone();
+    };
+    let catalog = request.node.catalog();
+    let namespace = Namespace::new(&request.database, from).ok();
+    let collection = namespace.and_then(|namespace| catalog.get(&namespace));
+    let index = collection.and_then(|collection| collection.index_on(field));
+    let mut explained = doc! { "$lookup": lookup.clone() };
+    match index {
+        Some(index) => {
+            explained.insert("strategy", "IndexedLoopJoin");
+            explained.insert("indexName", &index.name);
+        }
+        None => drop(explained.insert("strategy", "HashJoin")),
+    }
+    explained.into()
 }
 
 fn describe(
@@ -115,7 +136,7 @@ fn describe(
         planner.insert("winningPlan", doc! { "stage": "EOF" });
         return Ok(doc! { "queryPlanner": planner });
     };
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let interrupt = request.interrupt.clone();
     let selection = Selection {
         sort: fields.document("sort")?.cloned(),
         hint: fields.raw("hint").cloned(),

@@ -14,7 +14,7 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::{Found, InterruptSlot};
+use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -95,6 +95,13 @@ pub(super) fn find_and_modify(
     };
     let mut reply = doc! { "lastErrorObject": modification.last_error, "value": value };
     let target = (&namespace, collection, update);
+    let counters = request.node.counters();
+    match &modification.action {
+        Action::Nothing => {}
+        Action::Remove(_) => counters.deleted(1),
+        Action::Store(..) => counters.updated(1),
+        Action::Insert(_) => counters.inserted(1),
+    }
     carry_out(&mut writer, modification.action, target, &reply)?;
     let commit = writer.last_commit();
     drop(writer);
@@ -160,7 +167,7 @@ fn first(
             format!("findAndModify is not supported on the view {}", collection.namespace),
         ));
     }
-    let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+    let interrupt = request.interrupt.clone();
     let selection = Selection {
         sort: fields.document("sort")?.cloned(),
         hint: fields.raw("hint").cloned(),

@@ -9,7 +9,7 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::namespace::Namespace;
-use crate::writer::check_command_nesting;
+use crate::writer::{Writer, check_command_nesting};
 
 pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
@@ -26,17 +26,20 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     let mut writer = request.node.write(request.context.now);
     writer.begin_retryable(request.retryable.as_ref())?;
+    let retried = retried_statements(&writer, documents.len());
     let mut collection = writer.collection_or_create(&namespace)?;
     let results = writer.insert(&mut collection, documents, ordered, bypass)?;
     let commit = writer.last_commit();
     drop(writer);
 
     let inserted = results.iter().filter(|result| result.is_ok()).count();
+    request.node.counters().inserted(inserted as u64);
     let mut reply = doc! { "n": inserted as i32 };
     let errors = write_errors(&results);
     if !errors.is_empty() {
         reply.insert("writeErrors", errors);
     }
+    tell_retried(&mut reply, &retried, results.len());
     reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
 }
@@ -47,6 +50,24 @@ pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> 
         result.as_ref().err().map(|error| Bson::from(error.write_error(place)))
     });
     failed.collect()
+}
+
+/// The statements of a repeated command that were done the first time.
+pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<usize> {
+    (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect()
+}
+
+/// Tells which of the statements that were looked at had been done before: they are counted and not
+/// done again.
+pub(super) fn tell_retried(reply: &mut Document, retried: &[usize], looked_at: usize) {
+    let retried: Vec<Bson> = retried
+        .iter()
+        .filter(|place| **place < looked_at)
+        .map(|place| Bson::from(*place as i32))
+        .collect();
+    if !retried.is_empty() {
+        reply.insert("retriedStmtIds", retried);
+    }
 }
 
 /// Refuses writes to what the server keeps for itself.

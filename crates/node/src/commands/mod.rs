@@ -6,6 +6,7 @@ mod common;
 mod count;
 mod create;
 mod cursor_commands;
+mod default_concerns;
 mod delete;
 mod diagnostics;
 mod distinct;
@@ -98,16 +99,21 @@ table! {
         "parameters of the server"
     "setParameter" => parameters::set_parameter, Inspects, ClusterAdmin, admin;
         "changes a parameter"
+    "getDefaultRWConcern" => default_concerns::get, Inspects, ClusterMonitor, admin;
+        "the concerns of commands that give none"
+    "setDefaultRWConcern" => default_concerns::set, Writes, ClusterAdmin, admin;
+        "chooses the concerns of commands that give none"
     "configureFailPoint" => parameters::configure_fail_point, Inspects, ClusterAdmin, admin;
         "injects faults"
     "startSession" => session_commands::start, Inspects, LoggedIn; "starts a session"
     "refreshSessions" => session_commands::refresh, Inspects, LoggedIn; "keeps sessions alive"
     "endSessions" => session_commands::end, Inspects, LoggedIn; "ends sessions"
-    "killSessions" => session_commands::kill, Inspects, LoggedIn; "ends sessions and their cursors"
+    "killSessions" => session_commands::kill, Inspects, LoggedIn;
+        "ends sessions, their cursors and what runs in them"
     "killAllSessions" => session_commands::kill_all, Inspects, ClusterAdmin;
-        "ends all sessions and their cursors"
-    "killAllSessionsByPattern" => session_commands::kill_all, Inspects, ClusterAdmin;
-        "ends all sessions and their cursors"
+        "ends all sessions, or those of some users"
+    "killAllSessionsByPattern" => session_commands::kill_by_pattern, Inspects, ClusterAdmin;
+        "ends the sessions that patterns describe"
     "insert" => insert::insert, Writes, ReadWrite; "inserts documents"
     "delete" => delete::delete, Writes, ReadWrite; "deletes documents"
     "update" => update::update, Writes, ReadWrite; "changes documents"
@@ -140,6 +146,8 @@ table! {
     "replSetResizeOplog" => resize_oplog::resize_oplog, Inspects, ClusterAdmin, admin;
         "how much history this member keeps, and for how long"
     "fsync" => diagnostics::fsync, Inspects, ClusterAdmin, admin; "forces writes to disk"
+    "fsyncUnlock" => outside::needs_a_process, Inspects, ClusterAdmin, admin;
+        "lets writes go on after fsync with lock"
     "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
         "commands in progress"
     "killOp" => diagnostics::kill_operation, Inspects, ClusterAdmin, admin; "stops a command"

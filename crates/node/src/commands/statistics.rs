@@ -12,10 +12,12 @@ use super::common::reply;
 use super::create::not_found;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
+use crate::cursors::CursorStatistics;
 use crate::dispatch::Request;
 use crate::error::CommandError;
 use crate::fields::Fields;
 use crate::records::{View, index_entry, parse_record};
+use crate::replication::append_hello;
 use crate::writer::{Totals, index_keys_of};
 
 /// Problems that `validate` lists before it only counts them.
@@ -24,36 +26,94 @@ const MAX_LISTED_PROBLEMS: usize = 100;
 pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
     let (now, started) = (request.context.now, request.node.started());
     let uptime = now.monotonic.since(started.monotonic);
-    let (open, timed_out, opened) = request.node.cursors().statistics();
+    let CursorStatistics { open, pinned, no_timeout, timed_out, opened } =
+        request.node.cursors().statistics();
     let store = request.node.store_statistics();
     let (current, created) = request.node.operations().connections();
     let available = request.node.options().max_connections as i64 - current;
     let connections = doc! {
         "current": current as i32, "available": available.max(0) as i32, "totalCreated": created,
     };
-    reply(&doc! {
+    let mut metrics = request.node.counters().metrics();
+    metrics.insert(
+        "cursor",
+        doc! {
+            "timedOut": timed_out as i64,
+            "totalOpened": opened as i64,
+            "open": {
+                "noTimeout": no_timeout as i64, "pinned": pinned as i64, "total": open as i64,
+            },
+        },
+    );
+    let mut status = doc! {
         "host": &request.node.options().host,
         "version": "7.0.0",
         "process": "quorate",
         "pid": i64::from(std::process::id()),
         "uptime": uptime.as_secs_f64().floor(),
         "uptimeMillis": uptime.as_millis() as i64,
+        "uptimeEstimate": uptime.as_secs() as i64,
         "localTime": to_bson_date_time(now.wall),
+        "asserts": { "user": request.node.counters().failures() },
         "connections": connections,
+        "globalLock": global_lock(request, uptime.as_micros() as i64),
         "logicalSessionRecordCache": {
             "activeSessionsCount": request.node.sessions().count() as i32,
         },
-        "metrics": {
-            "cursor": {
-                "timedOut": timed_out as i64,
-                "totalOpened": opened as i64,
-                "open": { "total": open as i64 },
-            },
-        },
+        "metrics": metrics,
         "storageEngine": { "name": "lsm", "persistent": true, "supportsCommittedReads": true },
         "journal": { "commits": store.commits as i64, "syncs": store.syncs as i64 },
-        "ok": 1.0,
-    })
+    };
+    status.extend(request.node.counters().sections());
+    if let Some((memory, faults)) = process_figures() {
+        status.insert("mem", memory);
+        status.insert("extra_info", doc! { "note": "of the process", "page_faults": faults });
+    }
+    if request.node.replication().is_some() {
+        let mut set = Document::new();
+        append_hello(request.node, &request.context.client, false, &mut set);
+        set.remove("lastWrite");
+        status.insert("repl", set);
+    }
+    status.insert("ok", 1.0);
+    reply(&status)
+}
+
+/// What runs, by what it does. Nothing queues here but writers, for each other, for moments.
+fn global_lock(request: &Request<'_>, uptime_micros: i64) -> Document {
+    let (readers, writers) = request.node.operations().active();
+    doc! {
+        "totalTime": uptime_micros,
+        "currentQueue": { "total": 0, "readers": 0, "writers": 0 },
+        "activeClients": { "total": readers + writers, "readers": readers, "writers": writers },
+    }
+}
+
+/// The memory of this process in megabytes, and how often it had to wait for a page; none where the
+/// system does not tell.
+fn process_figures() -> Option<(Document, i64)> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    parse_process(&status, &stat)
+}
+
+/// Reads what proc(5) says of a process.
+fn parse_process(status: &str, stat: &str) -> Option<(Document, i64)> {
+    let megabytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kilobytes: i64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        i32::try_from(kilobytes / 1024).ok()
+    };
+    let memory = doc! {
+        "bits": 64,
+        "virtual": megabytes("VmSize:")?,
+        "resident": megabytes("VmRSS:")?,
+        "supported": true,
+    };
+    // The second field is a name in parentheses, which may hold anything; the twelfth is meant.
+    let behind_name = stat.rsplit_once(')')?.1;
+    let faults = behind_name.split_whitespace().nth(9)?.parse().ok()?;
+    Some((memory, faults))
 }
 
 pub(super) fn collection_statistics(
@@ -306,6 +366,9 @@ pub(super) fn database_hash(
     let view = request.node.view();
     for collection in request.node.catalog().in_database(&request.database) {
         let name = &collection.namespace.collection;
+        if collection.namespace.is_unreplicated() && request.database != "local" {
+            continue;
+        }
         if !wanted.is_empty() && !wanted.iter().any(|item| item.as_str() == Some(name)) {
             continue;
         }
@@ -342,5 +405,23 @@ impl Fingerprint {
 impl std::fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:032x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_a_process_are_read_past_any_name() {
+        let status = "Name:\tquorate\nVmSize:\t  102400 kB\nVmRSS:\t   10240 kB\nThreads:\t7\n";
+        let stat = "7 (odd) name)) S 1 7 7 0 -1 4194560 100 0 42 0 5 6 0 0 20 0 1 0 1 1 1";
+        let (memory, faults) = parse_process(status, stat).unwrap();
+        assert_eq!(
+            (memory.get_i32("virtual").unwrap(), memory.get_i32("resident").unwrap()),
+            (100, 10)
+        );
+        assert_eq!(faults, 42);
+        assert!(parse_process("", stat).is_none() && parse_process(status, "7").is_none());
     }
 }

@@ -7,14 +7,14 @@ use quorate_query::matcher::Matcher;
 use quorate_query::{Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
-use super::insert::{check_writable, statements, write_errors};
+use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
 use super::steps::Steps;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
-use crate::finder::{Found, InterruptSlot};
+use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -47,6 +47,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     let mut writer = request.node.write(request.context.now);
     writer.begin_retryable(request.retryable.as_ref())?;
+    let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
     for (place, statement) in statements.iter().enumerate() {
         let result = match writer.earlier_result(place) {
@@ -70,7 +71,14 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     }
     let commit = writer.last_commit();
     drop(writer);
-    Ok(concern.reply(to_raw(&summary(&results))?, commit))
+    let done = || results.iter().flatten();
+    let counters = request.node.counters();
+    counters.updated(done().map(|updated| updated.modified).sum());
+    counters.inserted(done().filter(|updated| updated.upserted.is_some()).count() as u64);
+    let mut reply = summary(&results);
+    tell_retried(&mut reply, &retried, results.len());
+    reply.insert("ok", 1.0);
+    Ok(concern.reply(to_raw(&reply)?, commit))
 }
 
 impl Updated {
@@ -121,7 +129,6 @@ fn summary(results: &[Result<Updated, CommandError>]) -> Document {
     if !errors.is_empty() {
         reply.insert("writeErrors", errors);
     }
-    reply.insert("ok", 1.0);
     reply
 }
 
@@ -200,7 +207,7 @@ fn update_statement(
             // Gives the error for views.
             writer.collection_or_create(namespace)?;
         }
-        let interrupt = InterruptSlot::new(Arc::clone(&request.context.interrupt));
+        let interrupt = request.interrupt.clone();
         // The scan sees the state before the statement; every document is met once.
         let selection = Selection {
             hint: fields.raw("hint").cloned(),

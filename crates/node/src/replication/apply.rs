@@ -93,6 +93,9 @@ impl Writer<'_> {
             self.defer();
         }
         let mut touched = Touched::default();
+        for entry in &entries {
+            self.node().counters().applied(entry.get_str("op").unwrap_or_default());
+        }
         while let Some(entry) = entries.pop_front() {
             self.settle_before(&entry, &mut touched)?;
             if entry.get_str("op").is_ok_and(|op| op == "i") {
@@ -178,7 +181,7 @@ impl Writer<'_> {
     }
 
     /// Inserts a document or puts it in place of the one with its `_id`.
-    pub(super) fn put(
+    pub(crate) fn put(
         &mut self,
         collection: &mut Arc<Collection>,
         document: RawDocumentBuf,
@@ -313,13 +316,7 @@ impl Writer<'_> {
         collection: &Collection,
         document: &RawDocument,
     ) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
-        let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
-            return Ok(None);
-        };
-        let keys = index_keys_of(index, document)?;
-        let Some(key) = keys.keys.iter().next() else { return Ok(None) };
-        let Some(record) = self.view().unique_record(index, key)? else { return Ok(None) };
-        Ok(self.view().record(collection, record)?.map(|found| (record, found)))
+        self.view().by_id(collection, document)
     }
 
     /// The entry has changed nothing; its place in the log is kept all the same.

@@ -23,7 +23,7 @@ use crate::writer::{Totals, Writer};
 const WIPE_STEP: usize = 10_000;
 
 impl Node {
-    /// Removes all data but `local`, and the log, and forces that to disk. Blocks.
+    /// Removes all data but what is this member's own, and the log, and forces that to disk. Blocks.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl Node {
         writer.commit(batch)?;
         let collections: Vec<_> = self.catalog().collections().map(Arc::clone).collect();
         for collection in collections {
-            if collection.namespace.database != "local" {
+            if !collection.namespace.is_unreplicated() {
                 writer.drop_collection(&collection)?;
             }
         }

@@ -65,6 +65,8 @@ pub struct Published {
     pub state: MemberState,
     /// Whether clients may write.
     pub writable: bool,
+    /// Whether writes wait for a majority if neither they nor the set's defaults say otherwise.
+    pub majority_by_default: bool,
     /// The addresses by which clients of other networks know the members.
     pub horizons: Horizons,
 }

@@ -213,7 +213,14 @@ mod tests {
             info,
         };
         let state = MemberState::Secondary;
-        node.publish(Published { hello, topology_version, state, writable: false, horizons });
+        node.publish(Published {
+            hello,
+            topology_version,
+            state,
+            writable: false,
+            majority_by_default: true,
+            horizons,
+        });
     }
 
     #[test]

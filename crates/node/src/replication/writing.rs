@@ -203,6 +203,9 @@ impl Writer<'_> {
     pub(crate) fn after_commit(&mut self, sequence: CommitSequence) {
         self.last_sequence = Some(sequence);
         self.view = self.node.view();
+        if std::mem::take(&mut self.touches_settings) {
+            self.node.defaults_cache().changed(self.now().wall);
+        }
         let entries = std::mem::take(&mut self.log_state.pending);
         if let Some((last, _)) = entries.last() {
             self.log_state.last = Some(last.op_time);

@@ -13,6 +13,7 @@ use bson::{Bson, Document, doc};
 use quorate_authentication::scram::{ServerConversation, StoredCredentials};
 use quorate_authentication::{INTERNAL_DATABASE, INTERNAL_USER};
 use quorate_query::matcher::Matcher;
+use sha2::{Digest, Sha256};
 
 pub(crate) use quorate_authentication::ScramMechanism as Mechanism;
 
@@ -22,7 +23,7 @@ use crate::context::{Client, Command, Interrupt};
 use crate::dispatch::{Access, CommandFacts};
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, PROFILE_COLLECTION};
 use crate::node::Node;
 use crate::select::Selection;
 
@@ -118,7 +119,17 @@ pub(crate) struct LoggedIn {
     pub(crate) database: String,
 }
 
+/// Whose sessions a client starts: its user's, where clients log in.
+pub(crate) fn session_owner(node: &Node, client: &Client) -> Option<LoggedIn> {
+    if node.options().authentication { client.login.state().user.clone() } else { None }
+}
+
 impl LoggedIn {
+    /// How `lsid.uid` names a user: a digest of the full name.
+    pub(crate) fn session_uid(&self) -> [u8; 32] {
+        Sha256::digest(format!("{}@{}", self.name, self.database)).into()
+    }
+
     /// Another member of the set, which may do everything.
     pub(crate) fn member() -> Self {
         Self { name: INTERNAL_USER.to_owned(), database: INTERNAL_DATABASE.to_owned() }
@@ -161,9 +172,11 @@ pub(crate) fn check_access(
     // Credentials are nobody's business but that of those who administer users.
     let users = users_namespace();
     let named = command.body.get_str(command.name()).unwrap_or("");
-    let access = match database == users.database && named == users.collection {
-        true => Access::UserAdmin,
-        false => facts.access,
+    let access = match named {
+        _ if database == users.database && named == users.collection => Access::UserAdmin,
+        // Tells what others asked for.
+        PROFILE_COLLECTION => Access::DatabaseAdmin,
+        _ => facts.access,
     };
     let who = client.login.state().user.clone();
     let Some(who) = who else {

@@ -93,6 +93,8 @@ pub(crate) struct Writer<'n> {
     replayed: Option<Retry>,
     /// Changes that wait to be committed together. The view does not show them.
     deferred: Option<Batch>,
+    /// Whether what is about to be committed may change the set's default concerns.
+    pub(crate) touches_settings: bool,
 }
 
 /// A document that is about to be inserted.
@@ -121,6 +123,7 @@ impl<'n> Writer<'n> {
             retry: None,
             replayed: None,
             deferred: None,
+            touches_settings: false,
         }
     }
 

@@ -13,6 +13,7 @@ use quorate_wire::{timestamp_from, to_bson_date_time};
 
 use super::Writer;
 use crate::catalog::Collection;
+use crate::default_concerns::is_settings;
 use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
@@ -140,9 +141,10 @@ impl Writer<'_> {
         self.log(batch, &entry, Some(&undo))
     }
 
-    fn logs(&self, collection: Option<&Collection>) -> bool {
+    fn logs(&mut self, collection: Option<&Collection>) -> bool {
+        self.touches_settings |= collection.is_some_and(|known| is_settings(&known.namespace));
         self.node.oplog().is_some()
-            && collection.is_none_or(|known| known.namespace.database != LOCAL_DATABASE)
+            && collection.is_none_or(|known| !known.namespace.is_unreplicated())
     }
 
     /// Adds an entry, and on a member of a set how to take it back.

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
-use quorate_node::{Client, Command, Context, Interrupt, Node, NodeOptions, Now, Outcome};
+use quorate_node::{
+    Certificate, Client, Command, Context, Interrupt, Node, NodeOptions, Now, Outcome,
+};
 use quorate_protocol::{MonotonicTime, WallTime};
 use quorate_storage::{ModelStore, Store};
 
@@ -27,6 +29,16 @@ pub(crate) fn context() -> Context {
     }
 }
 
+fn options() -> NodeOptions {
+    NodeOptions {
+        seed: 7,
+        host: "localhost:27017".to_owned(),
+        compressors: vec!["zstd".to_owned()],
+        max_connections: 100,
+        ..NodeOptions::default()
+    }
+}
+
 impl Member {
     pub(crate) fn new() -> Self {
         Self::over(ModelStore::new())
@@ -41,30 +53,66 @@ impl Member {
         Self::open(store, Some(bytes))
     }
 
+    /// A member whose clients must log in.
+    pub(crate) fn guarded() -> Self {
+        Self::open_with(ModelStore::new(), NodeOptions { authentication: true, ..options() })
+    }
+
     fn open(store: ModelStore, oplog_bytes: Option<u64>) -> Self {
+        Self::open_with(store, NodeOptions { oplog_bytes, ..options() })
+    }
+
+    fn open_with(store: ModelStore, options: NodeOptions) -> Self {
         let store = Arc::new(store);
         let shared: Arc<dyn Store> = Arc::clone(&store) as _;
-        let options = NodeOptions {
-            seed: 7,
-            host: "localhost:27017".to_owned(),
-            compressors: vec!["zstd".to_owned()],
-            authentication: false,
-            oplog_bytes,
-            max_connections: 100,
-            ..NodeOptions::default()
-        };
         Self { node: Node::open(shared, options, now()).unwrap(), store }
     }
 
-    /// Runs a command on the database `db`, or the one it names.
-    pub(crate) fn run(&self, mut command: Document) -> Document {
+    /// Makes a user that logs in with a certificate, and gives its connection, which has.
+    pub(crate) fn log_in(&self, name: &str, roles: &[(&str, &str)]) -> Context {
+        let role = |(role, db): &(&str, &str)| Bson::from(doc! {"role": *role, "db": *db});
+        let roles: Vec<_> = roles.iter().map(role).collect();
+        let subject = format!("CN={name}");
+        let create = doc! {"createUser": &subject, "roles": roles, "$db": "$external"};
+        self.expect(&self.connect("CN=member", true), create);
+        self.connect(&subject, false)
+    }
+
+    /// A connection that has logged in with a certificate.
+    pub(crate) fn connect(&self, subject: &str, is_member: bool) -> Context {
+        let certificate = Some(Certificate { subject: subject.to_owned(), is_member });
+        let client = Client { connection_id: 2, certificate, ..Client::default() };
+        let context = Context { client: Arc::new(client), ..context() };
+        self.expect(
+            &context,
+            doc! {
+                "authenticate": 1, "mechanism": "MONGODB-X509", "$db": "$external",
+            },
+        );
+        context
+    }
+
+    /// Runs a command over a connection.
+    pub(crate) fn run_as(&self, context: &Context, mut command: Document) -> Document {
         if !command.contains_key("$db") {
             command.insert("$db", "db");
         }
-        match self.node.run(&context(), Command::new(command)) {
+        match self.node.run(context, Command::new(command)) {
             Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
             Outcome::Wait { .. } => panic!("the command wants to wait"),
         }
+    }
+
+    /// Runs a command over a connection, which must succeed.
+    pub(crate) fn expect(&self, context: &Context, command: Document) -> Document {
+        let reply = self.run_as(context, command.clone());
+        assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{command} answered {reply}");
+        reply
+    }
+
+    /// Runs a command on the database `db`, or the one it names.
+    pub(crate) fn run(&self, command: Document) -> Document {
+        self.run_as(&context(), command)
     }
 
     /// Runs a command that must succeed.

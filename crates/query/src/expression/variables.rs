@@ -29,8 +29,8 @@ const STEPS_BETWEEN_CHECKS: u64 = 1024;
 
 /// Tells whether the operation should end: its time is up, or someone killed it.
 ///
-/// Asked inside loops over arrays, where one document can keep an expression busy for long; between
-/// documents it is for whoever supplies them to ask.
+/// Asked inside loops over arrays, where one document can keep an expression busy for long, and between
+/// the stages of a pipeline; otherwise it is for whoever supplies the documents to ask.
 pub trait Interrupt: std::fmt::Debug + Send + Sync {
     /// Goes on, or says why not.
     ///

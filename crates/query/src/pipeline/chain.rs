@@ -46,13 +46,20 @@ fn build(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Result<Documents
             steps.push(step?);
             continue;
         }
-        documents = stepped(documents, std::mem::take(&mut steps));
+        documents = watched(stepped(documents, std::mem::take(&mut steps)), run);
         documents = Stage::run(stage, documents, run);
         if stage.is_blocking() {
             documents = started(documents)?;
         }
     }
-    Ok(stepped(documents, steps))
+    Ok(watched(stepped(documents, steps), run))
+}
+
+/// The same documents, for as long as the operation may go on. Whoever supplies the first ones asks
+/// too, but a stage can make many out of one, and a `$lookup` meets many for one.
+fn watched(documents: Documents, run: &Run) -> Documents {
+    let variables = Arc::clone(&run.variables);
+    Box::new(documents.map(move |document| variables.step().and(document)))
 }
 
 /// Asks a blocking stage for its first document, which makes it take in all of its input.

@@ -60,6 +60,7 @@ impl Table {
         let mut memory = Memory::new("$lookup", run.memory_limit);
         let mut table = Self { documents: Vec::new(), places: HashMap::new() };
         for document in run.environment.read(from, None)? {
+            run.variables.step()?;
             let document = document?;
             let keys = keys_of(&document, foreign);
             let size: usize = keys.iter().map(GroupKey::size).sum();

@@ -13,8 +13,8 @@ use quorate_protocol::{
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Event, FetchId, Input, Member, MemberOptions, Output, Recovered, RequestToken, WaiterId,
-    WriteConcernError,
+    Event, FetchId, Input, Member, MemberOptions, NoopReason, Output, Recovered, Request,
+    RequestToken, WaiterId, WriteConcernError,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -29,6 +29,7 @@ use super::write_concern::Acknowledgement;
 use super::{Answer, Inbox, Message, RoleView, SetView, copying, fetching};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
+use crate::write_gate::WriteGate;
 
 /// How long handing over may take when the process ends.
 const HAND_OVER: Duration = Duration::from_secs(1);
@@ -49,6 +50,7 @@ pub(super) struct Parts {
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
+    pub(super) gate: Arc<WriteGate>,
 }
 
 /// Runs a member until its process ends or it cannot go on.
@@ -56,7 +58,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let thread_failed = |error: std::io::Error| format!("a thread cannot be started: {error}");
     let Parts { node, inbox, .. } = &parts;
     let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
-    let applier = Applier::start(Arc::clone(node), inbox.clone(), parts.clock);
+    let gate = Arc::clone(&parts.gate);
+    let applier = Applier::start(Arc::clone(node), inbox.clone(), parts.clock, gate);
     let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
@@ -97,6 +100,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         view: parts.view,
         role: parts.role,
         topology: parts.topology,
+        gate: parts.gate,
         applier,
         persister,
         syncer,
@@ -151,6 +155,7 @@ pub(super) struct Host {
     pub(super) view: watch::Sender<SetView>,
     role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
+    gate: Arc<WriteGate>,
     pub(super) applier: Applier,
     persister: Worker,
     syncer: Syncer,
@@ -237,7 +242,7 @@ impl Host {
         }
         // A write that is asked about is in the log by now. One that is waited for need not be known
         // to be: its waiter is looked at whenever the log has moved.
-        if !matches!(message, Message::Wanted(_)) {
+        if !matches!(message, Message::Wanted(_) | Message::Abandoned(_)) {
             self.feed_log();
         }
         match message {
@@ -248,17 +253,26 @@ impl Host {
                 self.feed(input);
             }
             Message::Asked(request, answer) => {
+                if matches!(request, Request::Reconfig { .. }) {
+                    self.tell_default_write_concern();
+                }
                 let token = RequestToken(self.number());
                 self.answers.insert(token, answer);
                 self.feed(Input::RequestReceived { token, request });
             }
-            Message::Wanted(Acknowledgement { op_time, concern, answer }) => {
-                let waiter = WaiterId(self.number());
+            Message::Wanted(Acknowledgement { waiter, op_time, concern, answer }) => {
                 self.waiters.insert(waiter, answer);
                 let input = Input::AcknowledgementWanted { waiter, op_time, concern };
                 self.member.handle(self.clock.now().monotonic, input);
                 // Waiting changes nothing that clients see.
                 self.carry_out_all();
+            }
+            Message::Abandoned(waiter) => {
+                if self.waiters.remove(&waiter).is_some() {
+                    let input = Input::AcknowledgementAbandoned { waiter };
+                    self.member.handle(self.clock.now().monotonic, input);
+                    self.carry_out_all();
+                }
             }
             Message::Fetched(fetched) => self.on_fetched(fetched),
             Message::Inspect(look) => look(self.member.status(), self.clock.now()),
@@ -266,6 +280,17 @@ impl Host {
             Message::LogMoved => {}
             Message::Tick => self.armed = None,
             Message::Broken(why) => self.broken = Some(why),
+        }
+    }
+
+    /// Whether a chosen write concern keeps a reconfiguration from changing what writes wait for.
+    fn tell_default_write_concern(&mut self) {
+        match self.node.default_concerns() {
+            Ok(defaults) => {
+                let set = defaults.is_some_and(|defaults| defaults.write.is_some());
+                self.feed(Input::DefaultWriteConcernSet(set));
+            }
+            Err(error) => tracing::warn!(%error, "the default concerns cannot be read"),
         }
     }
 
@@ -373,6 +398,7 @@ impl Host {
                 topology_version: version,
                 state,
                 writable,
+                majority_by_default: self.majority_by_default,
                 horizons,
             });
             let news = known_version != version;
@@ -414,6 +440,11 @@ impl Host {
             }
             Output::ApplyThrough { through, delay } => self.apply_through(through, delay),
             Output::AppendNoop { reason, term } => {
+                // An idle primary that is locked says nothing; a new one must.
+                let entered = self.gate.try_enter();
+                if entered.is_none() && reason == NoopReason::Periodic {
+                    return;
+                }
                 if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
                     self.broken = Some(error.message);
                 }

@@ -208,7 +208,7 @@ async fn clone_database(
     {
         let name = entry.get_str("name").map_err(|_| broken("name"))?;
         let namespace = Namespace::new(database, name).map_err(local)?;
-        if work.progress.is_copied(&namespace) {
+        if namespace.is_unreplicated() || work.progress.is_copied(&namespace) {
             continue;
         }
         work.progress.enter(&namespace);
@@ -242,7 +242,9 @@ async fn clone_documents(
 ) -> Result<(), ClientError> {
     let clock = work.clock;
     let mut told = clock.now().monotonic;
-    let find = doc! { "find": &namespace.collection, "sort": { "$natural": 1 } };
+    let find = doc! {
+        "find": &namespace.collection, "sort": { "$natural": 1 }, "readConcern": { "level": "local" },
+    };
     let mut reply = client.run(&command(find, &namespace.database)).await?;
     loop {
         let (cursor, documents) = batch_of(&reply)?;

@@ -30,23 +30,25 @@ mod threads;
 mod write_concern;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Command, CommandError, ErrorCode, Node};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
-use quorate_replication::{Input, MemberOptions, Reply, Request, Status};
+use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
 use quorate_wire::replica_set::config_document;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
 use crate::dialer::Dialer;
+use crate::write_gate::WriteGate;
 
 pub(crate) use cut::Cut;
 use inbox::Inbox;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
-pub(crate) use write_concern::Acknowledgement;
+pub(crate) use write_concern::{Acknowledgement, write_concern_error};
 
 /// How this member takes part in a set.
 #[derive(Clone, Debug)]
@@ -57,6 +59,18 @@ pub struct ReplicaSetOptions {
     pub own_addresses: Vec<ServerAddress>,
     /// Where documents that a rollback removes are kept; nowhere, for a member in memory.
     pub rollback_directory: Option<PathBuf>,
+}
+
+/// What the rest of the server has for its member of a set.
+pub(crate) struct Surroundings {
+    /// How other members are reached.
+    pub(crate) dialer: Dialer,
+    /// Changed when waiting `hello` commands should look again.
+    pub(crate) topology: watch::Sender<()>,
+    /// Wakes cursors that wait for documents.
+    pub(crate) commits: watch::Sender<u64>,
+    /// What every write passes.
+    pub(crate) gate: Arc<WriteGate>,
 }
 
 /// What connections see of the set without asking the host.
@@ -101,6 +115,8 @@ enum Message {
     Input(Input),
     Asked(Request, oneshot::Sender<Answer>),
     Wanted(Acknowledgement),
+    /// Nobody waits for this acknowledgement any more.
+    Abandoned(WaiterId),
     Fetched(fetching::Fetched),
     Inspect(Inspection),
     /// The log has grown, or more of it is on disk.
@@ -123,6 +139,7 @@ pub(crate) struct ReplicaSet {
     /// The last entry, changed with every append.
     appended: watch::Sender<OpTimeAndWallTime>,
     progress: clone_progress::CloneProgress,
+    next_waiter: AtomicU64,
     parts: Mutex<Option<host::Parts>>,
 }
 
@@ -132,10 +149,9 @@ impl ReplicaSet {
         node: Arc<Node>,
         clock: Clock,
         options: ReplicaSetOptions,
-        dialer: Dialer,
-        topology: watch::Sender<()>,
-        commits: watch::Sender<u64>,
+        surroundings: Surroundings,
     ) -> Result<Self, CommandError> {
+        let Surroundings { dialer, topology, commits, gate } = surroundings;
         let recovered = node.join_replica_set(clock.now())?;
         let inbox = Inbox::new();
         let shown = SetView {
@@ -165,9 +181,11 @@ impl ReplicaSet {
             appended: appended.clone(),
             topology,
             commits,
+            gate,
         };
         let parts = Mutex::new(Some(parts));
-        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, parts })
+        let next_waiter = AtomicU64::new(1);
+        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, next_waiter, parts })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
-use bson::{Binary, rawdoc};
+use bson::{Binary, Bson, doc, rawdoc};
 use quorate_node::{Command, CommandError, ErrorCode};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
@@ -16,7 +16,7 @@ use quorate_wire::{timestamp_from, to_bson_timestamp};
 use super::write_concern::Wanted;
 use super::{ReplicaSet, ending};
 
-/// How long a read waits for a majority unless its `maxTimeMS` says so.
+/// How long a read waits for a majority at most; its `maxTimeMS` may end it before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a read wants to be sure of.
@@ -40,13 +40,32 @@ impl ReadConcern {
     }
 }
 
+/// The commands that read at the set's default read concern if they give none.
+const DEFAULT_READERS: [&str; 4] = ["aggregate", "count", "distinct", "find"];
+
 impl ReplicaSet {
+    /// Gives a read the level that was chosen for the set, if it names none. What members keep to
+    /// themselves has no level.
+    pub(crate) fn complete_read_concern(&self, command: &mut Command) -> Result<(), CommandError> {
+        if !DEFAULT_READERS.contains(&command.name()) || command.database() == "local" {
+            return Ok(());
+        }
+        let Some(chosen) = self.node.default_concerns()?.and_then(|known| known.read.clone())
+        else {
+            return Ok(());
+        };
+        let given =
+            command.body_mut().entry("readConcern".to_owned()).or_insert(Bson::from(doc! {}));
+        if let Bson::Document(given) = given
+            && !given.contains_key("level")
+        {
+            given.extend(chosen);
+        }
+        Ok(())
+    }
+
     /// Returns once a read that has just been made is as sure as wanted.
-    pub(crate) async fn confirm(
-        &self,
-        concern: ReadConcern,
-        max_time: Option<Duration>,
-    ) -> Result<(), CommandError> {
+    pub(crate) async fn confirm(&self, concern: ReadConcern) -> Result<(), CommandError> {
         let late = || {
             CommandError::new(
                 ErrorCode::MAX_TIME_MS_EXPIRED,
@@ -59,7 +78,7 @@ impl ReplicaSet {
                 ReadConcern::Linearizable => self.prove_leadership().await,
             }
         };
-        let waited = tokio::time::timeout(max_time.unwrap_or(PATIENCE), waiting).await;
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
         waited.unwrap_or_else(|_| Err(late()))
     }
 
@@ -74,8 +93,7 @@ impl ReplicaSet {
         let Ok(after) = after.map(timestamp_from) else { return Ok(()) };
         let mut appended = self.appended();
         let reached = appended.wait_for(|last| last.op_time.timestamp >= after);
-        let limit = command.max_time().unwrap_or(PATIENCE);
-        match tokio::time::timeout(limit, reached).await {
+        match tokio::time::timeout(PATIENCE, reached).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(ending()),
             Err(_) => Err(CommandError::new(

@@ -21,6 +21,7 @@ use super::Message;
 use super::copying::wait_until_old_enough;
 use super::inbox::Inbox;
 use crate::clock::Clock;
+use crate::write_gate::WriteGate;
 
 /// Jobs that wait for a thread. The buffer of fetched entries is bounded by itself.
 const MAX_JOBS: usize = 16_384;
@@ -93,6 +94,7 @@ struct Applying {
     node: Arc<Node>,
     inbox: Inbox,
     clock: Clock,
+    gate: Arc<WriteGate>,
     queue: Mutex<Changes>,
     condition: Condvar,
     /// Held while changes are taken and made.
@@ -118,11 +120,17 @@ impl Changes {
 
 impl Applier {
     /// Starts the thread.
-    pub(super) fn start(node: Arc<Node>, inbox: Inbox, clock: Clock) -> io::Result<Self> {
+    pub(super) fn start(
+        node: Arc<Node>,
+        inbox: Inbox,
+        clock: Clock,
+        gate: Arc<WriteGate>,
+    ) -> io::Result<Self> {
         let applying = Arc::new(Applying {
             node,
             inbox,
             clock,
+            gate,
             queue: Mutex::default(),
             condition: Condvar::new(),
             at_work: Mutex::default(),
@@ -222,7 +230,10 @@ impl Applying {
         let mut applied = 0;
         while let Some(change) = next.take() {
             match change {
-                Change::Other(job) => job(&self.node)?,
+                Change::Other(job) => {
+                    let _entered = self.gate.blocking_enter();
+                    job(&self.node)?;
+                }
                 Change::Apply(mut joined) => {
                     // What has gathered is committed at once: fewer commits, and fewer syncs.
                     while joined.entries.len() < MAX_APPLY_ENTRIES {
@@ -239,6 +250,7 @@ impl Applying {
                     }
                     applied += joined.entries.len();
                     wait_until_old_enough(&joined.entries, joined.delay, self.clock);
+                    let _entered = self.gate.blocking_enter();
                     self.node.apply(joined.previous, joined.entries, self.clock.now())?;
                 }
             }

@@ -1,24 +1,39 @@
 //! Waiting until a write is acknowledged as its client wants. Digest §6 and §13.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use quorate_node::{Command, CommandError, ErrorCode};
 use quorate_protocol::OpTime;
-use quorate_replication::{Acknowledgements, WriteConcern, WriteConcernError};
+use quorate_replication::quorum::is_acknowledged;
+use quorate_replication::{Acknowledgements, Status, WaiterId, WriteConcern, WriteConcernError};
 use tokio::sync::oneshot;
 
 use super::commands::whole;
-use super::{Message, ReplicaSet};
+use super::{Inbox, Message, ReplicaSet};
 
 /// The most members that a write concern can name.
 const MAX_MEMBERS: i64 = 50;
 
 /// A client that waits for its write.
 pub(crate) struct Acknowledgement {
+    pub(super) waiter: WaiterId,
     pub(super) op_time: OpTime,
     pub(super) concern: WriteConcern,
     pub(super) answer: oneshot::Sender<Result<(), WriteConcernError>>,
+}
+
+/// Tells the host, when dropped, that nobody waits any more.
+struct Waiting<'a> {
+    inbox: &'a Inbox,
+    waiter: WaiterId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.inbox.post(Message::Abandoned(self.waiter));
+    }
 }
 
 /// What a command wants to be sure of.
@@ -36,28 +51,72 @@ impl Wanted {
 }
 
 impl ReplicaSet {
-    /// Takes the write concern out of a command, if waiting for others is part of it. What one
-    /// member can promise alone is left for it to read.
+    /// Takes the write concern out of a command, or the set's default if it has none, if waiting for
+    /// others is part of it. What one member can promise alone is left for it to read.
     pub(crate) fn take_concern(
         &self,
         command: &mut Command,
     ) -> Result<Option<Wanted>, CommandError> {
-        let Some(given) = command.body.get("writeConcern") else {
-            let majority = self.view.borrow().majority_by_default;
-            let concern = WriteConcern::majority();
-            return Ok(majority.then_some(Wanted { concern, explicit: false }));
+        let given = match command.body.get("writeConcern") {
+            None => None,
+            Some(Bson::Document(given)) => Some(given),
+            Some(_) => return Ok(None),
         };
-        let Bson::Document(given) = given else { return Ok(None) };
-        let concern = match parse(given)? {
-            Some(concern) => concern,
-            None if self.view.borrow().majority_by_default && !given.contains_key("w") => {
-                let timeout = timeout_of(given);
-                WriteConcern { timeout, ..WriteConcern::majority() }
+        let explicit = given.is_some();
+        if !explicit && !command.may_write() {
+            return Ok(None);
+        }
+        let completed = match given {
+            Some(given) if given.contains_key("w") => given.clone(),
+            given => {
+                // What the client did not say is the set's to say.
+                let mut completed = self.default_concern(command)?;
+                completed.extend(given.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+                completed
             }
-            None => return Ok(None),
         };
-        command.body_mut().remove("writeConcern");
-        Ok(Some(Wanted { concern, explicit: true }))
+        let wanted = parse(&completed)?.map(|concern| Wanted { concern, explicit });
+        if wanted.is_some() {
+            command.body_mut().remove("writeConcern");
+        } else if !completed.is_empty() {
+            command.body_mut().insert("writeConcern", completed);
+        }
+        Ok(wanted)
+    }
+
+    /// The write concern of a command that gives none: the one that was chosen for the set, otherwise
+    /// a majority, unless arbiters would make every write wait for all who hold data.
+    fn default_concern(&self, command: &Command) -> Result<Document, CommandError> {
+        let majority = || doc! { "w": "majority" };
+        // A choice that a failover could lose would surprise everybody.
+        if command.name() == "setDefaultRWConcern" {
+            return Ok(majority());
+        }
+        let chosen = self.node.default_concerns()?.and_then(|defaults| defaults.write.clone());
+        let implicit = || match self.view.borrow().majority_by_default {
+            true => majority(),
+            false => Document::new(),
+        };
+        Ok(chosen.unwrap_or_else(implicit))
+    }
+
+    /// Refuses a default write concern that this configuration can never satisfy: no write would be
+    /// acknowledged any more.
+    pub(crate) async fn check_default(&self, command: &Command) -> Result<(), CommandError> {
+        if command.name() != "setDefaultRWConcern" {
+            return Ok(());
+        }
+        let Ok(given) = command.body.get_document("defaultWriteConcern") else { return Ok(()) };
+        let Some(concern) = parse(given)? else { return Ok(()) };
+        let check = move |status: Status<'_>, _| {
+            let Some(config) = status.config() else { return Ok(Document::new()) };
+            is_acknowledged(config, &concern.acknowledgements, |_| true).map_err(|error| {
+                let error = WriteConcernError::from(error);
+                CommandError::new(ErrorCode(error.code()), error.to_string())
+            })?;
+            Ok(Document::new())
+        };
+        self.inspect(check).await.map(drop)
     }
 
     /// Waits for the acknowledgement of a write. Gives the error to add to its reply, if any.
@@ -74,18 +133,20 @@ impl ReplicaSet {
         };
         let (answer, answered) = oneshot::channel();
         let given = concern_document(&wanted.concern);
+        let waiter = WaiterId(self.next_waiter.fetch_add(1, Ordering::Relaxed));
         self.inbox.post(Message::Wanted(Acknowledgement {
+            waiter,
             op_time,
             concern: wanted.concern,
             answer,
         }));
+        let waiting = Waiting { inbox: &self.inbox, waiter };
         let result = answered.await.unwrap_or(Err(WriteConcernError::ShutdownInProgress));
+        std::mem::forget(waiting);
         let error = result.err()?;
-        let code = ErrorCode(error.code());
-        let mut document = doc! {
-            "code": code.0, "codeName": code.name(), "errmsg": error.to_string(),
-            "errInfo": { "writeConcern": given },
-        };
+        let why = CommandError::new(ErrorCode(error.code()), error.to_string());
+        let mut document = write_concern_error(&why);
+        document.insert("errInfo", doc! { "writeConcern": given });
         if error == WriteConcernError::TimedOut
             && let Ok(info) = document.get_document_mut("errInfo")
         {
@@ -93,6 +154,11 @@ impl ReplicaSet {
         }
         Some(document)
     }
+}
+
+/// An error of waiting as it stands in the reply of a write that was done.
+pub(crate) fn write_concern_error(why: &CommandError) -> Document {
+    doc! { "code": why.code.0, "codeName": why.code.name(), "errmsg": &why.message }
 }
 
 /// What needs other members; none for `w: 0` and `w: 1`.

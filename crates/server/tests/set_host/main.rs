@@ -6,9 +6,13 @@
 #[path = "../replica_set/client.rs"]
 mod client;
 mod config;
+mod defaults;
 mod explain;
+mod locking;
 #[path = "../replica_set/namespaces.rs"]
 mod namespaces;
 mod oplog;
+mod profile;
 #[path = "../replica_set/set.rs"]
 mod set;
+mod waiting;

@@ -6,6 +6,7 @@ use bson::{Bson, bson, doc};
 
 use super::super::{MAX_STAGES, Output, Pipeline, WhenMatched, WhenNotMatched};
 use super::{array, environment, refuse, run};
+use crate::error::QueryError;
 use crate::expression::Variables;
 
 fn parse(stages: Bson) -> Pipeline {
@@ -236,4 +237,32 @@ fn nothing_comes_after_an_error() {
     assert!(documents.next().unwrap().is_ok());
     assert_eq!(documents.next().unwrap().unwrap_err().code().0, 2);
     assert!(documents.next().is_none());
+}
+
+#[derive(Debug)]
+struct Patience(std::sync::atomic::AtomicU32);
+
+impl crate::expression::Interrupt for Patience {
+    fn check(&self) -> Result<(), QueryError> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        left.map(drop).map_err(|_| QueryError::location(50, "operation exceeded time limit"))
+    }
+}
+
+/// Nobody who supplies documents is asked for a second one here.
+#[test]
+fn stages_that_make_much_of_one_document_can_be_interrupted() {
+    let list = bson!({ "$set": { "list": { "$range": [0, 1000] } } });
+    let unwind = bson!({ "$unwind": "$list" });
+    let mut stages = Vec::new();
+    for _ in 0..5 {
+        stages.extend([list.clone(), unwind.clone()]);
+    }
+    stages.push(bson!({ "$group": { "_id": null, "n": { "$sum": 1 } } }));
+    let variables = Variables::new(0).with_interrupt(Arc::new(Patience(5.into())));
+    let pipeline = Pipeline::parse(&stages, &variables).unwrap();
+    let input = Box::new(std::iter::once(Ok(doc! {})));
+    let mut documents = pipeline.run(input, environment(), &variables);
+    assert_eq!(documents.next().unwrap().unwrap_err().code().0, 50);
 }

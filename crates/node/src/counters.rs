@@ -1,0 +1,212 @@
+//! What has happened since the member started, as `serverStatus` tells it.
+//!
+//! Counters that only grow. Nothing waits for them, and nobody decides by them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::{Bson, Document, doc};
+
+use crate::commands::TABLE;
+use crate::context::Command;
+use crate::dispatch::CommandFacts;
+use crate::finder::Examined;
+
+/// A counter that only grows.
+#[derive(Debug, Default)]
+struct Count(AtomicU64);
+
+impl Count {
+    fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed) as i64
+    }
+}
+
+/// Operations by kind. An insert counts its documents, other writes their statements.
+#[derive(Debug, Default)]
+struct Operations {
+    inserts: Count,
+    queries: Count,
+    updates: Count,
+    deletes: Count,
+    get_mores: Count,
+    commands: Count,
+}
+
+impl Operations {
+    fn document(&self) -> Document {
+        doc! {
+            "insert": self.inserts.get(),
+            "query": self.queries.get(),
+            "update": self.updates.get(),
+            "delete": self.deletes.get(),
+            "getmore": self.get_mores.get(),
+            "command": self.commands.get(),
+        }
+    }
+}
+
+/// How often a command was run, and how often in vain.
+#[derive(Debug, Default)]
+struct Runs {
+    total: Count,
+    failed: Count,
+}
+
+/// All counters of a member.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    operations: Operations,
+    applied: Operations,
+    bytes_in: Count,
+    bytes_out: Count,
+    requests: Count,
+    keys: Count,
+    documents: Count,
+    returned: Count,
+    inserted: Count,
+    updated: Count,
+    deleted: Count,
+    /// In the order of the table.
+    runs: Vec<Runs>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            operations: Operations::default(),
+            applied: Operations::default(),
+            bytes_in: Count::default(),
+            bytes_out: Count::default(),
+            requests: Count::default(),
+            keys: Count::default(),
+            documents: Count::default(),
+            returned: Count::default(),
+            inserted: Count::default(),
+            updated: Count::default(),
+            deleted: Count::default(),
+            runs: TABLE.iter().map(|_| Runs::default()).collect(),
+        }
+    }
+}
+
+impl Counters {
+    /// A command of a client is about to run.
+    pub(crate) fn command(&self, facts: &CommandFacts, command: &Command) {
+        let operations = &self.operations;
+        match facts.name {
+            "insert" => operations.inserts.add(statements(command, "documents")),
+            "update" => operations.updates.add(statements(command, "updates")),
+            "delete" => operations.deletes.add(statements(command, "deletes")),
+            "find" => operations.queries.add(1),
+            "getMore" => operations.get_mores.add(1),
+            _ => operations.commands.add(1),
+        }
+    }
+
+    /// A command has run.
+    pub(crate) fn ran(&self, facts: &CommandFacts, failed: bool, examined: Examined) {
+        let place = TABLE.iter().position(|known| std::ptr::eq(known, facts));
+        if let Some(runs) = place.and_then(|place| self.runs.get(place)) {
+            runs.total.add(1);
+            runs.failed.add(u64::from(failed));
+        }
+        self.keys.add(examined.keys);
+        self.documents.add(examined.documents);
+    }
+
+    /// How many commands have failed.
+    pub(crate) fn failures(&self) -> i64 {
+        self.runs.iter().map(|runs| runs.failed.get()).sum()
+    }
+
+    /// An entry of another member's oplog was applied.
+    pub(crate) fn applied(&self, operation: &str) {
+        match operation {
+            "i" => self.applied.inserts.add(1),
+            "u" => self.applied.updates.add(1),
+            "d" => self.applied.deletes.add(1),
+            "c" => self.applied.commands.add(1),
+            _ => {}
+        }
+    }
+
+    /// A message came.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.bytes_in.add(bytes as u64);
+        self.requests.add(1);
+    }
+
+    /// A message went.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.bytes_out.add(bytes as u64);
+    }
+
+    /// Documents that clients were given.
+    pub(crate) fn returned(&self, documents: usize) {
+        self.returned.add(documents as u64);
+    }
+
+    pub(crate) fn inserted(&self, documents: u64) {
+        self.inserted.add(documents);
+    }
+
+    pub(crate) fn updated(&self, documents: u64) {
+        self.updated.add(documents);
+    }
+
+    pub(crate) fn deleted(&self, documents: u64) {
+        self.deleted.add(documents);
+    }
+
+    /// `opcounters`, `opcountersRepl` and `network`.
+    pub(crate) fn sections(&self) -> Document {
+        let (bytes_in, bytes_out) = (self.bytes_in.get(), self.bytes_out.get());
+        doc! {
+            "opcounters": self.operations.document(),
+            "opcountersRepl": self.applied.document(),
+            "network": {
+                "bytesIn": bytes_in,
+                "bytesOut": bytes_out,
+                "physicalBytesIn": bytes_in,
+                "physicalBytesOut": bytes_out,
+                "numRequests": self.requests.get(),
+            },
+        }
+    }
+
+    /// What goes under `metrics`: the commands that were run, and what they did with documents.
+    pub(crate) fn metrics(&self) -> Document {
+        let mut commands = Document::new();
+        for (facts, runs) in TABLE.iter().zip(&self.runs) {
+            let total = runs.total.get();
+            if total > 0 {
+                commands.insert(facts.name, doc! { "failed": runs.failed.get(), "total": total });
+            }
+        }
+        doc! {
+            "commands": commands,
+            "document": {
+                "deleted": self.deleted.get(),
+                "inserted": self.inserted.get(),
+                "returned": self.returned.get(),
+                "updated": self.updated.get(),
+            },
+            "queryExecutor": {
+                "scanned": self.keys.get(),
+                "scannedObjects": self.documents.get(),
+            },
+        }
+    }
+}
+
+/// How many statements a write has.
+fn statements(command: &Command, name: &str) -> u64 {
+    if let Some((_, documents)) = command.sequences.iter().find(|(known, _)| known == name) {
+        return documents.len() as u64;
+    }
+    command.body.get(name).and_then(Bson::as_array).map_or(0, |items| items.len() as u64)
+}

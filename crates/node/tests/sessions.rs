@@ -1,0 +1,145 @@
+//! Sessions: whose they are, and what ends with them.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, doc};
+use quorate_node::{Command, Context};
+use sha2::{Digest, Sha256};
+use support::{Member, context};
+
+fn lsid(number: u8) -> Document {
+    doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![number; 16] }}
+}
+
+/// Opens a cursor in a session.
+fn open(member: &Member, context: &Context, session: u8) -> i64 {
+    let find = doc! {"find": "c", "batchSize": 1, "lsid": lsid(session)};
+    member.expect(context, find).get_document("cursor").unwrap().get_i64("id").unwrap()
+}
+
+fn is_open(member: &Member, context: &Context, session: u8, cursor: i64) -> bool {
+    let more = doc! {"getMore": cursor, "collection": "c", "batchSize": 1, "lsid": lsid(session)};
+    let reply = member.run_as(context, more);
+    match reply.get_i32("code") {
+        Ok(code) => {
+            assert_eq!(code, 43, "{reply}");
+            false
+        }
+        Err(_) => true,
+    }
+}
+
+fn with_documents() -> Member {
+    let member = Member::new();
+    member.insert("c", (0..50).map(|n| doc! {"_id": n}).collect());
+    member
+}
+
+#[test]
+fn cursors_end_with_their_session_and_only_with_theirs() {
+    let member = with_documents();
+    let own = context();
+    for ending in [
+        doc! {"endSessions": [lsid(1)]},
+        doc! {"killSessions": [lsid(1)]},
+        doc! {"killAllSessionsByPattern": [{"lsid": lsid(1)}]},
+    ] {
+        let (ended, other) = (open(&member, &own, 1), open(&member, &own, 2));
+        member.ok(ending);
+        assert!(!is_open(&member, &own, 1, ended));
+        assert!(is_open(&member, &own, 2, other));
+    }
+    for all in ["killSessions", "killAllSessions", "killAllSessionsByPattern"] {
+        let (first, second) = (open(&member, &own, 1), open(&member, &own, 2));
+        member.ok(doc! {all: []});
+        assert!(!is_open(&member, &own, 1, first) && !is_open(&member, &own, 2, second));
+    }
+    assert_eq!(member.code(doc! {"killSessions": 1}), 14);
+    assert_eq!(member.code(doc! {"killAllSessions": [{"user": "ada"}]}), 40414);
+}
+
+#[test]
+fn killing_a_session_stops_what_runs_in_it_and_ending_it_does_not() {
+    let member = with_documents();
+    let run = |session: u8| {
+        let context = context();
+        let command = Command::new(doc! {"find": "c", "lsid": lsid(session), "$db": "db"});
+        let registered = member.node.register(&context, &command);
+        member.expect(&context, (*command.body).clone());
+        (context, registered)
+    };
+    let (first, second) = (run(1), run(2));
+    member.ok(doc! {"endSessions": [lsid(1)]});
+    assert!(first.0.interrupt.check().is_ok());
+    let (first, _registered) = run(1);
+    member.ok(doc! {"killSessions": [lsid(1)]});
+    assert_eq!(first.interrupt.check().unwrap_err().code.0, 11601);
+    assert!(second.0.interrupt.check().is_ok());
+    // The command that ends everything comes to its own end.
+    let (own, _registered) = run(3);
+    member.expect(&own, doc! {"killAllSessions": [], "lsid": lsid(3)});
+    assert!(own.interrupt.check().is_ok());
+    assert!(second.0.interrupt.check().is_err());
+}
+
+#[test]
+fn users_end_their_own_sessions_and_administrators_those_of_others() {
+    let member = Member::guarded();
+    let writer = member.connect("CN=member", true);
+    let documents: Vec<_> = (0..50).map(|n| doc! {"_id": n}).collect();
+    member.expect(&writer, doc! {"insert": "c", "documents": documents});
+    let ada = member.log_in("ada", &[("read", "db")]);
+    let bob = member.log_in("bob", &[("read", "db"), ("clusterAdmin", "admin")]);
+    let of_ada = open(&member, &ada, 1);
+    let other = member.run_as(&bob, doc! {"find": "c", "lsid": lsid(1)});
+    assert_eq!(other.get_i32("code").unwrap(), 13, "a session has one user: {other}");
+
+    member.expect(&bob, doc! {"killSessions": []});
+    member.expect(&bob, doc! {"endSessions": [lsid(1)]});
+    assert!(is_open(&member, &ada, 1, of_ada), "sessions of others are not one's own to end");
+    let refused = member.run_as(&ada, doc! {"killAllSessions": []});
+    assert_eq!(refused.get_i32("code").unwrap(), 13, "{refused}");
+    let uid = |name: &str| {
+        let bytes = Sha256::digest(format!("CN={name}@$external")).to_vec();
+        Binary { subtype: BinarySubtype::Generic, bytes }
+    };
+    let user = |name: &str| doc! {"user": format!("CN={name}"), "db": "$external"};
+    for ending in [
+        doc! {"killAllSessions": [user("ada")]},
+        doc! {"killAllSessionsByPattern": [{"users": [user("ada")]}]},
+        doc! {"killAllSessionsByPattern": [{"uid": uid("ada")}]},
+    ] {
+        let (of_ada, of_bob) = (open(&member, &ada, 1), open(&member, &bob, 2));
+        let mut admin = ending;
+        admin.insert("$db", "admin");
+        member.expect(&bob, admin);
+        assert!(!is_open(&member, &ada, 1, of_ada));
+        assert!(is_open(&member, &bob, 2, of_bob));
+    }
+    let listed = |context: &Context, options: Document| {
+        let pipeline = [doc! {"$listLocalSessions": options}];
+        let command = doc! {"aggregate": 1, "pipeline": pipeline.to_vec(), "cursor": {}};
+        member.run_as(context, command)
+    };
+    let count = |reply: Document| {
+        reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().len()
+    };
+    open(&member, &ada, 1);
+    assert_eq!(count(listed(&ada, doc! {})), 1);
+    assert_eq!(listed(&ada, doc! {"allUsers": true}).get_i32("code").unwrap(), 13);
+    assert_eq!(count(listed(&bob, doc! {"allUsers": true})), 2);
+}
+
+#[test]
+fn a_cursor_with_an_end_takes_its_time_limit_from_the_command_that_opened_it() {
+    let member = with_documents();
+    let own = context();
+    let cursor = open(&member, &own, 1);
+    let more = doc! {"getMore": cursor, "collection": "c", "maxTimeMS": 5, "lsid": lsid(1)};
+    let refused = member.run_as(&own, more);
+    assert_eq!(refused.get_i32("code").unwrap(), 2, "{refused}");
+    assert!(is_open(&member, &own, 1, cursor), "it is still of use");
+}

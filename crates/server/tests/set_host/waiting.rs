@@ -1,0 +1,85 @@
+//! Commands that wait for others can be stopped: by their own time limit, by `killOp`, and with the
+//! session that they run in.
+
+use std::time::Duration;
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
+
+use crate::client::{Client, TIMEOUT};
+use crate::set::{Set, wait};
+
+/// A set whose followers hang, and its primary.
+fn alone() -> (Set, usize) {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    for place in set.others(primary) {
+        set.freeze(place);
+    }
+    (set, primary)
+}
+
+fn insert(id: i32) -> Document {
+    doc! { "insert": "c", "documents": [{ "_id": id }], "$db": "db", "writeConcern": { "w": 3 } }
+}
+
+/// The code of the reply's `writeConcernError`; the write itself must have been done.
+fn late(reply: &Document) -> i32 {
+    assert_eq!(reply.get_i32("n").unwrap(), 1, "{reply}");
+    reply.get_document("writeConcernError").unwrap().get_i32("code").unwrap()
+}
+
+/// The number of the insert that waits.
+fn waiting_insert(set: &Set, primary: usize) -> Bson {
+    wait("the insert in currentOp", || {
+        let reply = set.ok(primary, doc! { "currentOp": 1, "op": "insert" });
+        let running = reply.get_array("inprog").unwrap();
+        Some(running.first()?.as_document()?.get("opid")?.clone())
+    })
+}
+
+#[test]
+fn a_write_waits_no_longer_than_its_time_limit() {
+    let (set, primary) = alone();
+    let mut command = insert(1);
+    command.insert("maxTimeMS", 150);
+    assert_eq!(late(&set.run(primary, command).unwrap()), 50);
+    // Other limits hold as before.
+    let mut command = insert(2);
+    command.insert("maxTimeMS", 60_000);
+    command.insert("writeConcern", doc! { "w": 3, "wtimeout": 100 });
+    assert_eq!(late(&set.run(primary, command).unwrap()), 64);
+}
+
+#[test]
+fn a_write_that_waits_is_stopped_by_its_number_and_with_its_session() {
+    let (set, primary) = alone();
+    let address = set.members[primary].address;
+    let in_background = move |command: Document| {
+        std::thread::spawn(move || {
+            let mut client = Client::connect(address, TIMEOUT).unwrap();
+            client.run(&command, Duration::from_secs(60)).unwrap()
+        })
+    };
+    let waiting = in_background(insert(1));
+    let id = waiting_insert(&set, primary);
+    set.ok(primary, doc! { "killOp": 1, "op": id });
+    assert_eq!(late(&waiting.join().unwrap()), 11601);
+
+    let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
+    let session = doc! { "id": id };
+    let mut command = insert(2);
+    command.insert("lsid", session.clone());
+    let waiting = in_background(command);
+    let known = doc! { "aggregate": 1, "pipeline": [{ "$listLocalSessions": {} }], "cursor": {} };
+    wait("its session", || {
+        let reply = set.ok(primary, known.clone());
+        let sessions = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        sessions.contains(&Bson::from(doc! { "_id": session.clone() })).then_some(())
+    });
+    let other = Binary { subtype: BinarySubtype::Uuid, bytes: vec![8; 16] };
+    set.ok(primary, doc! { "killSessions": [{ "id": other }] });
+    waiting_insert(&set, primary);
+    set.ok(primary, doc! { "killSessions": [session] });
+    assert_eq!(late(&waiting.join().unwrap()), 11601);
+}
