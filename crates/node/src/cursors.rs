@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{MonotonicTime, Timestamp};
+use quorate_wire::to_bson_timestamp;
 
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
@@ -214,17 +215,22 @@ impl Cursors {
     }
 }
 
-/// The reply of a command that returns a cursor. `batch_name` is `firstBatch` or `nextBatch`.
+/// The reply of a command that returns a cursor. `batch_name` is `firstBatch` or `nextBatch`, `time`
+/// the moment that it reads if that was asked for.
 pub(crate) fn cursor_reply(
     id: i64,
     namespace: &str,
     batch_name: &bson::raw::CStr,
     documents: RawArrayBuf,
+    time: Option<Timestamp>,
 ) -> RawDocumentBuf {
     let mut cursor = RawDocumentBuf::new();
     cursor.append(batch_name, documents);
     cursor.append(bson::raw::cstr!("id"), id);
     cursor.append(bson::raw::cstr!("ns"), namespace);
+    if let Some(time) = time {
+        cursor.append(bson::raw::cstr!("atClusterTime"), to_bson_timestamp(time));
+    }
     rawdoc! { "cursor": cursor, "ok": 1.0 }
 }
 

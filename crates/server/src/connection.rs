@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, RawDocumentBuf};
 use quorate_node::{
-    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome, Reply,
-    WaitFor,
+    Client, Command, CommandError, Context, ErrorCode, Injection, Interrupt, Interruption, Outcome,
+    Reply, WaitFor,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -360,10 +360,10 @@ impl Connection {
         if let (Some(set), Some(wanted)) = (set, wanted)
             && let Some(error) = set.acknowledge(wanted, op_time).await
         {
-            append_write_concern_error(&mut body, error);
+            append_write_concern_error(&mut body, error, retryable, &[]);
         }
-        if let Some(injection) = injection {
-            add_write_concern_error(&mut body, &injection);
+        if let Some(Injection { write_concern_error: Some(error), labels, .. }) = injection {
+            append_write_concern_error(&mut body, error, retryable, &labels);
         }
         Ok(Some(body))
     }
@@ -385,6 +385,7 @@ impl Connection {
     fn run_command(&self, context: &Context, command: Command) -> Outcome {
         let node = &self.shared.node;
         let kills = command.name() == "killOp";
+        let breaks = command.name() == "configureFailPoint";
         let outcome = if command.is_short() {
             node.run(context, command)
         } else {
@@ -392,6 +393,9 @@ impl Connection {
         };
         if kills {
             self.shared.kills.send_replace(());
+        }
+        if let (true, Some(set)) = (breaks, &self.shared.replica_set) {
+            set.stop_copying(node.copying_is_stopped());
         }
         if self.shared.commits.receiver_count() > 0 {
             let committed = node.durability().0.as_u64();
@@ -577,28 +581,29 @@ fn error_body(error: &CommandError) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&error.reply()).unwrap_or_default()
 }
 
-/// The write was done; that others have it could not be promised.
-fn append_write_concern_error(body: &mut RawDocumentBuf, error: Document) {
-    let Ok(mut reply) = Document::try_from(&**body) else { return };
-    // Repeating the write at the next primary is safe, and finds out.
-    if matches!(error.get_i32("code"), Ok(91 | 189 | 11600 | 11602)) {
-        reply.insert("errorLabels", vec![bson::Bson::from("RetryableWriteError")]);
-    }
-    reply.insert("writeConcernError", error);
-    if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
-        *body = changed;
-    }
+/// Whether an error tells that another member is or will be the primary.
+fn is_elsewhere(code: i32) -> bool {
+    matches!(code, 91 | 189 | 10107 | 11600 | 11602 | 13435 | 13436)
 }
 
-fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::Injection) {
-    let Some(error) = &injection.write_concern_error else { return };
+/// The write was done; that others have it could not be promised.
+fn append_write_concern_error(
+    body: &mut RawDocumentBuf,
+    error: Document,
+    retryable: bool,
+    labels: &[String],
+) {
     let Ok(mut reply) = Document::try_from(&**body) else { return };
-    reply.insert("writeConcernError", error.clone());
-    if !injection.labels.is_empty() {
-        let labels: Vec<_> =
-            injection.labels.iter().map(|l| bson::Bson::from(l.as_str())).collect();
+    let mut labels: Vec<_> = labels.iter().map(|label| bson::Bson::from(label.as_str())).collect();
+    // Repeating the write at the next primary is safe, and finds out.
+    let elsewhere = error.get("code").and_then(bson::Bson::as_i32).is_some_and(is_elsewhere);
+    if labels.is_empty() && retryable && elsewhere {
+        labels.push("RetryableWriteError".into());
+    }
+    if !labels.is_empty() {
         reply.insert("errorLabels", labels);
     }
+    reply.insert("writeConcernError", error);
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
         *body = changed;
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use super::baseline::{Baseline, Counts};
+use super::expected::{ExpectedFailures, Reason};
 use super::{Outcomes, Results, Topology, VERSION, disk};
 use crate::{Failure, process};
 
@@ -28,14 +29,14 @@ pub(super) fn text(results: &Results) -> String {
 }
 
 /// Replaces our section of the document, or adds it.
-pub(super) fn write(baseline: &Baseline) -> Result<(), Failure> {
+pub(super) fn write(baseline: &Baseline, expected: &ExpectedFailures) -> Result<(), Failure> {
     let path = process::root().join("docs/conformance.md");
     let before = if path.exists() {
         fs::read_to_string(&path).map_err(|error| disk(&path, &error))?
     } else {
         "# Conformance\n".to_owned()
     };
-    let after = replace(&before, &section(baseline));
+    let after = replace(&before, &format!("{}\n{}", section(baseline), reasons(expected)));
     fs::write(&path, after).map_err(|error| disk(&path, &error))
 }
 
@@ -68,6 +69,26 @@ fn section(baseline: &Baseline) -> String {
     text
 }
 
+/// Why tests fail, and which.
+fn reasons(expected: &ExpectedFailures) -> String {
+    let mut text = "### What fails, and why\n\nEvery failure is on the list in \
+         `xtask/pymongo-expected-failures.tsv`: one that is not, and one that\nno longer fails, make \
+         `cargo xtask pymongo-suite` fail. A star stands for all tests that begin so.\n\n\
+         | reason | why |\n|---|---|\n"
+        .to_owned();
+    let by_reason = expected.by_reason();
+    for reason in Reason::ALL.iter().filter(|reason| by_reason.contains_key(reason)) {
+        text += &format!("| {} | {} |\n", reason.name(), reason.why());
+    }
+    text += "\n| test | reason |\n|---|---|\n";
+    for (reason, tests) in by_reason {
+        for test in tests {
+            text += &format!("| `{test}` | {} |\n", reason.name());
+        }
+    }
+    text
+}
+
 fn cell(counts: Option<&Counts>) -> String {
     match counts {
         Some(Counts { passed, failed, skipped }) => format!("{passed} / {failed} / {skipped}"),
@@ -82,8 +103,8 @@ fn of(results: &Results, topology: Topology) -> impl Iterator<Item = (&String, &
 fn total(results: &Results, topology: Topology) -> Outcomes {
     let mut total = Outcomes::default();
     for (_, outcomes) in of(results, topology) {
-        total.passed += outcomes.passed;
-        total.skipped += outcomes.skipped;
+        total.passes.extend_from_slice(&outcomes.passes);
+        total.skips.extend_from_slice(&outcomes.skips);
         total.failures.extend_from_slice(&outcomes.failures);
         total.elapsed += outcomes.elapsed;
     }
@@ -112,6 +133,14 @@ mod tests {
         assert_eq!(first, format!("# Conformance\n\n{BEGIN}\n\none\n{END}\n"));
         let second = replace(&format!("{first}\nThe rest.\n"), "two");
         assert_eq!(second, format!("# Conformance\n\n{BEGIN}\n\ntwo\n{END}\n\nThe rest.\n"));
+    }
+
+    #[test]
+    fn reasons_without_a_test_are_not_explained() {
+        let expected = ExpectedFailures::parse("transactions\tb.py::C::*\n").unwrap();
+        let text = reasons(&expected);
+        assert!(text.contains("| `b.py::C::*` | transactions |\n"), "{text}");
+        assert!(!text.contains("change streams"), "{text}");
     }
 
     #[test]

@@ -191,7 +191,8 @@ pub(super) fn open_cursor(
     } else {
         request.node.cursors().add(cursor, request.context.now.monotonic)?
     };
-    let body = cursor_reply(id, &shown, bson::raw::cstr!("firstBatch"), batch.documents);
+    let time = request.moment.as_ref().map(|moment| moment.time);
+    let body = cursor_reply(id, &shown, bson::raw::cstr!("firstBatch"), batch.documents, time);
     Ok(Outcome::Reply(body.into()))
 }
 

@@ -81,7 +81,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     };
     drop(cursors);
     let name = bson::raw::cstr!("nextBatch");
-    let body = cursor_reply(id, &namespace.to_string(), name, batch.documents);
+    let body = cursor_reply(id, &namespace.to_string(), name, batch.documents, None);
     Ok(Outcome::Reply(body.into()))
 }
 

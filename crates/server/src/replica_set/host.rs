@@ -436,9 +436,10 @@ impl Host {
         self.cancel_fetch();
         let term = self.member.status().term();
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
-        let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
+        let (cut, copying) = (inbox.cut.clone(), inbox.copying.clone());
+        let dialer = self.dialer.clone();
         let fetch = fetching::fetch(id, source, after, term, buffer, inbox, dialer);
-        let task = tokio::spawn(cut.guard(fetch));
+        let task = tokio::spawn(cut.guard(copying.guard(fetch)));
         let waiting = VecDeque::new();
         self.fetching = Some(Fetching { id, task, after, previous: after, waiting });
     }

@@ -115,6 +115,8 @@ struct Inbox {
     sender: mpsc::Sender<Message>,
     /// Whoever brings news from other members goes by it.
     cut: Cut,
+    /// Whoever copies from other members goes by it too.
+    copying: Cut,
 }
 
 impl Inbox {
@@ -153,7 +155,7 @@ impl ReplicaSet {
     ) -> Result<Self, CommandError> {
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
-        let inbox = Inbox { sender, cut: Cut::default() };
+        let inbox = Inbox { sender, cut: Cut::default(), copying: Cut::default() };
         let shown = SetView {
             term: recovered.term,
             state: MemberState::Startup,
@@ -296,6 +298,11 @@ impl ReplicaSet {
     /// The cut between this member and the others.
     pub(crate) fn cut(&self) -> Cut {
         self.inbox.cut.clone()
+    }
+
+    /// Stops copying from other members, or lets it go on.
+    pub(crate) fn stop_copying(&self, stopped: bool) {
+        self.inbox.copying.set(stopped);
     }
 
     /// The process is about to end: the member hands over first.
