@@ -69,6 +69,11 @@ impl Baseline {
         counts.collect()
     }
 
+    /// Everything that people run, in order.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = (Topology, String)> {
+        self.0.keys().cloned()
+    }
+
     /// What CI runs.
     pub(super) fn guarded(&self) -> impl Iterator<Item = (Topology, String)> {
         let guarded = self.0.iter().filter(|(_, expectation)| expectation.run_by == RunBy::Ci);

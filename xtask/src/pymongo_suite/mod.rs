@@ -48,19 +48,23 @@ pub(crate) enum Topology {
     Standalone,
     /// One server by itself that asks for a login.
     Guarded,
+    /// One server by itself that asks for a login and speaks TLS only.
+    Encrypted,
     /// A replica set of three processes.
     ReplicaSet,
 }
 
 impl Topology {
     /// In the order of the table.
-    pub(crate) const ALL: [Self; 3] = [Self::Standalone, Self::Guarded, Self::ReplicaSet];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Standalone, Self::Guarded, Self::Encrypted, Self::ReplicaSet];
 
     /// As it is written on the command line and in the baseline.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Standalone => "standalone",
             Self::Guarded => "guarded",
+            Self::Encrypted => "encrypted",
             Self::ReplicaSet => "replica-set",
         }
     }
@@ -78,7 +82,7 @@ pub(crate) type Results = BTreeMap<(Topology, String), Outcomes>;
 pub(crate) struct Selection {
     /// Against what.
     pub(crate) topologies: Vec<Topology>,
-    /// Files such as `test_bulk.py`; none for all.
+    /// Files such as `test_bulk.py`; none for those that the baseline has.
     pub(crate) files: Vec<String>,
 }
 
@@ -86,16 +90,18 @@ pub(crate) struct Selection {
 /// baseline and the document. Fails if other tests fail than those that are expected to.
 pub(crate) fn run(selection: &Selection, record: bool) -> Result<(), Failure> {
     let suite = Suite::prepare()?;
-    let all = suite.files()?;
-    let chosen = if selection.files.is_empty() { &all } else { &selection.files };
-    if let Some(unknown) = chosen.iter().find(|file| !all.contains(file)) {
+    let Selection { topologies, files } = selection;
+    if let Some(unknown) = files.iter().find(|file| !suite.has(file)) {
         return Err(Failure(format!("pymongo has no file of tests called {unknown}")));
     }
-    let jobs = selection
-        .topologies
+    let named = topologies
         .iter()
-        .flat_map(|topology| chosen.iter().map(move |file| (*topology, file.clone())));
-    let results = suite.run(jobs.collect())?;
+        .flat_map(|topology| files.iter().map(move |file| (*topology, file.clone())));
+    let jobs = match files.is_empty() {
+        true => Baseline::read()?.jobs().filter(|(known, _)| topologies.contains(known)).collect(),
+        false => named.collect(),
+    };
+    let results = suite.run(jobs)?;
     print!("{}", table::text(&results));
     println!("the output of each file: {}", suite.folder.join("output").display());
     let expected = ExpectedFailures::read()?;
@@ -174,15 +180,13 @@ impl Suite {
         Ok(Self { folder, python, program })
     }
 
-    /// The names of all files of tests, in order.
-    fn files(&self) -> Result<Vec<String>, Failure> {
-        let tests = self.folder.join("test");
-        let entries = fs::read_dir(&tests).map_err(|error| disk(&tests, &error))?;
-        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let mut names: Vec<_> =
-            names.filter(|name| name.starts_with("test_") && name.ends_with(".py")).collect();
-        names.sort();
-        Ok(names)
+    /// Whether there is a file of tests of this name.
+    fn has(&self, file: &str) -> bool {
+        file.starts_with("test_") && file.ends_with(".py") && self.tests().join(file).is_file()
+    }
+
+    fn tests(&self) -> PathBuf {
+        self.folder.join("test")
     }
 
     fn run(&self, jobs: Vec<(Topology, String)>) -> Result<Results, Failure> {
@@ -209,7 +213,7 @@ impl Suite {
     }
 
     fn run_file(&self, topology: Topology, file: &str) -> Result<Outcomes, Failure> {
-        let deployment = Deployment::start(&self.program, topology)?;
+        let deployment = Deployment::start(&self.program, topology, &self.tests())?;
         let output = self.folder.join("output").join(format!("{}-{file}", topology.name()));
         let said = output.with_extension("outcomes");
         let log = fs::File::create(output.with_extension("txt"));
