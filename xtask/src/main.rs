@@ -35,8 +35,10 @@ const USAGE: &str = "usage: cargo xtask <chore>
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
   pymongo-suite [record] [topology] [file…]
                                   pymongo's own tests against our server: standalone, guarded,
-                                  replica-set or all; record writes the results to docs and baseline
-  pymongo-suite guard             the part of it that runs with ci: no fewer may pass than before
+                                  encrypted, replica-set or all of them; the files of the baseline
+                                  or those named; record writes the results to docs and baseline
+  pymongo-suite guard             the part of it that runs with ci: no fewer may pass than before,
+                                  and none may fail that is not expected to
   purity                          the deterministic crates reach no runtime, socket or randomness
 
 Exit code 0: all is well; 1: something is wrong; 2: no such chore.";

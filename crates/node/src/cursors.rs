@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{MonotonicTime, Timestamp};
 
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
@@ -69,6 +69,7 @@ mod element {
     pub(super) const STRING: u8 = 0x02;
     pub(super) const DOCUMENT: u8 = 0x03;
     pub(super) const ARRAY: u8 = 0x04;
+    pub(super) const TIMESTAMP: u8 = 0x11;
     pub(super) const INT64: u8 = 0x12;
 }
 
@@ -98,12 +99,14 @@ impl CursorBatch {
         self.count += 1;
     }
 
-    /// The reply of a command that returns a cursor.
+    /// The reply of a command that returns a cursor; `time` is the moment that it reads, if that was
+    /// asked for.
     pub(crate) fn into_reply(
         self,
         name: BatchName,
         id: i64,
         namespace: &str,
+        time: Option<Timestamp>,
     ) -> Result<RawDocumentBuf, CommandError> {
         let mut reply = self.reply;
         let batch_at = CURSOR_AT + 4 + 1 + name.bytes().len();
@@ -116,7 +119,13 @@ impl CursorBatch {
         reply.extend(b"ns\0");
         reply.extend((namespace.len() as i32 + 1).to_le_bytes());
         reply.extend(namespace.as_bytes());
-        reply.extend([0, 0]);
+        reply.push(0);
+        if let Some(time) = time {
+            reply.push(element::TIMESTAMP);
+            reply.extend(b"atClusterTime\0");
+            reply.extend(time.as_u64().to_le_bytes());
+        }
+        reply.push(0);
         close(&mut reply, CURSOR_AT);
         reply.push(element::DOUBLE);
         reply.extend(b"ok\0");
@@ -394,12 +403,14 @@ mod tests {
         for (name, key) in [(BatchName::First, "firstBatch"), (BatchName::Next, "nextBatch")] {
             for documents in [0, 1, 12] {
                 let batch = cursor(documents, None).next_batch(name, 100).unwrap();
-                let reply = batch.into_reply(name, i64::MIN, "db.c").unwrap();
+                let time = (documents > 0).then_some(Timestamp { seconds: 7, increment: 9 });
+                let reply = batch.into_reply(name, i64::MIN, "db.c", time).unwrap();
                 let listed: Vec<_> = (0..documents).map(|n| doc! { "n": n as i32 }).collect();
-                let expected = doc! {
-                    "cursor": { key: listed, "id": i64::MIN, "ns": "db.c" },
-                    "ok": 1.0,
-                };
+                let mut cursor = doc! { key: listed, "id": i64::MIN, "ns": "db.c" };
+                if let Some(time) = time {
+                    cursor.insert("atClusterTime", quorate_wire::to_bson_timestamp(time));
+                }
+                let expected = doc! { "cursor": cursor, "ok": 1.0 };
                 assert_eq!(Document::try_from(&*reply).unwrap(), expected);
                 assert_eq!(reply, RawDocumentBuf::try_from(&expected).unwrap());
             }

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use bson::{Bson, RawDocumentBuf};
 
+use crate::catalog::{Catalog, Collection};
 use crate::commands;
 use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments;
+use crate::moments::Moment;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
 use crate::profile::Work;
+use crate::records::View;
 use crate::replication::check_role;
 use crate::sessions::SessionId;
 use crate::users::{EXTERNAL, check_access, session_owner};
@@ -87,6 +90,8 @@ pub(crate) struct Request<'a> {
     pub(crate) name: String,
     pub(crate) database: String,
     pub(crate) session: Option<SessionId>,
+    /// Set if it reads what was there at one time.
+    pub(crate) moment: Option<Arc<Moment>>,
     /// Set if the client may repeat this write.
     pub(crate) retryable: Option<RetryableWrite>,
     /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
@@ -94,6 +99,22 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// A collection and the store as this command sees them.
+    pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
+        match &self.moment {
+            Some(moment) => moment.read(namespace),
+            None => self.node.read(namespace),
+        }
+    }
+
+    /// All collections as this command sees them.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        match &self.moment {
+            Some(moment) => Arc::clone(&moment.catalog),
+            None => self.node.catalog(),
+        }
+    }
+
     /// The collection that the first field names.
     pub(crate) fn namespace(&self, command: &Command) -> Result<Namespace, CommandError> {
         match command.body.get(&self.name) {
@@ -206,12 +227,19 @@ fn prepare<'a>(
         let owner = session_owner(node, &context.client);
         node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
     }
+    let moment = match generic_arguments::wanted_snapshot(&fields)? {
+        Some(snapshot) if generic_arguments::reads_snapshots(facts) => {
+            Some(node.moment(snapshot.at, context.now.monotonic)?)
+        }
+        _ => None,
+    };
     let request = Request {
         node,
         context,
         name: name.to_owned(),
         database: database.to_owned(),
         session,
+        moment,
         retryable,
         interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
     };

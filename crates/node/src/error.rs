@@ -85,6 +85,7 @@ codes! {
     INVALID_INDEX_SPECIFICATION_OPTION = 197 "InvalidIndexSpecificationOption",
     INVALID_UUID = 207 "InvalidUUID",
     NOT_IMPLEMENTED = 238 "NotImplemented",
+    SNAPSHOT_TOO_OLD = 239 "SnapshotTooOld",
     TRANSACTION_TOO_OLD = 225 "TransactionTooOld",
     NO_SUCH_TRANSACTION = 251 "NoSuchTransaction",
     OPERATION_NOT_SUPPORTED_IN_TRANSACTION = 263 "OperationNotSupportedInTransaction",

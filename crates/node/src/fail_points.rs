@@ -1,8 +1,9 @@
 //! Faults on request, for the test suites of drivers.
 //!
-//! Owns the fail points `failCommand` (which commands it hits, how often, and what happens to them)
-//! and `onPrimaryTransactionalWrite` (the same for statements of retryable writes). Blocking and
-//! closing are left to whoever owns the connection. The shape of the command is in
+//! Owns the fail points `failCommand` (which commands it hits, how often, and what happens to them),
+//! `onPrimaryTransactionalWrite` (the same for statements of retryable writes) and `stopReplProducer`
+//! (a secondary copies nothing). Blocking, closing and not copying are left to whoever owns the
+//! connections. The shape of the command is in
 //! `transactions/tests/README.md` of the driver specifications, under "Server Fail Point".
 
 use std::collections::BTreeSet;
@@ -39,6 +40,8 @@ pub(crate) struct FailPoints {
     cut_off: BTreeSet<SessionId>,
     /// Whether every command with a time limit is to exceed it.
     time_is_always_over: bool,
+    /// Whether nothing is to be copied from other members.
+    copying_is_stopped: bool,
     /// How often it has been hit, so that tests can tell.
     times_entered: i64,
 }
@@ -86,12 +89,19 @@ impl FailPoints {
                 self.time_is_always_over = command.get_str("mode").is_ok_and(|m| m == "alwaysOn");
                 return Ok(self.times_entered);
             }
+            "stopReplProducer" => {
+                self.copying_is_stopped = command.get_str("mode").is_ok_and(|m| m == "alwaysOn");
+                return Ok(self.times_entered);
+            }
             // Time limits hold only while nothing overrules them, which nothing here does.
             "maxTimeNeverTimeOut" => return Ok(self.times_entered),
             _ => {
                 return Err(CommandError::new(
                     ErrorCode(163),
-                    format!("{name} not found; use failCommand or maxTimeAlwaysTimeOut"),
+                    format!(
+                        "{name} not found; use failCommand, maxTimeAlwaysTimeOut, \
+                         onPrimaryTransactionalWrite or stopReplProducer"
+                    ),
                 ));
             }
         }
@@ -130,6 +140,10 @@ impl FailPoints {
 }
 
 impl FailPoints {
+    pub(crate) fn copying_is_stopped(&self) -> bool {
+        self.copying_is_stopped
+    }
+
     /// A statement of a retryable write is about to be committed. Fails if it must not be.
     pub(crate) fn on_transactional_write(
         &mut self,
@@ -351,6 +365,17 @@ mod tests {
         assert!(!points.take_cut_off(&session.to_lsid()));
         set(&mut points, "off".into(), doc! {});
         assert!(points.on_transactional_write(&session).is_ok());
+    }
+
+    #[test]
+    fn copying_stops_until_the_fail_point_is_off() {
+        let mut points = FailPoints::default();
+        for (mode, stopped) in [("alwaysOn", true), ("off", false)] {
+            points
+                .configure(&doc! {"configureFailPoint": "stopReplProducer", "mode": mode})
+                .unwrap();
+            assert_eq!(points.copying_is_stopped(), stopped);
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Fields that any command may have: the version of the API, time limits and read concerns.
 
-use bson::Document;
+use bson::{Bson, Document};
+use quorate_protocol::Timestamp;
+use quorate_wire::timestamp_from;
 
 use crate::context::Command;
 use crate::dispatch::{CommandFacts, Effect};
@@ -37,6 +39,9 @@ const STABLE_COMMANDS: [&str; 22] = [
 /// Commands of the stable API that drivers send on their own.
 const STABLE_SESSION_COMMANDS: [&str; 3] = ["refreshSessions", "saslStart", "saslContinue"];
 
+/// The commands that can read what was there at one time.
+const SNAPSHOT_COMMANDS: [&str; 3] = ["aggregate", "distinct", "find"];
+
 /// Stages about the server itself, which the stable API leaves out.
 const UNSTABLE_STAGES: [&str; 4] =
     ["$currentOp", "$indexStats", "$listLocalSessions", "$listSessions"];
@@ -52,7 +57,24 @@ pub(crate) fn check(
     if fields.integer("maxTimeMS")?.is_some_and(|limit| limit < 0) {
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
-    if facts.effect == Effect::Reads { check_read_concern(node, &command.body) } else { Ok(()) }
+    if facts.effect == Effect::Reads {
+        check_read_concern(node, &command.body)?;
+    }
+    if reads_snapshots(facts) {
+        return Ok(());
+    }
+    // A cursor has its moment already, whatever is said along with its id.
+    if wanted_snapshot(&fields)?.is_some() && facts.name != "getMore" {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!(
+                "{} does not support read concern 'snapshot'; use find, aggregate or distinct, or \
+                 leave the session out",
+                facts.name
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// There is one version of the stable API, and everything here follows it.
@@ -100,19 +122,49 @@ pub(crate) fn writing_stage(command: &Document) -> Option<&str> {
     last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
 }
 
+/// What a read with read concern `snapshot` asks for.
+pub(crate) struct WantedSnapshot {
+    /// The time; now, if there is none.
+    pub(crate) at: Option<Timestamp>,
+}
+
+/// Whether a command can read what was there at one time.
+pub(crate) fn reads_snapshots(facts: &CommandFacts) -> bool {
+    SNAPSHOT_COMMANDS.contains(&facts.name)
+}
+
+/// The snapshot that a command asks for, if it does.
+pub(crate) fn wanted_snapshot(fields: &Fields<'_>) -> Result<Option<WantedSnapshot>, CommandError> {
+    let Some(concern) = fields.document("readConcern")? else { return Ok(None) };
+    let concern = Fields::new(concern, "readConcern");
+    let at = match concern.raw("atClusterTime") {
+        Some(Bson::Timestamp(time)) => Some(timestamp_from(*time)),
+        Some(other) => return Err(concern.wrong_type("atClusterTime", other, "timestamp")),
+        None => None,
+    };
+    match (concern.string("level")?, at) {
+        (Some("snapshot"), at) => Ok(Some(WantedSnapshot { at })),
+        (_, Some(_)) => Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "atClusterTime is for read concern level 'snapshot' only",
+        )),
+        (_, None) => Ok(None),
+    }
+}
+
 /// Without a set there is one copy of the data, and every level but two reads it.
 fn check_read_concern(node: &Node, command: &Document) -> Result<(), CommandError> {
     let fields = Fields::new(command, "readConcern");
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     match Fields::new(concern, "readConcern").string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
-        Some("linearizable") if writing_stage(command).is_some() => Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            format!(
-                "{} cannot be used with a 'linearizable' read concern level",
-                writing_stage(command).unwrap_or_default()
-            ),
-        )),
+        Some(level @ ("linearizable" | "snapshot")) if writing_stage(command).is_some() => {
+            let stage = writing_stage(command).unwrap_or_default();
+            Err(CommandError::new(
+                ErrorCode::INVALID_OPTIONS,
+                format!("{stage} cannot be used with a '{level}' read concern level"),
+            ))
+        }
         Some("linearizable" | "snapshot") if node.oplog().is_some() => Ok(()),
         Some(level @ ("linearizable" | "snapshot")) => Err(CommandError::new(
             ErrorCode::NOT_A_REPLICA_SET,

@@ -25,6 +25,7 @@ mod finder;
 mod generator;
 mod generic_arguments;
 mod index_keys;
+mod moments;
 mod namespace;
 mod node;
 mod operations;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
-use quorate_protocol::TopologyVersion;
+use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
 use quorate_storage::{Batch, CommitSequence, Store};
 use sha2::{Digest, Sha256};
 
@@ -24,11 +24,12 @@ use crate::dispatch;
 use crate::error::CommandError;
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
+use crate::moments::{Moment, Moments, not_kept};
 use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
-use crate::replication::Replication;
+use crate::replication::{self, Replication};
 use crate::sessions::Sessions;
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
@@ -59,6 +60,7 @@ pub struct Node {
     catalog: RwLock<Arc<Catalog>>,
     writer: WriteLock,
     cursors: Mutex<Cursors>,
+    moments: Mutex<Moments>,
     sessions: Mutex<Sessions>,
     fail_points: Mutex<FailPoints>,
     operations: Arc<Operations>,
@@ -112,6 +114,7 @@ impl Node {
             catalog: RwLock::new(Arc::new(catalog)),
             writer: WriteLock::new(WriterState::new(generator.next_u64())),
             cursors: Mutex::new(Cursors::new(cursor_seed)),
+            moments: Mutex::default(),
             sessions: Mutex::default(),
             fail_points: Mutex::default(),
             operations: Arc::default(),
@@ -244,6 +247,11 @@ impl Node {
         lock(&self.fail_points).take_cut_off(lsid)
     }
 
+    /// Whether a fail point keeps this member from copying what others write.
+    pub fn copying_is_stopped(&self) -> bool {
+        lock(&self.fail_points).copying_is_stopped()
+    }
+
     /// Blocks until a commit would survive a crash.
     ///
     /// # Errors
@@ -271,6 +279,7 @@ impl Node {
     /// If the store fails.
     pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
         lock(&self.cursors).expire(now.monotonic);
+        lock(&self.moments).expire(now.monotonic);
         lock(&self.sessions).expire(now.monotonic);
         let mut writer = self.write(now);
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
@@ -388,6 +397,34 @@ impl Node {
     pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
         let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
         (catalog.get(namespace).cloned(), self.view())
+    }
+
+    /// The data at a time that is kept, or at this moment, which is kept from now on.
+    pub(crate) fn moment(
+        &self,
+        time: Option<Timestamp>,
+        now: MonotonicTime,
+    ) -> Result<Arc<Moment>, CommandError> {
+        let kept = time.and_then(|time| lock(&self.moments).at(time, now));
+        if let Some(moment) = kept {
+            return Ok(moment);
+        }
+        let present = {
+            let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
+            (Arc::clone(&catalog), self.view())
+        };
+        let (catalog, view) = present;
+        let last = replication::last_in(&view, self.oplog)?;
+        let present = Moment { time: last.op_time.timestamp, catalog, view };
+        match time {
+            Some(time) if time != present.time => Err(not_kept(time)),
+            _ => Ok(lock(&self.moments).keep(present, now)),
+        }
+    }
+
+    /// Entries of the log were undone: what was read of them is not to be shown again.
+    pub(crate) fn forget_moments(&self) {
+        lock(&self.moments).clear();
     }
 
     /// Waits for the write lock.

@@ -6,7 +6,7 @@ mod support;
 
 use bson::{Bson, Document, doc};
 use proptest::prelude::*;
-use quorate_node::{Command, Outcome, WaitFor};
+use quorate_node::{Certificate, Client, Command, Context, Outcome, WaitFor};
 use quorate_storage::Store;
 use support::{Member, context, now};
 
@@ -641,4 +641,17 @@ proptest! {
         }
         member.validate("c");
     }
+}
+
+#[test]
+fn a_certificate_logs_in_along_with_hello_without_naming_its_database() {
+    let member = Member::new();
+    let certificate = Certificate { subject: "CN=other".to_owned(), is_member: true };
+    let client = Client { certificate: Some(certificate), ..Client::default() };
+    let context = Context { client: client.into(), ..context() };
+    let guess = doc! {"authenticate": 1, "mechanism": "MONGODB-X509"};
+    let hello = doc! {"hello": 1, "speculativeAuthenticate": guess, "$db": "admin"};
+    let Outcome::Reply(reply) = member.node.run(&context, Command::new(hello)) else { panic!() };
+    let answer = reply.body.get_document("speculativeAuthenticate").unwrap();
+    assert_eq!(answer.get_str("user").unwrap(), "CN=other");
 }

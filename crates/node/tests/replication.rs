@@ -581,3 +581,79 @@ fn default_concerns_reach_followers_and_survive_a_restart_and_a_rollback() {
     from.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
     assert_eq!(from.node.default_concerns().unwrap(), None, "what was undone does not hold");
 }
+
+#[test]
+fn snapshot_reads_see_one_moment_whatever_happens_later() {
+    let member = primary();
+    member.insert("a", vec![doc! {"_id": 1, "n": 1}]);
+    member.insert("b", vec![doc! {"_id": 1, "name": "one"}]);
+    let now = doc! {"level": "snapshot"};
+    let first = member.ok(doc! {"find": "a", "readConcern": &now});
+    let time = first.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap();
+    assert_eq!(time, quorate_wire::to_bson_timestamp(position(&member).op_time.timestamp));
+    member.insert("a", vec![doc! {"_id": 2, "n": 2}]);
+    member.ok(doc! {"update": "b", "updates": [{"q": {}, "u": {"$set": {"name": "two"}}}]});
+    member.ok(doc! {"renameCollection": "db.b", "to": "db.c", "$db": "admin"});
+    while member.node.maintain(support::now()).unwrap() {}
+
+    let then = doc! {"level": "snapshot", "atClusterTime": time};
+    assert_eq!(member.ids(doc! {"find": "a", "readConcern": &then}), [1]);
+    let join =
+        doc! {"$lookup": {"from": "b", "localField": "_id", "foreignField": "_id", "as": "b"}};
+    let joined = member.ok(doc! {
+        "aggregate": "a", "pipeline": [join], "cursor": {}, "readConcern": &then,
+    });
+    assert_eq!(
+        joined.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap(),
+        time
+    );
+    let joined = member.drain(joined, "a");
+    assert_eq!(joined, [doc! {"_id": 1, "n": 1, "b": [{"_id": 1, "name": "one"}]}]);
+    let opened = member.ok(doc! {"find": "a", "batchSize": 0, "readConcern": &then});
+    let id = opened.get_document("cursor").unwrap().get_i64("id").unwrap();
+    member.ok(doc! {"getMore": id, "collection": "a", "readConcern": &then});
+    let distinct = doc! {"distinct": "a", "key": "n"};
+    let reply = member.ok(doc! {"distinct": "a", "key": "n", "readConcern": &then});
+    assert_eq!(reply.get_array("values").unwrap().len(), 1);
+    assert_eq!(reply.get_timestamp("atClusterTime").unwrap(), time);
+    assert_eq!(member.ok(distinct).get_array("values").unwrap().len(), 2, "the present");
+    let next = member.ok(doc! {"find": "a", "readConcern": &now});
+    assert!(next.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap() > time);
+}
+
+#[test]
+fn snapshots_that_are_not_kept_and_commands_without_them_are_refused() {
+    let member = primary();
+    member.insert("a", vec![doc! {"_id": 1}]);
+    let time = quorate_wire::to_bson_timestamp(position(&member).op_time.timestamp);
+    member.insert("a", vec![doc! {"_id": 2}]);
+    let then = doc! {"level": "snapshot", "atClusterTime": time};
+    assert_eq!(member.code(doc! {"find": "a", "readConcern": &then}), 239, "nobody kept it");
+    let now = doc! {"level": "snapshot"};
+    for command in [
+        doc! {"insert": "a", "documents": [{"_id": 3}]},
+        doc! {"count": "a"},
+        doc! {"listCollections": 1},
+        doc! {"aggregate": "a", "pipeline": [{"$out": "b"}], "cursor": {}},
+    ] {
+        let mut command = command;
+        command.insert("readConcern", &now);
+        assert_eq!(member.code(command), 72);
+    }
+    let wrong = doc! {"level": "local", "atClusterTime": time};
+    assert_eq!(member.code(doc! {"find": "a", "readConcern": wrong}), 72);
+    assert_eq!(member.ids(doc! {"find": "a"}), [1, 2]);
+}
+
+#[test]
+fn a_rollback_ends_the_snapshots_of_what_it_undoes() {
+    let member = primary();
+    member.insert("a", vec![doc! {"_id": 1}]);
+    let common_point = position(&member);
+    member.insert("a", vec![doc! {"_id": 2}]);
+    let reply = member.ok(doc! {"find": "a", "readConcern": {"level": "snapshot"}});
+    let time = reply.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap();
+    member.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
+    let then = doc! {"level": "snapshot", "atClusterTime": time};
+    assert_eq!(member.code(doc! {"find": "a", "readConcern": then}), 239);
+}

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
-    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome,
+    Client, Command, CommandError, Context, ErrorCode, Injection, Interrupt, Interruption, Outcome,
     Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTime;
@@ -404,7 +404,7 @@ impl Connection {
         let op_time = reply.op_time;
         let (mut body, late) = self.when_durable(reply, writes, &patience).await;
         if let Some(late) = late {
-            append_write_concern_error(&mut body, late);
+            append_write_concern_error(&mut body, late, retryable, &[]);
             return Ok(Some(body));
         }
         if let (Some(set), Some(concern)) = (&set, read_concern)
@@ -420,11 +420,11 @@ impl Connection {
                 .await
                 .unwrap_or_else(|why| (op_time.is_some()).then(|| write_concern_error(&why)));
             if let Some(error) = error {
-                append_write_concern_error(&mut body, error);
+                append_write_concern_error(&mut body, error, retryable, &[]);
             }
         }
-        if let Some(injection) = injection {
-            add_write_concern_error(&mut body, &injection);
+        if let Some(Injection { write_concern_error: Some(error), labels, .. }) = injection {
+            append_write_concern_error(&mut body, error, retryable, &labels);
         }
         Ok(Some(body))
     }
@@ -474,6 +474,7 @@ impl Connection {
     fn run_command(&self, context: &Context, command: Command) -> Outcome {
         let node = &self.shared.node;
         let kills = command.name().starts_with("kill");
+        let breaks = command.name() == "configureFailPoint";
         let outcome = if command.is_short() {
             node.run(context, command)
         } else {
@@ -481,6 +482,9 @@ impl Connection {
         };
         if kills {
             self.shared.kills.send_replace(());
+        }
+        if let (true, Some(set)) = (breaks, &self.shared.replica_set) {
+            set.stop_copying(node.copying_is_stopped());
         }
         if self.shared.commits.receiver_count() > 0 {
             let committed = node.durability().0.as_u64();
@@ -695,27 +699,29 @@ fn error_body(error: &CommandError) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&error.reply()).unwrap_or_default()
 }
 
-/// The write was done; that others have it could not be promised.
-fn append_write_concern_error(body: &mut RawDocumentBuf, error: Document) {
-    let Ok(mut reply) = Document::try_from(&**body) else { return };
-    // Repeating the write at the next primary is safe, and finds out.
-    if matches!(error.get_i32("code"), Ok(91 | 189 | 11600 | 11602)) {
-        reply.insert("errorLabels", vec![Bson::from("RetryableWriteError")]);
-    }
-    reply.insert("writeConcernError", error);
-    if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
-        *body = changed;
-    }
+/// Whether an error tells that another member is or will be the primary.
+fn is_elsewhere(code: i32) -> bool {
+    matches!(code, 91 | 189 | 10107 | 11600 | 11602 | 13435 | 13436)
 }
 
-fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::Injection) {
-    let Some(error) = &injection.write_concern_error else { return };
+/// The write was done; that others have it could not be promised.
+fn append_write_concern_error(
+    body: &mut RawDocumentBuf,
+    error: Document,
+    retryable: bool,
+    labels: &[String],
+) {
     let Ok(mut reply) = Document::try_from(&**body) else { return };
-    reply.insert("writeConcernError", error.clone());
-    if !injection.labels.is_empty() {
-        let labels: Vec<_> = injection.labels.iter().map(|l| Bson::from(l.as_str())).collect();
+    let mut labels: Vec<_> = labels.iter().map(|label| bson::Bson::from(label.as_str())).collect();
+    // Repeating the write at the next primary is safe, and finds out.
+    let elsewhere = error.get("code").and_then(bson::Bson::as_i32).is_some_and(is_elsewhere);
+    if labels.is_empty() && retryable && elsewhere {
+        labels.push("RetryableWriteError".into());
+    }
+    if !labels.is_empty() {
         reply.insert("errorLabels", labels);
     }
+    reply.insert("writeConcernError", error);
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
         *body = changed;
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use super::{Results, Topology, disk};
+use super::{Outcomes, Results, Topology, disk};
 use crate::{Failure, process};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -51,9 +51,9 @@ impl Baseline {
         for (job, outcomes) in results {
             let run_by = baseline.0.get(job).map_or(RunBy::Ci, |expectation| expectation.run_by);
             let counts = Counts {
-                passed: outcomes.passed,
+                passed: outcomes.passed(),
                 failed: outcomes.failed(),
-                skipped: outcomes.skipped,
+                skipped: outcomes.skipped(),
             };
             baseline.0.insert(job.clone(), Expectation { counts, run_by });
         }
@@ -69,6 +69,11 @@ impl Baseline {
         counts.collect()
     }
 
+    /// Everything that people run, in order.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = (Topology, String)> {
+        self.0.keys().cloned()
+    }
+
     /// What CI runs.
     pub(super) fn guarded(&self) -> impl Iterator<Item = (Topology, String)> {
         let guarded = self.0.iter().filter(|(_, expectation)| expectation.run_by == RunBy::Ci);
@@ -81,7 +86,7 @@ impl Baseline {
         results: &Results,
     ) -> impl Iterator<Item = ((Topology, String), u64)> {
         self.0.iter().filter_map(|(job, Expectation { counts, run_by })| {
-            let found = results.get(job).map_or(0, |outcomes| outcomes.passed);
+            let found = results.get(job).map_or(0, Outcomes::passed);
             let short = *run_by == RunBy::Ci && found < counts.passed;
             short.then(|| (job.clone(), counts.passed))
         })
@@ -130,14 +135,14 @@ fn path() -> PathBuf {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
-    use super::super::Outcomes;
     use super::*;
 
     const TEXT: &str =
         "# A comment.\nstandalone\ta.py\t3\t1\t0\tci\nstandalone\tb.py\t5\t0\t2\tby-hand\n";
 
     fn results(passed: u64) -> Results {
-        let outcomes = Outcomes { passed, ..Outcomes::default() };
+        let passes = (0..passed).map(|n| format!("a.py::{n}")).collect();
+        let outcomes = Outcomes { passes, ..Outcomes::default() };
         [((Topology::Standalone, "a.py".to_owned()), outcomes)].into()
     }
 

@@ -15,12 +15,19 @@ pub(super) struct Deployment {
 }
 
 impl Deployment {
-    /// Starts it in memory on ports that are free, and waits until it is ready.
-    pub(super) fn start(program: &Path, topology: Topology) -> Result<Self, Failure> {
+    /// Starts it in memory on ports that are free, and waits until it is ready. The folder of the
+    /// tests has the certificates that they trust.
+    pub(super) fn start(program: &Path, topology: Topology, tests: &Path) -> Result<Self, Failure> {
+        let certificate = |name: &str| tests.join("certificates").join(name);
         let mut command = Command::new(program);
         match topology {
             Topology::Standalone => command.arg("serve"),
             Topology::Guarded => command.args(["serve", "--auth"]),
+            Topology::Encrypted => command
+                .args(["serve", "--auth", "--tls-cert"])
+                .arg(certificate("server.pem"))
+                .arg("--tls-ca")
+                .arg(certificate("ca.pem")),
             Topology::ReplicaSet => command.args(["up", "--members", "3"]),
         };
         command.args(["--memory", "--port", "0"]);
@@ -33,6 +40,10 @@ impl Deployment {
         let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
         let uri = lines.find_map(|line| line.split_whitespace().find_map(seed_of));
         match uri {
+            // By the name that its certificate is for.
+            Some((_, port)) if topology == Topology::Encrypted => {
+                Ok(Self { process, host: "localhost".to_owned(), port })
+            }
             Some((host, port)) => Ok(Self { process, host, port }),
             None => {
                 let _ = process.wait();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use super::baseline::{Baseline, Counts};
+use super::expected::{ExpectedFailures, Reason};
 use super::{Outcomes, Results, Topology, VERSION, disk};
 use crate::{Failure, process};
 
@@ -28,14 +29,14 @@ pub(super) fn text(results: &Results) -> String {
 }
 
 /// Replaces our section of the document, or adds it.
-pub(super) fn write(baseline: &Baseline) -> Result<(), Failure> {
+pub(super) fn write(baseline: &Baseline, expected: &ExpectedFailures) -> Result<(), Failure> {
     let path = process::root().join("docs/conformance.md");
     let before = if path.exists() {
         fs::read_to_string(&path).map_err(|error| disk(&path, &error))?
     } else {
         "# Conformance\n".to_owned()
     };
-    let after = replace(&before, &section(baseline));
+    let after = replace(&before, &format!("{}\n{}", section(baseline), reasons(expected)));
     fs::write(&path, after).map_err(|error| disk(&path, &error))
 }
 
@@ -43,12 +44,13 @@ fn section(baseline: &Baseline) -> String {
     let mut text = format!(
         "## pymongo's own tests\n\nThe files of tests in the source package of pymongo {VERSION}, its \
          synchronous half, run with pytest\nagainst `quorate serve` (standalone), `quorate serve --auth` \
-         (guarded) and a set of three processes,\n`quorate up` (set), each file with a deployment to \
-         itself. pymongo skips tests where the deployment is\nnot of the kind they need. `cargo xtask ci` \
-         guards that the numbers in `xtask/pymongo-baseline.tsv` do\nnot fall; `cargo xtask \
-         pymongo-suite` runs any of it. The cells: passed / failed / skipped.\n\n"
+         (guarded), the same with TLS (encrypted) and\na set of three processes, `quorate up` (set), \
+         each file with a deployment to itself. Files that talk to no\nserver run once. pymongo skips \
+         tests where the deployment is not of the kind they need. `cargo xtask ci`\nguards that the \
+         numbers in `xtask/pymongo-baseline.tsv` do not fall, for the files that it has time for;\n\
+         `cargo xtask pymongo-suite` runs any of it. The cells: passed / failed / skipped.\n\n"
     );
-    text += "| file | standalone | guarded | set |\n|---|--:|--:|--:|\n";
+    text += "| file | standalone | guarded | encrypted | set |\n|---|--:|--:|--:|--:|\n";
     let counts = baseline.counts();
     let totals = Topology::ALL.map(|topology| {
         let mut total = Counts::default();
@@ -68,6 +70,26 @@ fn section(baseline: &Baseline) -> String {
     text
 }
 
+/// Why tests fail, and which.
+fn reasons(expected: &ExpectedFailures) -> String {
+    let mut text = "### What fails, and why\n\nEvery failure is on the list in \
+         `xtask/pymongo-expected-failures.tsv`: one that is not, and one that\nno longer fails, make \
+         `cargo xtask pymongo-suite` fail. A star stands for all tests that begin so.\n\n\
+         | reason | why |\n|---|---|\n"
+        .to_owned();
+    let by_reason = expected.by_reason();
+    for reason in Reason::ALL.iter().filter(|reason| by_reason.contains_key(reason)) {
+        text += &format!("| {} | {} |\n", reason.name(), reason.why());
+    }
+    text += "\n| test | reason |\n|---|---|\n";
+    for (reason, tests) in by_reason {
+        for test in tests {
+            text += &format!("| `{test}` | {} |\n", reason.name());
+        }
+    }
+    text
+}
+
 fn cell(counts: Option<&Counts>) -> String {
     match counts {
         Some(Counts { passed, failed, skipped }) => format!("{passed} / {failed} / {skipped}"),
@@ -82,8 +104,8 @@ fn of(results: &Results, topology: Topology) -> impl Iterator<Item = (&String, &
 fn total(results: &Results, topology: Topology) -> Outcomes {
     let mut total = Outcomes::default();
     for (_, outcomes) in of(results, topology) {
-        total.passed += outcomes.passed;
-        total.skipped += outcomes.skipped;
+        total.passes.extend_from_slice(&outcomes.passes);
+        total.skips.extend_from_slice(&outcomes.skips);
         total.failures.extend_from_slice(&outcomes.failures);
         total.elapsed += outcomes.elapsed;
     }
@@ -115,10 +137,19 @@ mod tests {
     }
 
     #[test]
+    fn reasons_without_a_test_are_not_explained() {
+        let expected = ExpectedFailures::parse("transactions\tb.py::C::*\n").unwrap();
+        let text = reasons(&expected);
+        assert!(text.contains("| `b.py::C::*` | transactions |\n"), "{text}");
+        assert!(!text.contains("change streams"), "{text}");
+    }
+
+    #[test]
     fn files_of_one_topology_leave_the_others_empty() {
         let baseline = Baseline::parse("standalone\ttest_x.py\t1\t2\t3\tci\n").unwrap();
         let section = section(&baseline);
-        assert!(section.contains("| `test_x.py` | 1 / 2 / 3 | – | – |\n"), "{section}");
-        assert!(section.contains("| **all** | 1 / 2 / 3 | 0 / 0 / 0 | 0 / 0 / 0 |\n"), "{section}");
+        assert!(section.contains("| `test_x.py` | 1 / 2 / 3 | – | – | – |\n"), "{section}");
+        let all = "| **all** | 1 / 2 / 3 | 0 / 0 / 0 | 0 / 0 / 0 | 0 / 0 / 0 |\n";
+        assert!(section.contains(all), "{section}");
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
             "BSON field 'aggregate.pipeline' is missing but a required field",
         )
     })?;
-    refuse_change_stream(stages)?;
+    refuse_change_stream(request, stages)?;
     let explain = fields.flag("explain")?;
     let mut options = CursorOptions::new(request);
     match fields.document("cursor")? {
@@ -99,16 +99,22 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     }
 }
 
-/// The code by which drivers know that a deployment has no change streams.
-fn refuse_change_stream(stages: &[Bson]) -> Result<(), CommandError> {
+/// Without a set, by the code by which drivers know that a deployment has no change streams.
+fn refuse_change_stream(request: &Request<'_>, stages: &[Bson]) -> Result<(), CommandError> {
     let first = stages.first().and_then(Bson::as_document);
-    if first.is_some_and(|stage| stage.contains_key("$changeStream")) {
-        return Err(CommandError::new(
+    if !first.is_some_and(|stage| stage.contains_key("$changeStream")) {
+        return Ok(());
+    }
+    Err(match request.node.oplog() {
+        None => CommandError::new(
             ErrorCode(40573),
             "The $changeStream stage is only supported on replica sets",
-        ));
-    }
-    Ok(())
+        ),
+        Some(_) => CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            "$changeStream is not supported; tail local.oplog.rs with a tailable cursor",
+        ),
+    })
 }
 
 /// A find on a view, as the pipeline that does the same.
@@ -203,7 +209,7 @@ impl Reading {
         stages: &[Bson],
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
-        let (collection, view) = request.node.read(namespace);
+        let (collection, view) = request.read(namespace);
         let facts = match (stages.first().and_then(Bson::as_document), collection) {
             (Some(stage), Some(collection)) => {
                 SystemFacts::gather(request, stage, Some(&collection))?
@@ -212,7 +218,7 @@ impl Reading {
             _ => SystemFacts::default(),
         };
         Ok(Self {
-            catalog: request.node.catalog(),
+            catalog: request.catalog(),
             view,
             database: namespace.database.clone(),
             interrupt,

@@ -11,7 +11,7 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
-use crate::users::{LoggedIn, Mechanism, Pending, failed, find_user, scram_refused};
+use crate::users::{EXTERNAL, LoggedIn, Mechanism, Pending, failed, find_user, scram_refused};
 
 /// Random bytes in a server's nonce.
 const NONCE_LENGTH: usize = 24;
@@ -149,10 +149,11 @@ pub(super) fn append_to_hello(
         answer.insert("saslSupportedMechs", names.collect::<Vec<_>>());
     }
     if let Some(first) = fields.document("speculativeAuthenticate")? {
-        let database = first.get_str("db").unwrap_or("admin").to_owned();
+        // Without a database it is the one that the mechanism is always or mostly used with.
+        let database = |usual: &str| first.get_str("db").unwrap_or(usual).to_owned();
         let step = match first.keys().next().map(String::as_str) {
-            Some("saslStart") => start(request, first, &database).ok(),
-            Some("authenticate") => super::x509::log_in(request, first, &database).ok(),
+            Some("saslStart") => start(request, first, &database("admin")).ok(),
+            Some("authenticate") => super::x509::log_in(request, first, &database(EXTERNAL)).ok(),
             _ => None,
         };
         // A guess that fails is not an error: the client logs in as usual afterwards.

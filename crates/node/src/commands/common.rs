@@ -195,7 +195,8 @@ pub(super) fn open_cursor(
     } else {
         request.node.cursors().add(cursor, request.context.now.monotonic)?
     };
-    let body = batch.into_reply(BatchName::First, id, &shown)?;
+    let time = request.moment.as_ref().map(|moment| moment.time);
+    let body = batch.into_reply(BatchName::First, id, &shown, time)?;
     Ok(Outcome::Reply(body.into()))
 }
 

@@ -89,7 +89,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     };
     drop(cursors);
     request.node.counters().returned(batch.count);
-    let body = batch.into_reply(BatchName::Next, id, &namespace.to_string())?;
+    let body = batch.into_reply(BatchName::Next, id, &namespace.to_string(), None)?;
     Ok(Outcome::Reply(body.into()))
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bson::{Bson, doc};
 use quorate_query::value::{DocumentRef, LeafArrays, Path};
 use quorate_storage::key::value_key;
+use quorate_wire::to_bson_timestamp;
 
 use super::aggregate::read_view;
 use super::common::{check_collation, parse_filter, reply};
@@ -25,8 +26,8 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
     check_collation(&fields)?;
     let path = Path::parse(fields.required_string("key")?)?;
     let matcher = parse_filter(request, &fields, "query")?;
-    let (collection, view) = request.node.read(&namespace);
-    let Some(collection) = collection else { return reply(&doc! { "values": [], "ok": 1.0 }) };
+    let (collection, view) = request.read(&namespace);
+    let Some(collection) = collection else { return answer(request, Vec::new()) };
     let documents: DocumentStream = if collection.view.is_some() {
         let query = fields.document("query")?.cloned().unwrap_or_default();
         let stages = [Bson::from(doc! { "$match": query })];
@@ -66,5 +67,14 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
             values.entry(key).or_insert(value);
         }
     }
-    reply(&doc! { "values": values.into_values().collect::<Vec<_>>(), "ok": 1.0 })
+    answer(request, values.into_values().collect())
+}
+
+fn answer(request: &Request<'_>, values: Vec<Bson>) -> Result<Outcome, CommandError> {
+    let mut answer = doc! { "values": values };
+    if let Some(moment) = &request.moment {
+        answer.insert("atClusterTime", to_bson_timestamp(moment.time));
+    }
+    answer.insert("ok", 1.0);
+    reply(&answer)
 }

@@ -14,7 +14,7 @@ use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::cursors::CursorStatistics;
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
 use crate::records::{View, index_entry, parse_record};
 use crate::replication::append_hello;
@@ -246,6 +246,13 @@ pub(super) fn database_statistics(
 
 pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
+    let fields = Fields::new(&command.body, "validate");
+    if fields.flag("background")? && fields.flag("full")? {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            "validate with background and full is not supported; leave one of them out",
+        ));
+    }
     // Nobody writes meanwhile: documents, entries and totals are of one moment.
     let mut writer = request.node.write(request.context.now);
     let collection = writer.collection(&namespace).ok_or_else(|| not_found(&namespace))?;

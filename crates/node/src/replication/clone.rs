@@ -31,6 +31,7 @@ impl Node {
     pub fn wipe(&self, now: Now) -> Result<(), CommandError> {
         let Some(replication) = self.replication() else { return Ok(()) };
         let mut writer = self.write(now);
+        self.forget_moments();
         writer.begin_cloning();
         let mut batch = Batch::new();
         writer.forget_commit_point(&mut batch);
@@ -81,6 +82,7 @@ impl Node {
         now: Now,
     ) -> Result<(), CommandError> {
         let mut writer = self.write(now);
+        self.forget_moments();
         writer.begin_cloning();
         if let Some(existing) = writer.collection(namespace) {
             writer.drop_collection(&existing)?;
@@ -100,6 +102,7 @@ impl Node {
         now: Now,
     ) -> Result<(), CommandError> {
         let mut writer = self.write(now);
+        self.forget_moments();
         writer.begin_cloning();
         let Some(mut collection) = writer.collection(namespace) else { return Ok(()) };
         let results = writer.insert(&mut collection, documents.clone(), false, true)?;
@@ -123,6 +126,7 @@ impl Node {
         now: Now,
     ) -> Result<(), CommandError> {
         let mut writer = self.write(now);
+        self.forget_moments();
         writer.begin_cloning();
         let Some(mut collection) = writer.collection(namespace) else { return Ok(()) };
         let known = spec.get_str("name").is_ok_and(|name| collection.index(name).is_some());

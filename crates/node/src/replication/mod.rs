@@ -45,6 +45,7 @@ pub use copy_buffer::CopyBuffer;
 pub use oplog::{OplogEntries, entry_position};
 pub use rollback::{RolledBack, Undo};
 
+pub(crate) use oplog::last_in;
 pub(crate) use prefetch::{IndexPrefetch, PrefetchSetting};
 pub(crate) use role::{append_hello, check_role};
 pub(crate) use rollback::takes_back;

@@ -15,7 +15,7 @@ use super::guard;
 use crate::catalog::Ident;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
-use crate::records::{parse_record, record_key};
+use crate::records::{View, parse_record, record_key};
 
 /// The first byte of undo rows among the facts.
 pub(super) const UNDO_ROW: u8 = b'u';
@@ -128,7 +128,16 @@ impl Node {
 }
 
 pub(super) fn last_position(node: &Node, oplog: Ident) -> Result<OpTimeAndWallTime, CommandError> {
-    match node.view().scan_records(oplog, Direction::Backward)?.next() {
+    last_in(&node.view(), Some(oplog))
+}
+
+/// The last entry that a view shows; null without any.
+pub(crate) fn last_in(
+    view: &View,
+    oplog: Option<Ident>,
+) -> Result<OpTimeAndWallTime, CommandError> {
+    let Some(oplog) = oplog else { return Ok(OpTimeAndWallTime::default()) };
+    match view.scan_records(oplog, Direction::Backward)?.next() {
         Some(pair) => entry_position(&parse_record(&pair?.1)?),
         None => Ok(OpTimeAndWallTime::default()),
     }

@@ -80,6 +80,7 @@ impl Node {
             rest.end = Bound::Excluded(key.to_vec());
             entries += 1;
         }
+        self.forget_moments();
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
         replication.reset(common_point);

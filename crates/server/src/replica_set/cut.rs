@@ -3,7 +3,8 @@
 //! Members on one machine cannot be parted by the network without an administrator's rights, so a
 //! member parts itself: conversations with other members stand still, in both directions and with
 //! their sockets open, as they do when a cable is pulled. Nothing that decides knows of it; what the
-//! core sees are requests that time out. Clients are not affected.
+//! core sees are requests that time out. Clients are not affected. A cut of copying alone is what the
+//! fail point `stopReplProducer` makes.
 
 use std::future::Future;
 use std::pin::pin;

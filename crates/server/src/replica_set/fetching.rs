@@ -64,11 +64,12 @@ impl Fetch {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("quorate-fetch".to_owned()).spawn(move || {
             runtime.block_on(async {
-                let cut = inbox.cut.clone();
+                let (cut, copying) = (inbox.cut.clone(), inbox.copying.clone());
+                let fetching = copying.guard(fetch(wanted, &buffer, &inbox, &dialer));
                 tokio::select! {
                     biased;
                     _ = dropped => {}
-                    () = cut.guard(fetch(wanted, &buffer, &inbox, &dialer)) => {}
+                    () = cut.guard(fetching) => {}
                 }
             });
         })?;

@@ -42,6 +42,8 @@ pub(super) struct Inbox {
     shared: Arc<Shared>,
     /// Whoever brings news from other members goes by it.
     pub(super) cut: Cut,
+    /// Whoever copies from other members goes by it too.
+    pub(super) copying: Cut,
 }
 
 struct Shared {
@@ -86,7 +88,7 @@ impl Inbox {
         };
         let (queue, host) = (Mutex::new(queue), Mutex::new(None));
         let shared = Arc::new(Shared { queue, host, wake: Notify::new() });
-        Self { shared, cut: Cut::default() }
+        Self { shared, cut: Cut::default(), copying: Cut::default() }
     }
 
     /// Leaves a message. The inbox has room for everybody who can leave one.

@@ -298,6 +298,11 @@ impl ReplicaSet {
         self.inbox.cut.clone()
     }
 
+    /// Stops copying from other members, or lets it go on.
+    pub(crate) fn stop_copying(&self, stopped: bool) {
+        self.inbox.copying.set(stopped);
+    }
+
     /// The process is about to end: the member hands over first.
     pub(crate) fn shut_down(&self) {
         self.inbox.post(Message::Input(Input::ShutdownWanted));

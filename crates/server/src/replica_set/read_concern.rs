@@ -83,14 +83,16 @@ impl ReplicaSet {
     }
 
     /// Returns once this member knows what had happened at the time that a read comes after
-    /// (`afterClusterTime`).
+    /// (`afterClusterTime`) or shows (`atClusterTime`).
     pub(crate) async fn wait_for_cluster_time(
         &self,
         command: &Command,
     ) -> Result<(), CommandError> {
-        let concern = command.body.get_document("readConcern");
-        let after = concern.and_then(|concern| concern.get_timestamp("afterClusterTime"));
-        let Ok(after) = after.map(timestamp_from) else { return Ok(()) };
+        let Ok(concern) = command.body.get_document("readConcern") else { return Ok(()) };
+        let times = ["afterClusterTime", "atClusterTime"].map(|name| concern.get_timestamp(name));
+        let Some(after) = times.into_iter().flatten().map(timestamp_from).max() else {
+            return Ok(());
+        };
         let mut appended = self.appended();
         let reached = appended.wait_for(|last| last.op_time.timestamp >= after);
         match tokio::time::timeout(PATIENCE, reached).await {

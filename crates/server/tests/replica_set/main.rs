@@ -207,6 +207,78 @@ fn a_write_that_a_majority_does_not_have_is_an_error_beside_the_write() {
 }
 
 #[test]
+fn a_secondary_that_is_told_not_to_copy_holds_up_only_those_who_wait_for_it() {
+    let set = Set::initiated(3);
+    let (primary, secondary) = (set.primary(), set.others(set.primary())[0]);
+    let fail_point =
+        |mode: &str| doc! { "configureFailPoint": "stopReplProducer", "mode": mode.to_owned() };
+    set.ok(secondary, fail_point("alwaysOn"));
+    set.insert(primary, doc! { "_id": 1 }, majority()).unwrap();
+    let command = doc! {
+        "insert": "c", "documents": [{ "_id": 2 }], "$db": "db",
+        "writeConcern": { "w": 3, "wtimeout": 50 },
+    };
+    let error = set.ok(primary, command).get_document("writeConcernError").unwrap().clone();
+    assert_eq!(error.get_i32("code").ok(), Some(64), "{error}");
+    set.ok(secondary, fail_point("off"));
+    set.insert(primary, doc! { "_id": 3 }, Bson::Int32(3)).unwrap();
+    assert_eq!(set.wait_until_identical(), 3);
+}
+
+/// The first read is told its time; the member that answered it can read that again.
+#[test]
+fn a_snapshot_of_a_member_shows_what_a_majority_had_when_it_began() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 1 }, majority()).unwrap();
+    for place in [primary, set.others(primary)[0]] {
+        let find = |concern: bson::Document| {
+            doc! {
+                "find": "c", "$db": "db", "readConcern": concern,
+                "$readPreference": { "mode": "secondaryPreferred" },
+            }
+        };
+        let count = |reply: &bson::Document| {
+            let cursor = reply.get_document("cursor").unwrap();
+            (
+                cursor.get_array("firstBatch").unwrap().len(),
+                cursor.get_timestamp("atClusterTime").ok(),
+            )
+        };
+        set.wait_until_identical();
+        let (before, time) = count(&set.ok(place, find(doc! { "level": "snapshot" })));
+        let time = time.expect("a snapshot tells its time");
+        set.insert(primary, doc! { "_id": before as i32 + 1 }, Bson::Int32(3)).unwrap();
+        let again = find(doc! { "level": "snapshot", "atClusterTime": time });
+        assert_eq!(count(&set.ok(place, again)), (before, Some(time)));
+        let (now, _) = count(&set.ok(place, find(doc! { "level": "majority" })));
+        assert_eq!(now, before + 1);
+    }
+}
+
+#[test]
+fn a_retryable_write_whose_concern_fails_may_be_repeated_elsewhere() {
+    let set = Set::initiated(1);
+    let fail = doc! {
+        "configureFailPoint": "failCommand", "mode": { "times": 2 },
+        "data": { "failCommands": ["insert"], "writeConcernError": { "code": 91, "errmsg": "bye" } },
+    };
+    set.ok(0, fail);
+    let session =
+        Bson::Binary(bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] });
+    let insert = |id: i32| doc! { "insert": "c", "documents": [{ "_id": id }], "$db": "db" };
+    let plain = set.ok(0, insert(1));
+    assert!(
+        plain.contains_key("writeConcernError") && !plain.contains_key("errorLabels"),
+        "{plain}"
+    );
+    let mut retryable = insert(2);
+    retryable.extend(doc! { "lsid": { "id": session }, "txnNumber": 1_i64 });
+    let reply = set.ok(0, retryable);
+    assert_eq!(reply.get_array("errorLabels").unwrap(), &[Bson::from("RetryableWriteError")]);
+}
+
+#[test]
 fn a_step_down_hands_over_and_loses_nothing() {
     let set = Set::initiated(3);
     let first = set.primary();
