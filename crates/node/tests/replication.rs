@@ -379,6 +379,56 @@ fn what_is_read_ahead_can_be_set_and_changes_no_data() {
     }
 }
 
+/// Digest §9: threads work out the changes of a batch, each its own documents; the result is that of
+/// one entry after the other, also where documents come again and collections change in between.
+#[test]
+fn a_batch_prepared_by_threads_is_applied_as_one_entry_after_the_other() {
+    let from = primary();
+    let index = |spec: Document| doc! {"createIndexes": "a", "indexes": [spec]};
+    from.ok(index(doc! {"key": {"n": 1}, "name": "n"}));
+    let mut state = 7_u64;
+    let mut next = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for step in 0..600_i64 {
+        let id = next(40) as i64;
+        let update = |change: Document| doc! {"update": "a", "updates": [change]};
+        let command = match next(8) {
+            0 | 1 => update(doc! {"q": {"_id": id}, "u": {"n": step, "list": []}, "upsert": true}),
+            2 => update(doc! {"q": {"_id": id}, "u": {"$inc": {"n": 1}}}),
+            3 => update(doc! {"q": {"_id": id}, "u": {"$push": {"list": step}}}),
+            4 => doc! {"delete": "a", "deletes": [{"q": {"_id": id}, "limit": 1}]},
+            _ => doc! {"insert": "a", "documents": [{"_id": 1000 + step, "n": step}]},
+        };
+        from.ok(command);
+        match step {
+            150 => drop(from.ok(index(doc! {"key": {"list": 1}, "name": "list"}))),
+            300 => drop(from.ok(doc! {"dropIndexes": "a", "index": "n"})),
+            450 => {
+                let partial = doc! {"n": {"$gt": 100}};
+                let spec = doc! {"key": {"n": -1}, "name": "p", "partialFilterExpression": partial};
+                from.ok(index(spec));
+            }
+            _ => {}
+        }
+    }
+    let (together, apart) = (secondary(), secondary());
+    together.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    let mut previous = OpTime::NULL;
+    for entry in entries(&from) {
+        let at = quorate_node::entry_position(&entry).unwrap().op_time;
+        apart.node.apply(previous, vec![entry], now()).unwrap();
+        previous = at;
+    }
+    for to in [together, apart] {
+        assert_eq!(hash(&to), hash(&from));
+        show(&to.node, MemberState::Primary, true);
+        to.validate("a");
+    }
+}
+
 /// Digest §7: above its size the oplog drops only what is older than the minimum retention.
 #[test]
 fn young_entries_stay_although_the_oplog_is_too_large() {

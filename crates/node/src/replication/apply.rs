@@ -2,26 +2,25 @@
 //!
 //! Entries are applied in their order, each in one batch with its place in the log, so that a reader
 //! only ever sees the set's history up to some entry. Entries of different documents share a batch;
-//! what they will read is warmed before, by several threads (`prefetch`). Digest §9.
+//! what they change is worked out before, by several threads (`prepare`). Digest §9.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
-use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
 use super::Replication;
 use super::oplog::{damaged, entry_position};
+use super::prepare::{Change, Prepared, ToApply, prepare_entry};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::DocumentBytes;
-use crate::writer::{Writer, index_keys_of};
+use crate::writer::{Writer, check_document, index_keys_of};
 
 /// The most entries that are applied under one hold of the write lock.
 pub const MAX_APPLY_ENTRIES: usize = 5000;
@@ -56,7 +55,6 @@ impl Node {
                 format!("the log ends at {last}, but entries that follow {previous} came"),
             ));
         }
-        self.prefetch(&entries);
         self.apply_as(entries, Fit::Exact, now)
     }
 
@@ -66,10 +64,15 @@ impl Node {
         fit: Fit,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        let mut entries: VecDeque<_> = entries.into();
+        let mut entries = entries;
         while !entries.is_empty() {
             let rest = entries.split_off(entries.len().min(MAX_APPLY_ENTRIES));
-            self.write(now).apply(entries, fit)?;
+            let entries_now = match fit {
+                Fit::Exact => self.prepare(entries),
+                // Most of it is put where it may be already, which only the writer sees.
+                Fit::Relaxed => entries.into_iter().map(ToApply::from).collect(),
+            };
+            self.write(now).apply(entries_now.into(), fit)?;
             entries = rest;
         }
         Ok(self.log_positions().written)
@@ -77,14 +80,10 @@ impl Node {
 }
 
 impl Writer<'_> {
-    fn apply(
-        &mut self,
-        mut entries: VecDeque<RawDocumentBuf>,
-        fit: Fit,
-    ) -> Result<(), CommandError> {
+    fn apply(&mut self, mut entries: VecDeque<ToApply>, fit: Fit) -> Result<(), CommandError> {
         let last = self.node().log_positions().written.op_time;
-        while let Some(entry) = entries.front() {
-            if entry_position(entry)?.op_time > last {
+        while let Some(next) = entries.front() {
+            if entry_position(&next.entry)?.op_time > last {
                 break;
             }
             entries.pop_front();
@@ -93,17 +92,17 @@ impl Writer<'_> {
             self.defer();
         }
         let mut touched = Touched::default();
-        for entry in &entries {
-            self.node().counters().applied(entry.get_str("op").unwrap_or_default());
+        for next in &entries {
+            self.node().counters().applied(next.entry.get_str("op").unwrap_or_default());
         }
-        while let Some(entry) = entries.pop_front() {
-            self.settle_before(&entry, &mut touched)?;
-            if entry.get_str("op").is_ok_and(|op| op == "i") {
-                let run = self.take_run(entry, &mut entries, &mut touched)?;
+        while let Some(mut next) = entries.pop_front() {
+            self.settle_before(&mut next, &mut touched)?;
+            if next.entry.get_str("op").is_ok_and(|op| op == "i") {
+                let run = self.take_run(next, &mut entries, &mut touched)?;
                 self.apply_inserts(run, fit)?;
             } else {
-                self.replay([entry.clone()].into())?;
-                self.apply_one(&entry, fit)?;
+                self.replay([next.entry.clone()].into())?;
+                self.apply_one(&next.entry, next.prepared, fit)?;
                 self.log_unapplied()?;
             }
         }
@@ -113,13 +112,13 @@ impl Writer<'_> {
     /// Commits what was deferred if this entry must see it.
     fn settle_before(
         &mut self,
-        entry: &RawDocument,
+        next: &mut ToApply,
         touched: &mut Touched,
     ) -> Result<(), CommandError> {
-        if !touched.admit(self, entry)? {
+        if !touched.admit(self, next)? {
             self.flush()?;
-            touched.0.clear();
-            touched.admit(self, entry)?;
+            touched.settle();
+            touched.admit(self, next)?;
         }
         Ok(())
     }
@@ -128,15 +127,15 @@ impl Writer<'_> {
     /// what was deferred.
     fn take_run(
         &self,
-        first: RawDocumentBuf,
-        entries: &mut VecDeque<RawDocumentBuf>,
+        first: ToApply,
+        entries: &mut VecDeque<ToApply>,
         touched: &mut Touched,
-    ) -> Result<VecDeque<RawDocumentBuf>, CommandError> {
-        let namespace = namespace_of(&first)?.to_owned();
-        let mut run = VecDeque::from([first]);
-        while let Some(next) = entries.front() {
-            let joins = next.get_str("op").is_ok_and(|op| op == "i")
-                && next.get_str("ns").is_ok_and(|ns| ns == namespace)
+    ) -> Result<Vec<ToApply>, CommandError> {
+        let namespace = namespace_of(&first.entry)?.to_owned();
+        let mut run = vec![first];
+        while let Some(next) = entries.front_mut() {
+            let joins = next.entry.get_str("op").is_ok_and(|op| op == "i")
+                && next.entry.get_str("ns").is_ok_and(|ns| ns == namespace)
                 && touched.admit(self, next)?;
             if !joins {
                 break;
@@ -146,14 +145,10 @@ impl Writer<'_> {
         Ok(run)
     }
 
-    fn apply_inserts(
-        &mut self,
-        run: VecDeque<RawDocumentBuf>,
-        fit: Fit,
-    ) -> Result<(), CommandError> {
-        let namespace = Namespace::parse(namespace_of(&run[0])?)?;
+    fn apply_inserts(&mut self, run: Vec<ToApply>, fit: Fit) -> Result<(), CommandError> {
+        let namespace = Namespace::parse(namespace_of(&run[0].entry)?)?;
         let Some(mut collection) = self.collection(&namespace) else {
-            for entry in run {
+            for ToApply { entry, .. } in run {
                 self.misfit(fit, &entry)?;
                 self.replay([entry].into())?;
                 self.log_unapplied()?;
@@ -161,19 +156,27 @@ impl Writer<'_> {
             return Ok(());
         };
         let mut documents = Vec::with_capacity(run.len());
+        let mut entries = VecDeque::with_capacity(run.len());
         let mut fresh = true;
-        for entry in &run {
+        for ToApply { entry, prepared } in run {
             let document = entry.get_document("o").map_err(|_| damaged("o"))?;
             // Where the data is what the log says, a document cannot be there already.
             fresh &= fit == Fit::Exact || self.find_by_id(&collection, document)?.is_none();
-            documents.push(document.to_owned());
+            let prepared = prepared.filter(|prepared| prepared.is_for(&collection));
+            let keys = prepared.and_then(|prepared| match prepared.change {
+                Change::Insert { keys } => Some(keys),
+                _ => None,
+            });
+            documents.push((document.to_owned(), keys));
+            entries.push_back(entry);
         }
         if fresh {
-            self.replay(run)?;
-            let results = self.insert(&mut collection, documents, true, true)?;
+            self.replay(entries)?;
+            let documents = documents.into_iter();
+            let results = self.insert_with_keys(&mut collection, documents, true, true)?;
             return results.into_iter().collect();
         }
-        for (entry, document) in run.into_iter().zip(documents) {
+        for (entry, (document, _)) in entries.into_iter().zip(documents) {
             self.replay([entry].into())?;
             self.put(&mut collection, document)?;
         }
@@ -192,7 +195,12 @@ impl Writer<'_> {
         }
     }
 
-    fn apply_one(&mut self, entry: &RawDocument, fit: Fit) -> Result<(), CommandError> {
+    fn apply_one(
+        &mut self,
+        entry: &RawDocument,
+        prepared: Option<Prepared>,
+        fit: Fit,
+    ) -> Result<(), CommandError> {
         let operation = entry.get_str("op").map_err(|_| damaged("op"))?;
         let object = entry.get_document("o").map_err(|_| damaged("o"))?;
         match operation {
@@ -204,25 +212,21 @@ impl Writer<'_> {
         let Some(mut collection) = self.collection(&namespace) else {
             return self.misfit(fit, entry);
         };
-        match operation {
-            "u" => {
-                let id = entry.get_document("o2").map_err(|_| damaged("o2"))?;
-                match self.find_by_id(&collection, id)? {
-                    Some((record, old)) => {
-                        let change = Document::try_from(object)?;
-                        let new = apply_oplog_update(&Document::try_from(&*old)?, &change)?;
-                        let new = to_raw(&new)?;
-                        self.replace(&mut collection, record, &old, new, true)
-                    }
-                    None if object.get("$v").ok().flatten().is_some() => self.misfit(fit, entry),
-                    None => self.put(&mut collection, object.to_owned()),
-                }
+        let change = match prepared.filter(|prepared| prepared.is_for(&collection)) {
+            Some(prepared) => prepared.change,
+            None => prepare_entry(&collection, self.view(), entry)?,
+        };
+        match change {
+            Change::Replace { record, old, new, before, after } => {
+                check_document(&new)?;
+                self.replace_with_keys(&mut collection, record, (&old, before), (new, after))
             }
-            "d" => match self.find_by_id(&collection, object)? {
-                Some((record, old)) => self.remove(&collection, record, &old),
-                None => Ok(()),
-            },
-            _ => Err(damaged("op")),
+            Change::Remove { record, old, keys } => {
+                self.remove_with_keys(&collection, record, &old, keys)
+            }
+            Change::Missing if operation == "d" => Ok(()),
+            Change::Missing if object.get("$v").ok().flatten().is_some() => self.misfit(fit, entry),
+            Change::Missing | Change::Insert { .. } => self.put(&mut collection, object.to_owned()),
         }
     }
 
@@ -338,35 +342,49 @@ impl Writer<'_> {
     }
 }
 
-/// The documents that deferred changes concern: whoever touches one of them again must see it.
+/// The documents that changes concern.
 #[derive(Default)]
-struct Touched(BTreeSet<Vec<u8>>);
+struct Touched {
+    /// Those of deferred changes: whoever touches one of them again must see it.
+    deferred: BTreeSet<Vec<u8>>,
+    /// Those of changes that are committed: what was prepared before does not hold for them.
+    committed: BTreeSet<Vec<u8>>,
+}
 
 impl Touched {
+    /// What was deferred is committed.
+    fn settle(&mut self) {
+        self.committed.append(&mut self.deferred);
+    }
+
     /// Notes what an entry touches; false if it must not be deferred together with the others.
-    fn admit(&mut self, writer: &Writer<'_>, entry: &RawDocument) -> Result<bool, CommandError> {
+    fn admit(&mut self, writer: &Writer<'_>, next: &mut ToApply) -> Result<bool, CommandError> {
+        let entry = &next.entry;
         let document = match entry.get_str("op") {
             Ok("i" | "d") => entry.get_document("o"),
             Ok("u") => entry.get_document("o2"),
             Ok("n") => return Ok(true),
             // A command concerns a whole collection.
-            _ => return Ok(self.0.is_empty()),
+            _ => return Ok(self.deferred.is_empty()),
         };
         let document = document.map_err(|_| damaged("o"))?;
         let Some(collection) = writer.collection(&Namespace::parse(namespace_of(entry)?)?) else {
-            return Ok(self.0.is_empty());
+            return Ok(self.deferred.is_empty());
         };
         // A unique key may pass from one document to another: the second must see the first.
         let shares_keys = collection.indexes.iter().any(|index| index.unique && !index.is_id());
         let Some(index) = collection.indexes.iter().find(|index| index.is_id()) else {
-            return Ok(self.0.is_empty());
+            return Ok(self.deferred.is_empty());
         };
-        if shares_keys && !self.0.is_empty() {
+        if shares_keys && !self.deferred.is_empty() {
             return Ok(false);
         }
         let mut key = index.ident.prefix().to_vec();
         key.extend(index_keys_of(index, document)?.keys.iter().next().into_iter().flatten());
-        Ok(self.0.insert(key))
+        if self.committed.contains(&key) {
+            next.prepared = None;
+        }
+        Ok(self.deferred.insert(key))
     }
 }
 

@@ -19,6 +19,7 @@ mod copy_buffer;
 mod facts;
 mod oplog;
 mod prefetch;
+mod prepare;
 mod recent;
 mod role;
 mod rollback;

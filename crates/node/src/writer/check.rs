@@ -34,6 +34,14 @@ pub(crate) fn index_keys_of(
     Ok(keys)
 }
 
+/// The keys of a document in each index of its collection.
+pub(crate) fn keys_of(
+    collection: &Collection,
+    document: &RawDocument,
+) -> Result<Vec<DocumentKeys>, CommandError> {
+    collection.indexes.iter().map(|index| index_keys_of(index, document)).collect()
+}
+
 /// Refuses what must not be stored: too large, too deep, malformed, or with an `_id` of a type
 /// that cannot identify.
 pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError> {

@@ -21,7 +21,7 @@ use quorate_storage::{Batch, CommitSequence, Direction};
 
 use self::build::Build;
 pub(crate) use self::check::{
-    check_command_nesting, check_command_value, check_document, index_keys_of,
+    check_command_nesting, check_command_value, check_document, index_keys_of, keys_of,
 };
 use self::check::{check_validator, duplicate_key, malformed};
 pub(crate) use self::lock::{Held, WriteLock};
@@ -32,6 +32,7 @@ use crate::catalog::{Collection, Ident};
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::generator::Generator;
+use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{View, index_entry, parse_record, record_key};
@@ -169,15 +170,27 @@ impl<'n> Writer<'n> {
         ordered: bool,
         bypass_validation: bool,
     ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
+        let documents = documents.into_iter().map(|document| (document, None));
+        self.insert_with_keys(collection, documents, ordered, bypass_validation)
+    }
+
+    /// Inserts documents, some of whose keys are known, as [`insert`](Self::insert) does.
+    pub(crate) fn insert_with_keys(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        documents: impl ExactSizeIterator<Item = (RawDocumentBuf, Option<Vec<DocumentKeys>>)>,
+        ordered: bool,
+        bypass_validation: bool,
+    ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
         let mut results = Vec::with_capacity(documents.len());
         let mut pending = PendingInserts::default();
-        for (place, document) in documents.into_iter().enumerate() {
+        for (place, (document, keys)) in documents.enumerate() {
             let upsert = self.current_statement();
             if self.is_retryable() && upsert.is_none() && self.earlier_result(place).is_some() {
                 results.push(Ok(()));
                 continue;
             }
-            let staged = self.stage_insert(collection, document, &pending, bypass_validation);
+            let staged = self.stage_insert(collection, document, keys, &pending, bypass_validation);
             let failed = staged.is_err();
             let place = i32::try_from(place).ok().filter(|_| self.is_retryable());
             let statement = upsert.or(place);
@@ -197,6 +210,7 @@ impl<'n> Writer<'n> {
         &mut self,
         collection: &Collection,
         document: RawDocumentBuf,
+        keys: Option<Vec<DocumentKeys>>,
         pending: &PendingInserts,
         bypass_validation: bool,
     ) -> Result<Staged, CommandError> {
@@ -214,8 +228,11 @@ impl<'n> Writer<'n> {
             multikey: Vec::new(),
             statement: None,
         };
-        for (place, index) in collection.indexes.iter().enumerate() {
-            let keys = index_keys_of(index, &staged.document)?;
+        let keys = match keys {
+            Some(keys) => keys,
+            None => keys_of(collection, &staged.document)?,
+        };
+        for ((place, index), keys) in collection.indexes.iter().enumerate().zip(keys) {
             if keys.multikey && !index.multikey && !pending.multikey.contains(&place) {
                 staged.multikey.push(place);
             }
@@ -290,12 +307,23 @@ impl<'n> Writer<'n> {
         if !bypass_validation {
             check_validator(collection, &new)?;
         }
+        let (before, after) = (keys_of(collection, old)?, keys_of(collection, &new)?);
+        self.replace_with_keys(collection, record, (old, before), (new, after))
+    }
+
+    /// Replaces a document that was checked before. With it and its successor come their keys.
+    pub(crate) fn replace_with_keys(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        record: RecordId,
+        (old, before): (&RawDocument, Vec<DocumentKeys>),
+        (new, after): (RawDocumentBuf, Vec<DocumentKeys>),
+    ) -> Result<(), CommandError> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         let mut multikey = BTreeSet::new();
-        for (place, index) in collection.indexes.iter().enumerate() {
-            let before = index_keys_of(index, old)?;
-            let after = index_keys_of(index, &new)?;
+        let keys = before.into_iter().zip(after);
+        for ((place, index), (before, after)) in collection.indexes.iter().enumerate().zip(keys) {
             if after.multikey && !index.multikey {
                 multikey.insert(place);
             }
@@ -329,13 +357,25 @@ impl<'n> Writer<'n> {
         record: RecordId,
         document: &RawDocument,
     ) -> Result<(), CommandError> {
+        let keys = keys_of(collection, document)?;
+        self.remove_with_keys(collection, record, document, keys)
+    }
+
+    /// Removes a stored document whose keys are known.
+    pub(crate) fn remove_with_keys(
+        &mut self,
+        collection: &Collection,
+        record: RecordId,
+        document: &RawDocument,
+        keys: Vec<DocumentKeys>,
+    ) -> Result<(), CommandError> {
         self.note_change(collection.ident, record);
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         self.log_delete(&mut batch, collection, document)?;
         batch.remove(keyspaces.records, record_key(collection.ident, record));
-        for index in &collection.indexes {
-            for key in &index_keys_of(index, document)?.keys {
+        for (index, keys) in collection.indexes.iter().zip(keys) {
+            for key in &keys.keys {
                 batch.remove(keyspaces.indexes, index_entry(index, key, record).0);
             }
         }

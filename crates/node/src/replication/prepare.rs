@@ -1,0 +1,180 @@
+//! Working out what entries change, by several threads, before one commit changes it.
+//!
+//! Each thread has its own documents: it reads what an entry is about, applies the entry to it and
+//! makes the index keys of before and after. Nothing is changed here. The writer takes the changes in
+//! the order of the log and commits them together, so that readers see all of them or none; a change
+//! that was worked out too early, because its document or its collection changed since, it works out
+//! again. Digest §9.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use bson::{Document, RawDocument, RawDocumentBuf};
+use quorate_query::diff::apply_oplog_update;
+use quorate_storage::key::RecordId;
+
+use super::apply::namespace_of;
+use super::oplog::damaged;
+use super::prefetch::IndexPrefetch;
+use crate::catalog::{Catalog, Collection};
+use crate::error::CommandError;
+use crate::fields::to_raw;
+use crate::index_keys::DocumentKeys;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::records::{DocumentBytes, View};
+use crate::writer::keys_of;
+
+/// Threads that work on one batch.
+const PREPARERS: usize = 4;
+
+/// Below this many entries the writer is as fast by itself.
+const MIN_ENTRIES: usize = 64;
+
+/// Bytes of a document that decide which thread works on it.
+const HASHED_BYTES: usize = 32;
+
+/// An entry, and what it changes as far as that is known.
+pub(super) struct ToApply {
+    pub(super) entry: RawDocumentBuf,
+    pub(super) prepared: Option<Prepared>,
+}
+
+impl From<RawDocumentBuf> for ToApply {
+    fn from(entry: RawDocumentBuf) -> Self {
+        Self { entry, prepared: None }
+    }
+}
+
+/// What an entry changes.
+pub(super) struct Prepared {
+    /// The collection as it was, which is what the keys are for.
+    collection: Arc<Collection>,
+    pub(super) change: Change,
+}
+
+impl Prepared {
+    /// Whether it was worked out for the collection as it is now.
+    pub(super) fn is_for(&self, collection: &Arc<Collection>) -> bool {
+        Arc::ptr_eq(&self.collection, collection)
+    }
+}
+
+/// A change of one document.
+pub(super) enum Change {
+    /// It is new. Where that is not certain, the writer looks.
+    Insert { keys: Vec<DocumentKeys> },
+    /// It is replaced.
+    Replace {
+        record: RecordId,
+        old: DocumentBytes,
+        new: RawDocumentBuf,
+        before: Vec<DocumentKeys>,
+        after: Vec<DocumentKeys>,
+    },
+    /// It is removed.
+    Remove { record: RecordId, old: DocumentBytes, keys: Vec<DocumentKeys> },
+    /// It is not there.
+    Missing,
+}
+
+impl Node {
+    /// Works out what these entries change. Failures are left for the writer to meet.
+    pub(super) fn prepare(&self, entries: Vec<RawDocumentBuf>) -> Vec<ToApply> {
+        if entries.len() < MIN_ENTRIES {
+            return entries.into_iter().map(ToApply::from).collect();
+        }
+        let setting = self.replication().map_or(IndexPrefetch::None, |known| known.prefetch.get());
+        let (catalog, view) = (self.catalog(), self.view());
+        let mut prepared: Vec<Option<Prepared>> = Vec::new();
+        prepared.resize_with(entries.len(), || None);
+        std::thread::scope(|scope| {
+            let (catalog, view, entries) = (&*catalog, &view, &entries[..]);
+            let threads: Vec<_> = (0..PREPARERS)
+                .map(|share| {
+                    scope.spawn(move || prepare_share(catalog, view, entries, share, setting))
+                })
+                .collect();
+            for thread in threads {
+                // A thread that panicked has prepared nothing; the writer meets what it met.
+                for (place, change) in thread.join().unwrap_or_default() {
+                    prepared[place] = Some(change);
+                }
+            }
+        });
+        let both = entries.into_iter().zip(prepared);
+        both.map(|(entry, prepared)| ToApply { entry, prepared }).collect()
+    }
+}
+
+/// What the entries of one thread change, with their places.
+fn prepare_share(
+    catalog: &Catalog,
+    view: &View,
+    entries: &[RawDocumentBuf],
+    share: usize,
+    setting: IndexPrefetch,
+) -> Vec<(usize, Prepared)> {
+    let mut prepared = Vec::new();
+    for (place, entry) in entries.iter().enumerate() {
+        let Some(document) = document_of(entry) else { continue };
+        if share_of(document) != share {
+            continue;
+        }
+        let Ok(namespace) = namespace_of(entry).and_then(Namespace::parse) else { continue };
+        let Some(collection) = catalog.get(&namespace) else { continue };
+        let Ok(change) = prepare_entry(collection, view, entry) else { continue };
+        // What cannot be read now cannot be read by the writer either, which tells of it.
+        let _ = setting.warm(collection, view, &change);
+        prepared.push((place, Prepared { collection: Arc::clone(collection), change }));
+    }
+    prepared
+}
+
+/// What an entry changes in a view.
+pub(super) fn prepare_entry(
+    collection: &Collection,
+    view: &View,
+    entry: &RawDocument,
+) -> Result<Change, CommandError> {
+    let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+    match entry.get_str("op").map_err(|_| damaged("op"))? {
+        "i" => Ok(Change::Insert { keys: keys_of(collection, object)? }),
+        "u" => {
+            let id = entry.get_document("o2").map_err(|_| damaged("o2"))?;
+            let Some((record, old)) = view.by_id(collection, id)? else {
+                return Ok(Change::Missing);
+            };
+            let change = Document::try_from(object)?;
+            let new = to_raw(&apply_oplog_update(&Document::try_from(&*old)?, &change)?)?;
+            let (before, after) = (keys_of(collection, &old)?, keys_of(collection, &new)?);
+            Ok(Change::Replace { record, old, new, before, after })
+        }
+        "d" => match view.by_id(collection, object)? {
+            Some((record, old)) => {
+                let keys = keys_of(collection, &old)?;
+                Ok(Change::Remove { record, old, keys })
+            }
+            None => Ok(Change::Missing),
+        },
+        _ => Err(damaged("op")),
+    }
+}
+
+/// The document, or the `_id`, that an entry is about; none if it is about no single one.
+fn document_of(entry: &RawDocument) -> Option<&RawDocument> {
+    match entry.get_str("op").ok()? {
+        "i" | "d" => entry.get_document("o").ok(),
+        "u" => entry.get_document("o2").ok(),
+        _ => None,
+    }
+}
+
+/// Which thread works on a document: always the same one for the same bytes of its start, which
+/// hold the `_id`.
+fn share_of(document: &RawDocument) -> usize {
+    let mut hasher = DefaultHasher::new();
+    let bytes = document.as_bytes();
+    bytes.get(4..bytes.len().min(4 + HASHED_BYTES)).hash(&mut hasher);
+    (hasher.finish() % PREPARERS as u64) as usize
+}
