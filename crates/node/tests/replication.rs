@@ -516,3 +516,86 @@ fn entries_of_a_copy_wait_on_disk_and_leave_nothing_behind() {
     again.node.join_replica_set(now()).unwrap();
     assert_eq!(again.store.keyspaces().len(), before);
 }
+
+/// Digest §7: entries can be applied anywhere, since they say what came of a write.
+#[test]
+fn entries_say_what_came_of_a_write_one_for_each_document() {
+    let member = primary();
+    let begin = entries(&member).len();
+    member.insert("a", vec![doc! {"_id": 1, "n": 1}, doc! {"_id": 2, "n": 1}]);
+    let change = doc! {"q": {}, "u": {"$inc": {"n": 5}}, "multi": true};
+    member.ok(doc! {"update": "a", "updates": [change]});
+    member.ok(doc! {"delete": "a", "deletes": [{"q": {}, "limit": 0}]});
+    let logged: Vec<Document> = entries(&member)
+        .split_off(begin)
+        .iter()
+        .map(|entry| Document::try_from(&**entry).unwrap())
+        .collect();
+    let kinds: Vec<&str> = logged.iter().map(|entry| entry.get_str("op").unwrap()).collect();
+    assert_eq!(kinds, ["c", "i", "i", "u", "u", "d", "d"], "the collection by itself, first");
+    for entry in &logged {
+        assert!(!entry.contains_key("_id"), "{entry}");
+        assert_eq!(entry.get_i64("t").unwrap(), 1);
+        assert_eq!(entry.get("v").and_then(|v| v.as_i64().or(v.as_i32().map(i64::from))), Some(2));
+        assert!(entry.get_timestamp("ts").is_ok() && entry.get_datetime("wall").is_ok());
+        assert!(matches!(entry.get("ui"), Some(bson::Bson::Binary(_))), "{entry}");
+    }
+    assert_eq!(logged[0].get_str("ns").unwrap(), "db.$cmd");
+    for update in &logged[3..5] {
+        assert_eq!(update.get_str("ns").unwrap(), "db.a");
+        assert!(update.get_document("o2").unwrap().contains_key("_id"));
+        let changed = update.get_document("o").unwrap();
+        assert!(!changed.to_string().contains("$inc"), "the result, not the way there: {changed}");
+        assert!(changed.to_string().contains('6'), "{changed}");
+    }
+}
+
+/// Digest §13.
+#[test]
+fn replica_set_commands_need_a_set() {
+    let alone = Member::new();
+    for command in ["replSetGetStatus", "replSetInitiate", "replSetStepDown", "replSetFreeze"] {
+        let mut asked = Document::new();
+        asked.insert(command, 1);
+        asked.insert("$db", "admin");
+        assert_eq!(alone.code(asked), 76, "{command}");
+    }
+}
+
+/// Digest §9: whoever reads while a batch is applied sees the history up to some entry.
+#[test]
+fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
+    const ROUNDS: i32 = 400;
+    let from = primary();
+    from.insert("a", vec![doc! {"_id": 1, "n": 0}, doc! {"_id": 2, "n": 0}]);
+    for n in 1..=ROUNDS {
+        for id in [1, 2] {
+            let change = doc! {"q": {"_id": id}, "u": {"$set": {"n": n}}};
+            from.ok(doc! {"update": "a", "updates": [change]});
+        }
+    }
+    let written = entries(&from);
+    let to = secondary();
+    let read = || -> Option<(i32, i32)> {
+        let nearest = doc! {"mode": "nearest"};
+        let found = to.find(doc! {"find": "a", "sort": {"_id": 1}, "$readPreference": nearest});
+        let n = |place: usize| found.get(place).map(|found| found.get_i32("n").unwrap());
+        Some((n(0)?, n(1)?))
+    };
+    std::thread::scope(|scope| {
+        let applying = scope.spawn(|| to.node.apply(OpTime::NULL, written, now()).unwrap());
+        let mut latest = (0, 0);
+        loop {
+            let over = applying.is_finished();
+            if let Some((first, second)) = read() {
+                assert!(first == second || first == second + 1, "{first} and {second}");
+                assert!((first, second) >= latest, "from {latest:?} back to {first}, {second}");
+                latest = (first, second);
+            }
+            if over {
+                break;
+            }
+        }
+        assert_eq!(latest, (ROUNDS, ROUNDS));
+    });
+}

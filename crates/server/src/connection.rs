@@ -156,6 +156,13 @@ impl Connection {
         };
         self.note_handshake(&command);
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
+        if streams && is_hello(command.name()) && !command.body.contains_key("maxAwaitTimeMS") {
+            let why =
+                "a hello that streams needs maxAwaitTimeMS; send it, or leave exhaustAllowed out";
+            let body = error_body(&CommandError::new(ErrorCode(51756), why));
+            self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
+            return Ok(Next::GoOn);
+        }
         if streams
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)

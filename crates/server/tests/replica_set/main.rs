@@ -206,6 +206,31 @@ fn a_write_that_a_majority_does_not_have_is_an_error_beside_the_write() {
     assert_eq!(error.get_i32("code").ok(), Some(100), "{reply}");
 }
 
+/// Digest §6: that nothing had to be changed is true only once what made it so is replicated.
+#[test]
+fn a_write_that_changes_nothing_waits_for_what_was_before_it() {
+    let mut set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0 }, majority()).unwrap();
+    for place in set.others(primary) {
+        set.kill(place);
+    }
+    let delete = |place: usize, w: Bson| {
+        let deletes = [doc! { "q": { "_id": "nothing" }, "limit": 1 }];
+        let command = doc! {
+            "delete": "c", "deletes": deletes, "$db": "db",
+            "writeConcern": { "w": w, "wtimeout": 100 },
+        };
+        set.ok(place, command)
+    };
+    set.insert(primary, doc! { "_id": 1 }, PRIMARY_ONLY).unwrap();
+    let reply = delete(primary, majority());
+    assert_eq!(reply.get_i32("n").ok(), Some(0));
+    let error = reply.get_document("writeConcernError").unwrap();
+    assert_eq!(error.get_i32("code").ok(), Some(64), "{reply}");
+    assert!(!delete(primary, PRIMARY_ONLY).contains_key("writeConcernError"));
+}
+
 #[test]
 fn a_step_down_hands_over_and_loses_nothing() {
     let set = Set::initiated(3);

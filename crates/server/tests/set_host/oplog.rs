@@ -96,3 +96,15 @@ fn a_fresh_member_shows_how_far_its_copy_is_and_ends_identical() {
     let count = set.wait_until_identical();
     assert!(count > 2000, "{count}");
 }
+
+#[test]
+fn the_vote_is_shown_to_tools() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let find = doc! {
+        "find": "replset.election", "$db": "local", "$readPreference": { "mode": "nearest" },
+    };
+    let shown = first_batch(&set.ok(primary, find));
+    let vote = shown[0].get_document("lastVote").unwrap_or(&shown[0]);
+    assert!(matches!(vote.get("term"), Some(Bson::Int64(1) | Bson::Int32(1))), "{shown:?}");
+}
