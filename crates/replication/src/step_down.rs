@@ -19,8 +19,8 @@ use crate::timers::Timer;
 /// `replSetMaintenance` can be nested; deeper than this is a mistake.
 pub(crate) const MAX_MAINTENANCE_DEPTH: u32 = 1000;
 
-/// A member that answers for so long is a better successor than one that came back later: clients look
-/// at a member that they lost every ten seconds, and cannot follow a primary that they have not seen.
+/// Of two successors the one that has answered for longer is better, up to this: clients look at a
+/// member that they lost every ten seconds, and cannot follow a primary that they have not seen.
 const SETTLED: Duration = Duration::from_secs(10);
 
 impl Member {
@@ -118,16 +118,16 @@ impl Member {
             .values()
             .filter(|peer| peer.is_up() && peer.state == MemberState::Secondary && peer.electable)
             .filter(|peer| peer.applied.op_time >= last)
-            .filter_map(|peer| Some((config.member(peer.id)?, self.is_settled(peer))))
+            .filter_map(|peer| Some((config.member(peer.id)?, self.in_sight_for(peer))))
             .filter(|(member, _)| member.is_electable())
-            .max_by_key(|(member, settled)| {
-                (member.priority, *settled, std::cmp::Reverse(member.id))
+            .max_by_key(|(member, in_sight)| {
+                (member.priority, *in_sight, std::cmp::Reverse(member.id))
             })
             .map(|(member, _)| member.id)
     }
 
-    fn is_settled(&self, peer: &Peer) -> bool {
-        peer.up_since.is_some_and(|since| self.now.since(since) >= SETTLED)
+    fn in_sight_for(&self, peer: &Peer) -> Duration {
+        peer.up_since.map_or(Duration::ZERO, |since| self.now.since(since)).min(SETTLED)
     }
 
     /// Asks the best successor to stand at once, so that nobody waits for an election timeout.
