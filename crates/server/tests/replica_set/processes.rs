@@ -106,8 +106,16 @@ fn primaries_step_down_again_and_again() {
 #[test]
 fn a_planned_step_down_does_not_hand_over_to_a_member_that_has_just_come_back() {
     let mut set = Set::initiated(3);
+    let leader = set.primary();
+    set.wait("the primary to see everybody ready", || {
+        let status = set.ok(leader, doc! { "replSetGetStatus": 1 });
+        let members = status.get_array("members").unwrap();
+        let ready = |state: &str| ["PRIMARY", "SECONDARY"].contains(&state);
+        let seen = members.iter().filter_map(Bson::as_document);
+        seen.filter_map(|member| member.get_str("stateStr").ok()).all(ready).then_some(())
+    });
     // The first of equals is preferred otherwise.
-    let back = set.others(set.primary())[0];
+    let back = set.others(leader)[0];
     set.kill(back);
     let primary = set.primary();
     let known = *set.others(primary).iter().find(|place| **place != back).unwrap();
