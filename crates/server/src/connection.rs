@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::logging::get_log;
 use crate::net::Stream;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, RoleView};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -94,6 +94,37 @@ pub(crate) struct Connection {
     refusal: Option<CommandError>,
 }
 
+/// Whether the member led when it was last looked at.
+struct Office {
+    role: Option<watch::Receiver<RoleView>>,
+    held: bool,
+}
+
+impl Office {
+    fn of(shared: &Shared) -> Self {
+        let mut office =
+            Self { role: shared.replica_set.as_ref().map(|set| set.role()), held: false };
+        office.is_lost();
+        office
+    }
+
+    /// Whether it led before and does no more.
+    fn is_lost(&mut self) -> bool {
+        let Some(role) = &mut self.role else { return false };
+        let leads = role.borrow_and_update().is_primary();
+        std::mem::replace(&mut self.held, leads) && !leads
+    }
+
+    async fn changes(&mut self) {
+        if let Some(role) = &mut self.role
+            && role.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
 impl Connection {
     pub(crate) fn new(shared: Arc<Shared>, stream: Stream, client: Client) -> Self {
         Self {
@@ -116,7 +147,11 @@ impl Connection {
     /// Serves the client until it leaves or the server ends.
     pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
         let mut ending = self.shared.ending.subscribe();
+        let mut office = Office::of(&self.shared);
         loop {
+            if office.is_lost() && self.shared.node.closes_connections_on_step_down() {
+                return Ok(());
+            }
             let received = match self.decoder.next_message()? {
                 Some(message) => take_apart(&message),
                 None => {
@@ -127,6 +162,7 @@ impl Connection {
                             }
                         }
                         _ = ending.wait_for(|ending| *ending) => return Ok(()),
+                        () = office.changes() => {}
                     }
                     continue;
                 }

@@ -25,6 +25,7 @@ mod rollback;
 mod writing;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -132,6 +133,8 @@ pub(crate) struct Replication {
     writers: Mutex<Vec<Arc<Interrupt>>>,
     /// What is read ahead of applying.
     pub(crate) prefetch: PrefetchSetting,
+    /// Whether clients lose their connections when the member steps down.
+    pub(crate) close_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
     min_retention: Mutex<Duration>,
     /// The term in which clients may write. Changed under the write lock only.
@@ -269,6 +272,7 @@ impl Node {
             published: RwLock::new(None),
             writers: Mutex::default(),
             prefetch: PrefetchSetting::default(),
+            close_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             gate: Mutex::new(None),
             log: Mutex::default(),
@@ -293,6 +297,12 @@ impl Node {
             ));
         }
         Ok(recovered)
+    }
+
+    /// The parameter `closeConnectionsOnStepDown`: clients find the next primary by having to connect
+    /// again, as they did before servers kept their connections.
+    pub fn closes_connections_on_step_down(&self) -> bool {
+        self.replication().is_some_and(|r| r.close_on_step_down.load(Ordering::Relaxed))
     }
 
     /// What to call after every append. Given once.

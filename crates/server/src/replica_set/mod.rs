@@ -96,6 +96,13 @@ pub(crate) struct RoleView {
     rollback_id: i32,
 }
 
+impl RoleView {
+    /// Whether the member leads.
+    pub(crate) fn is_primary(self) -> bool {
+        self.is_primary
+    }
+}
+
 type Answer = Result<Reply, quorate_replication::CommandError>;
 type Inspection = Box<dyn FnOnce(Status<'_>, quorate_node::Now) + Send>;
 
