@@ -433,11 +433,7 @@ fn entries_over_a_copy_fit_documents_of_a_later_time() {
     let to = secondary();
     to.node.wipe(now()).unwrap();
     let namespace = quorate_node::Namespace::new("db", "a").unwrap();
-    let listed = from.ok(doc! {"listCollections": 1});
-    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
-    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
-    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
-    to.node.clone_collection(&namespace, uuid.clone(), Document::new(), now()).unwrap();
+    to.node.clone_collection(&namespace, uuid_of(&from, "a"), Document::new(), now()).unwrap();
     let documents = from.find(doc! {"find": "a"});
     let documents = documents.iter().map(|d| RawDocumentBuf::try_from(d).unwrap()).collect();
     to.node.clone_documents(&namespace, documents, now()).unwrap();
@@ -449,29 +445,49 @@ fn entries_over_a_copy_fit_documents_of_a_later_time() {
     assert_eq!(hash(&to), hash(&from));
 }
 
-/// Digest §10: what is copied by its name must not have been renamed meanwhile.
+fn uuid_of(member: &Member, name: &str) -> bson::Binary {
+    let listed = member.ok(doc! {"listCollections": 1, "filter": {"name": name}});
+    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
+    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
+    uuid.clone()
+}
+
+/// Digest §10: collections are copied by their names; a rename meanwhile must not cost documents.
 #[test]
-fn a_copy_of_a_collection_that_is_renamed_begins_again() {
+fn a_copy_of_a_collection_that_is_renamed_is_whole_or_begins_again() {
     let from = primary();
     from.insert("a", vec![doc! {"_id": 0}]);
+    from.insert("b", vec![doc! {"_id": "old"}]);
+    let (a, old) = (uuid_of(&from, "a"), uuid_of(&from, "b"));
     let begin = entries(&from).len();
-    from.ok(doc! {"renameCollection": "db.a", "to": "db.b", "$db": "admin"});
+    // Not a document of the collection that will have the name.
+    from.insert("b", vec![doc! {"_id": "doomed"}]);
+    from.ok(doc! {
+        "renameCollection": "db.a", "to": "db.b", "dropTarget": true, "$db": "admin",
+    });
+    // As `$out` does: a collection that comes into being and is renamed, all of it in the log.
+    from.insert("fresh", vec![doc! {"_id": 1}]);
+    from.ok(doc! {"renameCollection": "db.fresh", "to": "db.final", "$db": "admin"});
     let meanwhile = entries(&from).split_off(begin);
-    let info = |name: &str| {
-        let listed = from.ok(doc! {"listCollections": 1, "filter": {"name": name}});
-        let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-        let info = listed[0].as_document().unwrap().get_document("info").unwrap();
-        let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
-        uuid.clone()
-    };
-    // One copy was begun under the old name, the other found the new one.
-    for (name, fits) in [("a", false), ("b", true)] {
+    let copy = |names: &[(&str, &bson::Binary)], in_part: bool| {
         let to = secondary();
         to.node.wipe(now()).unwrap();
-        let namespace = quorate_node::Namespace::new("db", name).unwrap();
-        to.node.clone_collection(&namespace, info("b"), Document::new(), now()).unwrap();
-        assert_eq!(to.node.apply_cloned(meanwhile.clone(), now()).is_ok(), fits, "{name}");
-    }
+        for (name, uuid) in names {
+            let namespace = quorate_node::Namespace::new("db", name).unwrap();
+            to.node.clone_collection(&namespace, (*uuid).clone(), Document::new(), now()).unwrap();
+            let documents = if in_part { vec![] } else { vec![bson::rawdoc! {"_id": 0}] };
+            to.node.clone_documents(&namespace, documents, now()).unwrap();
+            if in_part {
+                to.node.copied_in_part((*uuid).clone());
+            }
+        }
+        let applied = to.node.apply_cloned(meanwhile.clone(), now());
+        applied.is_ok().then(|| hash(&to) == hash(&from))
+    };
+    assert_eq!(copy(&[("a", &a), ("b", &old)], false), Some(true), "copied before the rename");
+    assert_eq!(copy(&[("b", &a)], false), Some(true), "listed after it");
+    assert_eq!(copy(&[("a", &a)], true), None, "its name was gone when its turn came");
 }
 
 /// Digest §10: entries that are written during a copy wait on disk, however many they are.

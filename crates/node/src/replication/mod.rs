@@ -147,6 +147,8 @@ pub(crate) struct Replication {
     kept_commit_point: Mutex<OpTimeAndWallTime>,
     /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
     deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
+    /// Collections of a copy that had another name at the source before they were copied whole.
+    partial_copies: Mutex<Vec<bson::Binary>>,
     listener: OnceLock<AppendListener>,
 }
 
@@ -280,6 +282,7 @@ impl Node {
             commit_point: Mutex::default(),
             kept_commit_point: Mutex::default(),
             deferred_indexes: Mutex::default(),
+            partial_copies: Mutex::default(),
             listener: OnceLock::new(),
         };
         replication.reset(last);
