@@ -615,3 +615,35 @@ fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
         assert_eq!(latest, (ROUNDS, ROUNDS));
     });
 }
+
+/// Digest §12: what every server says in its hello, of a set or not.
+#[test]
+fn hello_has_every_field_that_clients_expect() {
+    for member in [Member::new(), secondary()] {
+        let hello = member.ok(doc! {"hello": 1, "$db": "admin"});
+        for (name, value) in [
+            ("maxBsonObjectSize", 16_777_216),
+            ("maxMessageSizeBytes", 48_000_000),
+            ("maxWriteBatchSize", 100_000),
+            ("logicalSessionTimeoutMinutes", 30),
+            ("minWireVersion", 0),
+            ("maxWireVersion", 21),
+        ] {
+            assert_eq!(hello.get_i32(name).ok(), Some(value), "{name}: {hello}");
+        }
+        assert!(hello.get_datetime("localTime").is_ok(), "{hello}");
+        assert!(hello.contains_key("connectionId"), "{hello}");
+        assert_eq!(hello.get_bool("readOnly").ok(), Some(false));
+        assert_eq!(hello.get_f64("ok").ok(), Some(1.0));
+        let version = hello.get_document("topologyVersion").unwrap();
+        assert!(version.get_object_id("processId").is_ok() && version.get_i64("counter").is_ok());
+        assert!(hello.contains_key("isWritablePrimary") && !hello.contains_key("ismaster"));
+        assert!(!hello.contains_key("helloOk"), "nobody asked");
+        let legacy = member.ok(doc! {"isMaster": 1, "helloOk": true, "$db": "admin"});
+        assert_eq!(legacy.get_bool("helloOk").ok(), Some(true));
+        assert!(legacy.contains_key("ismaster"), "{legacy}");
+    }
+    let alone = Member::new().ok(doc! {"hello": 1, "$db": "admin"});
+    assert_eq!(alone.get_bool("isWritablePrimary").ok(), Some(true));
+    assert!(!alone.contains_key("setName"), "{alone}");
+}
