@@ -15,12 +15,13 @@ use quorate_protocol::{
 };
 use quorate_replication::election::LastVote;
 use quorate_replication::{
-    Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome, InitialSyncStep, Input,
-    Output, Recovered, Reply, Request, RequestId, Ticket, Unreachable,
+    Acknowledgements, Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome,
+    InitialSyncStep, Input, Output, Recovered, Reply, Request, RequestId, Ticket, Unreachable,
+    WaiterId, WriteConcern,
 };
 use subject::{
-    Subject, address, append, config, entry, fetch_among, heartbeat_from, oblige, primary, refusal,
-    reply_of, report,
+    Subject, acknowledgement, address, append, config, entry, fetch_among, heartbeat_from, oblige,
+    primary, refusal, reply_of, report,
 };
 
 fn with_config(config: ReplicaSetConfig, last: OpTimeAndWallTime) -> Subject {
@@ -792,6 +793,29 @@ fn sync_from_refuses_what_makes_no_sense_and_warns_of_laggards() {
     let request = subject.heartbeat_to(2);
     subject.give(Input::PeerUnreachable { request, cause: Unreachable::Refused });
     assert_eq!(subject.ask(Request::SyncFrom(address(2))), Some(Err(6)), "down");
+}
+
+#[test]
+fn a_write_is_acknowledged_only_if_the_primary_has_it_itself() {
+    let number =
+        |acknowledgements, journal| WriteConcern { acknowledgements, journal, timeout: None };
+    let concerns =
+        [number(Acknowledgements::Number(2), Some(true)), number(Acknowledgements::Majority, None)];
+    for concern in concerns {
+        let mut subject = primary();
+        let last = entry(2, 20);
+        subject.give(Input::EntriesAppended { last });
+        subject.give(Input::Applied { last });
+        let waiter = WaiterId(1);
+        let op_time = last.op_time;
+        subject.give(Input::AcknowledgementWanted { waiter, op_time, concern });
+        for member in [1, 2] {
+            subject.ask(report(2, member, last));
+            assert_eq!(acknowledgement(&subject.outputs), None, "it is not on its own disk");
+        }
+        let outputs = subject.give(Input::EntriesDurable { last });
+        assert_eq!(acknowledgement(&outputs), Some(Ok(())));
+    }
 }
 
 /// How long m1 is left alone after a fetch from it failed, while it stays the only source.
