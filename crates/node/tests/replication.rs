@@ -491,11 +491,7 @@ fn entries_over_a_copy_fit_documents_of_a_later_time() {
     let to = secondary();
     to.node.wipe(now()).unwrap();
     let namespace = quorate_node::Namespace::new("db", "a").unwrap();
-    let listed = from.ok(doc! {"listCollections": 1});
-    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
-    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
-    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
-    to.node.clone_collection(&namespace, uuid.clone(), Document::new(), now()).unwrap();
+    to.node.clone_collection(&namespace, uuid_of(&from, "a"), Document::new(), now()).unwrap();
     let documents = from.find(doc! {"find": "a"});
     let documents = documents.iter().map(|d| RawDocumentBuf::try_from(d).unwrap()).collect();
     to.node.clone_documents(&namespace, documents, now()).unwrap();
@@ -507,29 +503,49 @@ fn entries_over_a_copy_fit_documents_of_a_later_time() {
     assert_eq!(hash(&to), hash(&from));
 }
 
-/// Digest §10: what is copied by its name must not have been renamed meanwhile.
+fn uuid_of(member: &Member, name: &str) -> bson::Binary {
+    let listed = member.ok(doc! {"listCollections": 1, "filter": {"name": name}});
+    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
+    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
+    uuid.clone()
+}
+
+/// Digest §10: collections are copied by their names; a rename meanwhile must not cost documents.
 #[test]
-fn a_copy_of_a_collection_that_is_renamed_begins_again() {
+fn a_copy_of_a_collection_that_is_renamed_is_whole_or_begins_again() {
     let from = primary();
     from.insert("a", vec![doc! {"_id": 0}]);
+    from.insert("b", vec![doc! {"_id": "old"}]);
+    let (a, old) = (uuid_of(&from, "a"), uuid_of(&from, "b"));
     let begin = entries(&from).len();
-    from.ok(doc! {"renameCollection": "db.a", "to": "db.b", "$db": "admin"});
+    // Not a document of the collection that will have the name.
+    from.insert("b", vec![doc! {"_id": "doomed"}]);
+    from.ok(doc! {
+        "renameCollection": "db.a", "to": "db.b", "dropTarget": true, "$db": "admin",
+    });
+    // As `$out` does: a collection that comes into being and is renamed, all of it in the log.
+    from.insert("fresh", vec![doc! {"_id": 1}]);
+    from.ok(doc! {"renameCollection": "db.fresh", "to": "db.final", "$db": "admin"});
     let meanwhile = entries(&from).split_off(begin);
-    let info = |name: &str| {
-        let listed = from.ok(doc! {"listCollections": 1, "filter": {"name": name}});
-        let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-        let info = listed[0].as_document().unwrap().get_document("info").unwrap();
-        let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
-        uuid.clone()
-    };
-    // One copy was begun under the old name, the other found the new one.
-    for (name, fits) in [("a", false), ("b", true)] {
+    let copy = |names: &[(&str, &bson::Binary)], in_part: bool| {
         let to = secondary();
         to.node.wipe(now()).unwrap();
-        let namespace = quorate_node::Namespace::new("db", name).unwrap();
-        to.node.clone_collection(&namespace, info("b"), Document::new(), now()).unwrap();
-        assert_eq!(to.node.apply_cloned(meanwhile.clone(), now()).is_ok(), fits, "{name}");
-    }
+        for (name, uuid) in names {
+            let namespace = quorate_node::Namespace::new("db", name).unwrap();
+            to.node.clone_collection(&namespace, (*uuid).clone(), Document::new(), now()).unwrap();
+            let documents = if in_part { vec![] } else { vec![bson::rawdoc! {"_id": 0}] };
+            to.node.clone_documents(&namespace, documents, now()).unwrap();
+            if in_part {
+                to.node.copied_in_part((*uuid).clone());
+            }
+        }
+        let applied = to.node.apply_cloned(meanwhile.clone(), now());
+        applied.is_ok().then(|| hash(&to) == hash(&from))
+    };
+    assert_eq!(copy(&[("a", &a), ("b", &old)], false), Some(true), "copied before the rename");
+    assert_eq!(copy(&[("b", &a)], false), Some(true), "listed after it");
+    assert_eq!(copy(&[("a", &a)], true), None, "its name was gone when its turn came");
 }
 
 /// Digest §10: entries that are written during a copy wait on disk, however many they are.
@@ -706,4 +722,119 @@ fn a_rollback_ends_the_snapshots_of_what_it_undoes() {
     member.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
     let then = doc! {"level": "snapshot", "atClusterTime": time};
     assert_eq!(member.code(doc! {"find": "a", "readConcern": then}), 239);
+}
+
+/// Digest §7: entries can be applied anywhere, since they say what came of a write.
+#[test]
+fn entries_say_what_came_of_a_write_one_for_each_document() {
+    let member = primary();
+    let begin = entries(&member).len();
+    member.insert("a", vec![doc! {"_id": 1, "n": 1}, doc! {"_id": 2, "n": 1}]);
+    let change = doc! {"q": {}, "u": {"$inc": {"n": 5}}, "multi": true};
+    member.ok(doc! {"update": "a", "updates": [change]});
+    member.ok(doc! {"delete": "a", "deletes": [{"q": {}, "limit": 0}]});
+    let logged: Vec<Document> = entries(&member)
+        .split_off(begin)
+        .iter()
+        .map(|entry| Document::try_from(&**entry).unwrap())
+        .collect();
+    let kinds: Vec<&str> = logged.iter().map(|entry| entry.get_str("op").unwrap()).collect();
+    assert_eq!(kinds, ["c", "i", "i", "u", "u", "d", "d"], "the collection by itself, first");
+    for entry in &logged {
+        assert!(!entry.contains_key("_id"), "{entry}");
+        assert_eq!(entry.get_i64("t").unwrap(), 1);
+        assert_eq!(entry.get("v").and_then(|v| v.as_i64().or(v.as_i32().map(i64::from))), Some(2));
+        assert!(entry.get_timestamp("ts").is_ok() && entry.get_datetime("wall").is_ok());
+        assert!(matches!(entry.get("ui"), Some(bson::Bson::Binary(_))), "{entry}");
+    }
+    assert_eq!(logged[0].get_str("ns").unwrap(), "db.$cmd");
+    for update in &logged[3..5] {
+        assert_eq!(update.get_str("ns").unwrap(), "db.a");
+        assert!(update.get_document("o2").unwrap().contains_key("_id"));
+        let changed = update.get_document("o").unwrap();
+        assert!(!changed.to_string().contains("$inc"), "the result, not the way there: {changed}");
+        assert!(changed.to_string().contains('6'), "{changed}");
+    }
+}
+
+/// Digest §13.
+#[test]
+fn replica_set_commands_need_a_set() {
+    let alone = Member::new();
+    for command in ["replSetGetStatus", "replSetInitiate", "replSetStepDown", "replSetFreeze"] {
+        let mut asked = Document::new();
+        asked.insert(command, 1);
+        asked.insert("$db", "admin");
+        assert_eq!(alone.code(asked), 76, "{command}");
+    }
+}
+
+/// Digest §9: whoever reads while a batch is applied sees the history up to some entry.
+#[test]
+fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
+    const ROUNDS: i32 = 400;
+    let from = primary();
+    from.insert("a", vec![doc! {"_id": 1, "n": 0}, doc! {"_id": 2, "n": 0}]);
+    for n in 1..=ROUNDS {
+        for id in [1, 2] {
+            let change = doc! {"q": {"_id": id}, "u": {"$set": {"n": n}}};
+            from.ok(doc! {"update": "a", "updates": [change]});
+        }
+    }
+    let written = entries(&from);
+    let to = secondary();
+    let read = || -> Option<(i32, i32)> {
+        let nearest = doc! {"mode": "nearest"};
+        let found = to.find(doc! {"find": "a", "sort": {"_id": 1}, "$readPreference": nearest});
+        let n = |place: usize| found.get(place).map(|found| found.get_i32("n").unwrap());
+        Some((n(0)?, n(1)?))
+    };
+    std::thread::scope(|scope| {
+        let applying = scope.spawn(|| to.node.apply(OpTime::NULL, written, now()).unwrap());
+        let mut latest = (0, 0);
+        loop {
+            let over = applying.is_finished();
+            if let Some((first, second)) = read() {
+                assert!(first == second || first == second + 1, "{first} and {second}");
+                assert!((first, second) >= latest, "from {latest:?} back to {first}, {second}");
+                latest = (first, second);
+            }
+            if over {
+                break;
+            }
+        }
+        assert_eq!(latest, (ROUNDS, ROUNDS));
+    });
+}
+
+/// Digest §12: what every server says in its hello, of a set or not.
+#[test]
+fn hello_has_every_field_that_clients_expect() {
+    for member in [Member::new(), secondary()] {
+        let hello = member.ok(doc! {"hello": 1, "$db": "admin"});
+        for (name, value) in [
+            ("maxBsonObjectSize", 16_777_216),
+            ("maxMessageSizeBytes", 48_000_000),
+            ("maxWriteBatchSize", 100_000),
+            ("logicalSessionTimeoutMinutes", 30),
+            ("minWireVersion", 0),
+            ("maxWireVersion", 21),
+        ] {
+            assert_eq!(hello.get_i32(name).ok(), Some(value), "{name}: {hello}");
+        }
+        assert!(hello.get_datetime("localTime").is_ok(), "{hello}");
+        assert!(hello.contains_key("connectionId"), "{hello}");
+        assert_eq!(hello.get_bool("readOnly").ok(), Some(false));
+        assert_eq!(hello.get_f64("ok").ok(), Some(1.0));
+        let version = hello.get_document("topologyVersion").unwrap();
+        assert!(version.get_object_id("processId").is_ok() && version.get_i64("counter").is_ok());
+        assert!(hello.contains_key("isWritablePrimary") && !hello.contains_key("ismaster"));
+        assert!(!hello.contains_key("helloOk"), "nobody asked");
+        let legacy = member.ok(doc! {"isMaster": 1, "helloOk": true, "$db": "admin"});
+        assert_eq!(legacy.get_bool("helloOk").ok(), Some(true));
+        assert!(legacy.contains_key("ismaster"), "{legacy}");
+    }
+    let alone = Member::new().ok(doc! {"hello": 1, "$db": "admin"});
+    assert_eq!(alone.get_bool("isWritablePrimary").ok(), Some(true));
+    assert!(!alone.contains_key("setName"), "{alone}");
 }

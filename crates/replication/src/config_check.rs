@@ -174,6 +174,23 @@ pub fn validate(
     check_horizons(config)
 }
 
+/// What is allowed and most likely a mistake, in words for an administrator.
+pub fn warnings(config: &ReplicaSetConfig) -> Vec<String> {
+    let settings = &config.settings;
+    let (election, heartbeat) =
+        (settings.election_timeout_millis, settings.heartbeat_interval_millis);
+    let mut warnings = Vec::new();
+    // A primary that nobody writes to is heard of once per interval.
+    if election <= heartbeat {
+        warnings.push(format!(
+            "electionTimeoutMillis ({election}) is not above heartbeatIntervalMillis ({heartbeat}): \
+             a healthy primary that is idle will be challenged between two heartbeats; make it at \
+             least twice the interval"
+        ));
+    }
+    warnings
+}
+
 /// Whether the document may be the first of a set, and which of its members is this one.
 ///
 /// # Errors

@@ -210,6 +210,24 @@ fn row_intervals_are_positive_and_catch_up_may_be_minus_1() {
     }
 }
 
+/// Allowed, as everywhere; but no administrator wants it.
+#[test]
+fn an_election_timeout_below_the_heartbeat_interval_is_worth_a_warning() {
+    let warned = |election, heartbeat| {
+        let mut config = three();
+        config.settings.election_timeout_millis = election;
+        config.settings.heartbeat_interval_millis = heartbeat;
+        assert_eq!(validate(&config, "rs0", Allowances::default()), Ok(()));
+        warnings(&config)
+    };
+    assert!(warned(10_000, 2_000).is_empty() && warned(2_001, 2_000).is_empty());
+    for election in [1, 2_000] {
+        let told = warned(election, 2_000);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].contains("electionTimeoutMillis") && told[0].contains("at least twice"));
+    }
+}
+
 #[test]
 fn row_modes_name_tags_that_exist_and_are_not_called_majority() {
     let with_mode = |name: &'static str, wanted| {

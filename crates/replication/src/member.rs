@@ -137,7 +137,11 @@ pub(crate) enum Asked {
     Poll {
         member: MemberId,
     },
-    StepUp,
+    /// To take over, of the last of these, after the others did not.
+    StepUp {
+        tried: Vec<MemberId>,
+        term: Term,
+    },
 }
 
 /// What becomes true, and may be said, when a write is on disk.
@@ -364,7 +368,10 @@ impl Member {
             (Asked::Vote { peer, dry_run, term }, _) => self.on_no_vote(peer, dry_run, term),
             (Asked::Poll { member }, reply) => self.on_poll_reply(member, &reply),
             (Asked::Position, _) => self.on_position_reported(),
-            (Asked::Introduction { .. } | Asked::StepUp, _) => {}
+            (Asked::StepUp { tried, term }, Reply::Refused { .. }) => {
+                self.on_hand_off_failed(tried, term);
+            }
+            (Asked::Introduction { .. } | Asked::StepUp { .. }, _) => {}
         }
     }
 
@@ -375,7 +382,8 @@ impl Member {
             Asked::Vote { peer, dry_run, term } => self.on_no_vote(peer, dry_run, term),
             Asked::Poll { member } => self.on_poll_failed(member),
             Asked::Position => self.on_position_report_silence(),
-            Asked::Introduction { .. } | Asked::StepUp => {}
+            Asked::StepUp { tried, term } => self.on_hand_off_failed(tried, term),
+            Asked::Introduction { .. } => {}
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use quorate_protocol::{MemberConfig, MemberId, MemberState};
+use quorate_protocol::{MemberConfig, MemberId, MemberState, Term};
 
 use crate::error::CommandError;
 use crate::event::{Event, StepDownReason};
@@ -19,8 +19,8 @@ use crate::timers::Timer;
 /// `replSetMaintenance` can be nested; deeper than this is a mistake.
 pub(crate) const MAX_MAINTENANCE_DEPTH: u32 = 1000;
 
-/// A member that answers for so long is a better successor than one that came back later: clients look
-/// at a member that they lost every ten seconds, and cannot follow a primary that they have not seen.
+/// Of two successors the one that has answered for longer is better, up to this: clients look at a
+/// member that they lost every ten seconds, and cannot follow a primary that they have not seen.
 const SETTLED: Duration = Duration::from_secs(10);
 
 impl Member {
@@ -108,36 +108,50 @@ impl Member {
         let last = self.log.written.op_time;
         let caught_up = |id: MemberId| self.acknowledged(id).applied.op_time >= last;
         let copies = config.voters().filter(|m| !m.arbiter_only && caught_up(m.id)).count();
-        copies >= Counts::of(&config).write_majority && self.best_successor().is_some()
+        copies >= Counts::of(&config).write_majority && self.best_successor(&[]).is_some()
     }
 
-    fn best_successor(&self) -> Option<MemberId> {
+    fn best_successor(&self, tried: &[MemberId]) -> Option<MemberId> {
         let config = self.installed_config()?;
         let last = self.log.written.op_time;
         self.peers
             .values()
             .filter(|peer| peer.is_up() && peer.state == MemberState::Secondary && peer.electable)
-            .filter(|peer| peer.applied.op_time >= last)
-            .filter_map(|peer| Some((config.member(peer.id)?, self.is_settled(peer))))
+            .filter(|peer| peer.applied.op_time >= last && !tried.contains(&peer.id))
+            .filter_map(|peer| Some((config.member(peer.id)?, self.in_sight_for(peer))))
             .filter(|(member, _)| member.is_electable())
-            .max_by_key(|(member, settled)| {
-                (member.priority, *settled, std::cmp::Reverse(member.id))
+            .max_by_key(|(member, in_sight)| {
+                (member.priority, *in_sight, std::cmp::Reverse(member.id))
             })
             .map(|(member, _)| member.id)
     }
 
-    fn is_settled(&self, peer: &Peer) -> bool {
-        peer.up_since.is_some_and(|since| self.now.since(since) >= SETTLED)
+    fn in_sight_for(&self, peer: &Peer) -> Duration {
+        peer.up_since.map_or(Duration::ZERO, |since| self.now.since(since)).min(SETTLED)
     }
 
     /// Asks the best successor to stand at once, so that nobody waits for an election timeout.
     pub(crate) fn hand_off(&mut self) {
-        let Some(id) = self.best_successor() else { return };
+        self.hand_off_past(Vec::new());
+    }
+
+    fn hand_off_past(&mut self, mut tried: Vec<MemberId>) {
+        let Some(id) = self.best_successor(&tried) else { return };
         let Some(peer) = self.peers.get(&id) else { return };
         let address = peer.address.clone();
         self.emit(Event::HandedOff { to: id });
+        tried.push(id);
+        let asked = Asked::StepUp { tried, term: self.term };
         let timeout = self.election_timeout();
-        self.send(address, Asked::StepUp, Request::StepUp { skip_dry_run: true }, timeout);
+        self.send(address, asked, Request::StepUp { skip_dry_run: true }, timeout);
+    }
+
+    /// The successor cannot, whatever its last heartbeat said: it was frozen or killed since. As long
+    /// as nobody has stood, the next one is asked.
+    pub(crate) fn on_hand_off_failed(&mut self, tried: Vec<MemberId>, term: Term) {
+        if self.term == term && self.primary.is_none() && matches!(self.role, Role::Follower(_)) {
+            self.hand_off_past(tried);
+        }
     }
 
     /// What waits for this member to be primary fails when it is not.

@@ -15,12 +15,13 @@ use quorate_protocol::{
 };
 use quorate_replication::election::LastVote;
 use quorate_replication::{
-    Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome, InitialSyncStep, Input,
-    Output, Recovered, Reply, Request, RequestId, Ticket, Unreachable,
+    Acknowledgements, Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome,
+    InitialSyncStep, Input, Output, Recovered, Reply, Request, RequestId, Ticket, Unreachable,
+    WaiterId, WriteConcern,
 };
 use subject::{
-    Subject, address, append, config, entry, fetch_among, heartbeat_from, oblige, primary, refusal,
-    reply_of, report,
+    Subject, acknowledgement, address, append, config, entry, fetch_among, heartbeat_from, oblige,
+    primary, refusal, reply_of, report,
 };
 
 fn with_config(config: ReplicaSetConfig, last: OpTimeAndWallTime) -> Subject {
@@ -116,6 +117,21 @@ fn recovering_ends_when_the_data_is_consistent() {
     assert_eq!(subject.member.status().state(), MemberState::Recovering);
     append(&mut subject, entry(1, 9));
     assert_eq!(subject.member.status().state(), MemberState::Secondary);
+}
+
+#[test]
+fn unknown_and_down_are_what_others_are() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let shown = |subject: &Subject, id: i32| {
+        let members = subject.member.status().members();
+        members.iter().find(|member| member.id == MemberId(id)).unwrap().state
+    };
+    assert_eq!(shown(&subject, 1), MemberState::Unknown, "not heard of yet");
+    subject.give(Input::ConnectionReset { peer: address(1) });
+    let request = subject.heartbeat_to(1);
+    subject.give(Input::PeerUnreachable { request, cause: Unreachable::Refused });
+    assert_eq!(shown(&subject, 1), MemberState::Down);
+    assert_eq!(shown(&subject, 0), MemberState::Secondary);
 }
 
 #[test]
@@ -747,6 +763,58 @@ fn nothing_is_reported_during_an_initial_sync() {
             .iter()
             .any(|o| matches!(o, Output::Send { message: Request::UpdatePosition(_), .. }));
         assert!(!told, "{outputs:?}");
+    }
+}
+
+#[test]
+fn sync_from_refuses_what_makes_no_sense_and_warns_of_laggards() {
+    let mut listed = config(4);
+    listed.members[3] = MemberConfig::arbiter(MemberId(3), address(3));
+    let mut arbiter = config(3);
+    arbiter.members[0] = MemberConfig::arbiter(MemberId(0), address(0));
+    let mut arbiter = with_config(arbiter, OpTimeAndWallTime::default());
+    assert_eq!(arbiter.ask(Request::SyncFrom(address(1))), Some(Err(95)));
+    assert_eq!(primary().ask(Request::SyncFrom(address(1))), Some(Err(95)));
+    let mut subject = with_config(listed, entry(1, 50));
+    let beats = [1, 2, 3].map(|id| subject.heartbeat_to(id));
+    for (beat, seconds) in beats.into_iter().zip([39, 41, 50]) {
+        subject.hear(beat, reply_of(MemberState::Secondary, entry(1, seconds)));
+    }
+    assert_eq!(subject.ask(Request::SyncFrom(address(0))), Some(Err(72)), "itself");
+    assert_eq!(subject.ask(Request::SyncFrom(address(3))), Some(Err(72)), "an arbiter");
+    assert_eq!(subject.ask(Request::SyncFrom(address(9))), Some(Err(74)));
+    let warned = |subject: &mut Subject, id| match subject.ask(Request::SyncFrom(address(id))) {
+        Some(Ok(Reply::SyncFrom { warning, .. })) => warning.is_some(),
+        other => panic!("{other:?}"),
+    };
+    assert!(warned(&mut subject, 1), "eleven seconds behind");
+    assert!(!warned(&mut subject, 2));
+    subject.give(Input::ConnectionReset { peer: address(2) });
+    let request = subject.heartbeat_to(2);
+    subject.give(Input::PeerUnreachable { request, cause: Unreachable::Refused });
+    assert_eq!(subject.ask(Request::SyncFrom(address(2))), Some(Err(6)), "down");
+}
+
+#[test]
+fn a_write_is_acknowledged_only_if_the_primary_has_it_itself() {
+    let number =
+        |acknowledgements, journal| WriteConcern { acknowledgements, journal, timeout: None };
+    let concerns =
+        [number(Acknowledgements::Number(2), Some(true)), number(Acknowledgements::Majority, None)];
+    for concern in concerns {
+        let mut subject = primary();
+        let last = entry(2, 20);
+        subject.give(Input::EntriesAppended { last });
+        subject.give(Input::Applied { last });
+        let waiter = WaiterId(1);
+        let op_time = last.op_time;
+        subject.give(Input::AcknowledgementWanted { waiter, op_time, concern });
+        for member in [1, 2] {
+            subject.ask(report(2, member, last));
+            assert_eq!(acknowledgement(&subject.outputs), None, "it is not on its own disk");
+        }
+        let outputs = subject.give(Input::EntriesDurable { last });
+        assert_eq!(acknowledgement(&outputs), Some(Ok(())));
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::deadlines::Deadline;
 use crate::logging::get_log;
 use crate::net::Stream;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, RoleView, write_concern_error};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -95,6 +95,37 @@ pub(crate) struct Connection {
     refusal: Option<CommandError>,
 }
 
+/// Whether the member led when it was last looked at.
+struct Office {
+    role: Option<watch::Receiver<RoleView>>,
+    held: bool,
+}
+
+impl Office {
+    fn of(shared: &Shared) -> Self {
+        let mut office =
+            Self { role: shared.replica_set.as_ref().map(|set| set.role()), held: false };
+        office.is_lost();
+        office
+    }
+
+    /// Whether it led before and does no more.
+    fn is_lost(&mut self) -> bool {
+        let Some(role) = &mut self.role else { return false };
+        let leads = role.borrow_and_update().is_primary();
+        std::mem::replace(&mut self.held, leads) && !leads
+    }
+
+    async fn changes(&mut self) {
+        if let Some(role) = &mut self.role
+            && role.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
 impl Connection {
     pub(crate) fn new(shared: Arc<Shared>, stream: Stream, client: Client) -> Self {
         Self {
@@ -117,7 +148,11 @@ impl Connection {
     /// Serves the client until it leaves or the server ends.
     pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
         let mut ending = self.shared.ending.subscribe();
+        let mut office = Office::of(&self.shared);
         loop {
+            if office.is_lost() && self.shared.node.closes_connections_on_step_down() {
+                return Ok(());
+            }
             let received = match self.decoder.next_message()? {
                 Some(message) => {
                     self.shared.node.count_received(message.header.message_length);
@@ -131,6 +166,7 @@ impl Connection {
                             }
                         }
                         _ = ending.wait_for(|ending| *ending) => return Ok(()),
+                        () = office.changes() => {}
                     }
                     continue;
                 }
@@ -160,6 +196,13 @@ impl Connection {
         };
         self.note_handshake(&command);
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
+        if streams && is_hello(command.name()) && !command.body.contains_key("maxAwaitTimeMS") {
+            let why =
+                "a hello that streams needs maxAwaitTimeMS; send it, or leave exhaustAllowed out";
+            let body = error_body(&CommandError::new(ErrorCode(51756), why));
+            self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
+            return Ok(Next::GoOn);
+        }
         if streams
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)

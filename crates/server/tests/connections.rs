@@ -118,6 +118,23 @@ async fn a_streaming_hello_goes_on_answering_until_the_client_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hello_streams_only_if_it_may_wait_and_the_client_allows_it() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let hello = doc! {"hello": 1, "$db": "admin"};
+    client.send(hello.clone(), MsgFlags::EXHAUST_ALLOWED, None).await;
+    let refused = client.receive().await.unwrap();
+    assert_eq!(refused.body.get_i32("code").unwrap(), 51756, "{}", refused.body);
+    let version = client.run(hello).await.get_document("topologyVersion").unwrap().clone();
+    let waiting = doc! {
+        "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 20,
+    };
+    client.send(waiting, MsgFlags::NONE, None).await;
+    assert!(!client.receive().await.unwrap().more_to_come, "it was not allowed");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unacknowledged_message_gets_no_reply() {
     let server = TestServer::start().await;
     let mut client = TestClient::connect(&server).await;

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use quorate_protocol::{MemberId, Term};
 use quorate_replication::election::LastVote;
 use quorate_replication::{Change, Event, Input, Output, Reply, Request, Ticket, Unreachable};
 
@@ -50,16 +49,20 @@ impl<H: Host + Default> World<H> {
                 let Some(to) = self.nodes.iter().position(|node| node.address == to) else {
                     return;
                 };
-                if let Request::Vote(asked) = &message
-                    && !asked.dry_run
-                {
-                    self.judge_promise(index, asked.term, asked.candidate);
+                if let Some(vote) = real_vote(&message) {
+                    self.judge_promise(index, vote);
                 }
                 let sent = self.now;
                 let message = Message::Request { from, id: request, sent, request: message };
                 self.transmit(index, to, message);
             }
             Output::Respond { token, reply } => {
+                let asked = self.nodes[index].asked_votes.remove(&token);
+                if let (Some(vote), Ok(Reply::Vote(told))) = (asked, &reply)
+                    && told.vote_granted
+                {
+                    self.judge_promise(index, vote);
+                }
                 let reply = reply.unwrap_or_else(|error| Reply::Refused {
                     code: error.code(),
                     message: error.to_string(),
@@ -100,9 +103,9 @@ impl<H: Host + Default> World<H> {
         }
     }
 
-    fn judge_promise(&mut self, index: usize, term: Term, candidate: MemberId) {
+    fn judge_promise(&mut self, index: usize, vote: LastVote) {
         let stored = self.nodes[index].host.last_vote();
-        let judged = self.judges.promised(index, LastVote { term, candidate }, stored);
+        let judged = self.judges.promised(index, vote, stored);
         self.verdict = self.verdict.clone().and(judged);
     }
 
@@ -147,6 +150,9 @@ impl<H: Host + Default> World<H> {
         match message {
             Message::Request { from, id, sent, request } => {
                 let token = self.nodes[to].token(Asker::Peer { life: from, id, sent });
+                if let Some(vote) = real_vote(&request) {
+                    self.nodes[to].asked_votes.insert(token, vote);
+                }
                 self.feed(to, Input::RequestReceived { token, request });
             }
             Message::Reply { id, sent, reply } => {
@@ -217,5 +223,15 @@ impl<H: Host + Default> World<H> {
                 return;
             }
         }
+    }
+}
+
+/// The vote that a request asks for, unless it is a dry run.
+fn real_vote(request: &Request) -> Option<LastVote> {
+    match request {
+        Request::Vote(asked) if !asked.dry_run => {
+            Some(LastVote { term: asked.term, candidate: asked.candidate })
+        }
+        _ => None,
     }
 }

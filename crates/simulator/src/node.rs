@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use quorate_protocol::{MonotonicTime, OpTime, ServerAddress};
+use quorate_replication::election::LastVote;
 use quorate_replication::{
     Change, FetchId, FetchedBatch, InitialSyncStep, Member, Reply, Request, RequestId,
     RequestToken, Ticket,
@@ -108,6 +109,8 @@ pub(crate) struct Node<H> {
     /// Ordered writes that have not reached the disk, oldest first.
     pub(crate) disk: VecDeque<(Ticket, Change)>,
     pub(crate) askers: BTreeMap<RequestToken, Asker>,
+    /// The votes that it was asked for and has not answered.
+    pub(crate) asked_votes: BTreeMap<RequestToken, LastVote>,
     pub(crate) fetching: Option<Fetching>,
     /// Copied entries that are to be appended, and when.
     pub(crate) ordered: VecDeque<(MonotonicTime, Entry)>,
@@ -133,6 +136,7 @@ impl<H: Host> Node<H> {
             tick_at: None,
             disk: VecDeque::new(),
             askers: BTreeMap::new(),
+            asked_votes: BTreeMap::new(),
             fetching: None,
             ordered: VecDeque::new(),
             parked: Vec::new(),
@@ -164,6 +168,7 @@ impl<H: Host> Node<H> {
         self.tick_at = None;
         self.disk.clear();
         self.askers.clear();
+        self.asked_votes.clear();
         self.fetching = None;
         self.ordered.clear();
         self.parked.clear();

@@ -1,5 +1,7 @@
 //! Server parameters and fail points.
 
+use std::sync::atomic::Ordering;
+
 use bson::{Bson, Document, doc};
 
 use super::common::reply;
@@ -8,8 +10,10 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::replication::IndexPrefetch;
 
-/// The parameter that can be changed: what is read ahead of applying.
+/// A parameter that can be changed: what is read ahead of applying.
 const INDEX_PREFETCH: &str = "replIndexPrefetch";
+/// Another: whether clients lose their connections when the member steps down.
+const CLOSE_ON_STEP_DOWN: &str = "closeConnectionsOnStepDown";
 
 /// What clients ask for, and the answer.
 fn parameters(request: &Request<'_>) -> Document {
@@ -24,6 +28,8 @@ fn parameters(request: &Request<'_>) -> Document {
     };
     if let Some(replication) = request.node.replication() {
         parameters.insert(INDEX_PREFETCH, replication.prefetch.get().name());
+        let closes = request.node.closes_connections_on_step_down();
+        parameters.insert(CLOSE_ON_STEP_DOWN, closes);
     }
     parameters
 }
@@ -65,6 +71,15 @@ pub(super) fn set_parameter(
         })?;
         let was = replication.prefetch.get().name();
         replication.prefetch.set(setting);
+        return reply(&doc! { "was": was, "ok": 1.0 });
+    }
+    if let (Some(wanted), Some(replication)) =
+        (command.body.get(CLOSE_ON_STEP_DOWN), request.node.replication())
+    {
+        let wanted = wanted.as_bool().ok_or_else(|| {
+            CommandError::bad_value(format!("{CLOSE_ON_STEP_DOWN} must be true or false"))
+        })?;
+        let was = replication.close_on_step_down.swap(wanted, Ordering::Relaxed);
         return reply(&doc! { "was": was, "ok": 1.0 });
     }
     let known = parameters(request);

@@ -147,7 +147,7 @@ impl Writer<'_> {
 
     fn apply_inserts(&mut self, run: Vec<ToApply>, fit: Fit) -> Result<(), CommandError> {
         let namespace = Namespace::parse(namespace_of(&run[0].entry)?)?;
-        let Some(mut collection) = self.collection(&namespace) else {
+        let Some(mut collection) = self.meant_by(&run[0].entry, &namespace, fit)? else {
             for ToApply { entry, .. } in run {
                 self.misfit(fit, &entry)?;
                 self.replay([entry].into())?;
@@ -195,6 +195,21 @@ impl Writer<'_> {
         }
     }
 
+    /// The collection that an entry is about. Over a copy another one may have its name by now, whose
+    /// documents are not the entry's business.
+    fn meant_by(
+        &self,
+        entry: &RawDocument,
+        namespace: &Namespace,
+        fit: Fit,
+    ) -> Result<Option<Arc<Collection>>, CommandError> {
+        let found = self.collection(namespace);
+        match (fit, found) {
+            (Fit::Relaxed, Some(found)) if found.uuid != uuid_of(entry)? => Ok(None),
+            (_, found) => Ok(found),
+        }
+    }
+
     fn apply_one(
         &mut self,
         entry: &RawDocument,
@@ -209,7 +224,7 @@ impl Writer<'_> {
             _ => {}
         }
         let namespace = Namespace::parse(namespace_of(entry)?)?;
-        let Some(mut collection) = self.collection(&namespace) else {
+        let Some(mut collection) = self.meant_by(entry, &namespace, fit)? else {
             return self.misfit(fit, entry);
         };
         let change = match prepared.filter(|prepared| prepared.is_for(&collection)) {
@@ -244,26 +259,24 @@ impl Writer<'_> {
             "renameCollection" => Namespace::parse(target)?,
             _ => Namespace::new(database, target)?,
         };
-        let found = self.collection(&namespace);
         let mut rest = command.clone();
         rest.remove(name);
         if name == "create" {
+            let found = self.collection(&namespace);
             return self.apply_create(entry, &namespace, found, rest, fit);
         }
-        let Some(mut collection) = found else { return self.misfit(fit, entry) };
+        let Some(mut collection) = self.meant_by(entry, &namespace, fit)? else {
+            return self.misfit(fit, entry);
+        };
         match name.as_str() {
             "drop" => self.drop_collection(&collection),
-            // It is copied by its name: what was under the new one when its turn came is missing.
-            "renameCollection" if fit == Fit::Relaxed && collection.uuid == uuid_of(entry)? => {
-                Err(CommandError::new(
-                    ErrorCode::OPERATION_FAILED,
-                    format!("{namespace} was renamed while it was copied; the copy begins again"),
-                ))
-            }
-            "renameCollection" if fit == Fit::Relaxed => Ok(()),
             "renameCollection" => {
                 let to = command.get_str("to").map_err(|_| damaged("o.to"))?;
-                self.rename_collection(&collection, &Namespace::parse(to)?)
+                let to = Namespace::parse(to)?;
+                match fit {
+                    Fit::Relaxed => self.rename_copied(&collection, &to),
+                    Fit::Exact => self.rename_collection(&collection, &to),
+                }
             }
             "collMod" => {
                 let altered = altered(&collection, &rest)?;
@@ -307,8 +320,8 @@ impl Writer<'_> {
         let uuid = uuid_of(entry)?;
         match found {
             Some(collection) if collection.uuid == uuid => return Ok(()),
-            Some(_) if fit == Fit::Exact => return self.misfit(fit, entry),
-            Some(collection) => self.drop_collection(&collection)?,
+            // Over a copy the name may have passed on to a later collection, which is here whole.
+            Some(_) => return self.misfit(fit, entry),
             None => {}
         }
         self.create_with_uuid(namespace, options, uuid).map(drop)

@@ -14,7 +14,7 @@ use super::guard;
 use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
 use crate::context::Now;
-use crate::error::CommandError;
+use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::writer::{Totals, Writer};
@@ -62,6 +62,7 @@ impl Node {
             }
         }
         guard(&replication.deferred_indexes).clear();
+        guard(&replication.partial_copies).clear();
         writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
@@ -112,6 +113,14 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// The collection had another name at the source before it was copied whole: it is copied by its
+    /// name, so some of its documents may be missing.
+    pub fn copied_in_part(&self, uuid: Binary) {
+        if let Some(replication) = self.replication() {
+            guard(&replication.partial_copies).push(uuid);
+        }
     }
 
     /// Builds an index of a copied collection.
@@ -177,6 +186,32 @@ impl Writer<'_> {
         self.forget_deferred_index(collection, spec.get_str("name").unwrap_or_default());
         guard(&replication.deferred_indexes).push((collection.uuid.clone(), spec.clone()));
         true
+    }
+
+    /// Renames a collection as an entry says, over a copy that may be ahead of it.
+    pub(super) fn rename_copied(
+        &mut self,
+        collection: &Arc<Collection>,
+        to: &Namespace,
+    ) -> Result<(), CommandError> {
+        let partial = self
+            .node()
+            .replication()
+            .is_some_and(|r| guard(&r.partial_copies).contains(&collection.uuid));
+        if partial {
+            return Err(CommandError::new(
+                ErrorCode::OPERATION_FAILED,
+                format!(
+                    "{} was renamed while it was copied; the copy begins again",
+                    collection.namespace
+                ),
+            ));
+        }
+        // In the history the name was free: what has it here is older, or newer and yet to come.
+        if let Some(other) = self.collection(to) {
+            self.drop_collection(&other)?;
+        }
+        self.rename_collection(collection, to)
     }
 
     /// An index that was put off is dropped. Whether there was one.

@@ -26,6 +26,7 @@ mod rollback;
 mod writing;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -136,6 +137,8 @@ pub(crate) struct Replication {
     writers: Mutex<Vec<Arc<Interrupt>>>,
     /// What is read ahead of applying.
     pub(crate) prefetch: PrefetchSetting,
+    /// Whether clients lose their connections when the member steps down.
+    pub(crate) close_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
     min_retention: Mutex<Duration>,
     /// The term in which clients may write. Changed under the write lock only.
@@ -148,6 +151,8 @@ pub(crate) struct Replication {
     kept_commit_point: Mutex<OpTimeAndWallTime>,
     /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
     deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
+    /// Collections of a copy that had another name at the source before they were copied whole.
+    partial_copies: Mutex<Vec<bson::Binary>>,
     listener: OnceLock<AppendListener>,
 }
 
@@ -273,6 +278,7 @@ impl Node {
             published: RwLock::new(None),
             writers: Mutex::default(),
             prefetch: PrefetchSetting::default(),
+            close_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             gate: Mutex::new(None),
             log: Mutex::default(),
@@ -280,6 +286,7 @@ impl Node {
             commit_point: Mutex::default(),
             kept_commit_point: Mutex::default(),
             deferred_indexes: Mutex::default(),
+            partial_copies: Mutex::default(),
             listener: OnceLock::new(),
         };
         replication.reset(last);
@@ -297,6 +304,12 @@ impl Node {
             ));
         }
         Ok(recovered)
+    }
+
+    /// The parameter `closeConnectionsOnStepDown`: clients find the next primary by having to connect
+    /// again, as they did before servers kept their connections.
+    pub fn closes_connections_on_step_down(&self) -> bool {
+        self.replication().is_some_and(|r| r.close_on_step_down.load(Ordering::Relaxed))
     }
 
     /// What to call after every append. Given once.

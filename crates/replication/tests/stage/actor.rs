@@ -30,6 +30,9 @@ pub(super) struct Actor {
     pub(super) askers: BTreeMap<RequestToken, (Asker, &'static str)>,
     pub(super) fetch: Option<(FetchId, usize)>,
     pub(super) buffer: VecDeque<OpTimeAndWallTime>,
+    /// Whether steps of its initial sync stand still, and the one that does.
+    pub(super) copy_held: bool,
+    held_step: Option<(u32, InitialSyncStep)>,
     pub(super) tick_at: Option<MonotonicTime>,
     tokens: u64,
 }
@@ -47,6 +50,8 @@ impl Actor {
             askers: BTreeMap::new(),
             fetch: None,
             buffer: VecDeque::new(),
+            copy_held: false,
+            held_step: None,
             tick_at: None,
             tokens: 0,
         }
@@ -238,7 +243,36 @@ impl Stage {
         self.cue(HOP * 50, Cue::Fetch { to, from, life, fetch, first: false });
     }
 
+    pub(super) fn release_copy(&mut self, index: usize) {
+        self.actors[index].copy_held = false;
+        if let Some((attempt, step)) = self.actors[index].held_step.take() {
+            self.initial_sync_step(index, attempt, step);
+        }
+    }
+
+    /// Whether the source of a step is down, or out of reach.
+    fn is_out_of_reach(&self, index: usize, step: &InitialSyncStep) -> bool {
+        let source = match step {
+            InitialSyncStep::ReadSource { source }
+            | InitialSyncStep::Clone { source, .. }
+            | InitialSyncStep::ReadStopPoint { source }
+            | InitialSyncStep::ReadRollbackId { source } => self.index_of(source).unwrap(),
+            _ => return false,
+        };
+        self.actors[source].member.is_none() || self.cut.contains(&(index, source))
+    }
+
     fn initial_sync_step(&mut self, index: usize, attempt: u32, step: InitialSyncStep) {
+        if self.actors[index].copy_held && matches!(step, InitialSyncStep::Clone { .. }) {
+            self.actors[index].held_step = Some((attempt, step));
+            return;
+        }
+        if self.is_out_of_reach(index, &step) {
+            self.say(index, "(host) the copy is interrupted");
+            let input = Input::InitialSync { attempt, outcome: InitialSyncOutcome::Interrupted };
+            let life = self.actors[index].life;
+            return self.cue(HOP, Cue::Give(index, life, Box::new(input)));
+        }
         let life = self.actors[index].life;
         let source_of = |address: &ServerAddress| self.index_of(address).unwrap();
         let outcome = match &step {

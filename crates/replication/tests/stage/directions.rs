@@ -10,6 +10,7 @@
 //! silence m0 | cut m0 m1 | cut-one-way m0 m1 | heal
 //! hold-disk m1 | release-disk m1               writes are not synced
 //! stall m1 | resume m1                         its fetches get no answer
+//! hold-copy m1 | release-copy m1               its initial sync stands still while it copies
 //! forget m0 3                                  its three oldest entries leave the capped oplog
 //! write m0 3 [w=majority|w=2|w=mode]           three writes; the last waits
 //! ask m0 stepDown 60s 10s [force] | stepUp | freeze 30s | syncFrom m1 | maintenance on
@@ -96,6 +97,8 @@ impl Stage {
                     self.store(index(name), ticket, &change);
                 }
             }
+            ["hold-copy", name] => self.actors[index(name)].copy_held = true,
+            ["release-copy", name] => self.release_copy(index(name)),
             ["stall", name] => {
                 self.stalled.insert(index(name));
             }

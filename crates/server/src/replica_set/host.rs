@@ -476,6 +476,9 @@ impl Host {
                 tracing::info!("{event}");
                 if let Some(config) = self.member.status().config().cloned() {
                     self.peers.retain(|address| config.member_at(address).is_some());
+                    for doubt in quorate_replication::config_check::warnings(&config) {
+                        tracing::warn!("{doubt}");
+                    }
                 }
             }
             _ => tracing::info!("{event}"),

@@ -214,11 +214,11 @@ async fn clone_database(
         work.progress.enter(&namespace);
         let options = entry.get_document("options").cloned().unwrap_or_default();
         let is_view = entry.get_str("type").is_ok_and(|kind| kind == "view");
-        let uuid = match entry.get_document("info").ok().and_then(|info| info.get("uuid")) {
-            Some(Bson::Binary(uuid)) => uuid.clone(),
-            _ => Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![0; 16] },
-        };
-        block_in_place(|| node.clone_collection(&namespace, uuid, options, clock.now()))
+        let uuid = uuid_of(&entry).cloned().unwrap_or_else(|| Binary {
+            subtype: bson::spec::BinarySubtype::Uuid,
+            bytes: vec![0; 16],
+        });
+        block_in_place(|| node.clone_collection(&namespace, uuid.clone(), options, clock.now()))
             .map_err(local)?;
         if is_view {
             work.progress.leave(&namespace);
@@ -228,10 +228,24 @@ async fn clone_database(
         for spec in all(client, doc! { "listIndexes": name }, database, name).await? {
             block_in_place(|| node.clone_index(&namespace, spec, clock.now())).map_err(local)?;
         }
+        // It was read by its name: is it still the same one that has it?
+        let list = doc! { "listCollections": 1, "filter": { "name": name } };
+        let now = all(client, list, database, "$cmd.listCollections").await?;
+        if now.first().and_then(uuid_of) != Some(&uuid) {
+            node.copied_in_part(uuid);
+        }
         work.progress.leave(&namespace);
         tracing::info!(%namespace, "copied a collection; {}", work.progress.line(clock.now()));
     }
     Ok(())
+}
+
+/// The uuid in an entry of `listCollections`; views have none.
+fn uuid_of(entry: &Document) -> Option<&Binary> {
+    match entry.get_document("info").ok()?.get("uuid") {
+        Some(Bson::Binary(uuid)) => Some(uuid),
+        _ => None,
+    }
 }
 
 async fn clone_documents(

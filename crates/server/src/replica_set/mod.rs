@@ -36,6 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Command, CommandError, ErrorCode, Node};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_replication::config_check::warnings;
 use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
 use quorate_wire::replica_set::config_document;
 use tokio::sync::{oneshot, watch};
@@ -105,6 +106,13 @@ pub(crate) struct RoleView {
     state: MemberState,
     is_primary: bool,
     rollback_id: i32,
+}
+
+impl RoleView {
+    /// Whether the member leads.
+    pub(crate) fn is_primary(self) -> bool {
+        self.is_primary
+    }
 }
 
 type Answer = Result<Reply, quorate_replication::CommandError>;
@@ -258,6 +266,10 @@ impl ReplicaSet {
 
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
         let initiating = matches!(&request, Request::Initiate(None));
+        let doubts = match &request {
+            Request::Initiate(Some(config)) | Request::Reconfig { config, .. } => warnings(config),
+            _ => Vec::new(),
+        };
         let (sender, receiver) = oneshot::channel();
         self.inbox.post(Message::Asked(request, sender));
         match receiver.await {
@@ -266,6 +278,9 @@ impl ReplicaSet {
                 if initiating {
                     document.insert("info2", "no configuration specified. Using a default one");
                     document.insert("me", self.node.options().host.as_str());
+                }
+                if !doubts.is_empty() {
+                    document.insert("warnings", doubts);
                 }
                 Ok(document)
             }

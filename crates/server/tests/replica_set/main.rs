@@ -142,6 +142,31 @@ fn an_unacknowledged_write_to_a_secondary_closes_its_connection_and_no_other() {
 }
 
 #[test]
+fn connections_are_closed_by_a_step_down_if_a_parameter_says_so() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let parameter = doc! { "setParameter": 1, "closeConnectionsOnStepDown": true };
+    let was = set.ok(primary, parameter);
+    assert_eq!(was.get_bool("was").ok(), Some(false), "they are kept unless somebody says so");
+    let hello = doc! { "hello": 1, "$db": "admin" };
+    let mut clients: Vec<Client> = [primary, set.others(primary)[0]]
+        .iter()
+        .map(|place| Client::connect(set.members[*place].address, TIMEOUT).unwrap())
+        .collect();
+    for client in &mut clients {
+        assert!(client.run(&hello, TIMEOUT).is_ok());
+    }
+    set.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
+    set.primary_among(&set.others(primary));
+    set.wait("the connection to be closed", || {
+        clients[0].run(&hello, TIMEOUT).is_err().then_some(())
+    });
+    assert!(clients[1].run(&hello, TIMEOUT).is_ok(), "the other member did not step down");
+    let mut again = Client::connect(set.members[primary].address, TIMEOUT).unwrap();
+    assert!(again.run(&hello, TIMEOUT).is_ok());
+}
+
+#[test]
 fn three_members_survive_kill_9_of_their_primary_without_losing_a_majority_write() {
     let mut set = Set::initiated(3);
     let first = set.primary();
@@ -204,6 +229,31 @@ fn a_write_that_a_majority_does_not_have_is_an_error_beside_the_write() {
     let reply = set.ok(primary, command);
     let error = reply.get_document("writeConcernError").unwrap();
     assert_eq!(error.get_i32("code").ok(), Some(100), "{reply}");
+}
+
+/// Digest §6: that nothing had to be changed is true only once what made it so is replicated.
+#[test]
+fn a_write_that_changes_nothing_waits_for_what_was_before_it() {
+    let mut set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0 }, majority()).unwrap();
+    for place in set.others(primary) {
+        set.kill(place);
+    }
+    let delete = |place: usize, w: Bson| {
+        let deletes = [doc! { "q": { "_id": "nothing" }, "limit": 1 }];
+        let command = doc! {
+            "delete": "c", "deletes": deletes, "$db": "db",
+            "writeConcern": { "w": w, "wtimeout": 100 },
+        };
+        set.ok(place, command)
+    };
+    set.insert(primary, doc! { "_id": 1 }, PRIMARY_ONLY).unwrap();
+    let reply = delete(primary, majority());
+    assert_eq!(reply.get_i32("n").ok(), Some(0));
+    let error = reply.get_document("writeConcernError").unwrap();
+    assert_eq!(error.get_i32("code").ok(), Some(64), "{reply}");
+    assert!(!delete(primary, PRIMARY_ONLY).contains_key("writeConcernError"));
 }
 
 #[test]

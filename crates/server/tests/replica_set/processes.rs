@@ -102,6 +102,31 @@ fn primaries_step_down_again_and_again() {
     load.judge(&set);
 }
 
+/// Clients have lost sight of it, and would have to find it first.
+#[test]
+fn a_planned_step_down_does_not_hand_over_to_a_member_that_has_just_come_back() {
+    let mut set = Set::initiated(3);
+    let leader = set.primary();
+    set.wait("the primary to see everybody ready", || {
+        let status = set.ok(leader, doc! { "replSetGetStatus": 1 });
+        let members = status.get_array("members").unwrap();
+        let ready = |state: &str| ["PRIMARY", "SECONDARY"].contains(&state);
+        let seen = members.iter().filter_map(Bson::as_document);
+        seen.filter_map(|member| member.get_str("stateStr").ok()).all(ready).then_some(())
+    });
+    // The first of equals is preferred otherwise.
+    let back = set.others(leader)[0];
+    set.kill(back);
+    let primary = set.primary();
+    let known = *set.others(primary).iter().find(|place| **place != back).unwrap();
+    set.insert(primary, doc! { "_id": 0 }, majority()).unwrap();
+    set.restart(back);
+    set.wait_for_state(back, "SECONDARY");
+    set.insert(primary, doc! { "_id": 1 }, Bson::Int32(3)).unwrap();
+    set.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
+    assert_eq!(set.primary_among(&set.others(primary)), known);
+}
+
 #[test]
 fn a_reconfiguration_moves_the_primary_by_priority() {
     let set = Set::start(3).initiate(impatient());

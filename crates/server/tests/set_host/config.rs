@@ -47,3 +47,22 @@ fn fields_that_are_left_out_have_their_defaults() {
     assert_eq!(settings.get_document("getLastErrorModes").unwrap(), &Document::new());
     assert!(settings.get_object_id("replicaSetId").is_ok(), "{settings}");
 }
+
+#[test]
+fn a_hasty_election_timeout_is_warned_of_in_the_reply() {
+    let set = Set::start(1);
+    let mut config = set.config();
+    config.insert("settings", doc! { "electionTimeoutMillis": 1000 });
+    let reply = set.ok(0, doc! { "replSetInitiate": config.clone() });
+    let told = reply.get_array("warnings").unwrap();
+    assert!(told[0].as_str().is_some_and(|told| told.contains("electionTimeoutMillis")), "{reply}");
+    set.primary();
+    config.insert("version", 2);
+    config.insert("settings", doc! { "electionTimeoutMillis": 5000 });
+    let current = set.ok(0, doc! { "replSetGetConfig": 1 });
+    let current = current.get_document("config").unwrap();
+    let id = current.get_document("settings").unwrap().get_object_id("replicaSetId").unwrap();
+    config.get_document_mut("settings").unwrap().insert("replicaSetId", id);
+    let reply = set.ok(0, doc! { "replSetReconfig": config });
+    assert!(!reply.contains_key("warnings"), "{reply}");
+}

@@ -66,3 +66,50 @@ fn a_set_with_a_primary_names_it_and_one_without_says_whom_to_start() {
         );
     }
 }
+
+/// Digest §14: what shells and dashboards read of `replSetGetStatus`.
+#[test]
+fn status_has_the_fields_that_tools_read() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 1 }, bson::Bson::Int32(3)).unwrap();
+    let status = set.ok(primary, doc! { "replSetGetStatus": 1 });
+    assert_eq!(status.get_str("set").unwrap(), "rs0");
+    assert_eq!(status.get_i32("myState").unwrap(), 1);
+    for field in ["date", "term", "heartbeatIntervalMillis", "optimes", "syncSourceHost"] {
+        assert!(status.contains_key(field), "{field}: {status}");
+    }
+    for (field, value) in [
+        ("majorityVoteCount", 2),
+        ("writeMajorityCount", 2),
+        ("votingMembersCount", 3),
+        ("writableVotingMembersCount", 3),
+    ] {
+        assert_eq!(status.get_i32(field).unwrap(), value, "{field}");
+    }
+    let optimes = status.get_document("optimes").unwrap();
+    for field in ["lastCommittedOpTime", "appliedOpTime", "durableOpTime", "writtenOpTime"] {
+        let optime = optimes.get_document(field).unwrap();
+        assert!(optime.get_timestamp("ts").is_ok() && optime.get_i64("t").is_ok(), "{optimes}");
+    }
+    let members = status.get_array("members").unwrap();
+    assert_eq!(members.len(), 3);
+    for member in members.iter().filter_map(bson::Bson::as_document) {
+        for field in [
+            "_id",
+            "name",
+            "health",
+            "state",
+            "stateStr",
+            "uptime",
+            "optime",
+            "optimeDate",
+            "syncSourceHost",
+            "configVersion",
+            "configTerm",
+        ] {
+            assert!(member.contains_key(field), "{field}: {member}");
+        }
+        assert_ne!(member.contains_key("self"), member.contains_key("pingMs"), "{member}");
+    }
+}

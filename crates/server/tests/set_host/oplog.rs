@@ -96,3 +96,48 @@ fn a_fresh_member_shows_how_far_its_copy_is_and_ends_identical() {
     let count = set.wait_until_identical();
     assert!(count > 2000, "{count}");
 }
+
+#[test]
+fn the_vote_is_shown_to_tools() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let find = doc! {
+        "find": "replset.election", "$db": "local", "$readPreference": { "mode": "nearest" },
+    };
+    let shown = first_batch(&set.ok(primary, find));
+    let vote = shown[0].get_document("lastVote").unwrap_or(&shown[0]);
+    assert!(matches!(vote.get("term"), Some(Bson::Int64(1) | Bson::Int32(1))), "{shown:?}");
+}
+
+/// `$out` makes a collection and renames it, over and over while a member copies everything.
+#[test]
+fn an_out_stage_during_a_copy_is_copied_too() {
+    let mut set = Set::initiated(3);
+    let primary = set.primary();
+    for part in 0..10 {
+        let documents: Vec<Bson> = (0..100)
+            .map(|i| doc! { "_id": part * 100 + i, "text": "x".repeat(1000) }.into())
+            .collect();
+        set.ok(primary, doc! { "insert": "c", "documents": documents, "$db": "db" });
+    }
+    let wiped = (primary + 1) % 3;
+    set.kill(wiped);
+    std::fs::remove_dir_all(set.data(wiped)).unwrap();
+    set.restart(wiped);
+    let mut round = 0;
+    set.wait("the copy to end", || {
+        round += 1;
+        let few = doc! { "$match": { "_id": { "$lt": 20 } } };
+        let mark = doc! { "$addFields": { "round": round } };
+        let pipeline = vec![few, mark, doc! { "$out": "latest" }];
+        set.ok(primary, doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {}, "$db": "db" });
+        let status = set.run(wiped, doc! { "replSetGetStatus": 1 }).ok()?;
+        (status.get_i32("myState").ok()? == 2).then_some(())
+    });
+    set.wait_until_identical();
+    let count = doc! {
+        "count": "latest", "query": { "round": round }, "$db": "db",
+        "$readPreference": { "mode": "nearest" },
+    };
+    assert_eq!(set.ok(wiped, count).get_i32("n").ok(), Some(20));
+}
