@@ -590,3 +590,65 @@ proptest! {
         member.validate("c");
     }
 }
+
+/// Records that lie one after the other are read on instead of looked up, over small gaps and in both
+/// directions; what is found must not depend on it.
+#[test]
+fn an_index_finds_the_same_documents_whatever_the_order_and_gaps_of_their_records() {
+    let member = Member::new();
+    // By the first field records rise, by the second they fall, by the third they are scattered.
+    let document = |n: i32| doc! {"_id": n, "up": n, "down": -n, "scattered": (n * 7919) % 1009};
+    member.insert("c", (0..400).map(document).collect());
+    for field in ["up", "down", "scattered"] {
+        let index = doc! {"key": {field: 1}, "name": field};
+        member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    }
+    // Gaps of one to nine records.
+    let mut gone: Vec<i32> = Vec::new();
+    for gap in 1..10 {
+        gone.extend((0..gap).map(|n| gap * 30 + n));
+    }
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": {"$in": &gone}}, "limit": 0}]});
+    let left: Vec<i32> = (0..400).filter(|n| !gone.contains(n)).collect();
+    for field in ["up", "down", "scattered"] {
+        for direction in [1, -1] {
+            let found = member.find(doc! {
+                "find": "c", "hint": field, "sort": {field: direction}, "batchSize": 500,
+            });
+            let mut expected: Vec<Document> = left.iter().map(|&n| document(n)).collect();
+            expected.sort_by_key(|document| document.get_i32(field).unwrap() * direction);
+            assert_eq!(found, expected, "{field} {direction}");
+        }
+    }
+}
+
+#[test]
+fn documents_in_a_command_and_beside_it_are_the_same() {
+    let member = Member::new();
+    let raw = |document: Document| bson::RawDocumentBuf::try_from(&document).unwrap();
+    let run = |body: Document, sequences: Vec<(String, Vec<bson::RawDocumentBuf>)>| {
+        let command = Command::from_raw(&raw(body), sequences).unwrap();
+        match member.node.run(&context(), command) {
+            Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
+            Outcome::Wait { .. } => panic!("the command wants to wait"),
+        }
+    };
+    let beside = |name: &str, documents: &[Document]| {
+        vec![(name.to_owned(), documents.iter().cloned().map(raw).collect())]
+    };
+    let documents = [doc! {"_id": 1}, doc! {"_id": 2}];
+    let first = run(doc! {"insert": "a", "documents": &documents[..], "$db": "db"}, Vec::new());
+    let second = run(doc! {"insert": "b", "$db": "db"}, beside("documents", &documents));
+    assert_eq!((first.get_i32("n").unwrap(), &first), (2, &second));
+    let updates = [doc! {"q": {}, "u": {"$set": {"x": 1}}, "multi": true}];
+    let first = run(doc! {"update": "a", "updates": &updates[..], "$db": "db"}, Vec::new());
+    let second = run(doc! {"update": "b", "$db": "db"}, beside("updates", &updates));
+    assert_eq!((first.get_i32("nModified").unwrap(), &first), (2, &second));
+    let deletes = [doc! {"q": {"_id": 1}, "limit": 1}];
+    let first = run(doc! {"delete": "a", "deletes": &deletes[..], "$db": "db"}, Vec::new());
+    let second = run(doc! {"delete": "b", "$db": "db"}, beside("deletes", &deletes));
+    assert_eq!((first.get_i32("n").unwrap(), &first), (1, &second));
+    // What is no document is refused and named, as ever.
+    let refused = run(doc! {"insert": "a", "documents": [1], "$db": "db"}, Vec::new());
+    assert_eq!(refused.get_i32("code").unwrap(), 14, "{refused}");
+}
