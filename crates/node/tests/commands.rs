@@ -652,3 +652,37 @@ fn documents_in_a_command_and_beside_it_are_the_same() {
     let refused = run(doc! {"insert": "a", "documents": [1], "$db": "db"}, Vec::new());
     assert_eq!(refused.get_i32("code").unwrap(), 14, "{refused}");
 }
+
+/// Keys that rise are not looked up; whichever way the greatest one came, it is taken.
+#[test]
+fn a_unique_key_is_taken_however_it_came() {
+    let member = Member::new();
+    let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let taken = |id: i32, u: i32| {
+        let reply = member.ok(doc! {"insert": "c", "documents": [{"_id": id, "u": u}]});
+        reply.contains_key("writeErrors")
+    };
+    let set = |id: i32, u: i32| {
+        let updates = vec![doc! {"q": {"_id": id}, "u": {"$set": {"u": u}}}];
+        member.ok(doc! {"update": "c", "updates": updates}).contains_key("writeErrors")
+    };
+    assert!(!taken(1, 10) && taken(2, 10), "by an insert");
+    assert!(!set(1, 20) && taken(2, 20), "by an update");
+    assert!(!taken(2, 15) && set(2, 20), "an update to a taken key");
+    assert!(!taken(3, 10), "a key that was given up");
+    let documents: Vec<Document> = vec![doc! {"_id": 4, "u": 30}, doc! {"_id": 5, "u": 30}];
+    let reply = member.ok(doc! {"insert": "c", "documents": documents});
+    assert_eq!(reply.get_i32("n").unwrap(), 1, "within one command");
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 4}, "limit": 1}]});
+    assert!(!taken(4, 30), "by nobody after a delete");
+    let restarted = Member::over(member.store.crash(member.store.last_committed()));
+    let reply = restarted.ok(doc! {"insert": "c", "documents": [{"_id": 9, "u": 30}]});
+    assert!(reply.contains_key("writeErrors"), "before a restart");
+    let index = doc! {"key": {"v": 1}, "name": "v", "unique": true, "sparse": true};
+    restarted.insert("c", vec![doc! {"_id": 20, "u": 40, "v": 7}]);
+    restarted.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let reply = restarted.ok(doc! {"insert": "c", "documents": [{"_id": 21, "u": 41, "v": 7}]});
+    assert!(reply.contains_key("writeErrors"), "before its index was built");
+    restarted.validate("c");
+}
