@@ -43,10 +43,10 @@ impl Inside {
         let mut taken = Duration::ZERO;
         for first in (0..self.records).step_by(BATCH as usize) {
             let last = (first + BATCH).min(self.records);
-            let documents: Vec<Document> = (first..last).map(record).collect();
-            let command = raw(&doc! {"insert": "c", "documents": documents, "$db": "bench"});
+            let documents = (first..last).map(|id| raw(&record(id))).collect();
+            let command = raw(&doc! {"insert": "c", "$db": "bench"});
             let started = thread_time();
-            self.run(&command);
+            self.run_with(&command, vec![("documents".to_owned(), documents)]);
             taken += thread_time() - started;
         }
         taken / self.records as u32
@@ -76,13 +76,17 @@ impl Inside {
     }
 
     fn run(&self, command: &RawDocumentBuf) {
+        self.run_with(command, Vec::new());
+    }
+
+    fn run_with(&self, command: &RawDocumentBuf, sequences: Vec<(String, Vec<RawDocumentBuf>)>) {
         let context = Context {
             now: now(),
             client: Arc::new(Client::default()),
             may_wait: false,
             interrupt: Arc::new(Interrupt::default()),
         };
-        let command = Command::from_raw(command, Vec::new()).unwrap();
+        let command = Command::from_raw(command, sequences).unwrap();
         let _operation = self.node.register(&context, &command);
         let Outcome::Reply(reply) = self.node.run(&context, command) else { panic!("it waits") };
         assert_eq!(reply.body.get_f64("ok").unwrap(), 1.0, "{:?}", reply.body);

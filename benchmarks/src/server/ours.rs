@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use bson::{Document, doc};
+use bson::raw::cstr;
+use bson::{Document, RawDocumentBuf, doc};
 use quorate_server::{Place, StartOptions};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
@@ -113,9 +114,11 @@ impl Store for Server {
     fn load(&self, records: i64) {
         let mut connection = self.caller();
         for first in (0..records).step_by(BATCH as usize) {
-            let documents: Vec<Document> =
-                (first..(first + BATCH).min(records)).map(record).collect();
-            connection.run(doc! {"insert": "c", "documents": documents, "$db": "bench"});
+            // As drivers send them.
+            let documents: Vec<RawDocumentBuf> = (first..(first + BATCH).min(records))
+                .map(|id| RawDocumentBuf::try_from(&record(id)).unwrap())
+                .collect();
+            connection.run_with(&doc! {"insert": "c", "$db": "bench"}, &documents);
         }
     }
 }
@@ -134,11 +137,19 @@ pub struct Connection {
 
 impl Connection {
     fn run(&mut self, command: Document) {
-        let body = bson::RawDocumentBuf::try_from(&command).unwrap();
+        self.run_with(&command, &[]);
+    }
+
+    /// Runs a command with documents beside it.
+    fn run_with(&mut self, command: &Document, documents: &[RawDocumentBuf]) {
+        let body = RawDocumentBuf::try_from(command).unwrap();
         let mut message = Vec::new();
-        MsgWriter::new(&mut message, RequestId(1), RequestId(0), MsgFlags::NONE, &body)
-            .finish(None)
-            .unwrap();
+        let mut writer =
+            MsgWriter::new(&mut message, RequestId(1), RequestId(0), MsgFlags::NONE, &body);
+        if !documents.is_empty() {
+            writer = writer.sequence(cstr!("documents"), documents.iter().map(|one| &**one));
+        }
+        writer.finish(None).unwrap();
         self.stream.write_all(&message).unwrap();
         loop {
             if let Some(message) = self.decoder.next_message().unwrap() {

@@ -105,6 +105,8 @@ impl Command {
         for element in body {
             let (name, value) = element?;
             let name = name.as_str();
+            // Parsing recurses, so the depth is checked before.
+            check_command_value(value)?;
             if let Some(documents) = payload.and_then(|wanted| payload_of(wanted, name, value))
                 && sequences.is_empty()
             {
@@ -114,8 +116,6 @@ impl Command {
             if parsed.is_empty() {
                 payload = payload_name(name);
             }
-            // Parsing recurses, so the depth is checked before.
-            check_command_value(value)?;
             parsed.insert(name, Bson::try_from(value)?);
         }
         Ok(Self { body: Arc::new(parsed), sequences })

@@ -655,3 +655,99 @@ fn a_certificate_logs_in_along_with_hello_without_naming_its_database() {
     let answer = reply.body.get_document("speculativeAuthenticate").unwrap();
     assert_eq!(answer.get_str("user").unwrap(), "CN=other");
 }
+
+/// Records that lie one after the other are read on instead of looked up, over small gaps and in both
+/// directions; what is found must not depend on it.
+#[test]
+fn an_index_finds_the_same_documents_whatever_the_order_and_gaps_of_their_records() {
+    let member = Member::new();
+    // By the first field records rise, by the second they fall, by the third they are scattered.
+    let document = |n: i32| doc! {"_id": n, "up": n, "down": -n, "scattered": (n * 7919) % 1009};
+    member.insert("c", (0..400).map(document).collect());
+    for field in ["up", "down", "scattered"] {
+        let index = doc! {"key": {field: 1}, "name": field};
+        member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    }
+    // Gaps of one to nine records.
+    let mut gone: Vec<i32> = Vec::new();
+    for gap in 1..10 {
+        gone.extend((0..gap).map(|n| gap * 30 + n));
+    }
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": {"$in": &gone}}, "limit": 0}]});
+    let left: Vec<i32> = (0..400).filter(|n| !gone.contains(n)).collect();
+    for field in ["up", "down", "scattered"] {
+        for direction in [1, -1] {
+            let found = member.find(doc! {
+                "find": "c", "hint": field, "sort": {field: direction}, "batchSize": 500,
+            });
+            let mut expected: Vec<Document> = left.iter().map(|&n| document(n)).collect();
+            expected.sort_by_key(|document| document.get_i32(field).unwrap() * direction);
+            assert_eq!(found, expected, "{field} {direction}");
+        }
+    }
+}
+
+#[test]
+fn documents_in_a_command_and_beside_it_are_the_same() {
+    let member = Member::new();
+    let raw = |document: Document| bson::RawDocumentBuf::try_from(&document).unwrap();
+    let run = |body: Document, sequences: Vec<(String, Vec<bson::RawDocumentBuf>)>| {
+        let command = Command::from_raw(&raw(body), sequences).unwrap();
+        match member.node.run(&context(), command) {
+            Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
+            Outcome::Wait { .. } => panic!("the command wants to wait"),
+        }
+    };
+    let beside = |name: &str, documents: &[Document]| {
+        vec![(name.to_owned(), documents.iter().cloned().map(raw).collect())]
+    };
+    let documents = [doc! {"_id": 1}, doc! {"_id": 2}];
+    let first = run(doc! {"insert": "a", "documents": &documents[..], "$db": "db"}, Vec::new());
+    let second = run(doc! {"insert": "b", "$db": "db"}, beside("documents", &documents));
+    assert_eq!((first.get_i32("n").unwrap(), &first), (2, &second));
+    let updates = [doc! {"q": {}, "u": {"$set": {"x": 1}}, "multi": true}];
+    let first = run(doc! {"update": "a", "updates": &updates[..], "$db": "db"}, Vec::new());
+    let second = run(doc! {"update": "b", "$db": "db"}, beside("updates", &updates));
+    assert_eq!((first.get_i32("nModified").unwrap(), &first), (2, &second));
+    let deletes = [doc! {"q": {"_id": 1}, "limit": 1}];
+    let first = run(doc! {"delete": "a", "deletes": &deletes[..], "$db": "db"}, Vec::new());
+    let second = run(doc! {"delete": "b", "$db": "db"}, beside("deletes", &deletes));
+    assert_eq!((first.get_i32("n").unwrap(), &first), (1, &second));
+    // What is no document is refused and named, as ever.
+    let refused = run(doc! {"insert": "a", "documents": [1], "$db": "db"}, Vec::new());
+    assert_eq!(refused.get_i32("code").unwrap(), 14, "{refused}");
+}
+
+/// Keys that rise are not looked up; whichever way the greatest one came, it is taken.
+#[test]
+fn a_unique_key_is_taken_however_it_came() {
+    let member = Member::new();
+    let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let taken = |id: i32, u: i32| {
+        let reply = member.ok(doc! {"insert": "c", "documents": [{"_id": id, "u": u}]});
+        reply.contains_key("writeErrors")
+    };
+    let set = |id: i32, u: i32| {
+        let updates = vec![doc! {"q": {"_id": id}, "u": {"$set": {"u": u}}}];
+        member.ok(doc! {"update": "c", "updates": updates}).contains_key("writeErrors")
+    };
+    assert!(!taken(1, 10) && taken(2, 10), "by an insert");
+    assert!(!set(1, 20) && taken(2, 20), "by an update");
+    assert!(!taken(2, 15) && set(2, 20), "an update to a taken key");
+    assert!(!taken(3, 10), "a key that was given up");
+    let documents: Vec<Document> = vec![doc! {"_id": 4, "u": 30}, doc! {"_id": 5, "u": 30}];
+    let reply = member.ok(doc! {"insert": "c", "documents": documents});
+    assert_eq!(reply.get_i32("n").unwrap(), 1, "within one command");
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 4}, "limit": 1}]});
+    assert!(!taken(4, 30), "by nobody after a delete");
+    let restarted = Member::over(member.store.crash(member.store.last_committed()));
+    let reply = restarted.ok(doc! {"insert": "c", "documents": [{"_id": 9, "u": 30}]});
+    assert!(reply.contains_key("writeErrors"), "before a restart");
+    let index = doc! {"key": {"v": 1}, "name": "v", "unique": true, "sparse": true};
+    restarted.insert("c", vec![doc! {"_id": 20, "u": 40, "v": 7}]);
+    restarted.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let reply = restarted.ok(doc! {"insert": "c", "documents": [{"_id": 21, "u": 41, "v": 7}]});
+    assert!(reply.contains_key("writeErrors"), "before its index was built");
+    restarted.validate("c");
+}

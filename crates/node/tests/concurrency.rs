@@ -299,10 +299,7 @@ fn writers_get_their_turn_within_a_write_to_many_documents() {
     });
     assert!(within, "no other write came between two changes of one statement");
     member.validate("c");
-    let deleted = member.find(doc! {
-        "find": "oplog.rs", "filter": {"op": "d"}, "batchSize": 1000, "$db": "local",
-    });
-    for entry in deleted {
+    for entry in history(&member, doc! {"op": "d"}) {
         let id = entry.get_document("o").unwrap().get_i32("_id").unwrap();
         assert_eq!(member.ids(doc! {"find": "c", "filter": {"_id": id}}), [] as [i32; 0]);
     }
@@ -318,8 +315,7 @@ fn run(member: &Member, mut command: Document) {
 /// Whether the history has another write between the updates of a round.
 fn somebody_came_within(member: &Member, round: i32) -> bool {
     let filter = doc! {"$or": [{"op": {"$ne": "u"}}, {"o.diff.u.round": round}]};
-    let find = doc! {"find": "oplog.rs", "filter": filter, "batchSize": 100_000, "$db": "local"};
-    let entries = member.drain(member.ok(find), "oplog.rs");
+    let entries = history(member, filter);
     let kinds: Vec<bool> =
         entries.iter().map(|entry| entry.get_str("op").is_ok_and(|op| op == "u")).collect();
     let first = kinds.iter().position(|&update| update);
@@ -328,4 +324,13 @@ fn somebody_came_within(member: &Member, round: i32) -> bool {
         (Some(first), Some(last)) => kinds[first..last].iter().any(|&update| !update),
         _ => panic!("the round has no updates in the history"),
     }
+}
+
+/// Entries of the history, as many as fit into one reply.
+fn history(member: &Member, filter: Document) -> Vec<Document> {
+    let find = doc! {
+        "find": "oplog.rs", "filter": filter, "batchSize": i32::MAX, "singleBatch": true,
+        "$db": "local",
+    };
+    member.drain(member.ok(find), "oplog.rs")
 }

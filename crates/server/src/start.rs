@@ -153,7 +153,16 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
             let store = LsmStore::open(&directory, LsmOptions::default());
-            (Arc::new(store.map_err(StartError::Open)?), Some(directory))
+            let store = store.map_err(StartError::Open)?;
+            if let Some(torn) = store.torn_tail() {
+                tracing::warn!(
+                    journal = %torn.journal.display(),
+                    offset = torn.offset,
+                    "the last record of the journal was not whole, as after a power failure; \
+                     it was cut off, and nothing that was synced is lost"
+                );
+            }
+            (Arc::new(store), Some(directory))
         }
     };
     let seed = match options.seed {

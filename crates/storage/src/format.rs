@@ -54,6 +54,17 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// A record in the middle of the journal is damaged.
+    #[error(
+        "{} is damaged at byte {offset}, and whole records follow; restore the files from a copy or \
+         resync the member", .journal.display()
+    )]
+    DamagedJournal {
+        /// The journal.
+        journal: PathBuf,
+        /// Where the first damaged record begins.
+        offset: u64,
+    },
     /// The engine could not recover its files.
     #[error("the files in {} are damaged; restore them from a copy or resync the member", .directory.display())]
     Engine {

@@ -16,6 +16,7 @@ pub mod key;
 mod lsm;
 mod model;
 mod store;
+mod torn;
 
 pub use format::{FORMAT_VERSION, OpenError};
 pub use lsm::{LsmOptions, LsmStore};
@@ -25,3 +26,4 @@ pub use store::{
     MAX_KEY_LENGTH, MAX_KEYSPACE_NAME_LENGTH, ReadError, Scan, Snapshot, Store, StoreStatistics,
     SyncError,
 };
+pub use torn::TornTail;

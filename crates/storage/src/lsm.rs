@@ -24,6 +24,7 @@ use crate::store::{
     Batch, Bytes, CommitError, CommitSequence, Direction, KeyRange, KeyspaceError, KeyspaceId,
     ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError, check_keyspace_name,
 };
+use crate::torn::{TornTail, cut_torn_tail};
 
 /// The engine's smallest allowance for journals. More would only lengthen recovery.
 const MAX_JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
@@ -57,6 +58,7 @@ pub struct LsmStore {
     /// Makes the order of sequences the order of the journal.
     commit_order: Mutex<()>,
     keyspaces: RwLock<Arc<Keyspaces>>,
+    torn_tail: Option<TornTail>,
     /// Last, so that the lock outlives the engine's background threads.
     directory: DataDirectory,
 }
@@ -110,6 +112,12 @@ impl LsmStore {
             directory: directory.path().to_owned(),
             source: Box::new(source),
         };
+        let journals = JournalFile::new(directory.engine_path());
+        let torn_tail = match journals.find_newest() {
+            Ok(Some(number)) => cut_torn_tail(&directory.engine_path(), number)?,
+            Ok(None) => None,
+            Err(source) => return Err(OpenError::Io { path: directory.engine_path(), source }),
+        };
         let database = Database::builder(directory.engine_path())
             .cache_size(options.cache_bytes)
             .max_journaling_size(MAX_JOURNAL_BYTES)
@@ -132,8 +140,14 @@ impl LsmStore {
             group: GroupCommit::new(sync_log),
             commit_order: Mutex::new(()),
             keyspaces: RwLock::new(Arc::new(keyspaces)),
+            torn_tail,
             directory,
         })
+    }
+
+    /// The record that a power failure left unfinished, if one was cut off when the store was opened.
+    pub fn torn_tail(&self) -> Option<&TornTail> {
+        self.torn_tail.as_ref()
     }
 
     fn current_keyspaces(&self) -> Arc<Keyspaces> {
@@ -301,14 +315,14 @@ impl JournalFile {
         match &self.newest {
             // The file's length only matters up to the last record, and data syncs cover that.
             Some((_, journal)) => journal.sync_data(),
-            None => Err(io::Error::new(io::ErrorKind::NotFound, "the engine has no journal")),
+            None => Err(no_journal()),
         }
     }
 
     fn follow_rotation(&mut self) -> io::Result<()> {
         let mut number = match &self.newest {
             Some((number, _)) => *number,
-            None => self.find_newest()?,
+            None => self.find_newest()?.ok_or_else(no_journal)?,
         };
         while fs::exists(self.path(number + 1))? {
             number += 1;
@@ -319,19 +333,28 @@ impl JournalFile {
         Ok(())
     }
 
-    fn find_newest(&self) -> io::Result<u64> {
+    /// The number of the newest journal; none before the first start.
+    fn find_newest(&self) -> io::Result<Option<u64>> {
+        let entries = match fs::read_dir(&self.engine_directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            entries => entries?,
+        };
         let mut newest = None;
-        for entry in fs::read_dir(&self.engine_directory)? {
+        for entry in entries {
             let name = entry?.file_name();
             let number = name.to_str().and_then(|name| name.strip_suffix(".jnl")?.parse().ok());
             newest = newest.max(number);
         }
-        newest.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the engine has no journal"))
+        Ok(newest)
     }
 
     fn path(&self, number: u64) -> PathBuf {
         self.engine_directory.join(format!("{number}.jnl"))
     }
+}
+
+fn no_journal() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the engine has no journal")
 }
 
 #[cfg(test)]

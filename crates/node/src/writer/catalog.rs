@@ -231,6 +231,7 @@ impl Writer<'_> {
             let mut batch = Batch::new();
             let mut catalog = (*self.node.catalog()).clone();
             catalog.forget(ident, keyspaces.catalog, &mut batch);
+            self.state.greatest_keys.remove(&ident);
             let sequence = self.node.commit_catalog(batch, catalog)?;
             self.after_commit(sequence);
         } else {

@@ -11,6 +11,7 @@ mod check;
 mod lock;
 mod oplog;
 mod retry;
+mod unique;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,6 +52,8 @@ pub(crate) struct WriterState {
     pub(crate) last_timestamp: Timestamp,
     /// Indexes that are being built.
     builds: Vec<Build>,
+    /// Of unique indexes that were written to: no key of theirs is greater.
+    greatest_keys: BTreeMap<Ident, Vec<u8>>,
 }
 
 impl WriterState {
@@ -61,6 +64,7 @@ impl WriterState {
             collections: BTreeMap::new(),
             last_timestamp,
             builds: Vec::new(),
+            greatest_keys: BTreeMap::new(),
         }
     }
 }
@@ -239,8 +243,10 @@ impl<'n> Writer<'n> {
             for key in &keys.keys {
                 let (entry, value) = index_entry(index, key, record);
                 if index.unique {
-                    let taken = pending.unique.contains(&entry)
-                        || self.view.unique_record(index, key)?.is_some();
+                    let rises = self.raise_greatest(index, &entry)?;
+                    let taken = !rises
+                        && (pending.unique.contains(&entry)
+                            || self.view.unique_entry(&entry)?.is_some());
                     if taken {
                         return Err(duplicate_key(collection, index, &staged.document));
                     }
@@ -331,10 +337,10 @@ impl<'n> Writer<'n> {
                 batch.remove(keyspaces.indexes, index_entry(index, key, record).0);
             }
             for key in after.keys.difference(&before.keys) {
-                if index.unique && self.view.unique_record(index, key)?.is_some() {
+                let (entry, value) = index_entry(index, key, record);
+                if index.unique && self.is_taken(index, &entry)? {
                     return Err(duplicate_key(collection, index, &new));
                 }
-                let (entry, value) = index_entry(index, key, record);
                 batch.insert(keyspaces.indexes, entry, value);
             }
         }
