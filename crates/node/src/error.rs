@@ -83,6 +83,7 @@ codes! {
     INVALID_VIEW_DEFINITION = 182 "InvalidViewDefinition",
     PRIMARY_STEPPED_DOWN = 189 "PrimarySteppedDown",
     INVALID_INDEX_SPECIFICATION_OPTION = 197 "InvalidIndexSpecificationOption",
+    CLUSTER_TIME_FAILS_RATE_LIMITER = 209 "ClusterTimeFailsRateLimiter",
     INVALID_UUID = 207 "InvalidUUID",
     NOT_IMPLEMENTED = 238 "NotImplemented",
     TRANSACTION_TOO_OLD = 225 "TransactionTooOld",

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
-use quorate_protocol::TopologyVersion;
+use quorate_protocol::{Timestamp, TopologyVersion};
 use quorate_storage::{Batch, CommitSequence, Store};
 use sha2::{Digest, Sha256};
 
@@ -21,7 +21,7 @@ use crate::counters::Counters;
 use crate::cursors::Cursors;
 use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
-use crate::error::CommandError;
+use crate::error::{CommandError, ErrorCode};
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::namespace::Namespace;
@@ -32,6 +32,10 @@ use crate::replication::Replication;
 use crate::sessions::Sessions;
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{Writer, WriterState, oplog_namespace};
+
+/// How far ahead of the clock a cluster time may be; the manual's
+/// `maxAcceptableLogicalClockDriftSecs`.
+pub(crate) const MAX_CLOCK_DRIFT_SECS: i64 = 31_536_000;
 
 /// What a member is told when it starts.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +84,8 @@ pub struct Node {
     defaults: DefaultsCache,
     counters: Counters,
     profiler: Profiler,
+    /// A time that others have seen, which new entries come after.
+    cluster_time: AtomicU64,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
 }
@@ -128,6 +134,7 @@ impl Node {
             defaults: DefaultsCache::new(now.wall),
             counters: Counters::default(),
             profiler: Profiler::default(),
+            cluster_time: AtomicU64::new(0),
             write_locks: AtomicU64::new(0),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -193,6 +200,32 @@ impl Node {
     /// Counts a message that went, of so many bytes.
     pub fn count_sent(&self, bytes: usize) {
         self.counters.sent(bytes);
+    }
+
+    /// Entries written from now on come after this time, which a client has seen elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If it is so far ahead of the clock that the client cannot be right.
+    pub fn advance_cluster_time(&self, seen: Timestamp, now: Now) -> Result<(), CommandError> {
+        let latest = now.wall.as_millis() / 1000 + MAX_CLOCK_DRIFT_SECS;
+        if i64::from(seen.seconds) > latest {
+            return Err(CommandError::new(
+                ErrorCode::CLUSTER_TIME_FAILS_RATE_LIMITER,
+                format!(
+                    "New cluster time, {}, is too far from this node's wall clock time, {}",
+                    seen.seconds,
+                    now.wall.as_millis() / 1000
+                ),
+            ));
+        }
+        self.cluster_time.fetch_max(seen.as_u64(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The newest time that others told of.
+    pub fn cluster_time(&self) -> Timestamp {
+        Timestamp::from_u64(self.cluster_time.load(Ordering::Relaxed))
     }
 
     /// Says how often writes are locked out now, which whoever runs commands sees to.

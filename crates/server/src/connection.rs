@@ -322,6 +322,9 @@ impl Connection {
         let wanted = match &set {
             None => None,
             Some(set) => {
+                if let Err(error) = set.hear_time(&command, &self.client) {
+                    return Ok(Some(error_body(&error)));
+                }
                 if let Some(body) = set.answer(&command).await {
                     return Ok(Some(body));
                 }

@@ -6,6 +6,7 @@ use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
+use crate::node::MAX_CLOCK_DRIFT_SECS;
 use crate::replication::IndexPrefetch;
 
 /// The parameter that can be changed: what is read ahead of applying.
@@ -20,6 +21,7 @@ fn parameters(request: &Request<'_>) -> Document {
         "requireApiVersion": false,
         "logicalSessionRefreshMillis": 300_000,
         "localLogicalSessionTimeoutMinutes": crate::sessions::SESSION_TIMEOUT_MINUTES as i32,
+        "maxAcceptableLogicalClockDriftSecs": MAX_CLOCK_DRIFT_SECS,
         "cursorTimeoutMillis": crate::cursors::CURSOR_TIMEOUT.as_millis() as i64,
     };
     if let Some(replication) = request.node.replication() {

@@ -5,6 +5,7 @@
 
 #[path = "../replica_set/client.rs"]
 mod client;
+mod cluster_time;
 mod config;
 mod defaults;
 mod explain;
