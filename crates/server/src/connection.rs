@@ -93,6 +93,8 @@ pub(crate) struct Connection {
     next_request: i32,
     /// What its first message is answered with, before the connection closes.
     refusal: Option<CommandError>,
+    /// Whether another member of the set is at the other end, as far as its commands tell.
+    is_member: bool,
 }
 
 impl Connection {
@@ -106,6 +108,7 @@ impl Connection {
             compressor: None,
             next_request: 1,
             refusal: None,
+            is_member: false,
         }
     }
 
@@ -117,7 +120,12 @@ impl Connection {
     /// Serves the client until it leaves or the server ends.
     pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
         let mut ending = self.shared.ending.subscribe();
+        let mut farewells = self.shared.farewells.subscribe();
         loop {
+            // Members go on talking to each other.
+            if farewells.has_changed().unwrap_or(false) && !self.is_member {
+                return Ok(());
+            }
             let received = match self.decoder.next_message()? {
                 Some(message) => {
                     self.shared.node.count_received(message.header.message_length);
@@ -131,6 +139,7 @@ impl Connection {
                             }
                         }
                         _ = ending.wait_for(|ending| *ending) => return Ok(()),
+                        _ = farewells.changed(), if !self.is_member => return Ok(()),
                     }
                     continue;
                 }
@@ -159,11 +168,13 @@ impl Connection {
             Err(_) => return Ok(Next::GoOn),
         };
         self.note_handshake(&command);
+        self.is_member |= is_between_members(command.name());
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
         if streams
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)
         {
+            self.is_member = true;
             if let Err(error) = self.shared.node.authorize_member(&self.client) {
                 let body = error_body(&error);
                 self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
@@ -171,6 +182,7 @@ impl Connection {
             }
             return set.cut().guard(self.stream_oplog(&set, request, from)).await;
         }
+        let farewells = self.shared.farewells.subscribe();
         loop {
             let again = streams.then(|| command.clone());
             let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };
@@ -184,6 +196,7 @@ impl Connection {
             };
             let sent = self.send(request, legacy, compressed, flags, &body).await?;
             match next {
+                Some(_) if farewells.has_changed().unwrap_or(false) => return Ok(Next::Close),
                 Some(following) => command = following,
                 None => return Ok(Next::GoOn),
             }
@@ -647,6 +660,14 @@ fn take_apart(message: &Message<'_>) -> Received {
 
 fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
+}
+
+/// Commands that only members send each other.
+fn is_between_members(name: &str) -> bool {
+    matches!(
+        name,
+        "replSetHeartbeat" | "replSetRequestVotes" | "replSetUpdatePosition" | "replSetGetRBID"
+    )
 }
 
 /// Commands that the member itself never sees, or not at first, so that whether they are allowed is asked before.

@@ -1,16 +1,22 @@
 //! Server parameters and fail points.
 
+use std::sync::atomic::Ordering;
+
 use bson::{Bson, Document, doc};
 
 use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
+use crate::fields::Fields;
 use crate::node::MAX_CLOCK_DRIFT_SECS;
 use crate::replication::IndexPrefetch;
 
-/// The parameter that can be changed: what is read ahead of applying.
+/// What is read ahead of applying. Can be changed.
 const INDEX_PREFETCH: &str = "replIndexPrefetch";
+
+/// Whether clients' connections end when the member steps down. Can be changed.
+const CLOSE_ON_STEP_DOWN: &str = "closeConnectionsOnStepDown";
 
 /// What clients ask for, and the answer.
 fn parameters(request: &Request<'_>) -> Document {
@@ -26,6 +32,8 @@ fn parameters(request: &Request<'_>) -> Document {
     };
     if let Some(replication) = request.node.replication() {
         parameters.insert(INDEX_PREFETCH, replication.prefetch.get().name());
+        let closes = replication.closes_on_step_down.load(Ordering::Relaxed);
+        parameters.insert(CLOSE_ON_STEP_DOWN, closes);
     }
     parameters
 }
@@ -67,6 +75,13 @@ pub(super) fn set_parameter(
         })?;
         let was = replication.prefetch.get().name();
         replication.prefetch.set(setting);
+        return reply(&doc! { "was": was, "ok": 1.0 });
+    }
+    if let (Some(closes), Some(replication)) = (
+        Fields::new(&command.body, "setParameter").boolean(CLOSE_ON_STEP_DOWN)?,
+        request.node.replication(),
+    ) {
+        let was = replication.closes_on_step_down.swap(closes, Ordering::Relaxed);
         return reply(&doc! { "was": was, "ok": 1.0 });
     }
     let known = parameters(request);

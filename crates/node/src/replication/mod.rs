@@ -24,6 +24,7 @@ mod rollback;
 mod writing;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -132,6 +133,8 @@ pub(crate) struct Replication {
     writers: Mutex<Vec<Arc<Interrupt>>>,
     /// What is read ahead of applying.
     pub(crate) prefetch: PrefetchSetting,
+    /// Whether clients' connections end when the member steps down.
+    pub(crate) closes_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
     min_retention: Mutex<Duration>,
     /// The term in which clients may write. Changed under the write lock only.
@@ -266,6 +269,7 @@ impl Node {
             published: RwLock::new(None),
             writers: Mutex::default(),
             prefetch: PrefetchSetting::default(),
+            closes_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             gate: Mutex::new(None),
             log: Mutex::default(),
@@ -310,6 +314,11 @@ impl Node {
         }
         let _no_writer = self.write(now);
         *guard(&replication.gate) = term;
+    }
+
+    /// Whether whoever holds connections is to close those of clients when the member steps down.
+    pub fn closes_connections_on_step_down(&self) -> bool {
+        self.replication().is_some_and(|known| known.closes_on_step_down.load(Ordering::Relaxed))
     }
 
     /// Shows this to clients from now on. The caller wakes waiting `hello` commands.

@@ -56,6 +56,7 @@ pub(super) struct Parts {
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
+    pub(super) farewells: watch::Sender<u64>,
     pub(super) gate: Arc<WriteGate>,
     pub(super) progress: Arc<Notify>,
 }
@@ -101,6 +102,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         role: parts.role,
         topology: parts.topology,
         progress: parts.progress,
+        farewells: parts.farewells,
         gate: parts.gate,
         applier,
         persister,
@@ -145,6 +147,7 @@ pub(super) struct Host {
     role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
     progress: Arc<Notify>,
+    farewells: watch::Sender<u64>,
     gate: Arc<WriteGate>,
     pub(super) applier: Applier,
     persister: Worker,
@@ -361,6 +364,9 @@ impl Host {
         if self.writable && !writable {
             self.writable = false;
             self.node.set_writable(None, now);
+            if self.node.closes_connections_on_step_down() {
+                self.farewells.send_modify(|count| *count += 1);
+            }
             // A write that came in until now is told before anything follows from the change.
             return self.feed_log_or_show();
         }

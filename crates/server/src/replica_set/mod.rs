@@ -71,6 +71,8 @@ pub(crate) struct Surroundings {
     pub(crate) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(crate) commits: watch::Sender<u64>,
+    /// Counts the step-downs after which clients' connections end.
+    pub(crate) farewells: watch::Sender<u64>,
     /// What every write passes.
     pub(crate) gate: Arc<WriteGate>,
 }
@@ -166,7 +168,7 @@ impl ReplicaSet {
         options: ReplicaSetOptions,
         surroundings: Surroundings,
     ) -> Result<Self, CommandError> {
-        let Surroundings { dialer, topology, commits, gate } = surroundings;
+        let Surroundings { dialer, topology, commits, farewells, gate } = surroundings;
         let recovered = node.join_replica_set(clock.now())?;
         let (sender, receiver) = mpsc::channel(MAX_INBOX);
         let inbox = Inbox { sender, cut: Cut::default() };
@@ -198,6 +200,7 @@ impl ReplicaSet {
             appended: appended.clone(),
             topology,
             commits,
+            farewells,
             gate,
             progress: Arc::new(Notify::new()),
         };

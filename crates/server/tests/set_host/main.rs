@@ -16,4 +16,5 @@ mod oplog;
 mod profile;
 #[path = "../replica_set/set.rs"]
 mod set;
+mod step_down;
 mod waiting;
