@@ -27,7 +27,6 @@ mod tls;
 mod write_gate;
 
 pub use accepting::Listeners;
-pub use clock::Clock;
 pub use key_files::KeyFilesError;
 pub use logging::{LogFormat, log_to_stderr};
 pub use replica_set::ReplicaSetOptions;

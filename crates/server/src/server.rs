@@ -103,15 +103,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for this member. The clock must be the one that the member was opened with.
-    ///
-    /// # Errors
-    ///
-    /// If the syncing thread cannot be started.
-    pub fn new(node: Arc<Node>, clock: Clock, options: ServerOptions) -> io::Result<Self> {
-        Self::prepare(node, clock, options, Security::default(), None)
-    }
-
     /// A server by itself, or for a member of a replica set, which was opened with a history.
     pub(crate) fn prepare(
         node: Arc<Node>,
@@ -178,7 +169,7 @@ impl Server {
     /// # Errors
     ///
     /// If the last sync fails.
-    pub async fn run(
+    pub(crate) async fn run(
         self,
         listeners: impl Into<Listeners>,
         shutdown: impl Future<Output = ()>,

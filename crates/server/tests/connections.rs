@@ -185,15 +185,6 @@ async fn garbage_closes_the_connection_and_nothing_else() {
     let mut client = TestClient::connect(&server).await;
     client.stream.write_all(&[0xFF; 64]).await.unwrap();
     assert!(client.receive().await.is_none());
-    // A message that says it is longer than any may be is not waited for.
-    let mut client = TestClient::connect(&server).await;
-    let header = [48_000_001_i32, 1, 0, 2013].map(i32::to_le_bytes).concat();
-    client.stream.write_all(&header).await.unwrap();
-    assert!(client.receive().await.is_none());
-    // One that nests too deeply is refused, and its connection goes on.
-    let nested = (0..260).fold(doc! {"leaf": 1}, |inner, _| doc! {"a": inner});
-    let refusal = bystander.run(doc! {"ping": 1, "nested": nested, "$db": "admin"}).await;
-    assert_eq!(refusal.get_i32("code").unwrap(), 15, "{refusal}");
     assert_eq!(bystander.run(doc! {"ping": 1, "$db": "admin"}).await.get_f64("ok").unwrap(), 1.0);
     server.stop().await;
 }
