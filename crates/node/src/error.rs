@@ -102,6 +102,7 @@ codes! {
     DUPLICATE_KEY = 11000 "DuplicateKey",
     NOT_PRIMARY_NO_SECONDARY_OK = 13435 "NotPrimaryNoSecondaryOk",
     NOT_PRIMARY_OR_SECONDARY = 13436 "NotPrimaryOrSecondary",
+    OUT_OF_DISK_SPACE = 14031 "OutOfDiskSpace",
     KEY_TOO_LONG = 17280 "KeyTooLong",
     UNKNOWN_FIELD = 40415 "Location40415",
     MISSING_FIELD = 40414 "Location40414",

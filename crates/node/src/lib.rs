@@ -32,6 +32,7 @@ mod plan;
 mod profile;
 mod records;
 mod replication;
+mod scratch;
 mod select;
 mod sessions;
 mod sort;
@@ -56,5 +57,6 @@ pub use replication::{
     AppendListener, Author, Horizons, LogPositions, MAX_APPLY_ENTRIES, OplogEntries, Published,
     RolledBack, Undo, entry_position,
 };
+pub use scratch::{Scratch, ScratchFile};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
 pub use users::Login;

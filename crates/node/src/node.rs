@@ -29,6 +29,7 @@ use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::Replication;
+use crate::scratch::Scratch;
 use crate::sessions::Sessions;
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{Writer, WriterState, oplog_namespace};
@@ -52,6 +53,8 @@ pub struct NodeOptions {
     pub member_keys: Vec<KeyFile>,
     /// How many bytes of history to keep; `None` for a member without a set, which keeps none.
     pub oplog_bytes: Option<u64>,
+    /// Where sorts put what they cannot hold in memory; without it they fail at their limit.
+    pub scratch: Option<Arc<dyn Scratch>>,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
 }

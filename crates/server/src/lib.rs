@@ -20,6 +20,7 @@ mod key_files;
 mod logging;
 mod net;
 mod replica_set;
+mod scratch;
 mod security;
 mod server;
 mod start;
