@@ -5,17 +5,13 @@
 
 use std::future::Future;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{RawBson, doc, rawdoc};
 use quorate_client::{Client, Collection};
-use quorate_node::{Node, NodeOptions};
-use quorate_server::{Clock, Server, ServerOptions};
-use quorate_storage::{LsmOptions, LsmStore, Store};
+use quorate_server::{Place, Running, Server, StartOptions};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,36 +21,18 @@ async fn soon<T>(work: impl IntoFuture<Output = T>) -> T {
 
 struct Deployment {
     uri: String,
-    stop: oneshot::Sender<()>,
-    running: tokio::task::JoinHandle<std::io::Result<()>>,
+    running: Running,
     _directory: TempDir,
 }
 
 async fn deploy(authentication: bool) -> Deployment {
     let directory = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> =
-        Arc::new(LsmStore::open(directory.path(), LsmOptions::default()).unwrap());
+    let mut options = StartOptions::new(Place::Directory(directory.path().to_owned()));
+    options.authentication = authentication;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let clock = Clock::new();
-    let options = ServerOptions::default();
-    let node_options = NodeOptions {
-        seed: 1,
-        host: address.to_string(),
-        compressors: vec!["zstd".to_owned()],
-        authentication,
-        oplog_bytes: None,
-        max_connections: options.max_connections,
-        ..NodeOptions::default()
-    };
-    let node = Arc::new(Node::open(store, node_options, clock.now()).unwrap());
-    let server = Server::new(node, clock, options).unwrap();
-    let (stop, stopped) = oneshot::channel();
-    let running = tokio::spawn(server.run(listener, async {
-        let _ = stopped.await;
-    }));
-    let uri = format!("mongodb://{address}/?compressors=zstd");
-    Deployment { uri, stop, running, _directory: directory }
+    let running = Server::start(listener, options).await.unwrap();
+    let uri = format!("mongodb://{}/?compressors=zstd", running.address());
+    Deployment { uri, running, _directory: directory }
 }
 
 impl Deployment {
@@ -63,8 +41,7 @@ impl Deployment {
     }
 
     async fn end(self) {
-        self.stop.send(()).unwrap();
-        soon(self.running).await.unwrap().unwrap();
+        soon(self.running.stop()).await.unwrap();
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use bson::RawDocument;
 use quorate_query::QueryError;
 use quorate_query::matcher::{MatchDetails, Matcher};
 use quorate_storage::key::RecordId;
@@ -16,6 +17,7 @@ use crate::context::Interrupt;
 use crate::error::{CommandError, ErrorCode};
 use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
 use crate::records::{DocumentBytes, View, record_of_entry};
+use crate::sort::Sortable;
 
 /// Documents examined between two looks at the interrupt.
 const INTERRUPT_INTERVAL: u64 = 64;
@@ -107,6 +109,23 @@ pub(crate) struct Found {
     pub(crate) record: RecordId,
     pub(crate) document: DocumentBytes,
     pub(crate) details: MatchDetails,
+}
+
+impl Sortable for Found {
+    fn document(&self) -> &RawDocument {
+        &self.document
+    }
+
+    fn numbers(&self) -> [u64; 2] {
+        // A place in an array is one less than what is kept of it; nothing is none.
+        let place = self.details.array_index.map_or(0, |place| place as u64 + 1);
+        [self.record.0, place]
+    }
+
+    fn restore(document: DocumentBytes, [record, place]: [u64; 2]) -> Self {
+        let array_index = place.checked_sub(1).map(|place| place as usize);
+        Self { record: RecordId(record), document, details: MatchDetails { array_index } }
+    }
 }
 
 /// How much a scan has looked at.

@@ -33,6 +33,7 @@ mod plan;
 mod profile;
 mod records;
 mod replication;
+mod scratch;
 mod select;
 mod sessions;
 mod sort;
@@ -57,5 +58,6 @@ pub use replication::{
     AppendListener, Author, CopyBuffer, Horizons, LogPositions, MAX_APPLY_ENTRIES, OplogEntries,
     Published, RolledBack, Undo, entry_position,
 };
+pub use scratch::{Scratch, ScratchFile};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
 pub use users::Login;

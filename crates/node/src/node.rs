@@ -21,7 +21,7 @@ use crate::counters::Counters;
 use crate::cursors::Cursors;
 use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
-use crate::error::CommandError;
+use crate::error::{CommandError, ErrorCode};
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
 use crate::moments::{Moment, Moments, not_kept};
@@ -30,9 +30,14 @@ use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::{self, Replication};
+use crate::scratch::Scratch;
 use crate::sessions::Sessions;
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
+
+/// How far ahead of the clock a cluster time may be; the manual's
+/// `maxAcceptableLogicalClockDriftSecs`.
+pub(crate) const MAX_CLOCK_DRIFT_SECS: i64 = 31_536_000;
 
 /// What a member is told when it starts.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +54,8 @@ pub struct NodeOptions {
     pub member_keys: Vec<KeyFile>,
     /// How many bytes of history to keep; `None` for a member without a set, which keeps none.
     pub oplog_bytes: Option<u64>,
+    /// Where sorts put what they cannot hold in memory; without it they fail at their limit.
+    pub scratch: Option<Arc<dyn Scratch>>,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
 }
@@ -82,6 +89,8 @@ pub struct Node {
     defaults: DefaultsCache,
     counters: Counters,
     profiler: Profiler,
+    /// A time that others have seen, which new entries come after.
+    cluster_time: AtomicU64,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
 }
@@ -131,6 +140,7 @@ impl Node {
             defaults: DefaultsCache::new(now.wall),
             counters: Counters::default(),
             profiler: Profiler::default(),
+            cluster_time: AtomicU64::new(0),
             write_locks: AtomicU64::new(0),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -196,6 +206,32 @@ impl Node {
     /// Counts a message that went, of so many bytes.
     pub fn count_sent(&self, bytes: usize) {
         self.counters.sent(bytes);
+    }
+
+    /// Entries written from now on come after this time, which a client has seen elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If it is so far ahead of the clock that the client cannot be right.
+    pub fn advance_cluster_time(&self, seen: Timestamp, now: Now) -> Result<(), CommandError> {
+        let latest = now.wall.as_millis() / 1000 + MAX_CLOCK_DRIFT_SECS;
+        if i64::from(seen.seconds) > latest {
+            return Err(CommandError::new(
+                ErrorCode::CLUSTER_TIME_FAILS_RATE_LIMITER,
+                format!(
+                    "New cluster time, {}, is too far from this node's wall clock time, {}",
+                    seen.seconds,
+                    now.wall.as_millis() / 1000
+                ),
+            ));
+        }
+        self.cluster_time.fetch_max(seen.as_u64(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The newest time that others told of.
+    pub fn cluster_time(&self) -> Timestamp {
+        Timestamp::from_u64(self.cluster_time.load(Ordering::Relaxed))
     }
 
     /// Says how often writes are locked out now, which whoever runs commands sees to.

@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::finder::{Finder, Found, InterruptSlot};
 use crate::plan::{self, Plan, Question};
 use crate::records::View;
-use crate::sort::{self, SortOrder};
+use crate::sort::{self, Room, SortOrder};
 
 /// Matching documents, one after the other.
 pub(crate) type FoundStream = Box<dyn Iterator<Item = Result<Found, CommandError>> + Send>;
@@ -30,6 +30,8 @@ pub(crate) struct Selection {
     pub(crate) skip: u64,
     pub(crate) limit: Option<u64>,
     pub(crate) interrupt: InterruptSlot,
+    /// How much a sort may hold.
+    pub(crate) room: Room,
 }
 
 impl Selection {
@@ -51,6 +53,7 @@ impl Selection {
             skip: 0,
             limit: None,
             interrupt,
+            room: Room::default(),
         }
     }
 
@@ -90,13 +93,13 @@ impl Selection {
         let order = self.sort_order()?.filter(|_| !plan.sorted);
         let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
         let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let room = self.room.clone();
         let finder = self.finder(plan)?;
         match order {
             Some(order) => {
                 let needed = limit.map(|limit| limit.saturating_add(skip));
-                let sorted = sort::sort(&order, finder, |found| &found.document, needed)?;
-                let chosen = sorted.into_iter().skip(skip).take(limit.unwrap_or(usize::MAX));
-                Ok(Box::new(chosen.map(Ok)))
+                let sorted = sort::sort(&order, finder, needed, &room)?;
+                Ok(Box::new(sorted.skip(skip).take(limit.unwrap_or(usize::MAX))))
             }
             None => Ok(match limit {
                 Some(limit) => Box::new(finder.skip(skip).take(limit)),

@@ -1,21 +1,28 @@
-//! Sorting documents in memory.
+//! Sorting documents, in memory as far as they fit.
 //!
 //! A sort key is made of index keys, whose byte order is the comparison order. Of an array the
 //! smallest element counts when sorting up and the greatest when sorting down; with inverted bytes
 //! for descending fields both are the first key.
 
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
-use bson::{Bson, Document, RawDocument};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_query::value::Path;
 use quorate_storage::key::FieldOrder;
 
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
 use crate::index_keys::{IndexField, document_keys};
+use crate::records::DocumentBytes;
+use crate::scratch::{Run, Scratch, damaged};
 
 /// Bytes of documents that a sort may hold.
 pub(crate) const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
+
+/// How many sorted runs one sort may put aside.
+const MAX_RUNS: usize = 1000;
 
 /// The most fields of a sort.
 const MAX_SORT_FIELDS: usize = 32;
@@ -98,55 +105,218 @@ impl<T> Ord for Sorted<T> {
     }
 }
 
-/// Sorts values by the documents they carry. With a limit only the first ones are kept.
-pub(crate) fn sort<T>(
+/// What can be sorted, and put aside while the rest is.
+pub(crate) trait Sortable: Sized + Send + 'static {
+    fn document(&self) -> &RawDocument;
+
+    /// Everything but the document, in eight bytes each.
+    fn numbers(&self) -> [u64; 2];
+
+    fn restore(document: DocumentBytes, numbers: [u64; 2]) -> Self;
+}
+
+impl<T: Sortable> Sorted<T> {
+    fn size(&self) -> usize {
+        self.key.len() + self.value.document().as_bytes().len()
+    }
+
+    /// `<place, 8> <numbers, 16> <length of key, 4> <key> <document>`
+    fn to_record(&self) -> Vec<u8> {
+        let document = self.value.document().as_bytes();
+        let mut record = Vec::with_capacity(28 + self.key.len() + document.len());
+        record.extend((self.place as u64).to_be_bytes());
+        for number in self.value.numbers() {
+            record.extend(number.to_be_bytes());
+        }
+        record.extend((self.key.len() as u32).to_be_bytes());
+        record.extend(&self.key);
+        record.extend(document);
+        record
+    }
+
+    fn from_record(record: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_be_bytes(*record.get(at..)?.first_chunk()?));
+        let key_length = u32::from_be_bytes(*record.get(24..)?.first_chunk()?) as usize;
+        let (key, document) = record.get(28..)?.split_at_checked(key_length)?;
+        let document = DocumentBytes::from(RawDocumentBuf::from_bytes(document.to_vec()).ok()?);
+        Some(Self {
+            key: key.to_vec(),
+            place: number(0)? as usize,
+            value: T::restore(document, [number(8)?, number(16)?]),
+        })
+    }
+}
+
+/// How much a sort may hold, and where it may put the rest.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    pub(crate) bytes: usize,
+    pub(crate) scratch: Option<Arc<dyn Scratch>>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { bytes: MAX_SORT_BYTES, scratch: None }
+    }
+}
+
+impl Room {
+    /// Puts away what is held, in order.
+    fn put_aside<T: Sortable>(
+        &self,
+        kept: &mut BinaryHeap<Sorted<T>>,
+        runs: &mut Vec<Run>,
+    ) -> Result<(), CommandError> {
+        let exceeded = |advice: &str| {
+            let message = format!("Sort exceeded memory limit of {} bytes; {advice}", self.bytes);
+            CommandError::new(ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT, message)
+        };
+        let Some(scratch) = &self.scratch else {
+            return Err(exceeded("add an index for the sort or a limit, or allow disk use"));
+        };
+        if runs.len() >= MAX_RUNS {
+            return Err(exceeded("add an index for the sort or a limit"));
+        }
+        let sorted = std::mem::take(kept).into_sorted_vec();
+        runs.push(Run::keep(&**scratch, sorted.iter().map(|sorted| Ok(sorted.to_record())))?);
+        Ok(())
+    }
+}
+
+/// Sorts values by the documents they carry. With a limit only the first ones are kept. What does not
+/// fit into memory is put aside in sorted runs, which are merged as they are read.
+pub(crate) fn sort<T: Sortable>(
     order: &SortOrder,
     values: impl Iterator<Item = Result<T, CommandError>>,
-    document: impl Fn(&T) -> &RawDocument,
     limit: Option<usize>,
-) -> Result<Vec<T>, CommandError> {
+    room: &Room,
+) -> Result<Box<dyn Iterator<Item = Result<T, CommandError>> + Send>, CommandError> {
     // The greatest of those kept is on top, to be thrown out first.
     let mut kept: BinaryHeap<Sorted<T>> = BinaryHeap::new();
+    let mut runs = Vec::new();
     let limit = limit.unwrap_or(usize::MAX);
     let mut bytes = 0;
-    let size = |sorted: &Sorted<T>| sorted.key.len() + document(&sorted.value).as_bytes().len();
     for (place, value) in values.enumerate() {
         let value = value?;
-        let key = order.key(document(&value))?;
+        let key = order.key(value.document())?;
         let sorted = Sorted { key, place, value };
-        bytes += size(&sorted);
+        bytes += sorted.size();
         kept.push(sorted);
         if kept.len() > limit
             && let Some(greatest) = kept.pop()
         {
-            bytes -= size(&greatest);
+            bytes -= greatest.size();
         }
-        if bytes > MAX_SORT_BYTES {
-            return Err(CommandError::new(
-                ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
-                format!(
-                    "Sort exceeded memory limit of {MAX_SORT_BYTES} bytes; add an index for the \
-                     sort or a limit"
-                ),
-            ));
+        if bytes > room.bytes {
+            room.put_aside(&mut kept, &mut runs)?;
+            bytes = 0;
         }
     }
-    Ok(kept.into_sorted_vec().into_iter().map(|sorted| sorted.value).collect())
+    if runs.is_empty() {
+        let sorted = kept.into_sorted_vec().into_iter();
+        return Ok(Box::new(sorted.map(|sorted| Ok(sorted.value))));
+    }
+    room.put_aside(&mut kept, &mut runs)?;
+    Ok(Box::new(Merged::start(runs)?.take(limit)))
+}
+
+/// Sorted runs as one.
+struct Merged<T> {
+    runs: Vec<Run>,
+    /// The first of each run, and which run that is; the smallest is on top.
+    heads: BinaryHeap<Reverse<(Sorted<T>, usize)>>,
+}
+
+impl<T: Sortable> Merged<T> {
+    fn start(runs: Vec<Run>) -> Result<Self, CommandError> {
+        let mut merged = Self { runs, heads: BinaryHeap::new() };
+        (0..merged.runs.len()).try_for_each(|run| merged.advance(run))?;
+        Ok(merged)
+    }
+
+    fn advance(&mut self, run: usize) -> Result<(), CommandError> {
+        if let Some(record) = self.runs.get_mut(run).and_then(Iterator::next) {
+            let sorted = Sorted::from_record(&record?).ok_or_else(damaged)?;
+            self.heads.push(Reverse((sorted, run)));
+        }
+        Ok(())
+    }
+}
+
+impl<T: Sortable> Iterator for Merged<T> {
+    type Item = Result<T, CommandError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Reverse((first, run)) = self.heads.pop()?;
+        Some(self.advance(run).map(|()| first.value))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
-    use bson::{RawDocumentBuf, doc};
+    use crate::scratch::ScratchFile;
+    use bson::doc;
+
+    impl Sortable for RawDocumentBuf {
+        fn document(&self) -> &RawDocument {
+            self
+        }
+
+        fn numbers(&self) -> [u64; 2] {
+            [7, 8]
+        }
+
+        fn restore(document: DocumentBytes, numbers: [u64; 2]) -> Self {
+            assert_eq!(numbers, [7, 8]);
+            (*document).to_owned()
+        }
+    }
+
+    /// Files in memory, and how many there were.
+    #[derive(Debug, Default)]
+    struct Buffers(AtomicUsize);
+
+    impl Scratch for Buffers {
+        fn create(&self) -> std::io::Result<Box<dyn ScratchFile>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Box::new(std::io::Cursor::new(Vec::new())))
+        }
+    }
 
     fn sorted(specification: Document, documents: &[Document], limit: Option<usize>) -> Vec<i32> {
-        let order = SortOrder::parse(&specification).unwrap();
+        sorted_within(&specification, documents, limit, &Room::default()).unwrap()
+    }
+
+    fn sorted_within(
+        specification: &Document,
+        documents: &[Document],
+        limit: Option<usize>,
+        room: &Room,
+    ) -> Result<Vec<i32>, CommandError> {
+        let order = SortOrder::parse(specification).unwrap();
         let raw = documents.iter().map(|document| Ok(RawDocumentBuf::try_from(document).unwrap()));
-        sort(&order, raw, |document| document, limit)
-            .unwrap()
-            .into_iter()
-            .map(|document| document.get_i32("_id").unwrap())
-            .collect()
+        let sorted = sort(&order, raw, limit, room)?;
+        sorted.map(|document| Ok(document?.get_i32("_id").unwrap())).collect()
+    }
+
+    #[test]
+    fn what_does_not_fit_is_put_aside_and_comes_back_in_the_same_order() {
+        let documents: Vec<_> = (0..500).map(|n| doc! {"_id": n, "a": (n * 7919) % 13}).collect();
+        for limit in [None, Some(1), Some(120), Some(400)] {
+            let expected = sorted(doc! {"a": -1}, &documents, limit);
+            let buffers = Arc::new(Buffers::default());
+            let room = Room { bytes: 2000, scratch: Some(Arc::clone(&buffers) as _) };
+            let found = sorted_within(&doc! {"a": -1}, &documents, limit, &room).unwrap();
+            assert_eq!(found, expected);
+            let aside = buffers.0.load(Ordering::Relaxed);
+            assert_eq!(aside > 1, limit != Some(1), "{aside} runs with limit {limit:?}");
+        }
+        let nowhere = Room { bytes: 2000, scratch: None };
+        let refusal = sorted_within(&doc! {"a": -1}, &documents, None, &nowhere).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT);
     }
 
     #[test]

@@ -98,6 +98,11 @@ fn refused_documents_change_nothing() {
     }
     assert_eq!(member.ok(doc! {"count": "c"}).get_i32("n").unwrap(), 0);
     assert_eq!(member.code(doc! {"insert": "c", "documents": []}), 16);
+    let many = vec![doc! {"q": {}, "u": {}, "limit": 1}; 100_001];
+    for (command, field) in [("insert", "documents"), ("update", "updates"), ("delete", "deletes")]
+    {
+        assert_eq!(member.code(doc! {command: "c", field: many.clone()}), 16, "{command}");
+    }
     assert_eq!(member.code(doc! {"insert": "system.x", "documents": [{}]}), 73);
 }
 

@@ -838,3 +838,20 @@ fn hello_has_every_field_that_clients_expect() {
     assert_eq!(alone.get_bool("isWritablePrimary").ok(), Some(true));
     assert!(!alone.contains_key("setName"), "{alone}");
 }
+
+/// A client that has seen a later time writes after it, whatever the clock of this member says.
+#[test]
+fn entries_come_after_the_times_that_clients_have_seen() {
+    let member = primary();
+    let seconds = (now().wall.as_millis() / 1000) as u32;
+    let ahead = Timestamp::new(seconds + 100, u32::MAX);
+    member.node.advance_cluster_time(ahead, now()).unwrap();
+    member.node.advance_cluster_time(Timestamp::new(seconds, 1), now()).unwrap();
+    assert_eq!(member.node.cluster_time(), ahead, "it never goes back");
+    member.insert("a", vec![doc! {"_id": 1}]);
+    assert_eq!(position(&member).op_time.timestamp, Timestamp::new(seconds + 101, 2));
+    let absurd = Timestamp::new(seconds + 31_536_001, 1);
+    let refusal = member.node.advance_cluster_time(absurd, now()).unwrap_err();
+    assert_eq!(refusal.code.0, 209);
+    assert_eq!(member.node.cluster_time(), ahead);
+}

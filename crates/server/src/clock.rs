@@ -7,19 +7,18 @@ use quorate_protocol::{MonotonicTime, WallTime};
 
 /// Reads the machine's clocks. The monotonic one starts at zero when this value is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub(crate) struct Clock {
     origin: Instant,
 }
 
 impl Clock {
     /// A clock that starts now.
-    #[allow(clippy::new_without_default, reason = "a clock that starts by default would surprise")]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { origin: Instant::now() }
     }
 
     /// The time on both clocks.
-    pub fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         let since_epoch = match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
             Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),

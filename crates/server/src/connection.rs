@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::deadlines::Deadline;
 use crate::logging::get_log;
 use crate::net::Stream;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, RoleView, write_concern_error};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -93,37 +93,8 @@ pub(crate) struct Connection {
     next_request: i32,
     /// What its first message is answered with, before the connection closes.
     refusal: Option<CommandError>,
-}
-
-/// Whether the member led when it was last looked at.
-struct Office {
-    role: Option<watch::Receiver<RoleView>>,
-    held: bool,
-}
-
-impl Office {
-    fn of(shared: &Shared) -> Self {
-        let mut office =
-            Self { role: shared.replica_set.as_ref().map(|set| set.role()), held: false };
-        office.is_lost();
-        office
-    }
-
-    /// Whether it led before and does no more.
-    fn is_lost(&mut self) -> bool {
-        let Some(role) = &mut self.role else { return false };
-        let leads = role.borrow_and_update().is_primary();
-        std::mem::replace(&mut self.held, leads) && !leads
-    }
-
-    async fn changes(&mut self) {
-        if let Some(role) = &mut self.role
-            && role.changed().await.is_ok()
-        {
-            return;
-        }
-        std::future::pending().await
-    }
+    /// Whether another member of the set is at the other end, as far as its commands tell.
+    is_member: bool,
 }
 
 impl Connection {
@@ -137,6 +108,7 @@ impl Connection {
             compressor: None,
             next_request: 1,
             refusal: None,
+            is_member: false,
         }
     }
 
@@ -148,9 +120,10 @@ impl Connection {
     /// Serves the client until it leaves or the server ends.
     pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
         let mut ending = self.shared.ending.subscribe();
-        let mut office = Office::of(&self.shared);
+        let mut farewells = self.shared.farewells.subscribe();
         loop {
-            if office.is_lost() && self.shared.node.closes_connections_on_step_down() {
+            // Members go on talking to each other.
+            if farewells.has_changed().unwrap_or(false) && !self.is_member {
                 return Ok(());
             }
             let received = match self.decoder.next_message()? {
@@ -166,7 +139,7 @@ impl Connection {
                             }
                         }
                         _ = ending.wait_for(|ending| *ending) => return Ok(()),
-                        () = office.changes() => {}
+                        _ = farewells.changed(), if !self.is_member => return Ok(()),
                     }
                     continue;
                 }
@@ -195,6 +168,7 @@ impl Connection {
             Err(_) => return Ok(Next::GoOn),
         };
         self.note_handshake(&command);
+        self.is_member |= is_between_members(command.name());
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
         if streams && is_hello(command.name()) && !command.body.contains_key("maxAwaitTimeMS") {
             let why =
@@ -207,6 +181,7 @@ impl Connection {
             && let Some(set) = self.shared.replica_set.clone()
             && let Some(from) = set.stream_wanted(&command)
         {
+            self.is_member = true;
             if let Err(error) = self.shared.node.authorize_member(&self.client) {
                 let body = error_body(&error);
                 self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
@@ -214,6 +189,7 @@ impl Connection {
             }
             return set.cut().guard(self.stream_oplog(&set, request, from)).await;
         }
+        let farewells = self.shared.farewells.subscribe();
         loop {
             let again = streams.then(|| command.clone());
             let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };
@@ -229,6 +205,7 @@ impl Connection {
             };
             let sent = self.send(request, legacy, compressed, flags, &body).await?;
             match next {
+                Some(_) if farewells.has_changed().unwrap_or(false) => return Ok(Next::Close),
                 Some(following) => command = following,
                 None => return Ok(Next::GoOn),
             }
@@ -366,6 +343,9 @@ impl Connection {
         let wanted = match &set {
             None => None,
             Some(set) => {
+                if let Err(error) = set.hear_time(&command, &self.client) {
+                    return Ok(Some(error_body(&error)));
+                }
                 if let Some(body) = set.answer(&command).await {
                     return Ok(Some(body));
                 }
@@ -692,6 +672,14 @@ fn take_apart(message: &Message<'_>) -> Received {
 
 fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
+}
+
+/// Commands that only members send each other.
+fn is_between_members(name: &str) -> bool {
+    matches!(
+        name,
+        "replSetHeartbeat" | "replSetRequestVotes" | "replSetUpdatePosition" | "replSetGetRBID"
+    )
 }
 
 /// Commands that the member itself never sees, or not at first, so that whether they are allowed is asked before.

@@ -20,6 +20,7 @@ mod key_files;
 mod logging;
 mod net;
 mod replica_set;
+mod scratch;
 mod security;
 mod server;
 mod start;
@@ -27,7 +28,6 @@ mod tls;
 mod write_gate;
 
 pub use accepting::Listeners;
-pub use clock::Clock;
 pub use key_files::KeyFilesError;
 pub use logging::{LogFormat, log_to_stderr};
 pub use replica_set::ReplicaSetOptions;

@@ -77,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) commits: watch::Sender<u64>,
     /// Changes whenever a command was told to stop.
     pub(crate) kills: watch::Sender<()>,
+    /// Counts the step-downs after which clients' connections end.
+    pub(crate) farewells: watch::Sender<u64>,
     /// Whether every `hello` is answered with the error that the server is about to end.
     pub(crate) quiescing: AtomicBool,
     /// Becomes true when the server ends.
@@ -101,15 +103,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for this member. The clock must be the one that the member was opened with.
-    ///
-    /// # Errors
-    ///
-    /// If the syncing thread cannot be started.
-    pub fn new(node: Arc<Node>, clock: Clock, options: ServerOptions) -> io::Result<Self> {
-        Self::prepare(node, clock, options, Security::default(), None)
-    }
-
     /// A server by itself, or for a member of a replica set, which was opened with a history.
     pub(crate) fn prepare(
         node: Arc<Node>,
@@ -121,6 +114,7 @@ impl Server {
         let security = Arc::new(security);
         let topology = watch::Sender::new(());
         let commits = watch::Sender::new(0);
+        let farewells = watch::Sender::new(0);
         let gate = Arc::new(WriteGate::default());
         let replica_set = match replica_set {
             Some(set) => {
@@ -128,6 +122,7 @@ impl Server {
                     dialer: Dialer::new(Arc::clone(&security)),
                     topology: topology.clone(),
                     commits: commits.clone(),
+                    farewells: farewells.clone(),
                     gate: Arc::clone(&gate),
                 };
                 let set = ReplicaSet::new(Arc::clone(&node), clock, set, surroundings);
@@ -145,6 +140,7 @@ impl Server {
             topology,
             commits,
             kills: watch::Sender::new(()),
+            farewells,
             quiescing: AtomicBool::new(false),
             ending: watch::Sender::new(false),
             replica_set,
@@ -173,7 +169,7 @@ impl Server {
     /// # Errors
     ///
     /// If the last sync fails.
-    pub async fn run(
+    pub(crate) async fn run(
         self,
         listeners: impl Into<Listeners>,
         shutdown: impl Future<Output = ()>,

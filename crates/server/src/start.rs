@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quorate_node::{CommandError, Node, NodeOptions};
+use quorate_node::{CommandError, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
 use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use crate::accepting::Listeners;
 use crate::clock::Clock;
 use crate::replica_set::{Cut, ReplicaSetOptions};
+use crate::scratch::ScratchDirectory;
 use crate::security::{Membership, Security, SecurityError};
 use crate::server::{Server, ServerOptions};
 use crate::tls::TlsOptions;
@@ -178,6 +179,9 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
         authentication,
         member_keys: security.keys.clone(),
         max_connections: options.server.max_connections,
+        scratch: directory.as_ref().map(|directory| {
+            Arc::new(ScratchDirectory::new(directory.join("scratch"))) as Arc<dyn Scratch>
+        }),
     };
     let node = Node::open(store, node_options, clock.now()).map_err(StartError::Damaged)?;
     let node = Arc::new(node);

@@ -485,3 +485,41 @@ async fn writes_wait_while_they_are_locked_out_and_reads_go_on() {
     assert!(!running.contains_key("fsyncLock"));
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sorts_of_more_than_fits_into_memory_use_the_disk_unless_told_not_to() {
+    const DOCUMENTS: i32 = 110;
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let text = "x".repeat(1 << 20);
+    for chunk in (0..DOCUMENTS).collect::<Vec<_>>().chunks(10) {
+        // Neither up nor down.
+        let document = |n: &i32| doc! {"_id": n, "n": (n * 37) % DOCUMENTS, "text": &text};
+        let documents: Vec<_> = chunk.iter().map(document).collect();
+        client.run(doc! {"insert": "c", "documents": documents, "$db": "db"}).await;
+    }
+    let find = doc! {
+        "find": "c", "sort": {"n": 1}, "projection": {"n": 1}, "batchSize": 1000, "$db": "db",
+    };
+    // It reads the long field as well, which would not even be decoded otherwise.
+    let stages = [
+        doc! {"$set": {"m": "$n", "length": {"$strLenBytes": "$text"}}},
+        doc! {"$sort": {"m": 1}},
+        doc! {"$project": {"n": 1}},
+    ];
+    let aggregate = doc! {
+        "aggregate": "c", "pipeline": stages.to_vec(), "cursor": {"batchSize": 1000}, "$db": "db",
+    };
+    for command in [find, aggregate] {
+        let reply = client.run(command.clone()).await;
+        let found = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+        let found: Vec<_> =
+            found.iter().map(|found| found.as_document().unwrap().get_i32("n").unwrap()).collect();
+        assert_eq!(found, (0..DOCUMENTS).collect::<Vec<_>>());
+        let mut forbidden = command;
+        forbidden.insert("allowDiskUse", false);
+        let refusal = client.run(forbidden).await;
+        assert_eq!(refusal.get_i32("code").unwrap(), 292, "{refusal}");
+    }
+    server.stop().await;
+}

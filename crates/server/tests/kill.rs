@@ -1,65 +1,29 @@
-//! A server is killed in the middle of a write load, again and again. Every write that it
+//! A member of a set is killed in the middle of a write load, again and again. Every write that it
 //! acknowledged with `j: true` must be there after the restart, and documents and indexes agree.
 //!
-//! The test runs itself as the server: with `serve <directory>` it listens on port 0, prints the
-//! port, and is killed by its parent.
+//! It is the only one of its set, so that a batch has all its parts: the document, its index entries,
+//! the oplog entry and how to take it back.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test without the harness")]
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
-use quorate_node::{Node, NodeOptions};
-use quorate_server::{Clock, Server, ServerOptions};
-use quorate_storage::{LsmOptions, LsmStore, Store};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+
+/// How long a restarted member may take to lead its set.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const ROUNDS: usize = 20;
 const WRITERS: i32 = 4;
 /// Acknowledgements after which a round ends with the kill.
 const ACKNOWLEDGED_PER_ROUND: usize = 40;
-
-fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    match arguments.get(1).map(String::as_str) {
-        Some("serve") => serve(Path::new(&arguments[2])),
-        // Asked for the tests that it is to leave out, there is none.
-        Some("--list") if arguments.iter().any(|argument| argument == "--ignored") => {}
-        Some("--list") => println!("kill: test"),
-        _ => survive_rounds(),
-    }
-}
-
-fn serve(directory: &Path) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let store: Arc<dyn Store> =
-            Arc::new(LsmStore::open(directory, LsmOptions::default()).unwrap());
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let clock = Clock::new();
-        let options = NodeOptions {
-            seed: clock.now().wall.as_millis() as u64,
-            host: "127.0.0.1".to_owned(),
-            compressors: Vec::new(),
-            // With a history, so that a batch has all its parts.
-            authentication: false,
-            oplog_bytes: Some(1 << 20),
-            max_connections: 100,
-            ..NodeOptions::default()
-        };
-        let node = Arc::new(Node::open(store, options, clock.now()).unwrap());
-        println!("{}", listener.local_addr().unwrap().port());
-        let server = Server::new(node, clock, ServerOptions::default()).unwrap();
-        server.run(listener, std::future::pending()).await.unwrap();
-    });
-}
 
 struct Victim {
     process: Child,
@@ -67,16 +31,32 @@ struct Victim {
 }
 
 impl Victim {
-    fn start(directory: &Path) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .arg("serve")
+    /// Starts the member; at the port that it had before, by which its set knows it.
+    fn start(directory: &Path, port: u16) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_quorate-member"))
+            .args(["--replset", "rs0", "--leash", "--port", &port.to_string(), "--data"])
             .arg(directory)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { process, port: line.trim().parse().unwrap() }
+    }
+
+    /// A client of the member, once it takes writes.
+    fn client(&self) -> Client {
+        let mut client = Client::connect(self.port);
+        let started = Instant::now();
+        loop {
+            let hello = client.run(doc! {"hello": 1}).unwrap();
+            if hello.get_bool("isWritablePrimary").unwrap() {
+                return client;
+            }
+            assert!(started.elapsed() < PATIENCE, "it does not lead: {hello}");
+            std::thread::yield_now();
+        }
     }
 
     fn kill(mut self) {
@@ -98,7 +78,7 @@ impl Client {
 
     /// Runs a command; none once the server is gone.
     fn run(&mut self, mut command: Document) -> Option<Document> {
-        command.insert("$db", "db");
+        command.entry("$db".to_owned()).or_insert("db".into());
         let raw = RawDocumentBuf::try_from(&command).unwrap();
         let mut bytes = Vec::new();
         MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), MsgFlags::NONE, &raw)
@@ -119,22 +99,26 @@ impl Client {
     }
 }
 
-fn survive_rounds() {
+#[test]
+fn what_was_acknowledged_survives_being_killed() {
     let directory = tempfile::tempdir().unwrap();
+    let mut victim = Victim::start(directory.path(), 0);
+    let port = victim.port;
+    let host = format!("127.0.0.1:{port}");
+    let config = doc! {"_id": "rs0", "members": [{"_id": 0, "host": host}]};
+    let initiated = Client::connect(port).run(doc! {"replSetInitiate": config, "$db": "admin"});
+    assert_eq!(initiated.unwrap().get_f64("ok").unwrap(), 1.0);
     let mut acknowledged = BTreeSet::new();
-    for round in 1..=ROUNDS {
-        let victim = Victim::start(directory.path());
-        let mut client = Client::connect(victim.port);
+    for _ in 0..ROUNDS {
+        let mut client = victim.client();
         let index = doc! {"key": {"tags": 1}, "name": "tags"};
         client.run(doc! {"createIndexes": "c", "indexes": [index]}).unwrap();
         let next = check(&mut client, &acknowledged);
         acknowledged.extend(load_until_killed(victim, next));
-        println!("round {round}: {} writes acknowledged so far", acknowledged.len());
+        victim = Victim::start(directory.path(), port);
     }
-    let victim = Victim::start(directory.path());
-    check(&mut Client::connect(victim.port), &acknowledged);
+    check(&mut victim.client(), &acknowledged);
     victim.kill();
-    println!("kill: ok");
 }
 
 /// Writers insert until the server dies under them. Returns what was acknowledged.

@@ -14,7 +14,9 @@ use quorate_query::pipeline::{
     WhenNotMatched,
 };
 
-use super::common::{CursorOptions, WriteConcern, check_collation, command_variables, open_cursor};
+use super::common::{
+    CursorOptions, WriteConcern, check_collation, command_variables, open_cursor, sort_room,
+};
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
 use super::insert::check_writable;
@@ -29,7 +31,9 @@ use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::InterruptSlot;
 use crate::namespace::{Namespace, PROFILE_COLLECTION};
 use crate::records::{DocumentBytes, View};
+use crate::scratch::Run as PutAside;
 use crate::select::Selection;
+use crate::sort::Room;
 use crate::users::users_namespace;
 use crate::writer::Writer;
 
@@ -73,7 +77,8 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     }
     let variables = command_variables(request, &fields)?;
     let hint = fields.raw("hint").cloned();
-    let reading = Reading::new(request, &namespace, stages, options.interrupt.clone())?;
+    let reading = Reading::new(request, &namespace, stages, options.interrupt.clone())?
+        .with_room(sort_room(request, &fields)?);
     let run = reading.start(&namespace, stages, &variables, hint)?;
     if whole_database && run.pipeline.reads_collection() {
         return Err(CommandError::new(
@@ -126,7 +131,8 @@ pub(super) fn find_in_view(
 ) -> Result<Outcome, CommandError> {
     let stages = as_pipeline(fields)?;
     let variables = command_variables(request, fields)?;
-    let reading = Reading::new(request, &namespace, &stages, options.interrupt.clone())?;
+    let reading = Reading::new(request, &namespace, &stages, options.interrupt.clone())?
+        .with_room(sort_room(request, fields)?);
     let run = reading.start(&namespace, &stages, &variables, None)?;
     open_cursor(request, namespace, raw_stream(run.documents), options)
 }
@@ -164,6 +170,7 @@ struct Reading {
     facts: Arc<SystemFacts>,
     /// Whether credentials must be kept from pipelines.
     guarded: bool,
+    room: Room,
 }
 
 /// What a stage about the server itself starts from. Gathered only for pipelines with one.
@@ -224,7 +231,13 @@ impl Reading {
             interrupt,
             facts: Arc::new(facts),
             guarded: request.node.options().authentication,
+            room: Room::default(),
         })
+    }
+
+    /// The same, with room for what sorts cannot hold.
+    fn with_room(self, room: Room) -> Self {
+        Self { room, ..self }
     }
 
     /// Runs stages over a collection or a view.
@@ -254,6 +267,7 @@ impl Reading {
                     hint,
                     skip: down.skip.unwrap_or(0),
                     limit: down.limit,
+                    room: self.room.clone(),
                     ..Selection::new(collection, self.view.clone(), matcher, self.interrupt.clone())
                 };
                 parsed_stream(selection, down.rest.decoder())?
@@ -317,6 +331,16 @@ impl Environment for Reading {
         let namespace = Namespace::new(&self.database, collection);
         let found = namespace.ok().and_then(|namespace| self.catalog.get(&namespace));
         found.is_some_and(|found| found.index_on(field).is_some())
+    }
+
+    fn set_aside(&self, documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
+        let Some(scratch) = &self.room.scratch else { return Ok(None) };
+        let records = documents.into_iter().map(|document| Ok(to_raw(&document)?.into_bytes()));
+        let run = PutAside::keep(&**scratch, records)?;
+        Ok(Some(Box::new(run.map(|record| {
+            let parsed = Document::from_reader(&record?[..]);
+            parsed.map_err(|error| CommandError::from(error).into())
+        }))))
     }
 
     fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {

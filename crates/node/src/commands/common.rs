@@ -17,6 +17,7 @@ use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::records::DocumentBytes;
 use crate::replication::Commit;
+use crate::sort::Room;
 use crate::tail::Tail;
 
 /// A reply made of a document.
@@ -142,6 +143,14 @@ pub(super) fn parse_filter(
         }
         None => Ok(Arc::new(Matcher::match_all())),
     }
+}
+
+/// How much the sorts of a command may hold, and whether they may put the rest on disk: they may unless
+/// the client says otherwise.
+pub(super) fn sort_room(request: &Request<'_>, fields: &Fields<'_>) -> Result<Room, CommandError> {
+    let allowed = fields.boolean("allowDiskUse")?.unwrap_or(true);
+    let scratch = request.node.options().scratch.clone().filter(|_| allowed);
+    Ok(Room { scratch, ..Room::default() })
 }
 
 /// How a new cursor is to be handed out.

@@ -8,7 +8,7 @@ use quorate_query::matcher::Matcher;
 use quorate_query::value::{DocumentRef, Path};
 
 use super::aggregate;
-use super::common::{CursorOptions, check_collation, command_compiler, open_cursor};
+use super::common::{CursorOptions, check_collation, command_compiler, open_cursor, sort_room};
 use crate::context::{Command, Outcome};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
@@ -56,6 +56,7 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
         limit: options.limit,
         min: min.filter(|bound| !bound.is_empty()),
         max: max.filter(|bound| !bound.is_empty()),
+        room: sort_room(request, &fields)?,
         ..Selection::new(collection, view, matcher, options.interrupt.clone())
     };
     if fields.flag("tailable")? {

@@ -8,11 +8,14 @@ use super::common::reply;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
+use crate::fields::Fields;
+use crate::node::MAX_CLOCK_DRIFT_SECS;
 use crate::replication::IndexPrefetch;
 
-/// A parameter that can be changed: what is read ahead of applying.
+/// What is read ahead of applying. Can be changed.
 const INDEX_PREFETCH: &str = "replIndexPrefetch";
-/// Another: whether clients lose their connections when the member steps down.
+
+/// Whether clients' connections end when the member steps down. Can be changed.
 const CLOSE_ON_STEP_DOWN: &str = "closeConnectionsOnStepDown";
 
 /// What clients ask for, and the answer.
@@ -24,11 +27,12 @@ fn parameters(request: &Request<'_>) -> Document {
         "requireApiVersion": false,
         "logicalSessionRefreshMillis": 300_000,
         "localLogicalSessionTimeoutMinutes": crate::sessions::SESSION_TIMEOUT_MINUTES as i32,
+        "maxAcceptableLogicalClockDriftSecs": MAX_CLOCK_DRIFT_SECS,
         "cursorTimeoutMillis": crate::cursors::CURSOR_TIMEOUT.as_millis() as i64,
     };
     if let Some(replication) = request.node.replication() {
         parameters.insert(INDEX_PREFETCH, replication.prefetch.get().name());
-        let closes = request.node.closes_connections_on_step_down();
+        let closes = replication.closes_on_step_down.load(Ordering::Relaxed);
         parameters.insert(CLOSE_ON_STEP_DOWN, closes);
     }
     parameters
@@ -73,13 +77,11 @@ pub(super) fn set_parameter(
         replication.prefetch.set(setting);
         return reply(&doc! { "was": was, "ok": 1.0 });
     }
-    if let (Some(wanted), Some(replication)) =
-        (command.body.get(CLOSE_ON_STEP_DOWN), request.node.replication())
-    {
-        let wanted = wanted.as_bool().ok_or_else(|| {
-            CommandError::bad_value(format!("{CLOSE_ON_STEP_DOWN} must be true or false"))
-        })?;
-        let was = replication.close_on_step_down.swap(wanted, Ordering::Relaxed);
+    if let (Some(closes), Some(replication)) = (
+        Fields::new(&command.body, "setParameter").boolean(CLOSE_ON_STEP_DOWN)?,
+        request.node.replication(),
+    ) {
+        let was = replication.closes_on_step_down.swap(closes, Ordering::Relaxed);
         return reply(&doc! { "was": was, "ok": 1.0 });
     }
     let known = parameters(request);

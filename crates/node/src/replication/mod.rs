@@ -137,8 +137,8 @@ pub(crate) struct Replication {
     writers: Mutex<Vec<Arc<Interrupt>>>,
     /// What is read ahead of applying.
     pub(crate) prefetch: PrefetchSetting,
-    /// Whether clients lose their connections when the member steps down.
-    pub(crate) close_on_step_down: AtomicBool,
+    /// Whether clients' connections end when the member steps down.
+    pub(crate) closes_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
     min_retention: Mutex<Duration>,
     /// The term in which clients may write. Changed under the write lock only.
@@ -278,7 +278,7 @@ impl Node {
             published: RwLock::new(None),
             writers: Mutex::default(),
             prefetch: PrefetchSetting::default(),
-            close_on_step_down: AtomicBool::new(false),
+            closes_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             gate: Mutex::new(None),
             log: Mutex::default(),
@@ -306,12 +306,6 @@ impl Node {
         Ok(recovered)
     }
 
-    /// The parameter `closeConnectionsOnStepDown`: clients find the next primary by having to connect
-    /// again, as they did before servers kept their connections.
-    pub fn closes_connections_on_step_down(&self) -> bool {
-        self.replication().is_some_and(|r| r.close_on_step_down.load(Ordering::Relaxed))
-    }
-
     /// What to call after every append. Given once.
     pub fn on_append(&self, listener: AppendListener) {
         if let Some(replication) = self.replication() {
@@ -331,6 +325,11 @@ impl Node {
         }
         let _no_writer = self.write(now);
         *guard(&replication.gate) = term;
+    }
+
+    /// Whether whoever holds connections is to close those of clients when the member steps down.
+    pub fn closes_connections_on_step_down(&self) -> bool {
+        self.replication().is_some_and(|known| known.closes_on_step_down.load(Ordering::Relaxed))
     }
 
     /// Shows this to clients from now on. The caller wakes waiting `hello` commands.

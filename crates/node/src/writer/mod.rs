@@ -19,6 +19,7 @@ use std::sync::Arc;
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction};
+use quorate_wire::to_bson_timestamp;
 
 use self::build::Build;
 pub(crate) use self::check::{
@@ -152,11 +153,13 @@ impl<'n> Writer<'n> {
     /// A timestamp after every other that this member gave out.
     pub(crate) fn next_timestamp(&mut self) -> Timestamp {
         let seconds = (self.now.wall.as_millis() / 1000) as u32;
+        let seen = to_bson_timestamp(self.node.cluster_time());
         let last = &mut self.state.last_timestamp;
-        *last = if seconds > last.time {
-            Timestamp { time: seconds, increment: 1 }
-        } else {
-            Timestamp { time: last.time, increment: last.increment + 1 }
+        *last = (*last).max(seen);
+        *last = match last.increment.checked_add(1) {
+            _ if seconds > last.time => Timestamp { time: seconds, increment: 1 },
+            Some(increment) => Timestamp { time: last.time, increment },
+            None => Timestamp { time: last.time + 1, increment: 1 },
         };
         *last
     }

@@ -50,6 +50,7 @@ pub(super) struct Parts {
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
+    pub(super) farewells: watch::Sender<u64>,
     pub(super) gate: Arc<WriteGate>,
 }
 
@@ -100,6 +101,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         view: parts.view,
         role: parts.role,
         topology: parts.topology,
+        farewells: parts.farewells,
         gate: parts.gate,
         applier,
         persister,
@@ -155,6 +157,7 @@ pub(super) struct Host {
     pub(super) view: watch::Sender<SetView>,
     role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
+    farewells: watch::Sender<u64>,
     gate: Arc<WriteGate>,
     pub(super) applier: Applier,
     persister: Worker,
@@ -380,6 +383,9 @@ impl Host {
         if self.writable && !writable {
             self.writable = false;
             self.node.set_writable(None, now);
+            if self.node.closes_connections_on_step_down() {
+                self.farewells.send_modify(|count| *count += 1);
+            }
             // A write that came in until now is told before anything follows from the change.
             return self.feed_log_or_show();
         }

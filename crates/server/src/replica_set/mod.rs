@@ -70,6 +70,8 @@ pub(crate) struct Surroundings {
     pub(crate) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(crate) commits: watch::Sender<u64>,
+    /// Counts the step-downs after which clients' connections end.
+    pub(crate) farewells: watch::Sender<u64>,
     /// What every write passes.
     pub(crate) gate: Arc<WriteGate>,
 }
@@ -106,13 +108,6 @@ pub(crate) struct RoleView {
     state: MemberState,
     is_primary: bool,
     rollback_id: i32,
-}
-
-impl RoleView {
-    /// Whether the member leads.
-    pub(crate) fn is_primary(self) -> bool {
-        self.is_primary
-    }
 }
 
 type Answer = Result<Reply, quorate_replication::CommandError>;
@@ -159,7 +154,7 @@ impl ReplicaSet {
         options: ReplicaSetOptions,
         surroundings: Surroundings,
     ) -> Result<Self, CommandError> {
-        let Surroundings { dialer, topology, commits, gate } = surroundings;
+        let Surroundings { dialer, topology, commits, farewells, gate } = surroundings;
         let recovered = node.join_replica_set(clock.now())?;
         let inbox = Inbox::new();
         let shown = SetView {
@@ -189,6 +184,7 @@ impl ReplicaSet {
             appended: appended.clone(),
             topology,
             commits,
+            farewells,
             gate,
         };
         let parts = Mutex::new(Some(parts));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, doc, rawdoc};
-use quorate_node::{Command, CommandError, ErrorCode};
+use quorate_node::{Client, Command, CommandError, ErrorCode};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
 
@@ -105,6 +105,22 @@ impl ReplicaSet {
         }
     }
 
+    /// Takes the time from a client that has spoken to other members. Without signatures a time proves
+    /// nothing: where clients must log in, only members are believed.
+    pub(crate) fn hear_time(&self, command: &Command, client: &Client) -> Result<(), CommandError> {
+        let Some(given) = command.body.get("$clusterTime") else { return Ok(()) };
+        if self.node.authorize_member(client).is_err() {
+            return Ok(());
+        }
+        let seen = given.as_document().and_then(|given| given.get_timestamp("clusterTime").ok());
+        let Some(seen) = seen else {
+            return Err(CommandError::type_mismatch(
+                "$clusterTime needs a clusterTime, a timestamp",
+            ));
+        };
+        self.node.advance_cluster_time(timestamp_from(seen), self.clock.now())
+    }
+
     /// Adds `$clusterTime` and `operationTime`: what a client says to others, so that they answer
     /// with nothing older.
     pub(crate) fn tell_time(&self, reply: &mut RawDocumentBuf) {
@@ -113,13 +129,14 @@ impl ReplicaSet {
             // Nothing has happened yet.
             return;
         }
-        let time = to_bson_timestamp(last);
-        // Nobody checks it: members do not authenticate each other.
+        let (own, seen) = (to_bson_timestamp(last), self.node.cluster_time());
+        let time = to_bson_timestamp(last.max(seen));
+        // Nobody checks it; docs/security.md says who is believed.
         let hash = Binary { subtype: BinarySubtype::Generic, bytes: vec![0; 20] };
         let signature = rawdoc! { "hash": hash, "keyId": 0_i64 };
         reply
             .append(cstr!("$clusterTime"), rawdoc! { "clusterTime": time, "signature": signature });
-        reply.append(cstr!("operationTime"), time);
+        reply.append(cstr!("operationTime"), own);
     }
 
     async fn wait_until_committed(&self) -> Result<(), CommandError> {

@@ -5,6 +5,7 @@
 
 #[path = "../replica_set/client.rs"]
 mod client;
+mod cluster_time;
 mod config;
 mod defaults;
 mod explain;
@@ -15,4 +16,5 @@ mod oplog;
 mod profile;
 #[path = "../replica_set/set.rs"]
 mod set;
+mod step_down;
 mod waiting;
