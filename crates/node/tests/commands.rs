@@ -603,3 +603,26 @@ fn a_certificate_logs_in_along_with_hello_without_naming_its_database() {
     let answer = reply.body.get_document("speculativeAuthenticate").unwrap();
     assert_eq!(answer.get_str("user").unwrap(), "CN=other");
 }
+
+#[test]
+fn a_running_index_build_tells_how_far_it_is() {
+    let member = Member::new();
+    member.insert("c", (0..50).map(|id| doc! {"_id": id, "a": id}).collect());
+    let build =
+        doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}], "$db": "db"};
+    let (context, command) = (context(), Command::new(build));
+    let registered = member.node.register(&context, &command);
+    assert!(matches!(member.node.run(&context, command), Outcome::Reply(_)));
+    // It is over only when whoever ran it lets go.
+    let builds = || {
+        let reply = member.ok(doc! {"currentOp": 1, "command.createIndexes": "c", "$db": "admin"});
+        reply.get_array("inprog").unwrap().clone()
+    };
+    let running = builds();
+    let [Bson::Document(build)] = running.as_slice() else { panic!("{running:?}") };
+    let progress = build.get_document("progress").unwrap();
+    assert_eq!(progress, &doc! {"done": 50_i64, "total": 50_i64});
+    assert!(build.get_str("msg").unwrap().contains("100"), "{build}");
+    drop(registered);
+    assert!(builds().is_empty());
+}
