@@ -1,6 +1,6 @@
 //! Fields that any command may have: the version of the API, time limits and read concerns.
 
-use bson::Bson;
+use bson::{Bson, Document};
 use quorate_protocol::Timestamp;
 use quorate_wire::timestamp_from;
 
@@ -58,7 +58,7 @@ pub(crate) fn check(
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
     if facts.effect == Effect::Reads {
-        check_read_concern(node, &fields)?;
+        check_read_concern(node, &command.body)?;
     }
     if reads_snapshots(facts) {
         return Ok(());
@@ -117,9 +117,21 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandErr
 }
 
 /// The stage by which a pipeline writes.
-fn writing_stage<'a>(fields: &Fields<'a>) -> Option<&'a str> {
-    let last = fields.raw("pipeline")?.as_array()?.last()?.as_document()?;
+pub(crate) fn writing_stage(command: &Document) -> Option<&str> {
+    let last = command.get("pipeline")?.as_array()?.last()?.as_document()?;
     last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
+}
+
+/// The database that a pipeline writes to, if it does. A target that cannot be read is refused later.
+pub(crate) fn output_database(command: &Command) -> Option<&str> {
+    let stage = writing_stage(&command.body)?;
+    let last = command.body.get_array("pipeline").ok()?.last()?.as_document()?;
+    let target = match last.get(stage)? {
+        Bson::Document(merge) if stage == "$merge" => merge.get("into")?,
+        other => other,
+    };
+    let named = target.as_document().and_then(|target| target.get_str("db").ok());
+    Some(named.unwrap_or(command.database()))
 }
 
 /// What a read with read concern `snapshot` asks for.
@@ -153,12 +165,13 @@ pub(crate) fn wanted_snapshot(fields: &Fields<'_>) -> Result<Option<WantedSnapsh
 }
 
 /// Without a set there is one copy of the data, and every level but two reads it.
-fn check_read_concern(node: &Node, fields: &Fields<'_>) -> Result<(), CommandError> {
+fn check_read_concern(node: &Node, command: &Document) -> Result<(), CommandError> {
+    let fields = Fields::new(command, "readConcern");
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     match Fields::new(concern, "readConcern").string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
-        Some(level @ ("linearizable" | "snapshot")) if writing_stage(fields).is_some() => {
-            let stage = writing_stage(fields).unwrap_or_default();
+        Some(level @ ("linearizable" | "snapshot")) if writing_stage(command).is_some() => {
+            let stage = writing_stage(command).unwrap_or_default();
             Err(CommandError::new(
                 ErrorCode::INVALID_OPTIONS,
                 format!("{stage} cannot be used with a '{level}' read concern level"),

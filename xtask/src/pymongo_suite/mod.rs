@@ -235,7 +235,7 @@ impl Suite {
         fs::write(&said, "").map_err(|error| disk(&said, &error))?;
         let mut command = Command::new(&self.python);
         command.current_dir(&self.folder).args(["-m", "pytest", "-p", "quorate_outcomes"]);
-        command.args(["-p", "no:cacheprovider", "--quiet", "--tb=short"]);
+        command.args(["-p", "no:cacheprovider", "--quiet", "--tb=short", "-rs"]);
         command.arg("-o").arg("addopts=-m 'default or auth'");
         command.arg(Path::new("test").join(file));
         let (host, port) = deployment.seed();

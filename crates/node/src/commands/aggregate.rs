@@ -273,6 +273,9 @@ impl Reading {
             let Some(view) = &collection.view else {
                 return Ok((Some(Arc::clone(collection)), stages));
             };
+            if self.guarded && Namespace::new(&name.database, &view.on)? == users_namespace() {
+                return Err(not_for_pipelines());
+            }
             let own = view.pipeline.iter().cloned().map(Bson::Document);
             stages = own.chain(stages).collect();
             name = Namespace::new(&name.database, &view.on)?;
@@ -290,10 +293,7 @@ impl Reading {
     ) -> Result<Documents, CommandError> {
         let namespace = Namespace::new(&self.database, collection)?;
         if self.guarded && namespace == users_namespace() {
-            return Err(CommandError::new(
-                ErrorCode::UNAUTHORIZED,
-                format!("not authorized to read {namespace} from a pipeline; use usersInfo"),
-            ));
+            return Err(not_for_pipelines());
         }
         let stages: Vec<Bson> = filter
             .map(|filter| Bson::from(doc! { "$match": filter.clone() }))
@@ -301,6 +301,14 @@ impl Reading {
             .collect();
         Ok(self.start(&namespace, &stages, &Variables::new(0), None)?.documents)
     }
+}
+
+/// Who may read credentials is decided for the collection that a command names.
+fn not_for_pipelines() -> CommandError {
+    CommandError::new(
+        ErrorCode::UNAUTHORIZED,
+        format!("not authorized to read {} from a pipeline; use usersInfo", users_namespace()),
+    )
 }
 
 impl Environment for Reading {
