@@ -122,6 +122,18 @@ pub(crate) fn writing_stage(command: &Document) -> Option<&str> {
     last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
 }
 
+/// The database that a pipeline writes to, if it does. A target that cannot be read is refused later.
+pub(crate) fn output_database(command: &Command) -> Option<&str> {
+    let stage = writing_stage(&command.body)?;
+    let last = command.body.get_array("pipeline").ok()?.last()?.as_document()?;
+    let target = match last.get(stage)? {
+        Bson::Document(merge) if stage == "$merge" => merge.get("into")?,
+        other => other,
+    };
+    let named = target.as_document().and_then(|target| target.get_str("db").ok());
+    Some(named.unwrap_or(command.database()))
+}
+
 /// What a read with read concern `snapshot` asks for.
 pub(crate) struct WantedSnapshot {
     /// The time; now, if there is none.

@@ -756,3 +756,26 @@ fn a_unique_key_is_taken_however_it_came() {
     assert!(reply.contains_key("writeErrors"), "before its index was built");
     restarted.validate("c");
 }
+
+#[test]
+fn a_running_index_build_tells_how_far_it_is() {
+    let member = Member::new();
+    member.insert("c", (0..50).map(|id| doc! {"_id": id, "a": id}).collect());
+    let build =
+        doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}], "$db": "db"};
+    let (context, command) = (context(), Command::new(build));
+    let registered = member.node.register(&context, &command);
+    assert!(matches!(member.node.run(&context, command), Outcome::Reply(_)));
+    // It is over only when whoever ran it lets go.
+    let builds = || {
+        let reply = member.ok(doc! {"currentOp": 1, "command.createIndexes": "c", "$db": "admin"});
+        reply.get_array("inprog").unwrap().clone()
+    };
+    let running = builds();
+    let [Bson::Document(build)] = running.as_slice() else { panic!("{running:?}") };
+    let progress = build.get_document("progress").unwrap();
+    assert_eq!(progress, &doc! {"done": 50_i64, "total": 50_i64});
+    assert!(build.get_str("msg").unwrap().contains("100"), "{build}");
+    drop(registered);
+    assert!(builds().is_empty());
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_client::Client;
+use quorate_protocol::SetVersion;
 use quorate_server::{
     Listeners, Membership, Place, Running, Server, StartError, StartOptions, TlsMode, TlsOptions,
 };
@@ -266,5 +267,81 @@ async fn clients_of_a_horizon_see_its_addresses_and_the_set_keeps_time() {
     };
     assert_eq!(run(&running, "", "", read).await, Err(50));
     client.close().await;
+    running.stop().await.unwrap();
+}
+
+/// A client that is only told of changes (streamed replies) must be told its own addresses too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn news_that_are_streamed_to_a_horizon_have_its_addresses() {
+    let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
+    let (main, outside) = (bind().await, bind().await);
+    let own = main.local_addr().unwrap().to_string();
+    let far = format!("localhost:{}", outside.local_addr().unwrap().port());
+    let mut options = StartOptions::new(Place::Memory);
+    options.replica_set = Some("rs0".to_owned());
+    let listeners = Listeners::from(main).with_horizon("outside", outside);
+    let running = Server::start(listeners, options).await.unwrap();
+    let member = doc! { "_id": 0, "host": &own, "horizons": { "outside": &far } };
+    let config = doc! { "_id": "rs0", "version": 1, "members": [member] };
+    run(&running, "", "", doc! { "replSetInitiate": config }).await.unwrap();
+    // Nothing but a change makes the server speak.
+    let uri = format!("mongodb://{far}/?replicaSet=rs0&heartbeatFrequencyMS=600000");
+    let client = Client::with_uri(&uri).unwrap();
+    let ping = RawDocumentBuf::try_from(&doc! { "ping": 1 }).unwrap();
+    soon("a reply", client.run_command("admin", &ping)).await.unwrap();
+    let reply = run(&running, "", "", doc! { "replSetGetConfig": 1 }).await.unwrap();
+    let mut config = reply.get_document("config").unwrap().clone();
+    config.insert("version", 2);
+    run(&running, "", "", doc! { "replSetReconfig": config }).await.unwrap();
+    let address = far.parse().unwrap();
+    soon("news of the reconfiguration", async {
+        loop {
+            let topology = client.topology();
+            let server = topology.server(&address).expect("the client dropped its only server");
+            if server.set_version() == Some(SetVersion(2)) {
+                assert_eq!(server.me(), Some(&address));
+                assert_eq!(server.hosts(), std::slice::from_ref(&address));
+                break;
+            }
+            tokio::time::sleep(BREATH).await;
+        }
+    })
+    .await;
+    client.close().await;
+    running.stop().await.unwrap();
+}
+
+/// Digest of split horizons: by the name that the client asks TLS for, on the same port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn clients_that_ask_tls_for_the_name_of_a_horizon_see_its_addresses() {
+    let authority = Authority::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap().to_string();
+    let far = format!("localhost:{}", listener.local_addr().unwrap().port());
+    let mut options = StartOptions::new(Place::Memory);
+    options.replica_set = Some("rs0".to_owned());
+    let certificate = authority.issue("server", "Quorate");
+    options.tls = Some(TlsOptions {
+        key: certificate.clone(),
+        certificate,
+        authority: Some(authority.ca()),
+        mode: TlsMode::Require,
+        require_client_certificate: false,
+    });
+    let running = Server::start(listener, options).await.unwrap();
+    let tls = format!("&tls=true&tlsCAFile={}", authority.ca().display());
+    let member = doc! { "_id": 0, "host": &own, "horizons": { "outside": &far } };
+    let config = doc! { "_id": "rs0", "version": 1, "members": [member] };
+    run(&running, "", &tls, doc! { "replSetInitiate": config }).await.unwrap();
+    for address in [&own, &far] {
+        let uri = format!("mongodb://{address}/?replicaSet=rs0{tls}");
+        let client = Client::with_uri(&uri).unwrap();
+        let raw = RawDocumentBuf::try_from(&doc! { "hello": 1 }).unwrap();
+        let reply = soon("a reply", client.run_command("admin", &raw)).await.unwrap();
+        let hello = Document::try_from(&*reply).unwrap();
+        assert_eq!(hello.get_str("me").unwrap(), address);
+        assert_eq!(hello.get_array("hosts").unwrap(), &vec![bson::Bson::from(address)]);
+        client.close().await;
+    }
     running.stop().await.unwrap();
 }

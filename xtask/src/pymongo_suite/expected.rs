@@ -49,6 +49,7 @@ reasons! {
     TimeSeries = "time-series collections", "Not offered. `create` with `timeseries` is refused.";
     Clustered = "clustered collections", "Not offered. `create` with `clusteredIndex` is refused.";
     GeoAndText = "geo and text indexes", "Not offered. `createIndexes` refuses them.";
+    Roles = "user-defined roles", "Not offered: there are the built-in roles, and no `createRole`.";
     TestCommands = "test commands",
         "`testVersion2` and its like exist only in the servers of their authors.";
     DomainNames = "domain names", "The test asks the internet's DNS for names of its authors.";

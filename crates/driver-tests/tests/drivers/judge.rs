@@ -61,6 +61,30 @@ pub(crate) async fn encrypts(client: Client) {
     server.stop().await;
 }
 
+/// Whoever shows the certificate of a user is that user, and other certificates are of nobody.
+pub(crate) async fn logs_in_by_certificate(client: Client) {
+    let authority = Authority::new();
+    let server = TestServer::encrypted_and_guarded(&authority).await;
+    server.add_user_with_certificate(&authority, "CN=alice,O=Quorate").await;
+    let uri = |name: &str| {
+        let (ca, certificate) = (authority.ca(), authority.issue(name, "Quorate"));
+        format!(
+            "mongodb://{}/?tls=true&tlsCAFile={}&tlsCertificateKeyFile={}\
+             &authMechanism=MONGODB-X509&serverSelectionTimeoutMS=20000",
+            server.address,
+            ca.display(),
+            certificate.display()
+        )
+    };
+    run(client, &uri("alice"), &["certificate"]).await;
+    let stranger = uri("bob");
+    let running = client.run(&stranger, &["certificate"]);
+    let refused = tokio::time::timeout(PATIENCE, running).await.expect("the client does not end");
+    let said = refused.expect_err("somebody without a user is let in");
+    assert!(said.to_lowercase().contains("authentication failed"), "{said}");
+    server.stop().await;
+}
+
 async fn run(client: Client, uri: &str, parts: &[&str]) {
     let running = tokio::time::timeout(PATIENCE, client.run(uri, parts)).await;
     let checks = running.expect("the client does not end");

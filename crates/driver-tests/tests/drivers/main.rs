@@ -2,9 +2,11 @@
 //! Rust driver and libmongoc.
 //!
 //! Each does the same things, in parts: `documents` (connecting, CRUD, cursors, indexes,
-//! aggregation, bulk writes), `retries` (after an injected failure), `login`, and `round-trip`, which is
-//! run with each compressor and over TLS. The scripts are in `tests/scripts`; they end with the number of checks they made, so that one which
-//! checks nothing does not pass. What a client shows on the wire is judged here: see `witness`.
+//! aggregation, bulk writes), `retries` (after an injected failure), `login` (by password),
+//! `certificate` (by the certificate of the connection), and `round-trip`, which is run with each
+//! compressor and over TLS. The scripts are in `tests/scripts`; they end with the number of checks they
+//! made, so that one which checks nothing does not pass. What a client shows on the wire is judged here:
+//! see `witness`. `docs/conformance.md` has the table of clients and topics.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
@@ -35,6 +37,11 @@ macro_rules! judge {
             #[tokio::test(flavor = "multi_thread")]
             async fn logs_in() {
                 judge::logs_in($client).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn logs_in_by_certificate() {
+                judge::logs_in_by_certificate($client).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]

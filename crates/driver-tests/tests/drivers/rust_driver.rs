@@ -20,6 +20,7 @@ pub(crate) async fn run(uri: &str, parts: &str) -> u64 {
             "retries" => judge.retries().await,
             "round-trip" => judge.round_trip().await,
             "login" => judge.login().await,
+            "certificate" => judge.certificate().await,
             other => panic!("no part is called {other}"),
         }
     }
@@ -277,6 +278,21 @@ impl Judge {
         let found = things(&reader).find_one(doc! {}).await.unwrap();
         self.equal(found, Some(doc! { "_id": 1 }));
         self.fails(13, things(&reader).insert_one(doc! {}).await);
+    }
+
+    async fn certificate(&mut self) {
+        let (client, _) = self.client(|_| ()).await;
+        let admin = client.database("admin");
+        let status = admin.run_command(doc! { "connectionStatus": 1 }).await;
+        let status = status.unwrap_or_else(|error| panic!("{error}"));
+        let who = status.get_document("authInfo").unwrap();
+        let expected = vec![doc! { "user": "CN=alice,O=Quorate", "db": "$external" }.into()];
+        self.equal(who.get_array("authenticatedUsers").unwrap(), &expected);
+        let things: Collection<Document> = client.database("clients").collection("things");
+        things.insert_one(doc! { "_id": 1 }).await.unwrap();
+        self.equal(things.find_one(doc! {}).await.unwrap(), Some(doc! { "_id": 1 }));
+        let others: Collection<Document> = client.database("others").collection("things");
+        self.fails(13, others.insert_one(doc! {}).await);
     }
 
     async fn logged_in(

@@ -32,6 +32,30 @@ impl TestServer {
         Self::start(None, |options| options.tls = Some(server_options(authority))).await
     }
 
+    /// A server that speaks TLS only and whose clients must log in.
+    pub(crate) async fn encrypted_and_guarded(authority: &Authority) -> Self {
+        Self::start(None, |options| {
+            let tls = server_options(authority);
+            options.tls = Some(TlsOptions { authority: Some(authority.ca()), ..tls });
+            options.authentication = true;
+        })
+        .await
+    }
+
+    /// Makes a user who logs in with a certificate of this subject and may write to `clients`.
+    pub(crate) async fn add_user_with_certificate(&self, authority: &Authority, subject: &str) {
+        let (address, ca) = (self.address, authority.ca());
+        let options = format!("tls=true&tlsCAFile={}", ca.display());
+        let first = Client::with_uri_str(format!("mongodb://{address}/?{options}")).await.unwrap();
+        let root = doc! { "createUser": "root", "pwd": "secret", "roles": ["root"] };
+        first.database("admin").run_command(root).await.unwrap();
+        let root = format!("mongodb://root:secret@{address}/?{options}");
+        let role = doc! { "role": "readWrite", "db": "clients" };
+        let user = doc! { "createUser": subject, "roles": [role] };
+        let root = Client::with_uri_str(root).await.unwrap();
+        root.database("$external").run_command(user).await.unwrap();
+    }
+
     /// A server whose clients must log in, without any user yet.
     pub(crate) async fn guarded() -> Self {
         Self::start(None, |options| options.authentication = true).await

@@ -201,6 +201,10 @@ static void crud(mongoc_collection_t *things)
     bson_destroy(&reply);
     CHECK(drain(find(things, "{'_id': 1}", "{}"), &last) == 1);
     equal(__LINE__, &last, "{'_id': 1, 'a': 11, 'b': {'c': 1}}");
+    bson_t *two = json("{'a': 2}"), *push = json("{'$push': {'l': 1}}");
+    OK(mongoc_collection_update_many(things, two, push, NULL, &reply, &error));
+    CHECK(number(&reply, "modifiedCount") == 143);
+    bson_destroy(&reply);
     bson_t *fresh = json("{'_id': 'new'}"), *body = json("{'r': 1}"), *upsert = json("{'upsert': true}");
     OK(mongoc_collection_replace_one(things, fresh, body, upsert, &reply, &error));
     CHECK(bson_has_field(&reply, "upsertedId"));
@@ -216,7 +220,7 @@ static void crud(mongoc_collection_t *things)
     OK(mongoc_collection_delete_many(things, high, NULL, &reply, &error));
     CHECK(number(&reply, "deletedCount") == 10);
     bson_destroy(&reply);
-    bson_t *used[] = {three, one, change, fresh, body, upsert, five, high};
+    bson_t *used[] = {three, one, change, two, push, fresh, body, upsert, five, high};
     for (size_t place = 0; place < sizeof used / sizeof *used; place++) {
         bson_destroy(used[place]);
     }
@@ -290,9 +294,19 @@ static int aggregate(mongoc_collection_t *things, const char *text, const char *
     return drain(cursor, last);
 }
 
-static void aggregation(mongoc_collection_t *things)
+static void aggregation(mongoc_client_t *client, mongoc_collection_t *things)
 {
-    bson_t last = BSON_INITIALIZER;
+    bson_t reply, last = BSON_INITIALIZER;
+    run(client, "clients", "{'distinct': 'things', 'key': 'a'}", &reply);
+    CHECK(number(&reply, "values.6") == 6 && !bson_has_field(&reply, "values.8"));
+    bson_destroy(&reply);
+    run_only(client, "clients", "{'insert': 'names', 'documents': [{'_id': 3, 'name': 'three'}]}");
+    const char *joined =
+        "{'pipeline': [{'$match': {'_id': 10}},"
+        " {'$lookup': {'from': 'names', 'localField': 'a', 'foreignField': '_id', 'as': 'names'}},"
+        " {'$unwind': '$names'}, {'$replaceWith': {'name': '$names.name'}}]}";
+    CHECK(aggregate(things, joined, "{}", &last) == 1);
+    equal(__LINE__, &last, "{'name': 'three'}");
     const char *totals =
         "{'pipeline': [{'$match': {'a': {'$lt': 3}}},"
         " {'$group': {'_id': '$a', 'n': {'$sum': 1}, 'most': {'$max': '$_id'}}}, {'$sort': {'_id': 1}}]}";
@@ -351,7 +365,7 @@ static void documents(void)
     crud(things);
     cursors(client, things);
     indexes(client, things);
-    aggregation(things);
+    aggregation(client, things);
     bulk_writes(client);
     mongoc_collection_destroy(things);
     mongoc_client_destroy(client);
@@ -446,6 +460,18 @@ static void round_trip(void)
     mongoc_client_destroy(client);
 }
 
+/* Counts checks: this user is logged in. */
+static void check_user(const bson_t *status, const char *name, const char *source)
+{
+    const char *paths[] = {"authInfo.authenticatedUsers.0.user", "authInfo.authenticatedUsers.0.db"};
+    const char *expected[] = {name, source};
+    for (int place = 0; place < 2; place++) {
+        bson_iter_t top, found;
+        CHECK(bson_iter_init(&top, status) && bson_iter_find_descendant(&top, paths[place], &found)
+              && strcmp(bson_iter_utf8(&found, NULL), expected[place]) == 0);
+    }
+}
+
 static void login(void)
 {
     bson_t reply;
@@ -458,10 +484,7 @@ static void login(void)
     for (int place = 0; place < 3; place++) {
         mongoc_client_t *root = connect_with("root", "secret", "admin", mechanisms[place]);
         run(root, "admin", "{'connectionStatus': 1}", &reply);
-        bson_iter_t top, user;
-        CHECK(bson_iter_init(&top, &reply)
-              && bson_iter_find_descendant(&top, "authInfo.authenticatedUsers.0.user", &user)
-              && strcmp(bson_iter_utf8(&user, NULL), "root") == 0);
+        check_user(&reply, "root", "admin");
         bson_destroy(&reply);
         mongoc_client_destroy(root);
         mongoc_client_t *wrong = connect_with("root", "wrong", "admin", mechanisms[place]);
@@ -479,6 +502,21 @@ static void login(void)
     bson_destroy(&reply);
     refused(reader, "clients", "{'insert': 'things', 'documents': [{}]}", 13);
     mongoc_client_destroy(reader);
+}
+
+static void certificate(void)
+{
+    bson_t reply;
+    mongoc_client_t *client = connect_with(NULL, NULL, NULL, NULL);
+    run(client, "admin", "{'connectionStatus': 1}", &reply);
+    check_user(&reply, "CN=alice,O=Quorate", "$external");
+    bson_destroy(&reply);
+    run_only(client, "clients", "{'insert': 'things', 'documents': [{'_id': 1}]}");
+    run(client, "clients", "{'find': 'things'}", &reply);
+    CHECK(number(&reply, "cursor.firstBatch.0._id") == 1);
+    bson_destroy(&reply);
+    refused(client, "others", "{'insert': 'things', 'documents': [{}]}", 13);
+    mongoc_client_destroy(client);
 }
 
 int main(int count, char **arguments)
@@ -499,6 +537,8 @@ int main(int count, char **arguments)
             round_trip();
         } else if (strcmp(part, "login") == 0) {
             login();
+        } else if (strcmp(part, "certificate") == 0) {
+            certificate();
         } else {
             die(__LINE__, "no such part", part);
         }

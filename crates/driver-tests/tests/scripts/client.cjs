@@ -215,7 +215,16 @@ async function login() {
   });
 }
 
-const parts = { documents, retries, "round-trip": roundTrip, login };
+const certificate = () => connected({}, async (client) => {
+  const status = await client.db("admin").command({ connectionStatus: 1 });
+  equal(status.authInfo.authenticatedUsers, [{ user: "CN=alice,O=Quorate", db: "$external" }]);
+  const things = client.db("clients").collection("things");
+  await things.insertOne({ _id: 1 });
+  equal(await things.findOne(), { _id: 1 });
+  await fails(13, () => client.db("others").collection("things").insertOne({}));
+});
+
+const parts = { documents, retries, "round-trip": roundTrip, login, certificate };
 
 (async () => {
   for (const part of process.env.QUORATE_PARTS.split(",")) await parts[part]();

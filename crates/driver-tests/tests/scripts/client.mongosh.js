@@ -146,7 +146,9 @@ function retries() {
   fails(2, () => things.findOne());
   fail({ failCommands: ["insert"], closeConnection: true });
   if (inSet) {
+    const before = fail({ failCommands: ["insert"], closeConnection: true }).count;
     things.insertOne({ _id: 2 });
+    equal(db.adminCommand({ configureFailPoint: "failCommand", mode: "off" }).count - before, 1);
     fail({ failCommands: ["update"], errorCode: 91, errorLabels: ["RetryableWriteError"] });
     equal(things.updateOne({ _id: 2 }, { $inc: { n: 1 } }).modifiedCount, 1);
     equal(things.find().toArray(), [{ _id: 1 }, { _id: 2, n: 1 }]);
@@ -186,6 +188,15 @@ function login() {
   fails(13, () => reader.things.insertOne({}));
 }
 
-const parts = { documents, retries, "round-trip": roundTrip, login };
+function certificate() {
+  const status = db.getSiblingDB("admin").runCommand({ connectionStatus: 1 });
+  equal(status.authInfo.authenticatedUsers, [{ user: "CN=alice,O=Quorate", db: "$external" }]);
+  const things = db.getSiblingDB("clients").things;
+  things.insertOne({ _id: 1 });
+  equal(things.findOne(), { _id: 1 });
+  fails(13, () => db.getSiblingDB("others").things.insertOne({}));
+}
+
+const parts = { documents, retries, "round-trip": roundTrip, login, certificate };
 for (const part of process.env.QUORATE_PARTS.split(",")) parts[part]();
 print(`checks: ${checks}`);

@@ -196,7 +196,22 @@ def login():
     fails(OperationFailure, 13, lambda: reader.clients.things.insert_one({}))
 
 
-parts = {"documents": documents, "retries": retries, "round-trip": round_trip, "login": login}
+def certificate():
+    client = pymongo.MongoClient(URI)
+    who = client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
+    equal(who, [{"user": "CN=alice,O=Quorate", "db": "$external"}])
+    client.clients.things.insert_one({"_id": 1})
+    equal(client.clients.things.find_one(), {"_id": 1})
+    fails(OperationFailure, 13, lambda: client.others.things.insert_one({}))
+
+
+parts = {
+    "documents": documents,
+    "retries": retries,
+    "round-trip": round_trip,
+    "login": login,
+    "certificate": certificate,
+}
 for part in os.environ["QUORATE_PARTS"].split(","):
     parts[part]()
 print(f"checks: {checks}")

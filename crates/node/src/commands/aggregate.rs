@@ -290,9 +290,12 @@ impl Reading {
             let Some(view) = &collection.view else {
                 return Ok((Some(Arc::clone(collection)), stages));
             };
+            name = Namespace::new(&name.database, &view.on)?;
+            if self.guarded && is_secret(&name) {
+                return Err(not_for_pipelines(&name));
+            }
             let own = view.pipeline.iter().cloned().map(Bson::Document);
             stages = own.chain(stages).collect();
-            name = Namespace::new(&name.database, &view.on)?;
         }
         Err(CommandError::new(
             ErrorCode(165),
@@ -306,13 +309,8 @@ impl Reading {
         filter: Option<&Document>,
     ) -> Result<Documents, CommandError> {
         let namespace = Namespace::new(&self.database, collection)?;
-        let is_secret =
-            namespace == users_namespace() || namespace.collection == PROFILE_COLLECTION;
-        if self.guarded && is_secret {
-            return Err(CommandError::new(
-                ErrorCode::UNAUTHORIZED,
-                format!("not authorized to read {namespace} from a pipeline; read it by itself"),
-            ));
+        if self.guarded && is_secret(&namespace) {
+            return Err(not_for_pipelines(&namespace));
         }
         let stages: Vec<Bson> = filter
             .map(|filter| Bson::from(doc! { "$match": filter.clone() }))
@@ -320,6 +318,20 @@ impl Reading {
             .collect();
         Ok(self.start(&namespace, &stages, &Variables::new(0), None)?.documents)
     }
+}
+
+/// Whether a collection tells more than the right to read its database gives: credentials, and what
+/// others did.
+fn is_secret(namespace: &Namespace) -> bool {
+    *namespace == users_namespace() || namespace.collection == PROFILE_COLLECTION
+}
+
+/// Who may read such a collection is decided for the one that a command names.
+fn not_for_pipelines(namespace: &Namespace) -> CommandError {
+    CommandError::new(
+        ErrorCode::UNAUTHORIZED,
+        format!("not authorized to read {namespace} from a pipeline; read it by itself"),
+    )
 }
 
 impl Environment for Reading {

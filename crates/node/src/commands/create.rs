@@ -90,6 +90,7 @@ fn kept_options(fields: &Fields<'_>) -> Result<Document, CommandError> {
     if fields.string("viewOn")?.is_some_and(str::is_empty) {
         return Err(CommandError::bad_value("'viewOn' cannot be empty"));
     }
+    check_view_pipeline(fields)?;
     if fields.has("pipeline") && !fields.has("viewOn") {
         return Err(CommandError::new(
             ErrorCode::INVALID_OPTIONS,
@@ -99,9 +100,23 @@ fn kept_options(fields: &Fields<'_>) -> Result<Document, CommandError> {
     Ok(options)
 }
 
+/// Reading a view must not write.
+fn check_view_pipeline(fields: &Fields<'_>) -> Result<(), CommandError> {
+    let stages = fields.documents("pipeline")?.unwrap_or_default();
+    let names = stages.iter().filter_map(|stage| stage.keys().next());
+    match names.map(String::as_str).find(|name| matches!(*name, "$out" | "$merge")) {
+        Some(stage) => Err(CommandError::new(
+            ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
+            format!("{stage} cannot be part of a view; run it with aggregate"),
+        )),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "collMod");
+    check_view_pipeline(&fields)?;
     let mut writer = request.node.write(request.context.now);
     let collection = writer.collection(&namespace).ok_or_else(|| not_found(&namespace))?;
     let mut options = collection.options.clone();

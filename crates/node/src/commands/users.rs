@@ -14,7 +14,8 @@ use crate::fields::{Fields, to_raw, whole_number};
 use crate::finder::{Found, InterruptSlot};
 use crate::select::Selection;
 use crate::users::{
-    EXTERNAL, Mechanism, Role, credentials_to_document, find_users, scram_refused, users_namespace,
+    EXTERNAL, Mechanism, Role, check_grant, credentials_to_document, find_users, scram_refused,
+    users_namespace,
 };
 use crate::writer::Writer;
 
@@ -29,7 +30,7 @@ pub(super) fn create_user(
     }
     let password = fields.string("pwd")?;
     let concern = WriteConcern::parse(&fields)?;
-    let roles = roles(&fields, &request.database)?.ok_or_else(|| {
+    let roles = roles(request, &fields)?.ok_or_else(|| {
         CommandError::bad_value("\"createUser\" command requires a \"roles\" array")
     })?;
     let credentials = match password {
@@ -83,7 +84,7 @@ pub(super) fn update_user(
     if let Some(password) = fields.string("pwd")? {
         changes.insert("credentials", credentials(request, &fields, name, password)?);
     }
-    if let Some(roles) = roles(&fields, &request.database)? {
+    if let Some(roles) = roles(request, &fields)? {
         changes.insert("roles", roles);
     }
     if let Some(custom) = fields.document("customData")? {
@@ -121,7 +122,7 @@ fn change_roles(
 ) -> Result<Outcome, CommandError> {
     let fields = Fields::new(&command.body, &request.name);
     let name = fields.required_string(&request.name)?;
-    let named = roles(&fields, &request.database)?.unwrap_or_default();
+    let named = roles(request, &fields)?.unwrap_or_default();
     change_user(request, &fields, name, |user| {
         let mut current = user.get_array("roles").cloned().unwrap_or_default();
         change(&mut current, named);
@@ -235,12 +236,12 @@ fn credentials(
     Ok(stored)
 }
 
-/// The roles a command names, if it names any. All must exist.
-fn roles(fields: &Fields<'_>, database: &str) -> Result<Option<Vec<Bson>>, CommandError> {
+/// The roles a command names, if it names any. All must exist, and be the client's to give and take.
+fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>, CommandError> {
     let Some(named) = fields.array("roles")? else { return Ok(None) };
     let mut roles = Vec::with_capacity(named.len());
     for value in named {
-        let role = Role::parse(value, database)
+        let role = Role::parse(value, &request.database)
             .ok_or_else(|| CommandError::bad_value("a role is a name or {role, db}"))?;
         if !role.exists() {
             return Err(CommandError::new(
@@ -248,6 +249,7 @@ fn roles(fields: &Fields<'_>, database: &str) -> Result<Option<Vec<Bson>>, Comma
                 format!("Could not find role: {}@{}", role.name, role.database),
             ));
         }
+        check_grant(request.node, &request.context.client, &role.database)?;
         roles.push(Bson::from(role.to_document()));
     }
     Ok(Some(roles))

@@ -23,6 +23,7 @@ use crate::context::{Client, Command, Interrupt};
 use crate::dispatch::{Access, CommandFacts};
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
+use crate::generic_arguments::output_database;
 use crate::namespace::{Namespace, PROFILE_COLLECTION};
 use crate::node::Node;
 use crate::select::Selection;
@@ -193,12 +194,13 @@ pub(crate) fn check_access(
         return Ok(());
     }
     // Looked up each time: a role that was taken away is gone at once.
-    let user = find_user(node, &who.database, &who.name)?;
-    let allowed =
-        user.is_some_and(|user| user.roles().iter().any(|role| role.allows(access, database)));
-    if allowed {
-        return Ok(());
-    }
+    let roles = find_user(node, &who.database, &who.name)?.map_or(Vec::new(), |user| user.roles());
+    // A pipeline that writes takes the right to write there as well.
+    let output = output_database(command).map(|target| (Access::ReadWrite, target));
+    let mut wanted = std::iter::once((access, database)).chain(output);
+    let missing =
+        wanted.find(|(access, database)| !roles.iter().any(|role| role.allows(*access, database)));
+    let Some((access, database)) = missing else { return Ok(()) };
     Err(CommandError::new(
         ErrorCode::UNAUTHORIZED,
         format!(
@@ -206,6 +208,27 @@ pub(crate) fn check_access(
             facts.name,
             access.role()
         ),
+    ))
+}
+
+/// Refuses to give or take roles of a database whose users are not this client's to administer:
+/// otherwise whoever administers the users of one database could make himself anything.
+pub(crate) fn check_grant(
+    node: &Node,
+    client: &Client,
+    database: &str,
+) -> Result<(), CommandError> {
+    // Nobody is logged in when the first user is made.
+    let who = client.login.state().user.clone().filter(|_| node.options().authentication);
+    let Some(who) = who.filter(|who| *who != LoggedIn::member()) else { return Ok(()) };
+    let user = find_user(node, &who.database, &who.name)?;
+    let roles = user.map_or(Vec::new(), |user| user.roles());
+    if roles.iter().any(|role| role.allows(Access::UserAdmin, database)) {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::UNAUTHORIZED,
+        format!("not authorized to grant roles of {database}; it takes the role userAdmin there"),
     ))
 }
 

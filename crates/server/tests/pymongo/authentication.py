@@ -48,16 +48,40 @@ reader = connect("reader", "p\u00e9", authSource="test")
 assert reader.test.c.find_one() == {"_id": 1}
 refused(13, lambda: reader.test.c.insert_one({}))
 refused(13, lambda: reader.other.c.find_one())
+# A pipeline may write where its user may.
+for stage in ({"$out": "copy"}, {"$merge": "copy"}, {"$merge": {"into": "copy"}}):
+    refused(13, lambda: reader.test.c.aggregate([stage]))
+root.test.command("createUser", "writer", pwd="w", roles=["readWrite"])
+writer = connect("writer", "w", authSource="test")
+writer.test.c.aggregate([{"$out": "copy"}])
+assert writer.test.copy.find_one() == {"_id": 1}
+for target in ({"$out": {"db": "other", "coll": "c"}}, {"$merge": {"into": {"db": "other", "coll": "c"}}}):
+    refused(13, lambda: writer.test.c.aggregate([target]))
+assert "other" not in root.list_database_names()
+refused(167, lambda: writer.test.create_collection("v", viewOn="c", pipeline=[{"$out": "d"}]))
 refused(13, lambda: reader.admin.command("serverStatus"))
 root.test.command("grantRolesToUser", "reader", roles=["readWrite"])
 reader.test.c.insert_one({"_id": 2})
 root.test.command("revokeRolesFromUser", "reader", roles=["readWrite"])
 refused(13, lambda: reader.test.c.insert_one({}))
 
+# Roles can be given and taken by those who administer the users of their database.
+root.test.command("createUser", "clerk", pwd="k", roles=["userAdmin"])
+clerk = connect("clerk", "k", authSource="test")
+clerk.test.command("createUser", "visitor", pwd="v", roles=["read"])
+for role in ({"role": "root", "db": "admin"}, {"role": "readWrite", "db": "other"}):
+    refused(13, lambda: clerk.test.command("createUser", "king", pwd="k", roles=[role]))
+    refused(13, lambda: clerk.test.command("grantRolesToUser", "clerk", roles=[role]))
+    refused(13, lambda: clerk.test.command("updateUser", "visitor", roles=[role]))
+clerk.test.command("grantRolesToUser", "visitor", roles=["readWrite"])
+
 # Credentials stay with those who administer users.
 root.admin.command("createUser", "all", pwd="all", roles=["readWriteAnyDatabase"])
 everywhere = connect("all", "all").admin
 refused(13, lambda: everywhere["system.users"].find_one())
+everywhere.create_collection("stolen", viewOn="system.users")
+refused(13, lambda: everywhere.stolen.find_one())
+refused(13, lambda: list(everywhere.stolen.aggregate([])))
 refused(73, lambda: root.admin["system.users"].insert_one({"_id": "admin.fake"}))
 join = {"$lookup": {"from": "system.users", "as": "users", "pipeline": []}}
 everywhere.c.insert_one({})

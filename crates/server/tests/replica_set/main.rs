@@ -142,31 +142,6 @@ fn an_unacknowledged_write_to_a_secondary_closes_its_connection_and_no_other() {
 }
 
 #[test]
-fn connections_are_closed_by_a_step_down_if_a_parameter_says_so() {
-    let set = Set::initiated(3);
-    let primary = set.primary();
-    let parameter = doc! { "setParameter": 1, "closeConnectionsOnStepDown": true };
-    let was = set.ok(primary, parameter);
-    assert_eq!(was.get_bool("was").ok(), Some(false), "they are kept unless somebody says so");
-    let hello = doc! { "hello": 1, "$db": "admin" };
-    let mut clients: Vec<Client> = [primary, set.others(primary)[0]]
-        .iter()
-        .map(|place| Client::connect(set.members[*place].address, TIMEOUT).unwrap())
-        .collect();
-    for client in &mut clients {
-        assert!(client.run(&hello, TIMEOUT).is_ok());
-    }
-    set.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
-    set.primary_among(&set.others(primary));
-    set.wait("the connection to be closed", || {
-        clients[0].run(&hello, TIMEOUT).is_err().then_some(())
-    });
-    assert!(clients[1].run(&hello, TIMEOUT).is_ok(), "the other member did not step down");
-    let mut again = Client::connect(set.members[primary].address, TIMEOUT).unwrap();
-    assert!(again.run(&hello, TIMEOUT).is_ok());
-}
-
-#[test]
 fn three_members_survive_kill_9_of_their_primary_without_losing_a_majority_write() {
     let mut set = Set::initiated(3);
     let first = set.primary();
