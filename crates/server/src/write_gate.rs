@@ -14,6 +14,9 @@ use tokio::sync::{Mutex, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard};
 /// How long `fsync` waits for running writes to end; the manual's `fsyncLockAcquisitionTimeoutMillis`.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// Leave to write, until it is dropped.
+pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
+
 /// The gate. Whoever holds what [`enter`](Self::enter) gives may write.
 #[derive(Default)]
 pub(crate) struct WriteGate {
@@ -29,17 +32,17 @@ struct Locks {
 
 impl WriteGate {
     /// Waits until writes may pass.
-    pub(crate) async fn enter(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) async fn enter(&self) -> Entered<'_> {
         self.gate.read().await
     }
 
-    /// The same for threads that are no tasks.
-    pub(crate) fn blocking_enter(&self) -> RwLockReadGuard<'_, ()> {
+    /// The same for threads that run no tasks.
+    pub(crate) fn blocking_enter(&self) -> Entered<'_> {
         self.gate.blocking_read()
     }
 
     /// Passes if nothing keeps writes out, for what can be done another time.
-    pub(crate) fn try_enter(&self) -> Option<RwLockReadGuard<'_, ()>> {
+    pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
         self.gate.try_read().ok()
     }
 

@@ -63,6 +63,7 @@ impl Fetch {
         let (sender, dropped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("quorate-fetch".to_owned()).spawn(move || {
+            let _failing = Failing(&inbox);
             runtime.block_on(async {
                 let (cut, copying) = (inbox.cut.clone(), inbox.copying.clone());
                 let fetching = copying.guard(fetch(wanted, &buffer, &inbox, &dialer));
@@ -74,6 +75,17 @@ impl Fetch {
             });
         })?;
         Ok(Self { _ends_when_dropped: sender })
+    }
+}
+
+/// Tells of a panic: a follower that copies no more must not look as if it did.
+struct Failing<'a>(&'a Inbox);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.post(Message::Broken("the fetching thread panicked".to_owned()));
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::Message;
 use super::copying::wait_until_old_enough;
 use super::inbox::Inbox;
 use crate::clock::Clock;
-use crate::write_gate::WriteGate;
+use crate::write_gate::{Entered, WriteGate};
 
 /// Jobs that wait for a thread. The buffer of fetched entries is bounded by itself.
 const MAX_JOBS: usize = 16_384;
@@ -139,7 +139,7 @@ impl Applier {
         std::thread::Builder::new().name("quorate-apply".to_owned()).spawn(move || {
             while thread.wait() {
                 let at_work = thread.at_work.lock().unwrap_or_else(PoisonError::into_inner);
-                thread.work();
+                thread.work(None);
                 drop(at_work);
             }
         })?;
@@ -167,8 +167,8 @@ impl Applier {
     pub(super) fn help(&self) {
         let applying = &self.0.0;
         let few = applying.queue().are_few();
-        match applying.at_work.try_lock() {
-            Ok(_at_work) if few => applying.work(),
+        match (applying.at_work.try_lock(), applying.gate.try_enter()) {
+            (Ok(_at_work), Some(entered)) if few => applying.work(Some(entered)),
             // It may just have looked for the last time.
             _ => self.wake(),
         }
@@ -206,10 +206,13 @@ impl Applying {
         self.queue().waiting.pop_front()
     }
 
-    /// Does what there is, and forces it to disk.
-    fn work(&self) {
+    /// Does what there is, and forces it to disk. The thread waits at the gate for writes; whoever helps
+    /// has passed it.
+    fn work(&self, entered: Option<Entered<'_>>) {
         while let Some(first) = self.next() {
-            let made = self.apply_all(first).and_then(|()| self.node.sync_log().map(drop));
+            let made = self
+                .apply_all(first, entered.is_some())
+                .and_then(|()| self.node.sync_log().map(drop));
             match made {
                 Ok(()) => self.inbox.post(Message::LogMoved),
                 Err(error) => {
@@ -225,13 +228,14 @@ impl Applying {
     }
 
     /// Does what there is to do, up to a batch of entries.
-    fn apply_all(&self, first: Change) -> Result<(), CommandError> {
+    fn apply_all(&self, first: Change, entered: bool) -> Result<(), CommandError> {
+        let enter = || (!entered).then(|| self.gate.blocking_enter());
         let mut next = Some(first);
         let mut applied = 0;
         while let Some(change) = next.take() {
             match change {
                 Change::Other(job) => {
-                    let _entered = self.gate.blocking_enter();
+                    let _entered = enter();
                     job(&self.node)?;
                 }
                 Change::Apply(mut joined) => {
@@ -250,7 +254,7 @@ impl Applying {
                     }
                     applied += joined.entries.len();
                     wait_until_old_enough(&joined.entries, joined.delay, self.clock);
-                    let _entered = self.gate.blocking_enter();
+                    let _entered = enter();
                     self.node.apply(joined.previous, joined.entries, self.clock.now())?;
                 }
             }
