@@ -20,7 +20,7 @@ use quorate_wire::{
     OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::watch;
+use tokio::sync::{RwLockReadGuard, watch};
 
 use crate::deadlines::Deadline;
 use crate::logging::get_log;
@@ -331,6 +331,7 @@ impl Connection {
         if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
             return Ok(Some(self.quiesce_reply()));
         }
+        let writes = command.may_write();
         let set = self.shared.replica_set.clone();
         let wanted = match &set {
             None => None,
@@ -348,7 +349,7 @@ impl Connection {
                     return Ok(Some(error_body(&error)));
                 }
                 let completed = set.complete_read_concern(&mut command);
-                match completed.and_then(|()| set.take_concern(&mut command)) {
+                match completed.and_then(|()| set.take_concern(&mut command, writes)) {
                     Ok(wanted) => wanted,
                     Err(error) => return Ok(Some(error_body(&error))),
                 }
@@ -367,21 +368,16 @@ impl Connection {
         let retryable = command.body.contains_key("txnNumber");
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
-        let writes = command.may_write();
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
         let shared = Arc::clone(&self.shared);
-        let entered = match writes {
-            false => None,
-            true => {
-                let first = shared.gate.try_enter();
-                operation.set_waiting(first.is_none());
-                let entered = match first {
-                    Some(entered) => Ok(entered),
-                    None => patience.wait(async { Ok(shared.gate.enter().await) }).await,
-                };
-                match entered {
+        let entered = match writes.then(|| shared.gate.try_enter()) {
+            None => None,
+            Some(Some(entered)) => Some(entered),
+            Some(None) => {
+                operation.set_waiting(true);
+                match patience.wait(pass(&shared)).await {
                     Ok(entered) => Some(entered),
                     Err(error) => return Ok(Some(error_body(&error))),
                 }
@@ -676,6 +672,18 @@ fn is_answered_here(name: &str) -> bool {
         name,
         "shutdown" | "getLog" | "quorateExplainElection" | "setDefaultRWConcern" | "fsyncUnlock"
     ) || name.starts_with("replSet")
+}
+
+/// Waits until writes may pass, or the server ends.
+async fn pass(shared: &Shared) -> Result<RwLockReadGuard<'_, ()>, CommandError> {
+    let mut ending = shared.ending.subscribe();
+    tokio::select! {
+        entered = shared.gate.enter() => Ok(entered),
+        _ = ending.wait_for(|ending| *ending) => Err(CommandError::new(
+            ErrorCode::INTERRUPTED_AT_SHUTDOWN,
+            "the server is shutting down while writes are locked out",
+        )),
+    }
 }
 
 /// Whether it is the `fsync` that locks writes out.
