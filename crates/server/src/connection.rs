@@ -281,6 +281,9 @@ impl Connection {
 
     /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
     fn tell(&self, operation: &Registered, name: &str, took: Duration, body: &RawDocumentBuf) {
+        if !self.shared.node.may_be_told(took) {
+            return;
+        }
         let now = self.shared.clock.now();
         let entered = self.shared.gate.try_enter();
         match self.shared.node.finish(operation, now, took, body, entered.is_some()) {
