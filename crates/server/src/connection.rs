@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
-    Client, Command, CommandError, Context, ErrorCode, Interrupt, Interruption, Outcome,
-    Registered, Reply, WaitFor,
+    Client, Command, CommandError, Context, ErrorCode, Interrupt, Outcome, Registered, Reply,
+    WaitFor,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -22,9 +22,9 @@ use quorate_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{RwLockReadGuard, watch};
 
-use crate::deadlines::Deadline;
 use crate::logging::get_log;
 use crate::net::Stream;
+use crate::patience::Patience;
 use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
 
@@ -747,57 +747,5 @@ fn add_write_concern_error(body: &mut RawDocumentBuf, injection: &quorate_node::
     }
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
         *body = changed;
-    }
-}
-
-/// How long a command may go on: until its `maxTimeMS` has passed or somebody stops it, while it runs
-/// and while it waits.
-struct Patience {
-    shared: Arc<Shared>,
-    interrupt: Arc<Interrupt>,
-    until: Option<Instant>,
-    /// What runs looks at the interrupt; only this tells it the time.
-    _deadline: Option<Deadline>,
-}
-
-impl Patience {
-    fn start(shared: &Arc<Shared>, limit: Option<Duration>, interrupt: &Arc<Interrupt>) -> Self {
-        let (shared, interrupt) = (Arc::clone(shared), Arc::clone(interrupt));
-        if limit == Some(Duration::ZERO) {
-            interrupt.set(Interruption::MaxTime);
-        }
-        let until = limit.map(|limit| Instant::now() + limit);
-        let deadline = until.map(|until| shared.deadlines.add(until, Arc::clone(&interrupt)));
-        Self { shared, interrupt, until, _deadline: deadline }
-    }
-
-    fn is_over(&self) -> bool {
-        self.interrupt.check().is_err()
-    }
-
-    /// Waits for something, or until the command should stop.
-    async fn wait<T>(
-        &self,
-        what: impl Future<Output = Result<T, CommandError>>,
-    ) -> Result<T, CommandError> {
-        let mut kills = self.shared.kills.subscribe();
-        let mut what = std::pin::pin!(what);
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut what => return result,
-                () = reached(self.until) => self.interrupt.set(Interruption::MaxTime),
-                _ = kills.changed() => {}
-            }
-            self.interrupt.check()?;
-        }
-    }
-}
-
-/// Returns at this time; never, if there is none.
-async fn reached(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }
