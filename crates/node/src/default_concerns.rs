@@ -115,12 +115,16 @@ impl Node {
     /// If the store fails.
     pub fn default_concerns(&self) -> Result<Option<Arc<DefaultConcerns>>, CommandError> {
         let cache = self.defaults_cache();
-        if cache.stale.swap(false, Ordering::AcqRel) {
-            let read = self.stored_default_concerns().inspect_err(|_| {
-                // Nobody may go on with the old ones.
-                cache.stale.store(true, Ordering::Release);
-            })?;
-            *cache.known.write().unwrap_or_else(PoisonError::into_inner) = read.map(Arc::new);
+        if cache.stale.load(Ordering::Acquire) {
+            // One at a time: what was read first must not be noted last.
+            let mut known = cache.known.write().unwrap_or_else(PoisonError::into_inner);
+            if cache.stale.swap(false, Ordering::AcqRel) {
+                let read = self.stored_default_concerns().inspect_err(|_| {
+                    // Nobody may go on with the old ones.
+                    cache.stale.store(true, Ordering::Release);
+                })?;
+                *known = read.map(Arc::new);
+            }
         }
         Ok(cache.known.read().unwrap_or_else(PoisonError::into_inner).clone())
     }

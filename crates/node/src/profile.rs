@@ -5,6 +5,7 @@
 //! own. Nothing of this outlives the process but the documents.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,21 +71,36 @@ impl ProfilerState {
 
 /// The settings, shared by all commands.
 #[derive(Debug)]
-pub(crate) struct Profiler(Mutex<ProfilerState>);
+pub(crate) struct Profiler {
+    state: Mutex<ProfilerState>,
+    /// From how many milliseconds on a command is looked at: 0 while a database is profiled. Nearly all
+    /// commands look at this only.
+    threshold: AtomicI64,
+}
 
 impl Default for Profiler {
     fn default() -> Self {
-        Self(Mutex::new(ProfilerState {
+        let state = ProfilerState {
             slow_millis: DEFAULT_SLOW_MILLIS,
             sample_rate: 1.0,
             databases: BTreeMap::new(),
-        }))
+        };
+        Self { state: Mutex::new(state), threshold: AtomicI64::new(DEFAULT_SLOW_MILLIS) }
     }
 }
 
 impl Profiler {
     pub(crate) fn lock(&self) -> MutexGuard<'_, ProfilerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the settings.
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut ProfilerState) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        let threshold = if state.databases.is_empty() { state.slow_millis } else { 0 };
+        self.threshold.store(threshold, Ordering::Relaxed);
+        result
     }
 }
 
@@ -96,6 +112,12 @@ struct Verdict {
 }
 
 impl Node {
+    /// Whether a command that took so long may be worth telling of.
+    pub fn may_be_told(&self, took: Duration) -> bool {
+        let threshold = self.profiler().threshold.load(Ordering::Relaxed);
+        took.as_millis() >= u128::try_from(threshold).unwrap_or(0)
+    }
+
     /// A command has come to its end: writes it into the profile of its database, if it belongs there.
     /// Returns whether it is worth a line in the log as well. Where nothing may be written at the moment,
     /// nothing is.
@@ -116,7 +138,6 @@ impl Node {
         let state = self.profiler().lock();
         let slow = took.as_millis() >= u128::try_from(state.slow_millis).unwrap_or(0);
         let profile = state.databases.get(database);
-        // Nearly all commands end here.
         if profile.is_none() && !slow {
             return Ok(false);
         }

@@ -25,6 +25,9 @@ fn run(member: &Member, command: Document, millis: u64) -> (Document, bool) {
     let reply = member.run_as(&context, command);
     let raw = bson::RawDocumentBuf::try_from(&reply).unwrap();
     let took = Duration::from_millis(millis);
+    if !member.node.may_be_told(took) {
+        return (reply, false);
+    }
     let logged = member.node.finish(&registered, now(), took, &raw, true).unwrap();
     (reply, logged)
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
-    Client, Command, CommandError, Context, ErrorCode, Injection, Interrupt, Interruption, Outcome,
-    Registered, Reply, WaitFor,
+    Client, Command, CommandError, Context, ErrorCode, Injection, Interrupt, Outcome, Registered,
+    Reply, WaitFor,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -20,11 +20,11 @@ use quorate_wire::{
     OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::watch;
+use tokio::sync::{RwLockReadGuard, watch};
 
-use crate::deadlines::Deadline;
 use crate::logging::get_log;
 use crate::net::Stream;
+use crate::patience::Patience;
 use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
 
@@ -290,6 +290,9 @@ impl Connection {
 
     /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
     fn tell(&self, operation: &Registered, name: &str, took: Duration, body: &RawDocumentBuf) {
+        if !self.shared.node.may_be_told(took) {
+            return;
+        }
         let now = self.shared.clock.now();
         let entered = self.shared.gate.try_enter();
         match self.shared.node.finish(operation, now, took, body, entered.is_some()) {
@@ -339,6 +342,7 @@ impl Connection {
         if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
             return Ok(Some(self.quiesce_reply()));
         }
+        let writes = command.may_write();
         let set = self.shared.replica_set.clone();
         let wanted = match &set {
             None => None,
@@ -356,7 +360,7 @@ impl Connection {
                     return Ok(Some(error_body(&error)));
                 }
                 let completed = set.complete_read_concern(&mut command);
-                match completed.and_then(|()| set.take_concern(&mut command)) {
+                match completed.and_then(|()| set.take_concern(&mut command, writes)) {
                     Ok(wanted) => wanted,
                     Err(error) => return Ok(Some(error_body(&error))),
                 }
@@ -375,21 +379,16 @@ impl Connection {
         let retryable = command.body.contains_key("txnNumber");
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
-        let writes = command.may_write();
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));
         let shared = Arc::clone(&self.shared);
-        let entered = match writes {
-            false => None,
-            true => {
-                let first = shared.gate.try_enter();
-                context.interrupt.set_waiting(first.is_none());
-                let entered = match first {
-                    Some(entered) => Ok(entered),
-                    None => patience.wait(async { Ok(shared.gate.enter().await) }).await,
-                };
-                match entered {
+        let entered = match writes.then(|| shared.gate.try_enter()) {
+            None => None,
+            Some(Some(entered)) => Some(entered),
+            Some(None) => {
+                context.interrupt.set_waiting(true);
+                match patience.wait(pass(&shared)).await {
                     Ok(entered) => Some(entered),
                     Err(error) => return Ok(Some(error_body(&error))),
                 }
@@ -690,6 +689,18 @@ fn is_answered_here(name: &str) -> bool {
     ) || name.starts_with("replSet")
 }
 
+/// Waits until writes may pass, or the server ends.
+async fn pass(shared: &Shared) -> Result<RwLockReadGuard<'_, ()>, CommandError> {
+    let mut ending = shared.ending.subscribe();
+    tokio::select! {
+        entered = shared.gate.enter() => Ok(entered),
+        _ = ending.wait_for(|ending| *ending) => Err(CommandError::new(
+            ErrorCode::INTERRUPTED_AT_SHUTDOWN,
+            "the server is shutting down while writes are locked out",
+        )),
+    }
+}
+
 /// Whether it is the `fsync` that locks writes out.
 fn locks(command: &Command) -> bool {
     command.name() == "fsync"
@@ -755,57 +766,5 @@ fn append_write_concern_error(
     reply.insert("writeConcernError", error);
     if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
         *body = changed;
-    }
-}
-
-/// How long a command may go on: until its `maxTimeMS` has passed or somebody stops it, while it runs
-/// and while it waits.
-struct Patience {
-    shared: Arc<Shared>,
-    interrupt: Arc<Interrupt>,
-    until: Option<Instant>,
-    /// What runs looks at the interrupt; only this tells it the time.
-    _deadline: Option<Deadline>,
-}
-
-impl Patience {
-    fn start(shared: &Arc<Shared>, limit: Option<Duration>, interrupt: &Arc<Interrupt>) -> Self {
-        let (shared, interrupt) = (Arc::clone(shared), Arc::clone(interrupt));
-        if limit == Some(Duration::ZERO) {
-            interrupt.set(Interruption::MaxTime);
-        }
-        let until = limit.map(|limit| Instant::now() + limit);
-        let deadline = until.map(|until| shared.deadlines.add(until, Arc::clone(&interrupt)));
-        Self { shared, interrupt, until, _deadline: deadline }
-    }
-
-    fn is_over(&self) -> bool {
-        self.interrupt.check().is_err()
-    }
-
-    /// Waits for something, or until the command should stop.
-    async fn wait<T>(
-        &self,
-        what: impl Future<Output = Result<T, CommandError>>,
-    ) -> Result<T, CommandError> {
-        let mut kills = self.shared.kills.subscribe();
-        let mut what = std::pin::pin!(what);
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut what => return result,
-                () = reached(self.until) => self.interrupt.set(Interruption::MaxTime),
-                _ = kills.changed() => {}
-            }
-            self.interrupt.check()?;
-        }
-    }
-}
-
-/// Returns at this time; never, if there is none.
-async fn reached(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }

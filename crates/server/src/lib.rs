@@ -19,6 +19,7 @@ mod durability;
 mod key_files;
 mod logging;
 mod net;
+mod patience;
 mod replica_set;
 mod scratch;
 mod security;

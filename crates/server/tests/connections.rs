@@ -245,7 +245,7 @@ async fn a_command_is_stopped_when_its_time_is_over() {
     };
     assert_eq!(client.run(endless).await.get_i32("code").unwrap(), 50);
     // What a find has left of its time is all that its cursor gets.
-    for (limit, code) in [(1, Some(50)), (0, None)] {
+    for (limit, code) in [(1, Some(50)), (0, None), (i64::MAX, None)] {
         let find = doc! {
             "find": "c", "filter": {"text": pattern.clone()}, "batchSize": 0, "maxTimeMS": limit,
             "$db": "db",
@@ -339,7 +339,9 @@ async fn a_command_that_waits_is_seen_and_can_be_killed() {
     waiting.send(long, MsgFlags::NONE, None).await;
     let mut watcher = TestClient::connect(&server).await;
     let question = doc! {
-        "currentOp": 1, "waiting": true, "command.hello": {"$exists": true}, "$db": "admin",
+        "currentOp": 1, "waiting": true, "command.hello": {"$exists": true},
+        // A command that came after the question has not run at all yet.
+        "microsecs_running": {"$gt": 0}, "$db": "admin",
     };
     let operation = tokio::time::timeout(Duration::from_secs(30), async {
         loop {
@@ -353,7 +355,6 @@ async fn a_command_that_waits_is_seen_and_can_be_killed() {
     .await
     .unwrap();
     assert_eq!(operation.get_str("ns").unwrap(), "admin.$cmd");
-    assert!(operation.get_i64("microsecs_running").unwrap() > 0);
     let own = watcher.run(doc! {"currentOp": 1, "$ownOps": true, "$db": "admin"}).await;
     let own = own.get_array("inprog").unwrap();
     assert_eq!(own.len(), 1, "{own:?}");
@@ -441,6 +442,18 @@ async fn a_client_that_does_not_take_its_replies_is_cut_off() {
     server.stop().await;
 }
 
+/// Returns once `currentOp` shows an insert that waits for the lock to be taken back.
+async fn until_an_insert_waits(client: &mut TestClient) {
+    loop {
+        let running = client.run(doc! {"currentOp": 1, "op": "insert", "$db": "admin"}).await;
+        assert!(running.get_bool("fsyncLock").unwrap(), "{running}");
+        let mut shown = running.get_array("inprog").unwrap().iter();
+        if shown.any(|shown| shown.as_document().unwrap().get_bool("waiting").unwrap()) {
+            return;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_wait_while_they_are_locked_out_and_reads_go_on() {
     let server = TestServer::start().await;
@@ -465,25 +478,20 @@ async fn writes_wait_while_they_are_locked_out_and_reads_go_on() {
 
     let mut writer = TestClient::connect(&server).await;
     writer.send(insert(3), MsgFlags::NONE, None).await;
-    loop {
-        let running = client.run(doc! {"currentOp": 1, "op": "insert", "$db": "admin"}).await;
-        assert!(running.get_bool("fsyncLock").unwrap(), "{running}");
-        let waits = running
-            .get_array("inprog")
-            .unwrap()
-            .iter()
-            .any(|operation| operation.as_document().unwrap().get_bool("waiting").unwrap());
-        if waits {
-            break;
-        }
-    }
+    until_an_insert_waits(&mut client).await;
     assert_eq!(client.run(unlock.clone()).await.get_i64("lockCount").unwrap(), 1);
     assert_eq!(server.node.durability().0, committed, "one lock is left");
     assert_eq!(client.run(unlock).await.get_i64("lockCount").unwrap(), 0);
     assert_eq!(writer.receive().await.unwrap().body.get_i32("n").unwrap(), 1);
     let running = client.run(doc! {"currentOp": 1, "$db": "admin"}).await;
     assert!(!running.contains_key("fsyncLock"));
+
+    // Whoever waits when the server ends is told, and does not hold it up.
+    client.run(doc! {"fsync": 1, "lock": true, "$db": "admin"}).await;
+    writer.send(insert(4), MsgFlags::NONE, None).await;
+    until_an_insert_waits(&mut client).await;
     server.stop().await;
+    assert_eq!(writer.receive().await.unwrap().body.get_i32("code").unwrap(), 11600);
 }
 
 #[tokio::test(flavor = "multi_thread")]

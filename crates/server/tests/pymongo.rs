@@ -49,6 +49,11 @@ async fn retries_sessions_and_compression() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn profiles_locks_and_figures() {
+    run_script("administration.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn users_roles_and_logins() {
     run_script_on(TestServer::start_guarded().await, "authentication.py").await;
 }

@@ -208,21 +208,22 @@ pub(super) fn profile(request: &Request<'_>, command: Command) -> Result<Outcome
         }
         request.node.prepare_profile(database, request.context.now)?;
     }
-    let mut state = request.node.profiler().lock();
-    let before = state.of(database);
-    let mut answer = doc! {
-        "was": before.level, "slowms": state.slow_millis, "sampleRate": state.sample_rate,
-    };
-    if let Some((filter, _)) = &before.filter {
-        answer.insert("filter", filter.clone());
-        answer.insert("note", "slowms and sampleRate count for nothing where there is a filter");
-    }
-    let after =
-        Profile { level: level.unwrap_or(before.level), filter: filter.unwrap_or(before.filter) };
-    state.set(database, after);
-    state.slow_millis = slow.unwrap_or(state.slow_millis);
-    state.sample_rate = rate.unwrap_or(state.sample_rate);
-    drop(state);
+    let mut answer = request.node.profiler().update(|state| {
+        let before = state.of(database);
+        let mut answer = doc! {
+            "was": before.level, "slowms": state.slow_millis, "sampleRate": state.sample_rate,
+        };
+        if let Some((filter, _)) = &before.filter {
+            answer.insert("filter", filter.clone());
+            let note = "slowms and sampleRate count for nothing where there is a filter";
+            answer.insert("note", note);
+        }
+        let level = level.unwrap_or(before.level);
+        state.set(database, Profile { level, filter: filter.unwrap_or(before.filter) });
+        state.slow_millis = slow.unwrap_or(state.slow_millis);
+        state.sample_rate = rate.unwrap_or(state.sample_rate);
+        answer
+    });
     answer.insert("ok", 1.0);
     reply(&answer)
 }

@@ -151,7 +151,8 @@ table! {
     "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
         "commands in progress"
     "killOp" => diagnostics::kill_operation, Inspects, ClusterAdmin, admin; "stops a command"
-    "profile" => diagnostics::profile, Inspects, DatabaseAdmin; "which commands are told in the log"
+    "profile" => diagnostics::profile, Inspects, DatabaseAdmin;
+        "which commands are told of, in the log and in system.profile"
     "shutdown" => outside::needs_a_process, Inspects, ClusterAdmin, admin; "ends the server"
     "replSetInitiate" => outside::needs_a_set, Inspects, ClusterAdmin, admin; "makes a replica set"
     "replSetReconfig" => outside::needs_a_set, Inspects, ClusterAdmin, admin;

@@ -56,6 +56,7 @@ impl ReplicaSet {
     pub(crate) fn take_concern(
         &self,
         command: &mut Command,
+        writes: bool,
     ) -> Result<Option<Wanted>, CommandError> {
         let given = match command.body.get("writeConcern") {
             None => None,
@@ -63,7 +64,7 @@ impl ReplicaSet {
             Some(_) => return Ok(None),
         };
         let explicit = given.is_some();
-        if !explicit && !command.may_write() {
+        if !explicit && !writes {
             return Ok(None);
         }
         let completed = match given {

@@ -1,0 +1,68 @@
+//! When to give up on a command: its time is over, or somebody stops it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate_node::{CommandError, Interrupt, Interruption};
+
+use crate::deadlines::Deadline;
+use crate::server::Shared;
+
+/// How long a command may go on: until its `maxTimeMS` has passed or somebody stops it, while it runs
+/// and while it waits.
+pub(crate) struct Patience {
+    shared: Arc<Shared>,
+    interrupt: Arc<Interrupt>,
+    until: Option<Instant>,
+    /// What runs looks at the interrupt; only this tells it the time.
+    _deadline: Option<Deadline>,
+}
+
+impl Patience {
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        limit: Option<Duration>,
+        interrupt: &Arc<Interrupt>,
+    ) -> Self {
+        let (shared, interrupt) = (Arc::clone(shared), Arc::clone(interrupt));
+        if limit == Some(Duration::ZERO) {
+            interrupt.set(Interruption::MaxTime);
+        }
+        // A limit beyond all time is none.
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let deadline = until.map(|until| shared.deadlines.add(until, Arc::clone(&interrupt)));
+        Self { shared, interrupt, until, _deadline: deadline }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.interrupt.check().is_err()
+    }
+
+    /// Waits for something, or until the command should stop.
+    pub(crate) async fn wait<T>(
+        &self,
+        what: impl Future<Output = Result<T, CommandError>>,
+    ) -> Result<T, CommandError> {
+        let mut kills = self.shared.kills.subscribe();
+        let mut what = std::pin::pin!(what);
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut what => return result,
+                // It was stopped before anybody listened here.
+                () = std::future::ready(()), if self.is_over() => {}
+                () = reached(self.until) => self.interrupt.set(Interruption::MaxTime),
+                _ = kills.changed() => {}
+            }
+            self.interrupt.check()?;
+        }
+    }
+}
+
+/// Returns at this time; never, if there is none.
+async fn reached(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
