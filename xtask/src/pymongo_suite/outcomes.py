@@ -5,7 +5,6 @@ It also makes the surroundings what the tests take for granted: that they do not
 which the driver would tell the server, and that a client that is told no address finds the server."""
 
 import os
-import signal
 
 import pymongo
 import pytest
@@ -29,10 +28,6 @@ class Outcomes:
             self.current[report.nodeid] = outcome
         if report.when == "teardown":
             self.file.write(f"{self.current.pop(report.nodeid)} {report.nodeid}\n")
-
-    def pytest_runtest_teardown(self):
-        # A test that fails may leave one behind, which would end the whole run.
-        signal.alarm(0)
 
     def pytest_collectreport(self, report):
         if report.failed:
