@@ -400,6 +400,31 @@ fn a_primary_that_a_newer_configuration_drops_or_bars_steps_down() {
     }
 }
 
+#[test]
+fn a_member_that_comes_back_as_another_kind_takes_its_role() {
+    let as_arbiter = |version| {
+        let mut listed = config(3);
+        listed.version = version;
+        listed.members[0] = MemberConfig::arbiter(MemberId(0), address(0));
+        listed
+    };
+    let as_holder = |version| ReplicaSetConfig { version, ..config(3) };
+    let hear_config = |subject: &mut Subject, config: ReplicaSetConfig| {
+        let beat = subject.heartbeat_to(1);
+        let told = HeartbeatReply {
+            config: Some(std::sync::Arc::new(config)),
+            ..reply_of(MemberState::Secondary, entry(1, 5))
+        };
+        subject.hear(beat, told);
+        store(subject);
+        subject.member.status().state()
+    };
+    let mut arbiter = with_config(as_arbiter(1), OpTimeAndWallTime::default());
+    assert_eq!(hear_config(&mut arbiter, as_holder(3)), MemberState::Startup2);
+    let mut holder = with_config(as_holder(1), entry(1, 5));
+    assert_eq!(hear_config(&mut holder, as_arbiter(3)), MemberState::Arbiter);
+}
+
 // -- Heartbeats -----------------------------------------------------------------------------------
 
 #[test]
