@@ -178,9 +178,12 @@ impl<H: Host + Default> World<H> {
             self.hardship.loses_majority = true;
             return;
         };
-        // Nobody forces a configuration on a member that knows less than those that are gone: they
-        // could come back with a higher term.
-        let term_of = |index: usize| self.nodes[index].member.as_ref().map(|m| m.status().term());
+        // Nobody forces a configuration on a member that knows less than those that are gone, which
+        // could come back with a higher term, or on one that has no data.
+        let term_of = |index: usize| {
+            let status = self.nodes[index].member.as_ref()?.status();
+            status.state().is_readable().then(|| status.term())
+        };
         let leading = term_of(leader);
         let place = |listed: &quorate_protocol::MemberConfig| {
             self.nodes.iter().position(|node| node.address == listed.host)

@@ -235,3 +235,40 @@ fn an_arbiter_refuses_candidates_behind_the_commit_point() {
     assert_eq!(reply.applied, entry(1, 8), "it shows the commit point as its own");
     assert_eq!(reply.durable, OpTimeAndWallTime::default(), "and never a copy");
 }
+
+#[test]
+fn a_candidate_that_was_frozen_or_overtaken_stands_again() {
+    let interruptions: [fn(&mut Subject); 2] = [
+        |subject| {
+            subject.ask(Request::Freeze(Duration::from_secs(1)));
+        },
+        |subject| {
+            let (first, _) = vote_requests(&subject.outputs)[0];
+            answer(subject, first, 7, false);
+        },
+    ];
+    for interrupt in interruptions {
+        let mut subject = in_sight();
+        assert!(stands(&mut subject), "there is no primary");
+        interrupt(&mut subject);
+        assert!(stands(&mut subject), "nobody else stands, and it does not either");
+    }
+}
+
+/// Whether it asks for votes within a while in which its peers live and have no primary.
+fn stands(subject: &mut Subject) -> bool {
+    (0..400).any(|_| {
+        let outputs = wait(subject, Duration::from_millis(100));
+        if !vote_requests(&outputs).is_empty() {
+            return true;
+        }
+        for output in &outputs {
+            if let Output::Send { request, message: Request::Heartbeat(_), .. } = output {
+                let term = subject.member.status().term();
+                let reply = reply_of(MemberState::Secondary, entry(1, 5));
+                subject.hear(*request, HeartbeatReply { term, ..reply });
+            }
+        }
+        false
+    })
+}
