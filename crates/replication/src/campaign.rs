@@ -621,6 +621,10 @@ impl Member {
     pub(crate) fn end_campaign(&mut self, why: &str) {
         if self.is_campaigning() {
             self.close_campaign(CommandError::StepUpFailed(why.to_owned()));
+            // Standing took the timer: without it a member that is left alone would never try again.
+            if !self.timers.is_set(Timer::Election) {
+                self.reset_election_timer();
+            }
         }
     }
 

@@ -617,6 +617,10 @@ impl Member {
                     self.become_follower(StepDownReason::Reconfig);
                 }
             }
+            // It was removed and added again as another kind, and missed what was in between.
+            Role::Arbiter if !arbiter => self.become_initial_syncing(),
+            Role::Arbiter => {}
+            _ if arbiter => self.become_arbiter(),
             Role::Leader(_) if !electable => self.become_follower(StepDownReason::Reconfig),
             Role::Follower(_) => {
                 self.end_campaign("the configuration changed");

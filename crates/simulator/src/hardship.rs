@@ -174,10 +174,17 @@ impl<H: Host + Default> World<H> {
 
     /// More than half of the voters burn down; on one that is left the configuration is forced.
     fn lose_majority(&mut self) {
-        let Some((_, config)) = self.final_config() else {
+        let Some((leader, config)) = self.final_config() else {
             self.hardship.loses_majority = true;
             return;
         };
+        // Nobody forces a configuration on a member that knows less than those that are gone, which
+        // could come back with a higher term, or on one that has no data.
+        let term_of = |index: usize| {
+            let status = self.nodes[index].member.as_ref()?.status();
+            status.state().is_readable().then(|| status.term())
+        };
+        let leading = term_of(leader);
         let place = |listed: &quorate_protocol::MemberConfig| {
             self.nodes.iter().position(|node| node.address == listed.host)
         };
@@ -186,6 +193,7 @@ impl<H: Host + Default> World<H> {
             .iter()
             .filter(|listed| !listed.arbiter_only && listed.priority.0 > 0.0)
             .filter_map(place)
+            .filter(|index| term_of(*index) == leading)
             .collect();
         let Some(survivor) = data.last().copied() else { return };
         let lost: Vec<usize> =

@@ -319,7 +319,9 @@ impl<H: Host + Default> World<H> {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Tick(life) => {
-                if self.is_alive(life) {
+                // One that was put forward since has ticked already.
+                let wanted = self.nodes[life.node].tick_at == Some(self.now);
+                if self.is_alive(life) && wanted {
                     self.nodes[life.node].tick_at = None;
                     self.feed(life.node, Input::Tick);
                 }
@@ -466,9 +468,10 @@ impl<H: Host + Default> World<H> {
         let node = &mut self.nodes[index];
         let Some(deadline) = node.member.as_ref().and_then(Member::next_deadline) else { return };
         if node.tick_at.is_none_or(|at| deadline < at) {
-            node.tick_at = Some(deadline);
+            let at = deadline.max(self.now);
+            node.tick_at = Some(at);
             let life = node.life;
-            self.schedule_at(deadline.max(self.now), Happening::Tick(life));
+            self.schedule_at(at, Happening::Tick(life));
         }
     }
 

@@ -37,6 +37,10 @@ pub(super) async fn findings(
     if let Some(status) = ask(connection, status, limit).await {
         findings.extend(member_states(&reply::set_status(&status)));
     }
+    let config = rawdoc! { "replSetGetConfig": 1, "$db": "admin" };
+    if let Some(reply) = ask(connection, config, limit).await {
+        findings.extend(hasty_elections(&reply));
+    }
     if seen.topology.primary().is_none() {
         let explain = rawdoc! { "quorateExplainElection": 1, "$db": "admin" };
         let answer = ask(connection, explain, limit).await;
@@ -58,6 +62,25 @@ async fn ask(
         Ok(None) => Document::try_from(reply.body()).ok(),
         _ => None,
     }
+}
+
+/// An election timeout that ends between two heartbeats.
+fn hasty_elections(reply: &Document) -> Option<Finding> {
+    let settings = reply.get_document("config").ok()?.get_document("settings").ok()?;
+    let millis = |name: &str| whole(settings, name);
+    let (election, heartbeat) =
+        (millis("electionTimeoutMillis")?, millis("heartbeatIntervalMillis")?);
+    (election <= heartbeat).then(|| {
+        let what = format!(
+            "electionTimeoutMillis ({election}) is not above heartbeatIntervalMillis ({heartbeat})"
+        );
+        Finding::warning("election_timeout", what)
+            .because("a healthy primary that is idle is challenged between two heartbeats")
+            .fix(
+                "mongosh --eval 'c = rs.conf(); c.settings.electionTimeoutMillis = 10000; \
+                 rs.reconfig(c)'",
+            )
+    })
 }
 
 /// Members that neither lead nor follow, with what they say about it.
@@ -233,6 +256,19 @@ mod tests {
         let findings = oplog_window(&oplog(90, Some(1.0)), &lag(49));
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].seen, "b:1 falls off the oplog in 41 min (window 90 − lag 49)");
+    }
+
+    #[test]
+    fn an_election_timeout_between_two_heartbeats_is_told() {
+        let settings = |election: i64, heartbeat: i64| {
+            let settings = bson::doc! {
+                "electionTimeoutMillis": election, "heartbeatIntervalMillis": heartbeat,
+            };
+            hasty_elections(&bson::doc! { "config": { "settings": settings } })
+        };
+        assert!(settings(10_000, 2_000).is_none());
+        assert!(settings(2_000, 2_000).is_some());
+        assert!(hasty_elections(&Document::new()).is_none(), "a server that does not say");
     }
 
     #[test]

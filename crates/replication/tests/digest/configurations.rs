@@ -1,0 +1,208 @@
+//! Who changes a configuration, and to what. Digest §2 and §3.
+
+use super::*;
+
+/// A primary whose peers have its configuration, and a reconfiguration to try on it.
+fn settled_primary() -> Subject {
+    let mut subject = primary();
+    let beats = [subject.heartbeat_to(1), subject.heartbeat_to(2)];
+    for beat in beats {
+        subject.hear(beat, settled_reply());
+    }
+    subject
+}
+
+fn settled_reply() -> HeartbeatReply {
+    HeartbeatReply {
+        config_version: Some(ConfigVersion { term: Some(Term(2)), version: 1 }),
+        ..reply_of(MemberState::Secondary, entry(2, 10))
+    }
+}
+
+fn next_config(subject: &Subject) -> ReplicaSetConfig {
+    let mut new = (**subject.member.status().config().unwrap()).clone();
+    new.version += 1;
+    new
+}
+
+/// Both peers answer the poll; gives the configuration that is stored then.
+fn poll_and_store(subject: &mut Subject) -> ReplicaSetConfig {
+    let polls = [1, 2].map(|id| subject.heartbeat_to(id));
+    let mut outputs = Vec::new();
+    for poll in polls {
+        outputs.extend(subject.hear(poll, settled_reply()));
+    }
+    stored_config(&outputs).unwrap()
+}
+
+fn reconfig(new: ReplicaSetConfig, force: bool) -> Request {
+    Request::Reconfig { config: Box::new(new), force, max_time: None }
+}
+
+#[test]
+fn the_term_of_a_configuration_is_the_primarys_and_not_the_users() {
+    let mut subject = settled_primary();
+    let mut new = next_config(&subject);
+    new.term = Some(Term(77));
+    assert_eq!(subject.ask(reconfig(new, false)), None, "the members are asked first");
+    assert_eq!(poll_and_store(&mut subject).term, Some(Term(2)));
+}
+
+#[test]
+fn a_forced_configuration_has_no_term_and_a_far_higher_version_on_any_member() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let mut new = next_config(&subject);
+    new.members.push(MemberConfig::new(MemberId(3), address(3)));
+    new.members.push(MemberConfig::new(MemberId(4), address(4)));
+    subject.ask(reconfig(new, true));
+    let stored = stored_config(&subject.outputs).unwrap();
+    assert_eq!(stored.term, None);
+    assert!((10_002..=110_002).contains(&stored.version), "{}", stored.version);
+    assert!(stored.members.iter().all(|member| !member.newly_added), "two votes at once");
+}
+
+#[test]
+fn new_voters_are_marked_and_new_arbiters_are_not() {
+    let mut subject = settled_primary();
+    let mut new = next_config(&subject);
+    new.members.push(MemberConfig::new(MemberId(3), address(3)));
+    subject.ask(reconfig(new, false));
+    let stored = poll_and_store(&mut subject);
+    let marks: Vec<bool> = stored.members.iter().map(|member| member.newly_added).collect();
+    assert_eq!(marks, [false, false, false, true]);
+    assert_eq!(stored.members[3].effective_priority(), Priority::ZERO);
+    assert!(!stored.members[3].is_voter());
+
+    let mut subject = settled_primary();
+    let mut new = next_config(&subject);
+    new.members.push(MemberConfig::arbiter(MemberId(3), address(3)));
+    subject.give(Input::DefaultWriteConcernSet(true));
+    subject.ask(reconfig(new, false));
+    assert!(!poll_and_store(&mut subject).members[3].newly_added);
+}
+
+#[test]
+fn a_reconfiguration_that_reaches_no_majority_is_74() {
+    let mut subject = settled_primary();
+    let new = next_config(&subject);
+    subject.ask(reconfig(new, false));
+    let polls = [1, 2].map(|id| subject.heartbeat_to(id));
+    let mut outputs = Vec::new();
+    for request in polls {
+        let cause = Unreachable::Refused;
+        outputs.extend(subject.give(Input::PeerUnreachable { request, cause }));
+    }
+    assert_eq!(refusal(&outputs), Some(74));
+    assert_eq!(stored_config(&outputs), None);
+}
+
+#[test]
+fn a_reconfiguration_is_for_a_writable_primary() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let new = next_config(&subject);
+    assert_eq!(subject.ask(reconfig(new, false)), Some(Err(10107)));
+}
+
+#[test]
+fn nobody_stands_while_a_configuration_is_being_stored() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let beats = [1, 2].map(|id| subject.heartbeat_to(id));
+    for beat in beats {
+        subject.hear(beat, reply_of(MemberState::Secondary, entry(1, 5)));
+    }
+    let new = next_config(&subject);
+    subject.ask(reconfig(new, true));
+    let storing = subject.outputs.clone();
+    assert_eq!(subject.ask(step_up()), Some(Err(125)), "not while it is under way");
+    subject.outputs = storing;
+    store(&mut subject);
+    assert_eq!(subject.ask(step_up()), None, "it stands now");
+}
+
+#[test]
+fn a_new_primary_ignores_configurations_until_it_is_writable() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    // Everything is obliged but the configuration of the new term: it stays on its way to the disk.
+    let mut leading = None;
+    for _ in 0..200 {
+        if let Some(beat) = leading {
+            let mut newer = config(3);
+            newer.version = 5;
+            let told = HeartbeatReply {
+                config: Some(std::sync::Arc::new(newer)),
+                ..reply_of(MemberState::Secondary, entry(1, 5))
+            };
+            let outputs = subject.hear(beat, told);
+            let ignored = events(&outputs).iter().any(|told| told.starts_with("ignored"));
+            assert!(ignored, "{outputs:?}");
+            assert_eq!(stored_config(&outputs), None);
+            assert_eq!(subject.member.status().config().unwrap().version, 1);
+            return;
+        }
+        let todo = std::mem::take(&mut subject.outputs);
+        if todo.is_empty() {
+            subject.now = subject.member.next_deadline().unwrap();
+            subject.give(Input::Tick);
+            continue;
+        }
+        let mut more = Vec::new();
+        for output in todo {
+            let leads = subject.member.status().state() == MemberState::Primary;
+            match output {
+                Output::Send { request, message: Request::Heartbeat(_), .. } if leads => {
+                    leading = Some(request);
+                }
+                other => more.extend(oblige(&mut subject, other)),
+            }
+        }
+        subject.outputs = more;
+    }
+    panic!("it never led");
+}
+
+#[test]
+fn a_primary_that_a_newer_configuration_drops_or_bars_steps_down() {
+    let changes: [fn(&mut ReplicaSetConfig); 2] = [
+        |config| {
+            config.members.remove(0);
+        },
+        |config| config.members[0].priority = Priority::ZERO,
+    ];
+    for change in changes {
+        let mut subject = primary();
+        let mut new = next_config(&subject);
+        new.version = 50_000;
+        new.term = None;
+        change(&mut new);
+        let told = HeartbeatReply { config: Some(std::sync::Arc::new(new)), ..settled_reply() };
+        let beat = subject.heartbeat_to(1);
+        subject.hear(beat, told);
+        store(&mut subject);
+        assert_ne!(subject.member.status().state(), MemberState::Primary);
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_as_another_kind_takes_its_role() {
+    let as_arbiter = |version| {
+        let mut listed = config(3);
+        listed.version = version;
+        listed.members[0] = MemberConfig::arbiter(MemberId(0), address(0));
+        listed
+    };
+    let as_holder = |version| ReplicaSetConfig { version, ..config(3) };
+    let hear_config = |subject: &mut Subject, config: ReplicaSetConfig| {
+        let beat = subject.heartbeat_to(1);
+        let told = HeartbeatReply {
+            config: Some(std::sync::Arc::new(config)),
+            ..reply_of(MemberState::Secondary, entry(1, 5))
+        };
+        subject.hear(beat, told);
+        store(subject);
+        subject.member.status().state()
+    };
+    let mut arbiter = with_config(as_arbiter(1), OpTimeAndWallTime::default());
+    assert_eq!(hear_config(&mut arbiter, as_holder(3)), MemberState::Startup2);
+    let mut holder = with_config(as_holder(1), entry(1, 5));
+    assert_eq!(hear_config(&mut holder, as_arbiter(3)), MemberState::Arbiter);
+}

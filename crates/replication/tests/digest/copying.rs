@@ -1,0 +1,219 @@
+//! Sources, progress, acknowledgements. Digest §6 and §8.
+
+use super::*;
+
+/// A secondary that copies from m1, the primary, and its fetch.
+fn following() -> (Subject, FetchId) {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+    subject.hear(two, reply_of(MemberState::Secondary, entry(1, 5)));
+    subject.hear(one, reply_of(MemberState::Primary, entry(1, 5)));
+    let outputs = subject.give(Input::Tick);
+    let (fetch, _) = fetch_among(&outputs).unwrap();
+    (subject, fetch)
+}
+
+fn batch(first: Option<OpTime>, last: Option<OpTimeAndWallTime>) -> FetchedBatch {
+    FetchedBatch {
+        first,
+        last,
+        source_oldest: entry(0, 1).op_time,
+        source_last: last.unwrap_or(entry(1, 5)),
+        commit_point: entry(1, 5),
+        term: Term(1),
+        source_is_primary: true,
+        rollback_id: 0,
+    }
+}
+
+#[test]
+fn progress_is_reported_when_it_is_made_and_every_half_election_timeout() {
+    let reports = |outputs: &[Output]| {
+        let sent = outputs.iter().filter_map(|output| match output {
+            Output::Send { request, message: Request::UpdatePosition(report), .. } => {
+                Some((*request, report.clone()))
+            }
+            _ => None,
+        });
+        sent.collect::<Vec<_>>()
+    };
+    let (mut subject, fetch) = following();
+    let (request, first) = reports(&subject.outputs).remove(0);
+    assert_eq!(first.term, Term(1));
+    let done = Input::ReplyReceived { request, reply: Reply::Done, round_trip: Duration::ZERO };
+    subject.give(done);
+    let fetched = batch(Some(entry(1, 5).op_time), Some(entry(1, 6)));
+    subject.give(Input::EntriesFetched { fetch, batch: fetched });
+    let outputs = append(&mut subject, entry(1, 6));
+    let (request, told) = reports(&outputs).remove(0);
+    assert_eq!(told.positions[0].written, entry(1, 6));
+    subject.give(Input::ReplyReceived { request, reply: Reply::Done, round_trip: Duration::ZERO });
+    // What moved while that report was under way is told next; then there is silence to fill.
+    for (request, _) in reports(&subject.outputs.clone()) {
+        subject.give(Input::ReplyReceived {
+            request,
+            reply: Reply::Done,
+            round_trip: Duration::ZERO,
+        });
+    }
+    let quiet = (0..20).take_while(|_| {
+        let outputs = wait(&mut subject, Duration::from_millis(500));
+        reports(&outputs).is_empty()
+    });
+    assert_eq!(quiet.count(), 9, "the tenth half second is half the election timeout");
+}
+
+#[test]
+fn nothing_is_reported_during_an_initial_sync() {
+    let mut subject = with_config(config(3), OpTimeAndWallTime::default());
+    for _ in 0..20 {
+        let outputs = wait(&mut subject, Duration::from_secs(1));
+        let told = outputs
+            .iter()
+            .any(|o| matches!(o, Output::Send { message: Request::UpdatePosition(_), .. }));
+        assert!(!told, "{outputs:?}");
+    }
+}
+
+#[test]
+fn sync_from_refuses_what_makes_no_sense_and_warns_of_laggards() {
+    let mut listed = config(4);
+    listed.members[3] = MemberConfig::arbiter(MemberId(3), address(3));
+    let mut arbiter = config(3);
+    arbiter.members[0] = MemberConfig::arbiter(MemberId(0), address(0));
+    let mut arbiter = with_config(arbiter, OpTimeAndWallTime::default());
+    assert_eq!(arbiter.ask(Request::SyncFrom(address(1))), Some(Err(95)));
+    assert_eq!(primary().ask(Request::SyncFrom(address(1))), Some(Err(95)));
+    let mut subject = with_config(listed, entry(1, 50));
+    let beats = [1, 2, 3].map(|id| subject.heartbeat_to(id));
+    for (beat, seconds) in beats.into_iter().zip([39, 41, 50]) {
+        subject.hear(beat, reply_of(MemberState::Secondary, entry(1, seconds)));
+    }
+    assert_eq!(subject.ask(Request::SyncFrom(address(0))), Some(Err(72)), "itself");
+    assert_eq!(subject.ask(Request::SyncFrom(address(3))), Some(Err(72)), "an arbiter");
+    assert_eq!(subject.ask(Request::SyncFrom(address(9))), Some(Err(74)));
+    let warned = |subject: &mut Subject, id| match subject.ask(Request::SyncFrom(address(id))) {
+        Some(Ok(Reply::SyncFrom { warning, .. })) => warning.is_some(),
+        other => panic!("{other:?}"),
+    };
+    assert!(warned(&mut subject, 1), "eleven seconds behind");
+    assert!(!warned(&mut subject, 2));
+    subject.give(Input::ConnectionReset { peer: address(2) });
+    let request = subject.heartbeat_to(2);
+    subject.give(Input::PeerUnreachable { request, cause: Unreachable::Refused });
+    assert_eq!(subject.ask(Request::SyncFrom(address(2))), Some(Err(6)), "down");
+}
+
+#[test]
+fn a_write_is_acknowledged_only_if_the_primary_has_it_itself() {
+    let number =
+        |acknowledgements, journal| WriteConcern { acknowledgements, journal, timeout: None };
+    let concerns =
+        [number(Acknowledgements::Number(2), Some(true)), number(Acknowledgements::Majority, None)];
+    for concern in concerns {
+        let mut subject = primary();
+        let last = entry(2, 20);
+        subject.give(Input::EntriesAppended { last });
+        subject.give(Input::Applied { last });
+        let waiter = WaiterId(1);
+        let op_time = last.op_time;
+        subject.give(Input::AcknowledgementWanted { waiter, op_time, concern });
+        for member in [1, 2] {
+            subject.ask(report(2, member, last));
+            assert_eq!(acknowledgement(&subject.outputs), None, "it is not on its own disk");
+        }
+        let outputs = subject.give(Input::EntriesDurable { last });
+        assert_eq!(acknowledgement(&outputs), Some(Ok(())));
+    }
+}
+
+/// How long m1 is left alone after a fetch from it failed, while it stays the only source.
+fn left_alone(fail: impl FnOnce(&mut Subject, FetchId)) -> Duration {
+    let (mut subject, fetch) = following();
+    fail(&mut subject, fetch);
+    let failed = subject.now;
+    for _ in 0..400 {
+        let outputs = wait(&mut subject, Duration::from_millis(250));
+        let beats: Vec<RequestId> = outputs
+            .iter()
+            .filter_map(|output| match output {
+                Output::Send { request, to, message: Request::Heartbeat(_), .. }
+                    if *to == address(1) =>
+                {
+                    Some(*request)
+                }
+                _ => None,
+            })
+            .collect();
+        if fetch_among(&outputs).is_some() {
+            return subject.now.since(failed);
+        }
+        for beat in beats {
+            let outputs = subject.hear(beat, reply_of(MemberState::Primary, entry(1, 6)));
+            if fetch_among(&outputs).is_some() {
+                return subject.now.since(failed);
+            }
+        }
+    }
+    panic!("m1 was never asked again");
+}
+
+#[test]
+fn a_source_that_failed_is_left_alone_for_ten_seconds_and_one_that_is_too_new_for_sixty() {
+    let within = |wait: Duration, seconds: u64| {
+        let least = Duration::from_secs(seconds);
+        assert!(wait >= least && wait <= least + Duration::from_secs(3), "{wait:?}");
+    };
+    within(
+        left_alone(|subject, fetch| {
+            subject.give(Input::FetchFailed { fetch, cause: FetchFailure::Refused });
+        }),
+        10,
+    );
+    within(
+        left_alone(|subject, fetch| {
+            let mut fetched = batch(Some(entry(1, 9).op_time), Some(entry(1, 9)));
+            fetched.source_oldest = entry(1, 8).op_time;
+            subject.give(Input::EntriesFetched { fetch, batch: fetched });
+            assert_eq!(subject.member.status().state(), MemberState::Recovering);
+        }),
+        60,
+    );
+    within(
+        left_alone(|subject, fetch| {
+            subject.give(Input::FetchFailed { fetch, cause: FetchFailure::Connection });
+        }),
+        1,
+    );
+}
+
+#[test]
+fn a_source_that_rolled_back_is_left() {
+    let (mut subject, fetch) = following();
+    let first = batch(Some(entry(1, 5).op_time), Some(entry(1, 6)));
+    subject.give(Input::EntriesFetched { fetch, batch: first });
+    let mut rolled = batch(None, Some(entry(1, 7)));
+    rolled.rollback_id = 1;
+    let outputs = subject.give(Input::EntriesFetched { fetch, batch: rolled });
+    assert!(outputs.contains(&Output::CancelFetch { fetch }), "{outputs:?}");
+    let applied = outputs.iter().any(|output| matches!(output, Output::ApplyThrough { .. }));
+    assert!(!applied, "what it says now is not the continuation of what we have");
+}
+
+#[test]
+fn entries_for_a_delayed_member_carry_its_delay() {
+    let mut delayed = config(3);
+    delayed.members[0].priority = Priority::ZERO;
+    delayed.members[0].secondary_delay_secs = 60;
+    let mut subject = with_config(delayed, entry(1, 5));
+    let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+    subject.hear(two, reply_of(MemberState::Secondary, entry(1, 5)));
+    subject.hear(one, reply_of(MemberState::Primary, entry(1, 6)));
+    let outputs = subject.give(Input::Tick);
+    let (fetch, _) = fetch_among(&outputs).unwrap();
+    let fetched = batch(Some(entry(1, 5).op_time), Some(entry(1, 6)));
+    let outputs = subject.give(Input::EntriesFetched { fetch, batch: fetched });
+    let through = entry(1, 6).op_time;
+    let delay = Duration::from_secs(60);
+    assert!(outputs.contains(&Output::ApplyThrough { through, delay }), "{outputs:?}");
+}

@@ -1,0 +1,56 @@
+//! How often, how patiently. Digest §4.
+
+use super::*;
+
+#[test]
+fn a_heartbeat_is_sent_again_twice_before_its_member_is_down() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    for _ in 0..2 {
+        let request = subject.heartbeat_to(1);
+        subject.give(Input::PeerUnreachable { request, cause: Unreachable::Other });
+        assert!(!events(&subject.outputs).iter().any(|told| told.contains("is down")));
+    }
+    let request = subject.heartbeat_to(1);
+    let outputs = subject.give(Input::PeerUnreachable { request, cause: Unreachable::Other });
+    assert!(events(&outputs).iter().any(|told| told.contains("m1 is down")), "{outputs:?}");
+}
+
+/// When the next heartbeat to m1 is sent, after an answer.
+fn interval_after_answer(mut subject: Subject, reply: HeartbeatReply) -> Duration {
+    let beat = subject.heartbeat_to(1);
+    subject.hear(beat, reply);
+    let answered = subject.now;
+    for _ in 0..1000 {
+        subject.now = subject.member.next_deadline().unwrap();
+        let outputs = subject.give(Input::Tick);
+        let sent = outputs.iter().any(|output| {
+            matches!(output, Output::Send { to, message: Request::Heartbeat(_), .. }
+                if *to == address(1))
+        });
+        if sent {
+            return subject.now.since(answered);
+        }
+    }
+    panic!("no heartbeat");
+}
+
+#[test]
+fn heartbeats_come_every_two_seconds_and_sooner_without_a_source_or_to_know_a_primary() {
+    let secondary = || reply_of(MemberState::Secondary, entry(1, 5));
+    let sourceless = interval_after_answer(Subject::secondary(entry(1, 5)), secondary());
+    assert_eq!(sourceless, Duration::from_millis(500), "a quarter of the interval");
+    let followed = reply_of(MemberState::Primary, entry(1, 6));
+    let mut following = Subject::secondary(entry(1, 5));
+    let beat = following.heartbeat_to(1);
+    following.hear(beat, followed.clone());
+    following.give(Input::Tick);
+    let beat = wait(&mut following, Duration::from_millis(500));
+    assert!(!beat.is_empty());
+    assert_eq!(interval_after_answer(following, followed), Duration::from_secs(2));
+
+    let mut hurried = config(3);
+    hurried.members[0] = MemberConfig::arbiter(MemberId(0), address(0));
+    hurried.settings.election_timeout_millis = 1000;
+    let arbiter = with_config(hurried, OpTimeAndWallTime::default());
+    assert_eq!(interval_after_answer(arbiter, secondary()), Duration::from_millis(500));
+}

@@ -1,0 +1,150 @@
+//! Copying everything, step by step. Digest §10.
+
+use super::*;
+
+/// A fresh member that copies from m1, at the step of copying; m2 could be the source, too.
+fn copying() -> Subject {
+    let mut subject = with_config(config(3), OpTimeAndWallTime::default());
+    let beats = [1, 2].map(|id| subject.heartbeat_to(id));
+    let flagged = subject.outputs.clone();
+    for (beat, state) in beats.into_iter().zip([MemberState::Primary, MemberState::Secondary]) {
+        subject.hear(beat, reply_of(state, entry(1, 5)));
+    }
+    subject.outputs = flagged;
+    store(&mut subject);
+    step(&mut subject, 1, InitialSyncOutcome::Wiped);
+    let read = InitialSyncOutcome::SourceRead {
+        rollback_id: 3,
+        begin_fetching: entry(1, 5).op_time,
+        begin_applying: entry(1, 5).op_time,
+    };
+    let outputs = step(&mut subject, 1, read);
+    assert!(matches!(ordered(&outputs), Some(InitialSyncStep::Clone { .. })), "{outputs:?}");
+    subject
+}
+
+fn step(subject: &mut Subject, attempt: u32, outcome: InitialSyncOutcome) -> Vec<Output> {
+    subject.give(Input::InitialSync { attempt, outcome })
+}
+
+fn ordered(outputs: &[Output]) -> Option<InitialSyncStep> {
+    outputs.iter().rev().find_map(|output| match output {
+        Output::InitialSync { step, .. } => Some(step.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_copy_begins_again_if_its_source_rolled_back_meanwhile() {
+    let finished = |rollback_id| {
+        let mut subject = copying();
+        step(&mut subject, 1, InitialSyncOutcome::Cloned);
+        step(&mut subject, 1, InitialSyncOutcome::StopPointRead(entry(1, 9)));
+        step(&mut subject, 1, InitialSyncOutcome::AppliedThrough(entry(1, 9)));
+        step(&mut subject, 1, InitialSyncOutcome::RollbackIdRead(rollback_id))
+    };
+    let cleared = |outputs: &[Output]| {
+        outputs
+            .iter()
+            .any(|o| matches!(o, Output::Persist { change: Change::InitialSync(false), .. }))
+    };
+    assert!(cleared(&finished(3)));
+    let outputs = finished(4);
+    assert!(!cleared(&outputs));
+    assert_eq!(ordered(&outputs), Some(InitialSyncStep::Wipe));
+}
+
+#[test]
+fn a_finished_copy_clears_its_flag_before_the_member_is_a_secondary() {
+    let mut subject = copying();
+    step(&mut subject, 1, InitialSyncOutcome::Cloned);
+    step(&mut subject, 1, InitialSyncOutcome::StopPointRead(entry(1, 9)));
+    step(&mut subject, 1, InitialSyncOutcome::AppliedThrough(entry(1, 9)));
+    step(&mut subject, 1, InitialSyncOutcome::RollbackIdRead(3));
+    assert_eq!(subject.member.status().state(), MemberState::Startup2);
+    store(&mut subject);
+    assert_eq!(subject.member.status().state(), MemberState::Secondary);
+    assert_eq!(subject.member.status().written(), entry(1, 9));
+}
+
+#[test]
+fn a_blip_repeats_the_step_and_a_source_that_died_the_attempt() {
+    let mut subject = copying();
+    step(&mut subject, 1, InitialSyncOutcome::Interrupted);
+    let outputs = wait(&mut subject, Duration::from_secs(1));
+    assert!(matches!(ordered(&outputs), Some(InitialSyncStep::Clone { .. })), "{outputs:?}");
+    let attempt = outputs.iter().find_map(|output| match output {
+        Output::InitialSync { attempt, .. } => Some(*attempt),
+        _ => None,
+    });
+    assert_eq!(attempt, Some(1), "the same attempt goes on");
+
+    // Now the source's process is gone: asking it sixty times would be in vain.
+    let mut subject = copying();
+    subject.give(Input::ConnectionReset { peer: address(1) });
+    let request = subject.heartbeat_to(1);
+    subject.give(Input::PeerUnreachable { request, cause: Unreachable::Refused });
+    let outputs = step(&mut subject, 1, InitialSyncOutcome::Interrupted);
+    assert_eq!(ordered(&outputs), Some(InitialSyncStep::Wipe), "{outputs:?}");
+    step(&mut subject, 2, InitialSyncOutcome::Wiped);
+    let mut source = None;
+    for _ in 0..20 {
+        let outputs = wait(&mut subject, Duration::from_millis(500));
+        if let Some(InitialSyncStep::ReadSource { source: chosen }) = ordered(&outputs) {
+            source = Some(chosen);
+            break;
+        }
+        let beats: Vec<RequestId> = outputs
+            .iter()
+            .filter_map(|output| match output {
+                Output::Send { request, to, message: Request::Heartbeat(_), .. }
+                    if *to == address(2) =>
+                {
+                    Some(*request)
+                }
+                _ => None,
+            })
+            .collect();
+        for beat in beats {
+            let outputs = subject.hear(beat, reply_of(MemberState::Secondary, entry(1, 5)));
+            if let Some(InitialSyncStep::ReadSource { source: chosen }) = ordered(&outputs) {
+                source = Some(chosen);
+            }
+        }
+        if source.is_some() {
+            break;
+        }
+    }
+    assert_eq!(source, Some(address(2)), "another member is the source of the next attempt");
+}
+
+#[test]
+fn after_ten_failed_attempts_a_copy_pauses_for_a_minute() {
+    let mut subject = copying();
+    let mut pauses: Vec<Duration> = Vec::new();
+    for attempt in 1..=10 {
+        subject.give(Input::InitialSync { attempt, outcome: InitialSyncOutcome::Failed });
+        subject
+            .give(Input::InitialSync { attempt: attempt + 1, outcome: InitialSyncOutcome::Wiped });
+        let failed: MonotonicTime = subject.now;
+        for _ in 0..1000 {
+            let outputs = wait(&mut subject, Duration::from_millis(250));
+            let mut found = matches!(ordered(&outputs), Some(InitialSyncStep::ReadSource { .. }));
+            for output in &outputs {
+                if let Output::Send { request, to, message: Request::Heartbeat(_), .. } = output {
+                    let leads = *to == address(1);
+                    let state = if leads { MemberState::Primary } else { MemberState::Secondary };
+                    let more = subject.hear(*request, reply_of(state, entry(1, 5)));
+                    found |= matches!(ordered(&more), Some(InitialSyncStep::ReadSource { .. }));
+                }
+            }
+            if found {
+                break;
+            }
+        }
+        pauses.push(subject.now.since(failed));
+    }
+    let (last, earlier) = pauses.split_last().unwrap();
+    assert!(earlier.iter().all(|pause| *pause < Duration::from_secs(5)), "{pauses:?}");
+    assert!(*last >= Duration::from_secs(60), "{pauses:?}");
+}
