@@ -53,7 +53,6 @@ reasons! {
     TestCommands = "test commands",
         "`testVersion2` and its like exist only in the servers of their authors.";
     DomainNames = "domain names", "The test asks the internet's DNS for names of its authors.";
-    Pending = "pending", "Not there yet.";
 }
 
 /// One line of the list.
