@@ -138,29 +138,28 @@ fn main() {
     line(&format!("bulk insert of {records} records, a second"), own, peer);
     let loaded = ours.resident_kib();
 
-    for callers in [1, 64] {
-        let connections = if callers == 1 { "1 connection" } else { "64 connections" };
+    let tell = |what: &str, callers: u64, request: Request| {
+        if wanted.has(what) {
+            let own = rate(&ours, callers, request);
+            let peer = sqlite.as_ref().map(|sqlite| rate(sqlite, callers, request).a_second);
+            line(what, own, peer);
+        }
+    };
+    // Reads first, of as many records for both.
+    for (callers, connections) in [(1, "1 connection"), (64, "64 connections")] {
+        tell(&format!("point reads a second, {connections}"), callers, Request::Read);
+        tell(&format!("scans of 1,000 by index a second, {connections}"), callers, Request::Range);
+    }
+    tell("groupings of all records a second", 1, Request::Aggregate);
+    for (callers, connections) in [(1, "1 connection"), (64, "64 connections")] {
         for (what, request) in [
             ("inserts a second, durable", Request::Insert { durable: true }),
             ("inserts a second, not synced", Request::Insert { durable: false }),
-            ("point reads a second", Request::Read),
             ("updates a second, durable", Request::Update { durable: true }),
             ("updates a second, not synced", Request::Update { durable: false }),
-            ("scans of 1,000 by index a second", Request::Range),
         ] {
-            let what = format!("{what}, {connections}");
-            if wanted.has(&what) {
-                let own = rate(&ours, callers, request);
-                let peer = sqlite.as_ref().map(|sqlite| rate(sqlite, callers, request).a_second);
-                line(&what, own, peer);
-            }
+            tell(&format!("{what}, {connections}"), callers, request);
         }
-    }
-    let what = "groupings of all records a second";
-    if wanted.has(what) {
-        let own = rate(&ours, 1, Request::Aggregate);
-        let peer = sqlite.as_ref().map(|sqlite| rate(sqlite, 1, Request::Aggregate).a_second);
-        line(what, own, peer);
     }
 
     println!();

@@ -1,23 +1,28 @@
-//! The write lock: one writer at a time, and nobody overtakes forever.
+//! The write lock: one writer at a time, and nobody waits for a long piece of work to end.
 //!
 //! A writer that works through many documents lets the lock go between two steps. A plain mutex
-//! would then mostly be taken again by the same thread, which is awake; so whoever wants the lock
-//! first waits for its turn, and keeps the turn until it has the lock.
+//! would then mostly be taken again by the same thread, which is awake, so it waits until one of
+//! those who want the lock has had it. Short writes do not take turns: handing the lock from thread
+//! to thread for each of them would cost more than the writes.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::WriterState;
 
 /// Guards what only one writer may touch.
 pub(crate) struct WriteLock {
-    turn: Mutex<()>,
     state: Mutex<WriterState>,
+    /// How many threads want it.
+    waiting: AtomicUsize,
+    /// How often it was taken.
+    taken: AtomicU64,
 }
 
 impl WriteLock {
     pub(crate) fn new(state: WriterState) -> Self {
-        Self { turn: Mutex::new(()), state: Mutex::new(state) }
+        Self { state: Mutex::new(state), waiting: AtomicUsize::new(0), taken: AtomicU64::new(0) }
     }
 
     /// Waits for the lock.
@@ -28,8 +33,11 @@ impl WriteLock {
     /// A command that panicked has changed nothing or committed a whole batch, and what is guarded
     /// is only ever ahead of the store, so the next command may go on.
     fn take(&self) -> MutexGuard<'_, WriterState> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.taken.fetch_add(1, Ordering::SeqCst);
+        guard
     }
 }
 
@@ -43,7 +51,14 @@ pub(crate) struct Held<'n> {
 impl Held<'_> {
     /// Lets somebody who waits go first.
     pub(super) fn give_way(&mut self) {
+        let before = self.lock.taken.load(Ordering::SeqCst);
         self.guard = None;
+        // The lock is free and somebody wants it, so this ends as soon as that thread runs.
+        while self.lock.waiting.load(Ordering::SeqCst) > 0
+            && self.lock.taken.load(Ordering::SeqCst) == before
+        {
+            std::thread::yield_now();
+        }
         self.guard = Some(self.lock.take());
     }
 }
