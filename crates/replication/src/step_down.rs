@@ -35,9 +35,9 @@ impl Member {
             let error = CommandError::BadValue("the step-down period must be above 0");
             return self.respond(token, Err(error));
         }
-        if catch_up_period >= period {
+        if catch_up_period > period {
             let error = CommandError::BadValue(
-                "secondaryCatchUpPeriodSecs must be shorter than the period",
+                "secondaryCatchUpPeriodSecs must not be longer than the period",
             );
             return self.respond(token, Err(error));
         }
