@@ -183,17 +183,19 @@ fn every_term_that_is_learned_is_stored() {
 }
 
 #[test]
-fn a_step_down_lasts_longer_than_its_catch_up_period() {
+fn a_step_down_lasts_at_least_as_long_as_its_catch_up_period() {
     let mut subject = primary();
     let step_down = |period, catch_up_period| Request::StepDown {
         period: Duration::from_secs(period),
         catch_up_period: Duration::from_secs(catch_up_period),
         force: false,
     };
-    for (period, catch_up) in [(0, 0), (10, 11), (10, 10)] {
+    for (period, catch_up) in [(0, 0), (10, 11)] {
         assert_eq!(subject.ask(step_down(period, catch_up)), Some(Err(2)), "{period} {catch_up}");
     }
     assert!(subject.member.status().is_writable(), "nothing was begun");
+    // Drivers' own tests give one second for both.
+    assert_ne!(subject.ask(step_down(1, 1)), Some(Err(2)));
 }
 
 #[test]
