@@ -17,6 +17,9 @@ use crate::profile::Work;
 use crate::users::Login;
 use crate::writer::check_command_value;
 
+/// Documents or statements up to which a write takes little time.
+const MAX_SHORT_DOCUMENTS: usize = 256;
+
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
@@ -128,7 +131,23 @@ impl Command {
 
     /// Whether it usually takes so little time that nobody need make room for others.
     pub fn is_short(&self) -> bool {
-        !LONG_COMMANDS.contains(&self.name())
+        let name = self.name();
+        if LONG_COMMANDS.contains(&name) {
+            return false;
+        }
+        // Statements that name no single document go through as many as there are.
+        let is_wide = |statement: &RawDocumentBuf| match name {
+            "update" => statement.get_bool("multi").unwrap_or(false),
+            "delete" => matches!(
+                statement.get("limit"),
+                Ok(Some(RawBsonRef::Int32(0) | RawBsonRef::Int64(0) | RawBsonRef::Double(0.0)))
+            ),
+            _ => false,
+        };
+        let few = |documents: &Vec<RawDocumentBuf>| {
+            documents.len() <= MAX_SHORT_DOCUMENTS && !documents.iter().any(is_wide)
+        };
+        self.sequences.iter().all(|(_, documents)| few(documents))
     }
 
     /// Whether it changes data: some pipelines do.
@@ -339,5 +358,28 @@ impl Interrupt {
                 "interrupted at shutdown",
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{doc, rawdoc};
+
+    use super::*;
+
+    #[test]
+    fn a_write_is_short_if_it_names_few_documents() {
+        let is_short = |name: &str, statements: Vec<RawDocumentBuf>| {
+            let mut command = Command::new(doc! { name: "c", "$db": "db" });
+            command.sequences.push(("statements".to_owned(), statements));
+            command.is_short()
+        };
+        assert!(is_short("insert", vec![rawdoc! {}; MAX_SHORT_DOCUMENTS]));
+        assert!(!is_short("insert", vec![rawdoc! {}; MAX_SHORT_DOCUMENTS + 1]));
+        assert!(is_short("update", vec![rawdoc! { "q": {}, "u": {} }]));
+        assert!(!is_short("update", vec![rawdoc! { "q": {}, "u": {}, "multi": true }]));
+        assert!(is_short("delete", vec![rawdoc! { "q": {}, "limit": 1 }]));
+        assert!(!is_short("delete", vec![rawdoc! { "q": {}, "limit": 0 }]));
+        assert!(!Command::new(doc! { "validate": "c" }).is_short());
     }
 }
