@@ -361,7 +361,7 @@ fn the_commit_point_survives_a_restart() {
 fn what_is_read_ahead_can_be_set_and_changes_no_data() {
     let from = primary();
     from.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"n": 1}, "name": "n_1"}]});
-    from.insert("a", (0..200).map(|i| doc! {"_id": i, "n": i % 7}).collect());
+    from.insert("a", (0..400).map(|i| doc! {"_id": i, "n": i % 7}).collect());
     from.ok(doc! {"update": "a", "updates": [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": true}]});
     for setting in ["none", "_id_only", "all"] {
         let to = secondary();
@@ -392,7 +392,7 @@ fn a_batch_prepared_by_threads_is_applied_as_one_entry_after_the_other() {
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
-    for step in 0..600_i64 {
+    for step in 0..1200_i64 {
         let id = next(40) as i64;
         let update = |change: Document| doc! {"update": "a", "updates": [change]};
         let command = match next(8) {
@@ -400,7 +400,7 @@ fn a_batch_prepared_by_threads_is_applied_as_one_entry_after_the_other() {
             2 => update(doc! {"q": {"_id": id}, "u": {"$inc": {"n": 1}}}),
             3 => update(doc! {"q": {"_id": id}, "u": {"$push": {"list": step}}}),
             4 => doc! {"delete": "a", "deletes": [{"q": {"_id": id}, "limit": 1}]},
-            _ => doc! {"insert": "a", "documents": [{"_id": 1000 + step, "n": step}]},
+            _ => doc! {"insert": "a", "documents": [{"_id": 10_000 + step, "n": step}]},
         };
         from.ok(command);
         match step {
@@ -414,6 +414,7 @@ fn a_batch_prepared_by_threads_is_applied_as_one_entry_after_the_other() {
             _ => {}
         }
     }
+    assert!(entries(&from).len() > 512, "threads take part from there on");
     let (together, apart) = (secondary(), secondary());
     together.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
     let mut previous = OpTime::NULL;

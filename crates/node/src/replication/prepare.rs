@@ -29,7 +29,7 @@ use crate::writer::keys_of;
 const PREPARERS: usize = 4;
 
 /// Below this many entries the writer is as fast by itself.
-const MIN_ENTRIES: usize = 64;
+const MIN_ENTRIES: usize = 512;
 
 /// Bytes of a document that decide which thread works on it.
 const HASHED_BYTES: usize = 32;

@@ -68,7 +68,13 @@ impl ReplicaSet {
             return Ok(None);
         }
         let completed = match given {
-            Some(given) if given.contains_key("w") => given.clone(),
+            Some(given) if given.contains_key("w") => {
+                let wanted = parse(given)?.map(|concern| Wanted { concern, explicit });
+                if wanted.is_some() {
+                    command.body_mut().remove("writeConcern");
+                }
+                return Ok(wanted);
+            }
             given => {
                 // What the client did not say is the set's to say.
                 let mut completed = self.default_concern(command)?;
