@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
-use quorate_server::{Place, Server, StartOptions};
+use quorate_server::{LogFormat, Place, Server, StartOptions, log_to_stderr};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tempfile::TempDir;
@@ -27,9 +27,12 @@ pub fn allow_many_files() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// `member PORT DIRECTORY`: serves until it is ended, and prints its port.
+/// `member PORT DIRECTORY`: serves until it is ended, and prints its port. With `QUORATE_LOG` it logs.
 pub fn serve(arguments: &[&str]) {
     let port: u16 = arguments[0].parse().unwrap();
+    if std::env::var_os("QUORATE_LOG").is_some() {
+        log_to_stderr(tracing::Level::DEBUG, LogFormat::Text);
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {

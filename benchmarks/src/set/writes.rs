@@ -73,7 +73,12 @@ pub async fn run(effort: Effort) {
                 line(&measure, other.name, figures(other), Some(figures(ours)));
             }
         }
-        line(&format!("CPU µs a write, primary, {clients} clients"), ours.name, &ours.leading, None);
+        line(
+            &format!("CPU µs a write, primary, {clients} clients"),
+            ours.name,
+            &ours.leading,
+            None,
+        );
         let measure = format!("CPU µs a write, both secondaries, {clients} clients");
         line(&measure, ours.name, &ours.following, None);
     }
