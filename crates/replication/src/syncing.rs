@@ -187,6 +187,8 @@ impl Member {
         let Some(fetch) = self.sync.fetch.take() else { return };
         self.timers.cancel(Timer::FetchSilence);
         self.timers.cancel(Timer::PositionReport);
+        // A report to it that is still under way must not hold up those to the next source.
+        self.on_position_report_silence();
         self.emit(Event::SourceLost { source: fetch.source, why });
         self.outputs.push_back(Output::CancelFetch { fetch: fetch.id });
         if matches!(self.role, Role::Follower(_)) {

@@ -242,8 +242,17 @@ impl Peer {
     }
 
     async fn send(&mut self, wanted: Wanted) {
-        let (deadline, request) = (wanted.deadline, wanted.request);
-        let report = is_report(&wanted.message);
+        let (request, report) = (wanted.request, is_report(&wanted.message));
+        self.deliver(wanted).await;
+        if report {
+            self.inbox.post(written(request));
+        }
+    }
+
+    /// Writes a request, over a new connection if there is none. Those who wait for an answer that
+    /// cannot come are told.
+    async fn deliver(&mut self, wanted: Wanted) {
+        let deadline = wanted.deadline;
         let bytes = lock(&self.line).begin(wanted);
         if self.inbox.cut.is_cut() {
             return;
@@ -265,9 +274,6 @@ impl Peer {
         match bytes {
             Ok(bytes) => self.write(&bytes, deadline).await,
             Err(_) => self.fail(Unreachable::Other),
-        }
-        if report {
-            self.inbox.post(written(request));
         }
     }
 
