@@ -63,6 +63,25 @@ fn progress_is_reported_when_it_is_made_and_every_half_election_timeout() {
     assert_eq!(quiet.count(), 9, "the tenth half second is half the election timeout");
 }
 
+/// Nobody answers a report to a source that died; the next source hears of progress all the same.
+#[test]
+fn a_report_that_is_lost_with_its_source_holds_up_none_to_the_next() {
+    let reported_to = |outputs: &[Output]| {
+        outputs.iter().find_map(|output| match output {
+            Output::Send { to, message: Request::UpdatePosition(_), .. } => Some(to.clone()),
+            _ => None,
+        })
+    };
+    let (mut subject, fetch) = following();
+    assert_eq!(reported_to(&subject.outputs), Some(address(1)));
+    subject.give(Input::FetchFailed { fetch, cause: FetchFailure::Connection });
+    subject.give(Input::ConnectionReset { peer: address(2) });
+    subject.hear(subject.heartbeat_to(2), reply_of(MemberState::Primary, entry(2, 6)));
+    let outputs = subject.give(Input::Tick);
+    assert!(fetch_among(&outputs).is_some());
+    assert_eq!(reported_to(&outputs), Some(address(2)));
+}
+
 #[test]
 fn nothing_is_reported_during_an_initial_sync() {
     let mut subject = with_config(config(3), OpTimeAndWallTime::default());
