@@ -63,6 +63,9 @@ fn a_hasty_election_timeout_is_warned_of_in_the_reply() {
     let current = current.get_document("config").unwrap();
     let id = current.get_document("settings").unwrap().get_object_id("replicaSetId").unwrap();
     config.get_document_mut("settings").unwrap().insert("replicaSetId", id);
-    let reply = set.ok(0, doc! { "replSetReconfig": config });
+    // A new primary stores a configuration of its own term first.
+    let reply = set.wait("the reconfiguration", || {
+        set.run(0, doc! { "replSetReconfig": config.clone() }).ok()
+    });
     assert!(!reply.contains_key("warnings"), "{reply}");
 }
