@@ -121,9 +121,9 @@ impl FailPoints {
         &mut self,
         context: &Context,
         command: &Command,
-        is_limited: bool,
+        is_limited: impl FnOnce() -> bool,
     ) -> Option<Injection> {
-        if self.time_is_always_over && is_limited {
+        if self.time_is_always_over && is_limited() {
             let error =
                 CommandError::new(ErrorCode::MAX_TIME_MS_EXPIRED, "operation exceeded time limit");
             return Some(Injection { error: Some(error), ..Injection::default() });
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn hits(points: &mut FailPoints, name: &str) -> bool {
-        points.intercept(&context("app"), &Command::new(doc! {name: 1}), false).is_some()
+        points.intercept(&context("app"), &Command::new(doc! {name: 1}), || false).is_some()
     }
 
     #[test]
@@ -341,8 +341,8 @@ mod tests {
         };
         let mut points = points("alwaysOn".into(), data);
         let command = Command::new(doc! {"find": "c"});
-        assert_eq!(points.intercept(&context("other"), &command, false), None);
-        let error = points.intercept(&context("app"), &command, false).unwrap().error.unwrap();
+        assert_eq!(points.intercept(&context("other"), &command, || false), None);
+        let error = points.intercept(&context("app"), &command, || false).unwrap().error.unwrap();
         assert_eq!((error.code.0, error.labels.len()), (91, 1));
     }
 

@@ -20,13 +20,14 @@ use quorate_wire::{
     OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{RwLockReadGuard, watch};
+use tokio::sync::watch;
 
 use crate::logging::get_log;
 use crate::net::Stream;
 use crate::patience::Patience;
-use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
+use crate::replica_set::{Cut, OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
+use crate::write_gate::Entered;
 
 /// Room for the next read when nothing is known about its size.
 const READ_CHUNK: usize = 4 * 1024;
@@ -675,10 +676,7 @@ fn is_hello(name: &str) -> bool {
 
 /// Commands that only members send each other.
 fn is_between_members(name: &str) -> bool {
-    matches!(
-        name,
-        "replSetHeartbeat" | "replSetRequestVotes" | "replSetUpdatePosition" | "replSetGetRBID"
-    )
+    Cut::concerns(name) || name == "replSetGetRBID"
 }
 
 /// Commands that the member itself never sees, or not at first, so that whether they are allowed is asked before.
@@ -690,7 +688,7 @@ fn is_answered_here(name: &str) -> bool {
 }
 
 /// Waits until writes may pass, or the server ends.
-async fn pass(shared: &Shared) -> Result<RwLockReadGuard<'_, ()>, CommandError> {
+async fn pass(shared: &Shared) -> Result<Entered<'_>, CommandError> {
     let mut ending = shared.ending.subscribe();
     tokio::select! {
         entered = shared.gate.enter() => Ok(entered),

@@ -139,23 +139,16 @@ fn a_new_primary_ignores_configurations_until_it_is_writable() {
             assert_eq!(subject.member.status().config().unwrap().version, 1);
             return;
         }
-        let todo = std::mem::take(&mut subject.outputs);
-        if todo.is_empty() {
-            subject.now = subject.member.next_deadline().unwrap();
-            subject.give(Input::Tick);
-            continue;
-        }
-        let mut more = Vec::new();
-        for output in todo {
+        carry_on(&mut subject, |subject, output| {
             let leads = subject.member.status().state() == MemberState::Primary;
             match output {
                 Output::Send { request, message: Request::Heartbeat(_), .. } if leads => {
                     leading = Some(request);
+                    Vec::new()
                 }
-                other => more.extend(oblige(&mut subject, other)),
+                other => oblige(subject, other),
             }
-        }
-        subject.outputs = more;
+        });
     }
     panic!("it never led");
 }

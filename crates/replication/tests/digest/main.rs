@@ -27,8 +27,8 @@ use quorate_replication::{
     WaiterId, WriteConcern,
 };
 use subject::{
-    Subject, acknowledgement, address, append, config, entry, fetch_among, heartbeat_from, oblige,
-    primary, refusal, reply_of, report,
+    Subject, acknowledgement, address, append, carry_on, config, entry, fetch_among,
+    heartbeat_from, oblige, primary, refusal, reply_of, report,
 };
 
 pub(crate) fn with_config(config: ReplicaSetConfig, last: OpTimeAndWallTime) -> Subject {

@@ -107,20 +107,13 @@ fn only_a_writable_primary_takes_writes() {
         if led.last() == Some(&true) {
             break;
         }
-        let todo = std::mem::take(&mut subject.outputs);
-        if todo.is_empty() {
-            subject.now = subject.member.next_deadline().unwrap();
-            subject.give(Input::Tick);
-            continue;
-        }
-        let mut more = Vec::new();
-        for output in todo {
-            more.extend(oblige(&mut subject, output));
+        carry_on(&mut subject, |subject, output| {
+            let more = oblige(subject, output);
             if subject.member.status().state() == MemberState::Primary {
                 led.push(subject.member.status().is_writable());
             }
-        }
-        subject.outputs = more;
+            more
+        });
     }
     assert!(led.contains(&false), "it led before it was writable");
     assert_eq!(led.last(), Some(&true));

@@ -164,19 +164,27 @@ pub(crate) fn primary() -> Subject {
         if subject.member.status().is_writable() {
             return subject;
         }
-        let mut todo = std::mem::take(&mut subject.outputs);
-        if todo.is_empty() {
-            subject.now = subject.member.next_deadline().unwrap();
-            subject.give(Input::Tick);
-            continue;
-        }
-        let mut more = Vec::new();
-        for output in todo.drain(..) {
-            more.extend(oblige(&mut subject, output));
-        }
-        subject.outputs = more;
+        carry_on(&mut subject, oblige);
     }
     panic!("m0 was not elected");
+}
+
+/// Has every output carried out, which may bring more; without any, time passes to the next deadline.
+pub(crate) fn carry_on(
+    subject: &mut Subject,
+    mut carry_out: impl FnMut(&mut Subject, Output) -> Vec<Output>,
+) {
+    let todo = std::mem::take(&mut subject.outputs);
+    if todo.is_empty() {
+        subject.now = subject.member.next_deadline().unwrap();
+        subject.give(Input::Tick);
+        return;
+    }
+    let mut more = Vec::new();
+    for output in todo {
+        more.extend(carry_out(subject, output));
+    }
+    subject.outputs = more;
 }
 
 pub(crate) fn oblige(subject: &mut Subject, output: Output) -> Vec<Output> {

@@ -31,9 +31,14 @@ impl Cut {
         *self.0.borrow()
     }
 
+    /// Whether only other members send a command.
+    pub(crate) fn concerns(command: &str) -> bool {
+        FROM_MEMBERS.contains(&command)
+    }
+
     /// Returns once a command may be answered: at once, unless another member sent it.
     pub(super) async fn admit(&self, command: &str) {
-        if FROM_MEMBERS.contains(&command) {
+        if Self::concerns(command) {
             // The sender lives as long as this cut.
             let _ = self.0.subscribe().wait_for(|is_cut| !is_cut).await;
         }

@@ -17,8 +17,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// A commit point that moved travels with the next entry, unless none comes for so long.
 const COMMIT_POINT_PATIENCE: Duration = Duration::from_millis(2);
 
-/// The longest that entries gather while an earlier batch is not committed.
-const GATHERING: Duration = Duration::from_millis(2);
+/// The longest that entries gather, for a message or for a sync, while earlier ones are not committed.
+pub(super) const GATHERING: Duration = Duration::from_millis(2);
 
 /// One follower's stream.
 pub(crate) struct OplogStream {

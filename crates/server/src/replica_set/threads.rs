@@ -20,6 +20,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Message;
 use super::copying::wait_until_old_enough;
 use super::inbox::Inbox;
+use super::source::GATHERING;
 use crate::clock::Clock;
 use crate::write_gate::{Entered, WriteGate};
 
@@ -279,9 +280,6 @@ struct Wanted {
     /// The thread lets writes gather until this is committed.
     gathering_behind: Option<OpTime>,
 }
-
-/// The longest that writes gather for one sync while earlier ones are not committed.
-const GATHERING: Duration = Duration::from_millis(2);
 
 impl Syncer {
     /// Starts the thread.

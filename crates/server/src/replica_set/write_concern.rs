@@ -67,25 +67,20 @@ impl ReplicaSet {
         if !explicit && !writes {
             return Ok(None);
         }
+        // What the client did not say is the set's to say.
         let completed = match given {
-            Some(given) if given.contains_key("w") => {
-                let wanted = parse(given)?.map(|concern| Wanted { concern, explicit });
-                if wanted.is_some() {
-                    command.body_mut().remove("writeConcern");
-                }
-                return Ok(wanted);
-            }
+            Some(given) if given.contains_key("w") => None,
             given => {
-                // What the client did not say is the set's to say.
                 let mut completed = self.default_concern(command)?;
                 completed.extend(given.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
-                completed
+                Some(completed)
             }
         };
-        let wanted = parse(&completed)?.map(|concern| Wanted { concern, explicit });
+        let concern = completed.as_ref().or(given).map(parse).transpose()?.flatten();
+        let wanted = concern.map(|concern| Wanted { concern, explicit });
         if wanted.is_some() {
             command.body_mut().remove("writeConcern");
-        } else if !completed.is_empty() {
+        } else if let Some(completed) = completed.filter(|completed| !completed.is_empty()) {
             command.body_mut().insert("writeConcern", completed);
         }
         Ok(wanted)

@@ -59,11 +59,11 @@ fn tools_read_the_history_and_its_limits_on_every_member() {
     }
 }
 
-#[test]
-fn a_fresh_member_shows_how_far_its_copy_is_and_ends_identical() {
+/// A set with so many hundred documents of a kilobyte, its primary, and a member that copies them anew.
+fn with_a_wiped_member(hundreds: i32) -> (Set, usize, usize) {
     let mut set = Set::initiated(3);
     let primary = set.primary();
-    for part in 0..20 {
+    for part in 0..hundreds {
         let documents: Vec<Bson> = (0..100)
             .map(|i| doc! { "_id": part * 100 + i, "text": "x".repeat(1000) }.into())
             .collect();
@@ -73,6 +73,12 @@ fn a_fresh_member_shows_how_far_its_copy_is_and_ends_identical() {
     set.kill(wiped);
     std::fs::remove_dir_all(set.data(wiped)).unwrap();
     set.restart(wiped);
+    (set, primary, wiped)
+}
+
+#[test]
+fn a_fresh_member_shows_how_far_its_copy_is_and_ends_identical() {
+    let (set, primary, wiped) = with_a_wiped_member(20);
     // Entries that are written during the copy belong to it too.
     let mut seen = None;
     let mut id = 10_000;
@@ -112,18 +118,7 @@ fn the_vote_is_shown_to_tools() {
 /// `$out` makes a collection and renames it, over and over while a member copies everything.
 #[test]
 fn an_out_stage_during_a_copy_is_copied_too() {
-    let mut set = Set::initiated(3);
-    let primary = set.primary();
-    for part in 0..10 {
-        let documents: Vec<Bson> = (0..100)
-            .map(|i| doc! { "_id": part * 100 + i, "text": "x".repeat(1000) }.into())
-            .collect();
-        set.ok(primary, doc! { "insert": "c", "documents": documents, "$db": "db" });
-    }
-    let wiped = (primary + 1) % 3;
-    set.kill(wiped);
-    std::fs::remove_dir_all(set.data(wiped)).unwrap();
-    set.restart(wiped);
+    let (set, primary, wiped) = with_a_wiped_member(10);
     let mut round = 0;
     set.wait("the copy to end", || {
         round += 1;
