@@ -1,67 +1,42 @@
-//! Transfers keep the sum of all accounts.
+//! Accounts whose total never changes.
 
-/// All accounts as one transaction read them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BankRead {
-    /// The balances.
-    pub balances: Vec<i64>,
-}
+use crate::history::{Action, History, Outcome};
+use crate::verdict::{Anomaly, Step, Verdict};
 
-/// What is wrong with a read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BankAnomaly {
-    /// The balances of this read do not add up.
-    WrongTotal {
-        /// Its place among the reads.
-        read: usize,
-        /// What they add up to.
-        found: i64,
-    },
-    /// An account of this read is overdrawn.
-    Overdrawn {
-        /// Its place among the reads.
-        read: usize,
-        /// The account.
-        account: usize,
-    },
-    /// This read has too few or too many accounts.
-    WrongAccounts {
-        /// Its place among the reads.
-        read: usize,
-    },
-}
-
-/// Judges reads of this many accounts, whose balances add up to `total`.
-pub fn bank(accounts: usize, total: i64, reads: &[BankRead]) -> Vec<BankAnomaly> {
-    let mut found = Vec::new();
-    for (read, BankRead { balances }) in reads.iter().enumerate() {
-        if balances.len() != accounts {
-            found.push(BankAnomaly::WrongAccounts { read });
-        }
-        let sum = balances.iter().fold(0_i64, |sum, balance| sum.saturating_add(*balance));
+/// Checks that every read of all accounts shows the total, and no account below zero.
+pub fn check(history: &History, total: i64) -> Verdict {
+    let mut verdict = Verdict::default();
+    for operation in history.operations() {
+        let Action::Balances(balances) = &operation.action else {
+            verdict.operations += usize::from(matches!(operation.action, Action::Transfer { .. }));
+            continue;
+        };
+        verdict.operations += 1;
+        let (Some(balances), Outcome::Ok) = (balances, operation.outcome) else { continue };
+        let (name, sum) =
+            (format!("operation {}", operation.index), balances.values().sum::<i64>());
         if sum != total {
-            found.push(BankAnomaly::WrongTotal { read, found: sum });
+            let sentence =
+                format!("{name} of process {} reads {balances:?}, in all {sum}", operation.process);
+            let summary = format!("a read shows a total of {sum} where there are {total}");
+            verdict.add(Anomaly::new(
+                "wrong-total",
+                summary,
+                vec![Step::fact(name.clone(), sentence)],
+            ));
         }
-        let overdrawn = balances.iter().position(|balance| *balance < 0);
-        found.extend(overdrawn.map(|account| BankAnomaly::Overdrawn { read, account }));
+        if let Some((account, balance)) = balances.iter().find(|(_, balance)| **balance < 0) {
+            let sentence = format!(
+                "{name} of process {} reads {balance} in account {account}",
+                operation.process
+            );
+            let summary = format!("account {account} is below zero, which no transfer allows");
+            verdict.add(Anomaly::new(
+                "negative-balance",
+                summary,
+                vec![Step::fact(name, sentence)],
+            ));
+        }
     }
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_read_adds_up() {
-        let read = |balances: &[i64]| BankRead { balances: balances.to_vec() };
-        assert_eq!(bank(2, 10, &[read(&[5, 5]), read(&[0, 10])]), []);
-        let found = bank(2, 10, &[read(&[5, 5]), read(&[4, 5]), read(&[-1, 11]), read(&[10])]);
-        let expected = [
-            BankAnomaly::WrongTotal { read: 1, found: 9 },
-            BankAnomaly::Overdrawn { read: 2, account: 0 },
-            BankAnomaly::WrongAccounts { read: 3 },
-        ];
-        assert_eq!(found, expected);
-    }
+    verdict
 }

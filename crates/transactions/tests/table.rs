@@ -1,5 +1,7 @@
 //! Every row of the session table, and what transactions may hold.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
 use std::time::Duration;
 
 use quorate_protocol::{MonotonicTime, OpTime, Timestamp};

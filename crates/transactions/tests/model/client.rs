@@ -1,6 +1,27 @@
 //! A driver that runs one transaction, with repetitions, as `withTransaction` does.
 
-use quorate_checker::{Operation, Outcome, Transaction};
+/// One statement that was done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Done {
+    Append { key: u8, value: u8 },
+    Read { key: u8, list: Vec<u8> },
+}
+
+/// What the client heard of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Heard {
+    Committed,
+    Aborted,
+    Nothing,
+}
+
+/// One attempt at the transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Attempt {
+    pub(crate) number: i64,
+    pub(crate) done: Vec<Done>,
+    pub(crate) heard: Heard,
+}
 
 /// How often a transaction is tried.
 const MAX_ATTEMPTS: i64 = 2;
@@ -26,15 +47,14 @@ pub(crate) struct Client {
     pub(crate) phase: Phase,
     /// The transaction number, which is also the number of the attempt.
     pub(crate) number: i64,
-    pub(crate) operations: Vec<Operation>,
-    /// Earlier attempts, and what the client heard of them.
-    pub(crate) ended: Vec<(i64, Transaction)>,
+    pub(crate) done: Vec<Done>,
+    /// Earlier attempts.
+    pub(crate) ended: Vec<Attempt>,
 }
 
 impl Default for Client {
     fn default() -> Self {
-        let (operations, ended) = (Vec::new(), Vec::new());
-        Self { phase: Phase::Statement(0), number: 1, operations, ended }
+        Self { phase: Phase::Statement(0), number: 1, done: Vec::new(), ended: Vec::new() }
     }
 }
 
@@ -46,15 +66,15 @@ impl Client {
         }
     }
 
-    pub(crate) fn end(&mut self, outcome: Outcome) {
-        let operations = std::mem::take(&mut self.operations);
-        self.ended.push((self.number, Transaction { operations, outcome }));
+    pub(crate) fn end(&mut self, heard: Heard) {
+        let done = std::mem::take(&mut self.done);
+        self.ended.push(Attempt { number: self.number, done, heard });
         self.phase = Phase::Done;
     }
 
     /// The attempt is known not to have happened.
     pub(crate) fn repeat_transaction(&mut self) {
-        self.end(Outcome::Aborted);
+        self.end(Heard::Aborted);
         if self.number < MAX_ATTEMPTS {
             self.number += 1;
             self.phase = Phase::Statement(0);
@@ -62,15 +82,15 @@ impl Client {
     }
 
     pub(crate) fn has_committed(&self) -> bool {
-        self.ended.iter().any(|(_, ended)| ended.outcome == Outcome::Committed)
+        self.ended.iter().any(|ended| ended.heard == Heard::Committed)
     }
 
-    pub(crate) fn history(&self) -> Vec<Transaction> {
-        let mut history: Vec<_> = self.ended.iter().map(|(_, ended)| ended.clone()).collect();
-        if !self.operations.is_empty() {
-            let operations = self.operations.clone();
-            history.push(Transaction { operations, outcome: Outcome::Unknown });
+    pub(crate) fn attempts(&self) -> Vec<Attempt> {
+        let mut attempts = self.ended.clone();
+        if !self.done.is_empty() {
+            let done = self.done.clone();
+            attempts.push(Attempt { number: self.number, done, heard: Heard::Nothing });
         }
-        history
+        attempts
     }
 }

@@ -4,8 +4,10 @@ mod client;
 
 use std::collections::BTreeMap;
 
-use client::{Client, Phase};
-use quorate_checker::{Isolation, Operation, Outcome, Transaction, list_append};
+use client::{Attempt, Client, Done, Heard, Phase};
+use quorate_checker::{
+    Action as Checked, History, MicroOperation, Operation, Outcome, list_append,
+};
 use quorate_protocol::{MonotonicTime, OpTime, Timestamp};
 use quorate_transactions::{
     Arrival, Kind, Stored, StoredState, TransactionId, Transactions, Verdict,
@@ -46,14 +48,14 @@ struct Entry {
 struct Commit {
     session: u8,
     number: i64,
-    appends: Vec<(u8, u64)>,
+    appends: Vec<(u8, u8)>,
 }
 
 /// What an open transaction has read from and written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Open {
     snapshot: usize,
-    appends: Vec<(u8, u64)>,
+    appends: Vec<(u8, u8)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -146,18 +148,16 @@ impl Model for Set {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut properties = vec![
             Property::always("no anomaly below snapshot isolation", |_, state: &State| {
-                let found = list_append(&state.history(), true);
-                found.iter().all(|found| found.is_allowed_by(Isolation::Snapshot))
+                let model = list_append::Model::SnapshotIsolation;
+                list_append::check(&state.history(), model).is_valid()
             }),
             Property::always(
                 "no attempt commits after its client heard that it did not",
                 |_, state: &State| {
                     state.clients.iter().enumerate().all(|(place, client)| {
-                        let aborted = client
-                            .ended
-                            .iter()
-                            .filter(|(_, ended)| ended.outcome == Outcome::Aborted);
-                        aborted.into_iter().all(|(number, _)| !state.is_committed(place, *number))
+                        let aborted =
+                            client.ended.iter().filter(|ended| ended.heard == Heard::Aborted);
+                        aborted.into_iter().all(|ended| !state.is_committed(place, ended.number))
                     })
                 },
             ),
@@ -240,7 +240,7 @@ impl Set {
         let client = &mut state.clients[place];
         if open.appends.is_empty() {
             if self.bug == Some(Bug::ReadOnlyCommitDoesNotWait) {
-                client.end(Outcome::Committed);
+                client.end(Heard::Committed);
                 return;
             }
             let entry = open.snapshot - 1;
@@ -311,7 +311,7 @@ impl State {
                 let appends = committed.flat_map(|commit| &commit.appends).chain(&open.appends);
                 let list = appends.filter(|(list, _)| *list == key).map(|(_, value)| *value);
                 let list = list.collect();
-                client.operations.push(Operation::Read { key: key.into(), list });
+                client.done.push(Done::Read { key, list });
             }
             Script::Append(key) => {
                 if member.table.claim(id, &[key]).is_err() {
@@ -321,9 +321,9 @@ impl State {
                     client.repeat_transaction();
                     return;
                 }
-                let value = (place as u64) * 10 + client.number as u64;
+                let value = (place as u8) * 10 + client.number as u8;
                 open.appends.push((key, value));
-                client.operations.push(Operation::Append { key: key.into(), value });
+                client.done.push(Done::Append { key, value });
             }
         }
         let _ = member.table.finish(id, true);
@@ -346,7 +346,7 @@ impl State {
             self.seen.unknown_commit_refused = true;
             self.clients[place].repeat_transaction();
         } else {
-            self.clients[place].end(Outcome::Committed);
+            self.clients[place].end(Heard::Committed);
         }
         Some(())
     }
@@ -373,18 +373,48 @@ impl State {
     }
 
     /// All attempts, and a last read of what no election can lose.
-    fn history(&self) -> Vec<Transaction> {
-        let mut history: Vec<Transaction> =
-            self.clients.iter().flat_map(|client| client.history()).collect();
+    fn history(&self) -> History {
+        let clients = self.clients.iter().enumerate();
+        let attempts = clients.flat_map(|(process, client)| {
+            client.attempts().into_iter().map(move |attempt| operation(process as u64, attempt))
+        });
+        let mut operations: Vec<Operation> = attempts.collect();
         let commits = || self.committed.iter().filter_map(|entry| entry.commit.as_ref());
-        let operations = (0..2_u8).map(|key| {
+        let done = (0..2_u8).map(|key| {
             let appends = commits().flat_map(|commit| &commit.appends);
             let list = appends.filter(|(list, _)| *list == key).map(|(_, value)| *value).collect();
-            Operation::Read { key: key.into(), list }
+            Done::Read { key, list }
         });
-        let operations = operations.collect();
-        history.push(Transaction { operations, outcome: Outcome::Committed });
-        history
+        let last = Attempt { number: 0, done: done.collect(), heard: Heard::Committed };
+        let last = operation(9, last);
+        operations.push(Operation { invoked: 2, completed: Some(3), ..last });
+        History::new(operations)
+    }
+}
+
+/// An attempt as the checker takes it: all of them overlap.
+fn operation(process: u64, attempt: Attempt) -> Operation {
+    let steps = attempt.done.into_iter().map(|done| match done {
+        Done::Append { key, value } => {
+            MicroOperation::Append { key: key.into(), value: value.into() }
+        }
+        Done::Read { key, list } => {
+            let list = list.into_iter().map(i64::from).collect();
+            MicroOperation::Read { key: key.into(), list: Some(list) }
+        }
+    });
+    let outcome = match attempt.heard {
+        Heard::Committed => Outcome::Ok,
+        Heard::Aborted => Outcome::Fail,
+        Heard::Nothing => Outcome::Unknown,
+    };
+    Operation {
+        index: 0,
+        process,
+        invoked: 0,
+        completed: (outcome != Outcome::Unknown).then_some(1),
+        outcome,
+        action: Checked::Transaction(steps.collect()),
     }
 }
 
