@@ -16,6 +16,7 @@ use crate::namespace::Namespace;
 use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
+use quorate_transactions::TransactionId;
 
 /// The most cursors open at once.
 pub const MAX_OPEN_CURSORS: usize = 10_000;
@@ -37,6 +38,8 @@ pub(crate) type DocumentStream =
 pub(crate) struct Cursor {
     pub(crate) namespace: Namespace,
     pub(crate) session: Option<SessionId>,
+    /// The transaction that it belongs to.
+    pub(crate) transaction: Option<TransactionId>,
     pub(crate) stream: DocumentStream,
     /// Documents the client may still get; `None` without a limit.
     pub(crate) remaining: Option<u64>,
@@ -225,6 +228,7 @@ struct Entry {
     cursor: Option<Cursor>,
     namespace: Namespace,
     session: Option<SessionId>,
+    transaction: Option<TransactionId>,
     last_used: MonotonicTime,
     no_timeout: bool,
     /// What is left of the `maxTimeMS` of the command that opened it.
@@ -254,6 +258,7 @@ impl Cursors {
         let entry = Entry {
             namespace: cursor.namespace.clone(),
             session: cursor.session.clone(),
+            transaction: cursor.transaction,
             no_timeout: cursor.no_timeout,
             cursor: Some(cursor),
             last_used: now,
@@ -269,6 +274,7 @@ impl Cursors {
         id: i64,
         namespace: &Namespace,
         session: Option<&SessionId>,
+        transaction: Option<TransactionId>,
     ) -> Result<Cursor, CommandError> {
         let Some(entry) = self.open.get_mut(&id) else {
             return Err(CommandError::new(
@@ -290,6 +296,12 @@ impl Cursors {
             return Err(CommandError::new(
                 ErrorCode(50738),
                 format!("cursor {id} was created in another session"),
+            ));
+        }
+        if entry.transaction != transaction {
+            return Err(CommandError::new(
+                ErrorCode(50739),
+                format!("cursor {id} was created in another transaction, or outside of any"),
             ));
         }
         entry.cursor.take().ok_or_else(|| {
@@ -328,6 +340,11 @@ impl Cursors {
     /// Whether the cursor is open on this namespace.
     pub(crate) fn is_open_on(&self, id: i64, namespace: &Namespace) -> bool {
         self.open.get(&id).is_some_and(|entry| entry.namespace == *namespace)
+    }
+
+    /// Closes the cursors of transactions that have ended.
+    pub(crate) fn kill_transactions(&mut self, ended: &[TransactionId]) {
+        self.open.retain(|_, entry| !entry.transaction.is_some_and(|id| ended.contains(&id)));
     }
 
     /// Closes the cursors of some sessions.

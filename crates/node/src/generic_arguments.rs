@@ -60,7 +60,8 @@ pub(crate) fn check(
     if facts.effect == Effect::Reads {
         check_read_concern(node, &command.body)?;
     }
-    if reads_snapshots(facts) {
+    // A transaction reads a snapshot whatever its statements do.
+    if reads_snapshots(facts) || fields.has("autocommit") {
         return Ok(());
     }
     // A cursor has its moment already, whatever is said along with its id.

@@ -38,6 +38,7 @@ mod select;
 mod sessions;
 mod sort;
 mod tail;
+mod transactions;
 mod ttl;
 mod users;
 mod writer;

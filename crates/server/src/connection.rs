@@ -503,7 +503,8 @@ impl Connection {
         let node = &self.shared.node;
         let kills = command.name().starts_with("kill");
         let breaks = command.name() == "configureFailPoint";
-        let outcome = if command.is_short() {
+        let may_block = node.may_wait_for_transactions() && command.may_write();
+        let outcome = if command.is_short() && !may_block {
             node.run(context, command)
         } else {
             tokio::task::block_in_place(|| node.run(context, command))
@@ -757,6 +758,9 @@ fn append_write_concern_error(
     labels: &[String],
 ) {
     let Ok(mut reply) = Document::try_from(&**body) else { return };
+    // The commit of an unknown transaction was refused, but no majority has confirmed that: an older
+    // primary may have it.
+    reply.remove("errorLabels");
     let mut labels: Vec<_> = labels.iter().map(|label| bson::Bson::from(label.as_str())).collect();
     // Repeating the write at the next primary is safe, and finds out.
     let elsewhere = error.get("code").and_then(bson::Bson::as_i32).is_some_and(is_elsewhere);

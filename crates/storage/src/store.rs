@@ -168,6 +168,13 @@ impl Batch {
         self.operations.extend(other.operations);
     }
 
+    /// Its operations in order: a keyspace, a key, and the value to put there; none to remove it.
+    pub fn into_operations(self) -> impl Iterator<Item = (KeyspaceId, Bytes, Option<Bytes>)> {
+        self.operations
+            .into_iter()
+            .map(|operation| (operation.keyspace, operation.key, operation.value))
+    }
+
     /// How many operations it holds.
     pub fn len(&self) -> usize {
         self.operations.len()

@@ -187,6 +187,7 @@ pub(super) fn open_cursor(
     let mut cursor = Cursor {
         namespace,
         session: request.session.clone(),
+        transaction: request.transaction.as_ref().map(|body| body.id),
         stream,
         remaining: options.limit,
         held_back: None,

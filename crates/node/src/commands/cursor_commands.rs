@@ -31,7 +31,9 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
             ))
         })?,
     };
-    let mut cursor = request.node.cursors().check_out(*id, &namespace, request.session.as_ref())?;
+    let transaction = request.transaction.as_ref().map(|body| body.id);
+    let session = request.session.as_ref();
+    let mut cursor = request.node.cursors().check_out(*id, &namespace, session, transaction)?;
     cursor.interrupt.set(Arc::clone(&request.context.interrupt));
     let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
     if fields.has("maxTimeMS") && !awaits {

@@ -107,6 +107,10 @@ table! {
         "injects faults"
     "startSession" => session_commands::start, Inspects, LoggedIn; "starts a session"
     "refreshSessions" => session_commands::refresh, Inspects, LoggedIn; "keeps sessions alive"
+    "commitTransaction" => crate::transactions::commit, Writes, LoggedIn, admin;
+        "commits a transaction"
+    "abortTransaction" => crate::transactions::abort, Writes, LoggedIn, admin;
+        "ends a transaction without its changes"
     "endSessions" => session_commands::end, Inspects, LoggedIn; "ends sessions"
     "killSessions" => session_commands::kill, Inspects, LoggedIn;
         "ends sessions, their cursors and what runs in them"

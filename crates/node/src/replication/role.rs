@@ -63,19 +63,14 @@ fn allows_secondary(body: &Document) -> bool {
 }
 
 impl Replication {
-    /// Adds what clients need to errors that tell of a change of state: the topology version, and
-    /// that a retryable write may be repeated elsewhere.
-    pub(crate) fn complete(&self, error: &mut CommandError, retryable: bool) {
-        const RETRY: &str = "RetryableWriteError";
+    /// Adds the topology version to errors that tell of a change of state.
+    pub(crate) fn complete(&self, error: &mut CommandError) {
         if !matches!(error.code.0, 10107 | 13435 | 13436 | 11600 | 11602 | 91 | 189) {
             return;
         }
         if !error.details.contains_key("topologyVersion") {
             let complete = state_error(self.published().as_deref(), error.code, &error.message);
             error.details.extend(*complete.details);
-        }
-        if retryable && !error.labels.iter().any(|label| label == RETRY) {
-            error.labels.push(RETRY.to_owned());
         }
     }
 }

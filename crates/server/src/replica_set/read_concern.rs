@@ -14,7 +14,7 @@ use quorate_node::{Client, Command, CommandError, ErrorCode, Standing};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
 
-use super::write_concern::Wanted;
+use super::write_concern::{Wanted, is_statement};
 use super::{ReplicaSet, ending};
 
 /// How long a read waits at most for data that its client has seen elsewhere, or for a majority; its
@@ -49,7 +49,8 @@ impl ReplicaSet {
     /// Gives a read the level that was chosen for the set, if it names none. What members keep to
     /// themselves has no level.
     pub(crate) fn complete_read_concern(&self, command: &mut Command) -> Result<(), CommandError> {
-        if !DEFAULT_READERS.contains(&command.name()) || command.database() == "local" {
+        let is_default = DEFAULT_READERS.contains(&command.name()) && !is_statement(command);
+        if !is_default || command.database() == "local" {
             return Ok(());
         }
         let Some(chosen) = self.node.default_concerns()?.and_then(|known| known.read.clone())
