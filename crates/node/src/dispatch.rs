@@ -1,8 +1,10 @@
 //! The one table of commands, and what happens to every command before its own code runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bson::{Bson, RawDocumentBuf};
+use quorate_protocol::Timestamp;
+use quorate_query::Meter;
 
 use crate::catalog::{Catalog, Collection};
 use crate::commands;
@@ -10,7 +12,7 @@ use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::{Examined, InterruptSlot};
-use crate::generic_arguments;
+use crate::generic_arguments::{self, ReadsAt};
 use crate::moments::Moment;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
@@ -90,21 +92,40 @@ pub(crate) struct Request<'a> {
     pub(crate) name: String,
     pub(crate) database: String,
     pub(crate) session: Option<SessionId>,
-    /// Set if it reads what was there at one time.
+    /// Set if it reads the data of one moment: a snapshot, what a majority has, or the newest data
+    /// after a time that its client has seen.
     pub(crate) moment: Option<Arc<Moment>>,
+    /// Which data it reads.
+    pub(crate) reads_at: ReadsAt,
     /// Set if the client may repeat this write.
     pub(crate) retryable: Option<RetryableWrite>,
     /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
     pub(crate) interrupt: InterruptSlot,
+    /// What counts its steps and its memory, made when first needed; see [`Request::meter`].
+    pub(crate) meter: OnceLock<Meter>,
 }
 
 impl Request<'_> {
+    /// What counts the steps and the memory of this operation, and of the cursor that it opens.
+    pub(crate) fn meter(&self) -> &Meter {
+        self.meter.get_or_init(|| {
+            let interrupt = Arc::new(self.interrupt.clone());
+            Meter::of_operation(interrupt, Arc::clone(self.node.memory()))
+        })
+    }
+
     /// A collection and the store as this command sees them.
     pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
         match &self.moment {
             Some(moment) => moment.read(namespace),
             None => self.node.read(namespace),
         }
+    }
+
+    /// The time that a client is told to come back to, if it reads a snapshot.
+    pub(crate) fn at_cluster_time(&self) -> Option<Timestamp> {
+        let moment = self.moment.as_ref();
+        moment.filter(|_| matches!(self.reads_at, ReadsAt::Snapshot(_))).map(|moment| moment.time)
     }
 
     /// All collections as this command sees them.
@@ -227,12 +248,8 @@ fn prepare<'a>(
         let owner = session_owner(node, &context.client);
         node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
     }
-    let moment = match generic_arguments::wanted_snapshot(&fields)? {
-        Some(snapshot) if generic_arguments::reads_snapshots(facts) => {
-            Some(node.moment(snapshot.at, context.now.monotonic)?)
-        }
-        _ => None,
-    };
+    let reads_at = generic_arguments::reads_at(facts, &fields)?;
+    let moment = node.pin(reads_at, context.now.monotonic)?;
     let request = Request {
         node,
         context,
@@ -240,8 +257,10 @@ fn prepare<'a>(
         database: database.to_owned(),
         session,
         moment,
+        reads_at,
         retryable,
         interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
+        meter: OnceLock::new(),
     };
     Ok((facts, request))
 }

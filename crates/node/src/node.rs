@@ -12,6 +12,7 @@ use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
+use quorate_query::ProcessMemory;
 use quorate_storage::{Batch, CommitSequence, Store};
 use sha2::{Digest, Sha256};
 
@@ -24,7 +25,7 @@ use crate::dispatch;
 use crate::error::{CommandError, ErrorCode};
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
-use crate::moments::{Moment, Moments, not_kept};
+use crate::moments::{Moment, Moments, not_committed, not_kept};
 use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
@@ -91,6 +92,8 @@ pub struct Node {
     profiler: Profiler,
     /// A time that others have seen, which new entries come after.
     cluster_time: AtomicU64,
+    /// The memory that the operations of clients share.
+    memory: Arc<ProcessMemory>,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
 }
@@ -141,6 +144,7 @@ impl Node {
             counters: Counters::default(),
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
+            memory: Arc::default(),
             write_locks: AtomicU64::new(0),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -376,6 +380,11 @@ impl Node {
         self.started
     }
 
+    /// The memory that the operations of clients share.
+    pub fn memory(&self) -> &Arc<ProcessMemory> {
+        &self.memory
+    }
+
     /// A number that no other command gets.
     pub(crate) fn next_seed(&self) -> u64 {
         lock(&self.seeds).next_u64()
@@ -436,7 +445,13 @@ impl Node {
         (catalog.get(namespace).cloned(), self.view())
     }
 
-    /// The data at a time that is kept, or at this moment, which is kept from now on.
+    /// All collections and the store at one moment.
+    pub(crate) fn present_view(&self) -> (Arc<Catalog>, View) {
+        let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&catalog), self.view())
+    }
+
+    /// The data at a time that is kept, or what a majority has now, which is kept from now on.
     pub(crate) fn moment(
         &self,
         time: Option<Timestamp>,
@@ -446,13 +461,15 @@ impl Node {
         if let Some(moment) = kept {
             return Ok(moment);
         }
-        let present = {
-            let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
-            (Arc::clone(&catalog), self.view())
+        let present = match self.replication() {
+            // Two majorities never see different data at one time.
+            Some(replication) => replication.majority_view().ok_or_else(not_committed)?,
+            None => {
+                let (catalog, view) = self.present_view();
+                let last = replication::last_in(&view, self.oplog)?;
+                Arc::new(Moment { time: last.op_time.timestamp, catalog, view })
+            }
         };
-        let (catalog, view) = present;
-        let last = replication::last_in(&view, self.oplog)?;
-        let present = Moment { time: last.op_time.timestamp, catalog, view };
         match time {
             Some(time) if time != present.time => Err(not_kept(time)),
             _ => Ok(lock(&self.moments).keep(present, now)),

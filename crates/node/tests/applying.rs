@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{MAX_APPLY_ENTRIES, entry_position};
 use quorate_protocol::{MemberState, OpTime};
-use support::set::{entries, hash, position, primary, secondary, show, uuid_of, write_everything};
+use support::set::{
+    commit, entries, hash, position, primary, secondary, show, uuid_of, write_everything,
+};
 use support::{Member, now};
 
 /// A hole in the log is refused wherever it is: before the batch, inside it, and between two parts of
@@ -66,7 +68,7 @@ fn nothing_follows_an_entry_that_the_oplog_does_not_hold() {
     let after = |previous| member.node.read_oplog_after(previous, 100, usize::MAX).unwrap();
     assert_eq!(after(at(3)).unwrap().entries, all[4..]);
     assert_eq!(after(at(all.len() - 1)).unwrap().entries.len(), 0, "nothing new is no loss");
-    member.node.set_commit_point(position(&member));
+    commit(&member, position(&member));
     while member.node.maintain(now()).unwrap() {}
     let oldest = member.node.oldest_entry().unwrap();
     assert!(oldest > at(10), "the oplog was trimmed");

@@ -10,7 +10,7 @@ use quorate_protocol::{MemberState, OpTime, Term, Timestamp, WallTime};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 use support::set::{
-    OPLOG_BYTES, entries, hash, position, primary, secondary, show, write_everything,
+    OPLOG_BYTES, commit, entries, hash, position, primary, secondary, show, write_everything,
 };
 use support::{Member, now};
 
@@ -102,7 +102,7 @@ fn what_is_committed_is_forgotten_by_undo_and_the_oldest_by_the_oplog() {
     }
     while member.node.maintain(now()).unwrap() {}
     assert!(entries(&member).len() > 50, "nothing is committed yet");
-    member.node.set_commit_point(position(&member));
+    commit(&member, position(&member));
     while member.node.maintain(now()).unwrap() {}
     let left = entries(&member);
     assert!((1..40).contains(&left.len()), "{} entries are left", left.len());
@@ -266,7 +266,7 @@ fn the_commit_point_survives_a_restart() {
     member.node.join_replica_set(now()).unwrap();
     show(&member.node, MemberState::Primary, true);
     let first = member.node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
-    member.node.set_commit_point(first);
+    commit(&member, first);
     member.insert("a", vec![doc! {"_id": 1}]);
     while member.node.maintain(now()).unwrap() {}
     let again =
@@ -287,7 +287,7 @@ fn young_entries_stay_although_the_oplog_is_too_large() {
     for i in 0..50 {
         member.insert("a", vec![doc! {"_id": i}]);
     }
-    member.node.set_commit_point(position(&member));
+    commit(&member, position(&member));
     let hours = |hours: i64| Now { wall: WallTime(now().wall.0 + hours * 3_600_000), ..now() };
     while member.node.maintain(hours(1)).unwrap() {}
     assert!(entries(&member).len() > 50, "they are an hour old");
@@ -416,82 +416,6 @@ fn default_concerns_reach_followers_and_survive_a_restart_and_a_rollback() {
     show(&from.node, MemberState::Rollback, false);
     from.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
     assert_eq!(from.node.default_concerns().unwrap(), None, "what was undone does not hold");
-}
-
-#[test]
-fn snapshot_reads_see_one_moment_whatever_happens_later() {
-    let member = primary();
-    member.insert("a", vec![doc! {"_id": 1, "n": 1}]);
-    member.insert("b", vec![doc! {"_id": 1, "name": "one"}]);
-    let now = doc! {"level": "snapshot"};
-    let first = member.ok(doc! {"find": "a", "readConcern": &now});
-    let time = first.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap();
-    assert_eq!(time, quorate_wire::to_bson_timestamp(position(&member).op_time.timestamp));
-    member.insert("a", vec![doc! {"_id": 2, "n": 2}]);
-    member.ok(doc! {"update": "b", "updates": [{"q": {}, "u": {"$set": {"name": "two"}}}]});
-    member.ok(doc! {"renameCollection": "db.b", "to": "db.c", "$db": "admin"});
-    while member.node.maintain(support::now()).unwrap() {}
-
-    let then = doc! {"level": "snapshot", "atClusterTime": time};
-    assert_eq!(member.ids(doc! {"find": "a", "readConcern": &then}), [1]);
-    let join =
-        doc! {"$lookup": {"from": "b", "localField": "_id", "foreignField": "_id", "as": "b"}};
-    let joined = member.ok(doc! {
-        "aggregate": "a", "pipeline": [join], "cursor": {}, "readConcern": &then,
-    });
-    assert_eq!(
-        joined.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap(),
-        time
-    );
-    let joined = member.drain(joined, "a");
-    assert_eq!(joined, [doc! {"_id": 1, "n": 1, "b": [{"_id": 1, "name": "one"}]}]);
-    let opened = member.ok(doc! {"find": "a", "batchSize": 0, "readConcern": &then});
-    let id = opened.get_document("cursor").unwrap().get_i64("id").unwrap();
-    member.ok(doc! {"getMore": id, "collection": "a", "readConcern": &then});
-    let distinct = doc! {"distinct": "a", "key": "n"};
-    let reply = member.ok(doc! {"distinct": "a", "key": "n", "readConcern": &then});
-    assert_eq!(reply.get_array("values").unwrap().len(), 1);
-    assert_eq!(reply.get_timestamp("atClusterTime").unwrap(), time);
-    assert_eq!(member.ok(distinct).get_array("values").unwrap().len(), 2, "the present");
-    let next = member.ok(doc! {"find": "a", "readConcern": &now});
-    assert!(next.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap() > time);
-}
-
-#[test]
-fn snapshots_that_are_not_kept_and_commands_without_them_are_refused() {
-    let member = primary();
-    member.insert("a", vec![doc! {"_id": 1}]);
-    let time = quorate_wire::to_bson_timestamp(position(&member).op_time.timestamp);
-    member.insert("a", vec![doc! {"_id": 2}]);
-    let then = doc! {"level": "snapshot", "atClusterTime": time};
-    assert_eq!(member.code(doc! {"find": "a", "readConcern": &then}), 239, "nobody kept it");
-    let now = doc! {"level": "snapshot"};
-    for command in [
-        doc! {"insert": "a", "documents": [{"_id": 3}]},
-        doc! {"count": "a"},
-        doc! {"listCollections": 1},
-        doc! {"aggregate": "a", "pipeline": [{"$out": "b"}], "cursor": {}},
-    ] {
-        let mut command = command;
-        command.insert("readConcern", &now);
-        assert_eq!(member.code(command), 72);
-    }
-    let wrong = doc! {"level": "local", "atClusterTime": time};
-    assert_eq!(member.code(doc! {"find": "a", "readConcern": wrong}), 72);
-    assert_eq!(member.ids(doc! {"find": "a"}), [1, 2]);
-}
-
-#[test]
-fn a_rollback_ends_the_snapshots_of_what_it_undoes() {
-    let member = primary();
-    member.insert("a", vec![doc! {"_id": 1}]);
-    let common_point = position(&member);
-    member.insert("a", vec![doc! {"_id": 2}]);
-    let reply = member.ok(doc! {"find": "a", "readConcern": {"level": "snapshot"}});
-    let time = reply.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap();
-    member.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
-    let then = doc! {"level": "snapshot", "atClusterTime": time};
-    assert_eq!(member.code(doc! {"find": "a", "readConcern": then}), 239);
 }
 
 /// Digest §7: entries can be applied anywhere, since they say what came of a write.

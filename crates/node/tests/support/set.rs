@@ -1,11 +1,9 @@
-//! Members of a set, without a host: a test plays it.
-
-#![allow(dead_code, reason = "each test file uses a part of it")]
+//! Members of a set, driven by hand in place of a host.
 
 use std::ops::Bound;
 
 use bson::{Document, RawDocumentBuf, doc};
-use quorate_node::{Node, Published};
+use quorate_node::{Decided, Node, Published};
 use quorate_protocol::{
     HelloReply, MemberState, ObjectId, OpTimeAndWallTime, Term, TopologyVersion,
 };
@@ -14,7 +12,6 @@ use quorate_storage::ModelStore;
 
 use super::{Member, now};
 
-/// More than any test writes.
 pub(crate) const OPLOG_BYTES: u64 = 1 << 30;
 
 pub(crate) fn show(node: &Node, state: MemberState, writable: bool) {
@@ -55,6 +52,15 @@ pub(crate) fn secondary() -> Member {
     member
 }
 
+pub(crate) fn position(member: &Member) -> OpTimeAndWallTime {
+    member.node.log_positions().written
+}
+
+/// A majority has the log up to here.
+pub(crate) fn commit(member: &Member, commit_point: OpTimeAndWallTime) {
+    member.node.decide(Decided { term: Term(1), rollback_id: 1, commit_point });
+}
+
 pub(crate) fn entries(member: &Member) -> Vec<RawDocumentBuf> {
     member.node.read_oplog(Bound::Unbounded, usize::MAX, usize::MAX).unwrap().entries
 }
@@ -87,10 +93,6 @@ pub(crate) fn write_everything(member: &Member) {
     member.ok(doc! {"drop": "doomed"});
     member.insert("old", vec![doc! {"_id": 1}]);
     member.ok(doc! {"renameCollection": "db.old", "to": "db.new", "$db": "admin"});
-}
-
-pub(crate) fn position(member: &Member) -> OpTimeAndWallTime {
-    member.node.log_positions().written
 }
 
 pub(crate) fn uuid_of(member: &Member, name: &str) -> bson::Binary {
