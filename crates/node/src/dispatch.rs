@@ -1,9 +1,10 @@
 //! The one table of commands, and what happens to every command before its own code runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bson::{Bson, RawDocumentBuf};
 use quorate_protocol::Timestamp;
+use quorate_query::Meter;
 
 use crate::catalog::{Catalog, Collection};
 use crate::commands;
@@ -100,9 +101,19 @@ pub(crate) struct Request<'a> {
     pub(crate) retryable: Option<RetryableWrite>,
     /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
     pub(crate) interrupt: InterruptSlot,
+    /// What counts its steps and its memory, made when first needed; see [`Request::meter`].
+    pub(crate) meter: OnceLock<Meter>,
 }
 
 impl Request<'_> {
+    /// What counts the steps and the memory of this operation, and of the cursor that it opens.
+    pub(crate) fn meter(&self) -> &Meter {
+        self.meter.get_or_init(|| {
+            let interrupt = Arc::new(self.interrupt.clone());
+            Meter::of_operation(interrupt, Arc::clone(self.node.memory()))
+        })
+    }
+
     /// A collection and the store as this command sees them.
     pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
         match &self.moment {
@@ -250,6 +261,7 @@ fn prepare<'a>(
         reads_at,
         retryable,
         interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
+        meter: OnceLock::new(),
     };
     Ok((facts, request))
 }

@@ -12,6 +12,7 @@ use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
+use quorate_query::ProcessMemory;
 use quorate_storage::{Batch, CommitSequence, Store};
 use sha2::{Digest, Sha256};
 
@@ -91,6 +92,8 @@ pub struct Node {
     profiler: Profiler,
     /// A time that others have seen, which new entries come after.
     cluster_time: AtomicU64,
+    /// The memory that the operations of clients share.
+    memory: Arc<ProcessMemory>,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
     /// Whether there is no room for what clients want to add.
@@ -143,6 +146,7 @@ impl Node {
             counters: Counters::default(),
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
+            memory: Arc::default(),
             write_locks: AtomicU64::new(0),
             disk_full: AtomicBool::new(false),
         };
@@ -387,6 +391,11 @@ impl Node {
 
     pub(crate) fn started(&self) -> Now {
         self.started
+    }
+
+    /// The memory that the operations of clients share.
+    pub fn memory(&self) -> &Arc<ProcessMemory> {
+        &self.memory
     }
 
     /// A number that no other command gets.
