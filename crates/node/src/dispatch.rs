@@ -242,6 +242,7 @@ fn prepare<'a>(
     let fields = Fields::new(&command.body, facts.name);
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;
+    check_room(node, facts)?;
     let session = SessionId::from_command(&command.body)?;
     let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
     if let Some(session) = &session {
@@ -263,6 +264,21 @@ fn prepare<'a>(
         meter: OnceLock::new(),
     };
     Ok((facts, request))
+}
+
+/// Commands that make room, and so run on a full disk too.
+const REMOVING_COMMANDS: [&str; 4] = ["delete", "drop", "dropDatabase", "dropIndexes"];
+
+/// Refuses to add anything where there is no room for it.
+fn check_room(node: &Node, facts: &CommandFacts) -> Result<(), CommandError> {
+    let adds = facts.effect == Effect::Writes && !REMOVING_COMMANDS.contains(&facts.name);
+    if !adds || !node.disk_is_full() {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::OUT_OF_DISK_SPACE,
+        "the disk of this member is full; remove something, or give it a larger disk",
+    ))
 }
 
 /// The transaction number of a write that may be repeated.

@@ -177,7 +177,7 @@ impl Applier {
     pub(super) fn help(&self) {
         let applying = &self.0.0;
         let few = applying.queue().are_few();
-        match (applying.at_work.try_lock(), applying.gate.try_enter()) {
+        match (applying.at_work.try_lock(), applying.gate.try_enter_to_apply()) {
             (Ok(_at_work), Some(entered)) if few => applying.work(Some(entered)),
             // It may just have looked for the last time.
             _ => self.wake(),
