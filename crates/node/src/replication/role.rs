@@ -5,6 +5,7 @@
 use bson::{Bson, Document, doc};
 use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
+use quorate_transactions::{Place, labels};
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
 
@@ -92,8 +93,12 @@ impl Node {
     /// next primary, if the disk failed or the state changed.
     pub fn completed(&self, mut error: CommandError, retryable: bool) -> CommandError {
         if let Some(replication) = self.replication() {
-            replication.complete(&mut error, retryable);
+            replication.complete(&mut error);
         }
+        // What ends a transaction is repeated like a retryable write; its statements get here as none.
+        let place = if retryable { Place::RetryableWrite } else { Place::Outside };
+        let labels = labels(error.code.0, place).into_iter().map(|label| label.name().to_owned());
+        error.labels.extend(labels);
         error
     }
 }
