@@ -389,6 +389,7 @@ mod tests {
         Cursor {
             namespace: Namespace::new("db", "c").unwrap(),
             session,
+            transaction: None,
             stream: Box::new(stream),
             remaining: None,
             held_back: None,
@@ -458,12 +459,12 @@ mod tests {
         let id = cursors.add(cursor(1, None), at(0)).unwrap();
         let other = SessionId::from_bytes(vec![1; 16]);
         let code = |result: Result<Cursor, CommandError>| result.err().unwrap().code.0;
-        assert_eq!(code(cursors.check_out(id, &namespace, Some(&other))), 50738);
-        let taken = cursors.check_out(id, &namespace, None).unwrap();
-        assert_eq!(code(cursors.check_out(id, &namespace, None)), 12051);
+        assert_eq!(code(cursors.check_out(id, &namespace, Some(&other), None)), 50738);
+        let taken = cursors.check_out(id, &namespace, None, None).unwrap();
+        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 12051);
         assert!(cursors.kill(id));
         cursors.check_in(id, taken, at(1));
-        assert_eq!(code(cursors.check_out(id, &namespace, None)), 43);
+        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 43);
     }
 
     #[test]

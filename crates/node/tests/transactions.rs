@@ -558,3 +558,21 @@ fn a_cursor_belongs_to_its_transaction() {
     session.commit();
     assert_failed(&run(&member, outside), 43, &[]);
 }
+
+#[test]
+fn entries_after_one_that_is_larger_than_a_batch_are_read() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": "x".repeat(5 * 1024 * 1024) }]);
+    let large = position(&member).op_time;
+    insert(&member, "c", vec![doc! { "_id": 2 }]);
+    let found = member.node.read_oplog_after(large, 10, 4 * 1024 * 1024).unwrap().unwrap();
+    assert_eq!(found.entries.len(), 1);
+}
+
+#[test]
+fn a_collection_that_exists_is_not_created_again_inside() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.fails(doc! { "create": "c" }, 48, &[]);
+}

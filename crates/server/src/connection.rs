@@ -25,7 +25,9 @@ use tokio::sync::watch;
 use crate::logging::get_log;
 use crate::net::Stream;
 use crate::patience::{Patience, reached};
-use crate::replica_set::{Cut, OplogStream, ReadConcern, ReplicaSet, write_concern_error};
+use crate::replica_set::{
+    Cut, OplogStream, ReadConcern, ReplicaSet, is_statement, write_concern_error,
+};
 use crate::server::Shared;
 use crate::write_gate::Entered;
 
@@ -410,7 +412,8 @@ impl Connection {
         }
         let hello = is_hello(command.name());
         // Only a retryable write can meet the fail point that cuts its connection off.
-        let retryable = command.body.contains_key("txnNumber");
+        // Statements of a transaction are not repeated by themselves.
+        let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
         self.reads_majority = read_concern == Some(ReadConcern::Majority) && !writes;

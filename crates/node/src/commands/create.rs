@@ -38,7 +38,8 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     let options = kept_options(&fields)?;
     let mut writer = request.write();
     if let Some(existing) = writer.collection(&namespace) {
-        if existing.options == options {
+        // A transaction is told, since it did not create what it asked for.
+        if existing.options == options && request.transaction.is_none() {
             return reply(&doc! { "ok": 1.0 });
         }
         return Err(CommandError::new(

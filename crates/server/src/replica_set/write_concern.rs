@@ -163,7 +163,7 @@ impl ReplicaSet {
 }
 
 /// Whether a command is a statement of a transaction.
-pub(super) fn is_statement(command: &Command) -> bool {
+pub(crate) fn is_statement(command: &Command) -> bool {
     let ends = matches!(command.name(), "commitTransaction" | "abortTransaction");
     command.body.contains_key("autocommit") && !ends
 }
