@@ -194,8 +194,9 @@ fn read_talk(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String>
             kept.push_str(&line);
             kept.push('\n');
             if kept.len() > 2 * QUOTED_TALK {
-                let cut = kept.ceil_char_boundary(kept.len() - QUOTED_TALK);
-                kept.drain(..cut);
+                let from = kept.len() - QUOTED_TALK;
+                let cut = (from..kept.len()).find(|&place| kept.is_char_boundary(place));
+                kept.drain(..cut.unwrap_or(from));
             }
         }
         // Ignore send errors: the set became ready and no error quotes it.
