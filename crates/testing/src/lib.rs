@@ -194,9 +194,11 @@ fn read_talk(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String>
             kept.push_str(&line);
             kept.push('\n');
             if kept.len() > 2 * QUOTED_TALK {
-                let from = kept.len() - QUOTED_TALK;
-                let cut = (from..kept.len()).find(|&place| kept.is_char_boundary(place));
-                kept.drain(..cut.unwrap_or(from));
+                let mut cut = kept.len() - QUOTED_TALK;
+                while !kept.is_char_boundary(cut) {
+                    cut += 1;
+                }
+                kept.drain(..cut);
             }
         }
         // Ignore send errors: the set became ready and no error quotes it.
