@@ -36,6 +36,7 @@ mod profile;
 mod protected;
 mod records;
 mod replication;
+mod scheduling;
 mod scratch;
 mod select;
 mod sessions;
