@@ -12,6 +12,7 @@ use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
 use crate::list::{ListArguments, MemberArguments};
 use crate::status::StatusArguments;
+use crate::what_if::WhatIfArguments;
 
 /// Finds, watches, explains and runs MongoDB-compatible replica sets.
 #[derive(Debug, Parser)]
@@ -65,6 +66,9 @@ pub(crate) enum Command {
     /// Let another member lead, as planned, and measure how long writes stop.
     #[command(after_help = SwitchoverArguments::EXAMPLES)]
     Switchover(SwitchoverArguments),
+    /// Forecast what happens if members go, or the configuration changes.
+    #[command(after_help = WhatIfArguments::EXAMPLES)]
+    WhatIf(WhatIfArguments),
     /// Break a set on purpose and measure how long writes stop.
     #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
@@ -92,6 +96,7 @@ impl Arguments {
             Some(Command::Down(down)) => down.json,
             Some(Command::Drill(drill)) => drill.json,
             Some(Command::Status(status)) => status.json,
+            Some(Command::WhatIf(what_if)) => what_if.json,
             Some(Command::List(list)) => list.json,
             Some(Command::Start(member) | Command::Stop(member) | Command::Restart(member)) => {
                 member.json
@@ -163,6 +168,10 @@ pub(crate) struct ReplayArguments {
     /// The recording, as `quorate watch --record` writes it; - reads stdin.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Print one page of HTML that holds everything: a slider, the steps, what the client believed
+    /// and what each member said.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) html: bool,
     /// Print one JSON object per line; t_ns is the time in the recording.
     #[arg(long)]
     pub(crate) json: bool,
@@ -173,6 +182,7 @@ impl ReplayArguments {
 Examples:
   quorate replay incident.jsonl
   quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
+  quorate replay --html incident.jsonl > incident.html
 
 The same file gives the same output, to the byte, on any machine at any time.";
 }

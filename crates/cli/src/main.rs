@@ -20,6 +20,7 @@ mod manual;
 mod metrics;
 mod pasted;
 mod progress;
+mod recording;
 mod remedy;
 mod replay;
 mod run;
@@ -32,6 +33,7 @@ mod up;
 mod view;
 mod watch;
 mod web;
+mod what_if;
 mod words;
 
 use std::process::ExitCode;
@@ -62,6 +64,7 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Drill(arguments)) => drill::run(arguments, screen),
         Some(Command::Switchover(arguments)) => drill::switch_over(arguments, screen),
         Some(Command::Status(arguments)) => status::run(arguments, screen),
+        Some(Command::WhatIf(arguments)) => what_if::run(arguments, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),

@@ -18,3 +18,4 @@ mod pains;
 mod replay;
 mod support;
 mod terminal;
+mod what_if;
