@@ -3,6 +3,8 @@
 //! Each package carries the program or is told where it is. Nothing is downloaded when a package itself is installed or
 //! run; only the drivers and pytest, which the samples use, come from their registries.
 
+#![allow(clippy::unwrap_used, reason = "a panic here is the report")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

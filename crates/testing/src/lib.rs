@@ -194,7 +194,10 @@ fn read_talk(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String>
             kept.push_str(&line);
             kept.push('\n');
             if kept.len() > 2 * QUOTED_TALK {
-                let cut = kept.ceil_char_boundary(kept.len() - QUOTED_TALK);
+                let mut cut = kept.len() - QUOTED_TALK;
+                while !kept.is_char_boundary(cut) {
+                    cut += 1;
+                }
                 kept.drain(..cut);
             }
         }

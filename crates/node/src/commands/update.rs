@@ -14,11 +14,15 @@ use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
+
+/// The fields of a statement.
+const STATEMENT_FIELDS: [&str; 7] =
+    ["q", "u", "multi", "upsert", "collation", "arrayFilters", "hint"];
 
 /// What a pipeline with an unknown stage fails with.
 const UNRECOGNIZED_STAGE: ErrorCode = ErrorCode(40324);
@@ -35,12 +39,10 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let statements = statements(&mut command, "updates", "update")?;
-    if statements.iter().any(|statement| statement.contains_key("sort")) {
-        // Comes with wire version 25; clients decide by the failure of the whole command.
-        return Err(CommandError::new(
-            ErrorCode::UNKNOWN_FIELD,
-            "BSON field 'update.updates.sort' is an unknown field.",
-        ));
+    // Clients decide by the failure of the whole command whether `sort`, which comes with wire version
+    // 25, is understood.
+    for statement in &statements {
+        check_known(statement, "update.updates", &STATEMENT_FIELDS)?;
     }
     let fields = Fields::new(&command.body, "update");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
