@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ pub struct NodeOptions {
     pub oplog_bytes: Option<u64>,
     /// Where sorts put what they cannot hold in memory; without it they fail at their limit.
     pub scratch: Option<Arc<dyn Scratch>>,
+    /// Whether the commands that are for tests can be run: fail points.
+    pub test_commands: bool,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
 }
@@ -96,6 +98,8 @@ pub struct Node {
     memory: Arc<ProcessMemory>,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
+    /// Whether there is no room for what clients want to add.
+    disk_full: AtomicBool,
 }
 
 impl Node {
@@ -146,6 +150,7 @@ impl Node {
             cluster_time: AtomicU64::new(0),
             memory: Arc::default(),
             write_locks: AtomicU64::new(0),
+            disk_full: AtomicBool::new(false),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
         for key in &node.options.member_keys {
@@ -243,6 +248,16 @@ impl Node {
         self.write_locks.store(locks, Ordering::Relaxed);
     }
 
+    /// Says whether the disk is full: then commands that add something are refused.
+    pub fn set_disk_full(&self, full: bool) {
+        self.disk_full.store(full, Ordering::Relaxed);
+    }
+
+    /// Whether the disk is full.
+    pub fn disk_is_full(&self) -> bool {
+        self.disk_full.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn write_locks(&self) -> u64 {
         self.write_locks.load(Ordering::Relaxed)
     }
@@ -265,7 +280,7 @@ impl Node {
     ///
     /// If there is no such command, or the client's roles do not allow it.
     pub fn authorize(&self, client: &Client, command: &Command) -> Result<(), CommandError> {
-        dispatch::authorize(self, client, command).map(drop)
+        dispatch::admit(self, client, command).map(drop)
     }
 
     /// Refuses a client that has not proved to be another member of the set.
