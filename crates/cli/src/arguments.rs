@@ -145,6 +145,13 @@ pub(crate) struct WatchArguments {
     /// Show it on a web page here, too: a port, or an address of loopback with a port.
     #[arg(long, value_name = "ADDR", value_parser = page_address)]
     pub(crate) web: Option<SocketAddr>,
+    /// Serve /metrics, /healthz, /primary and /secondary here: a port, or an address with a port.
+    /// Beyond this machine it takes --metrics-token.
+    #[arg(long, value_name = "ADDR", value_parser = any_address)]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// The file of the secret that requests for metrics must carry as a bearer token.
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub(crate) metrics_token: Option<PathBuf>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -157,6 +164,7 @@ Examples:
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
   quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --metrics 0.0.0.0:9216 --metrics-token token 'mongodb://a,b,c/?replicaSet=rs0'
 
 On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
 change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
@@ -329,6 +337,17 @@ fn election_timeout(text: &str) -> Result<Duration, String> {
 
 /// Where the page of `quorate` without arguments is, or on any other port if this one is taken.
 pub(crate) const DEFAULT_PAGE_PORT: u16 = 27080;
+
+/// An address to listen on: a port of this machine, or an address with a port.
+fn any_address(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Err(_) => text
+            .replace("localhost:", "127.0.0.1:")
+            .parse()
+            .map_err(|_| "give a port, or an address such as 0.0.0.0:9216".to_owned()),
+    }
+}
 
 /// An address for the page. Whoever reaches it sees everything, so it is on this machine only.
 fn page_address(text: &str) -> Result<SocketAddr, String> {

@@ -14,6 +14,7 @@ mod doctor;
 mod down;
 mod drill;
 mod explain;
+mod exporter;
 mod finding;
 mod list;
 mod manual;

@@ -166,7 +166,13 @@ fn second_line(
     }
     let mut parts = Vec::new();
     match facts.primary {
-        Some(primary) => parts.push(Span::styled(format!("primary {primary}"), palette.fine())),
+        Some(primary) => parts.push(match facts.primary_silent {
+            None => Span::styled(format!("primary {primary}"), palette.fine()),
+            Some(silent) => {
+                let text = format!("primary {primary}, silent for {}", Age(silent));
+                Span::styled(text, palette.problem())
+            }
+        }),
         None if facts.topology_type.is_replica_set() => {
             let since = match facts.without_primary {
                 Some(span) => format!("NO PRIMARY for {}", Age(span)),
@@ -175,6 +181,13 @@ fn second_line(
             parts.push(Span::styled(since, palette.problem()));
         }
         None => {}
+    }
+    if let Some(locked) = facts.locked {
+        let text = format!("{locked} is LOCKED by fsync, writes wait");
+        parts.push(Span::styled(text, palette.problem()));
+    }
+    if let Some(login) = facts.login {
+        parts.push(Span::styled(Foreign(login).to_string(), palette.warning()));
     }
     if facts.up == 0 {
         parts.push(Span::styled("nobody answers".to_owned(), palette.problem()));

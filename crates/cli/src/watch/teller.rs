@@ -75,6 +75,19 @@ impl Teller {
         }
     }
 
+    /// Tells that the login is refused.
+    pub(super) fn tell_login(
+        &self,
+        at: MonotonicTime,
+        why: &str,
+        screen: &mut Screen,
+    ) -> io::Result<()> {
+        let why = Foreign(why).to_string();
+        self.line(at, &format!("{WARNING}warning{WARNING:#} the login is refused: {why}"), screen)?;
+        let time = clock::rfc3339(clock::wall_time(at));
+        screen.event_at(at, "login_refused", json!({"reason": why, "time": time}))
+    }
+
     fn line(&self, at: MonotonicTime, text: &str, screen: &mut Screen) -> io::Result<()> {
         let (clock, seconds) =
             (clock::time_of_day(clock::wall_time(at)), at.since(self.began).as_secs_f64());

@@ -450,6 +450,7 @@ impl World {
                 true => source.log.first().map(|entry| entry.op_time),
                 false => None,
             },
+            previous: has_ours.then_some(fetching.after),
             last: (last.op_time > fetching.after).then_some(last),
             source_oldest: OpTime::NULL,
             source_last: last,

@@ -12,6 +12,7 @@ mod fixture;
 mod frame;
 mod http;
 mod live;
+mod monitor;
 mod operate;
 mod page;
 mod pains;
