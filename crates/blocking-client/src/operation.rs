@@ -223,6 +223,10 @@ impl Client {
         self.add_session(server, operation.ending, &mut body)?;
         body.append(cstr!("$db"), operation.database);
         let SelectionCriteria::Read(preference) = operation.criteria else { return Ok(body) };
+        // A command that brings its own keeps it: servers refuse a field that comes twice.
+        if matches!(body.get("$readPreference"), Ok(Some(_))) {
+            return Ok(body);
+        }
         let topology = self.topology();
         let Some(description) = topology.server(server) else { return Ok(body) };
         let argument = read_preference_for_op_msg(

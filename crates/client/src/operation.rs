@@ -684,6 +684,10 @@ fn add_read_concern(
 }
 
 fn add_read_preference(operation: &Operation<'_>, selected: &Selected, body: &mut RawDocumentBuf) {
+    // A command that brings its own keeps it: servers refuse a field that comes twice.
+    if matches!(body.get("$readPreference"), Ok(Some(_))) {
+        return;
+    }
     let preference = match &operation.target {
         Target::Write => return,
         Target::Read(preference) | Target::WritingPipeline(preference) => Some(preference),
