@@ -531,8 +531,8 @@ async fn a_write_on_a_hung_primary_goes_to_the_new_one_when_that_is_known() {
     second.set_hello(primary_hello("rs", second.address(), &members, 2));
     soon(write).await.unwrap().unwrap();
     let number = |server: &FakeServer| {
-        let commands = server.commands().into_iter();
-        let insert = commands.filter(|command| command.get("insert").unwrap().is_some()).next();
+        let mut commands = server.commands().into_iter();
+        let insert = commands.find(|command| command.get("insert").unwrap().is_some());
         insert.unwrap().get_i64("txnNumber").unwrap()
     };
     assert_eq!(number(&first), number(&second), "the same write, sent again");
