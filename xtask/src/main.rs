@@ -9,9 +9,11 @@ mod bench;
 mod ci;
 mod conformance;
 mod fuzz;
+mod map;
 mod process;
 mod purity;
 mod pymongo_suite;
+mod shape;
 
 use std::env;
 use std::process::ExitCode;
@@ -40,6 +42,8 @@ const USAGE: &str = "usage: cargo xtask <chore>
   pymongo-suite guard             the part of it that runs with ci: no fewer may pass than before,
                                   and none may fail that is not expected to
   purity                          the deterministic crates reach no runtime, socket or randomness
+  map                             draws the crates in docs/architecture.md anew
+  shape                           files and functions keep their bounds
 
 Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
 
@@ -50,9 +54,11 @@ enum Chore {
     Ci { fuzz_seconds: u64 },
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
+    Map,
     Purity,
     PymongoGuard,
     PymongoSuite { selection: Selection, record: bool },
+    Shape,
     Help,
 }
 
@@ -68,6 +74,8 @@ fn main() -> ExitCode {
         Some(Chore::Purity) => purity::run(),
         Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
+        Some(Chore::Map) => map::run(true).map(|told| println!("{told}")),
+        Some(Chore::Shape) => shape::run().map(|told| println!("{told}")),
         Some(Chore::Help) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -105,6 +113,8 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["pymongo-suite", "guard"] => Some(Chore::PymongoGuard),
         ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),
         ["pymongo-suite", rest @ ..] => pymongo_suite_chore(rest, false),
+        ["map"] => Some(Chore::Map),
+        ["shape"] => Some(Chore::Shape),
         ["help" | "--help" | "-h"] => Some(Chore::Help),
         _ => None,
     }

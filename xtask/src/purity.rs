@@ -8,11 +8,13 @@ use crate::process;
 
 /// The crates that promise it, and whether BSON is among what they must not reach (its crate draws
 /// random ids, and the cores are to be usable without it).
-const DETERMINISTIC: [(&str, bool); 4] = [
+const DETERMINISTIC: [(&str, bool); 6] = [
     ("protocol", false),
     ("connection-string", false),
     ("server-discovery", true),
     ("replication", true),
+    ("transactions", true),
+    ("checker", true),
 ];
 
 const IMPURE: [&str; 5] = ["tokio", "rand", "getrandom", "mio", "socket2"];

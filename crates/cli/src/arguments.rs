@@ -2,6 +2,7 @@
 //!
 //! Only commands that work are listed. What each does is the business of the module of its name.
 
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -181,24 +182,34 @@ Examples:
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("place").args(["data", "memory"])))]
 pub(crate) struct UpArguments {
-    /// How many members hold data.
+    /// How many members hold data, 1 to 7. Together with the arbiters they are at most 7.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     pub(crate) members: u8,
-    /// How many members only vote.
+    /// How many members only vote, 0 or 1.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub(crate) arbiters: u8,
-    /// The port of the first member; the others follow. 0 takes any that are free.
-    #[arg(long, value_name = "FIRST", default_value_t = quorate_protocol::DEFAULT_PORT)]
-    pub(crate) port: u16,
+    /// The port of the first member, 27017 unless given; the others follow. 0 takes any that are
+    /// free. A set that --data holds already keeps its ports.
+    #[arg(long, value_name = "FIRST")]
+    pub(crate) port: Option<u16>,
     /// Keep the data below this directory, made if it is not there.
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Keep everything in memory and nothing on disk. The default.
     #[arg(long)]
     pub(crate) memory: bool,
-    /// The name of the set.
-    #[arg(long, value_name = "NAME", default_value = "rs0")]
-    pub(crate) name: String,
+    /// The name of the set, rs0 unless given. A set that --data holds already keeps its name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Ask clients for a login. The user admin is made; the connection string has its password.
+    #[arg(long)]
+    pub(crate) auth: bool,
+    /// Encrypt connections with a certificate made for this set, which the connection string names.
+    #[arg(long)]
+    pub(crate) tls: bool,
+    /// How long the primary may be silent before another is elected, 100ms to 24h; 10s unless given.
+    #[arg(long, value_name = "TIME", value_parser = election_timeout)]
+    pub(crate) election_timeout: Option<Duration>,
     /// Return when the set is ready; it goes on until quorate down.
     #[arg(long)]
     pub(crate) detach: bool,
@@ -214,6 +225,10 @@ pub(crate) struct UpArguments {
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Run this command with QUORATE_URI and MONGODB_URI in its environment. The set ends with it,
+    /// and its exit code is passed on.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["detach", "keeper_log"])]
+    pub(crate) command: Vec<OsString>,
 }
 
 impl UpArguments {
@@ -224,9 +239,18 @@ Examples:
   quorate up --port 0 --json | jq -r 'select(.event == \"ready\").uri'
   quorate up --detach && quorate drill --kill 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
   quorate up --web 8080 --workload
+  quorate up --port 0 --auth -- pytest -q
 
 Ready means that a majority acknowledged a write that went through a replica-set client. A taken port
-is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.";
+is moved past. Ctrl-C or SIGTERM stops every member; a member that dies is reported.
+
+A command after -- has stdin and stdout to itself, and gets Ctrl-C and SIGTERM first. One that cannot
+be found ends in code 127, one that cannot be run in 126, one ended by signal N in 128 + N.";
+
+    /// How many processes there are.
+    pub(crate) fn processes(&self) -> usize {
+        usize::from(self.members) + usize::from(self.arbiters)
+    }
 }
 
 impl Default for UpArguments {
@@ -235,16 +259,34 @@ impl Default for UpArguments {
         Self {
             members: 3,
             arbiters: 0,
-            port: quorate_protocol::DEFAULT_PORT,
+            port: None,
             data: None,
             memory: true,
-            name: "rs0".to_owned(),
+            name: None,
+            auth: false,
+            tls: false,
+            election_timeout: None,
             detach: false,
             web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
             workload: true,
             keeper_log: None,
             json: false,
+            command: Vec::new(),
         }
+    }
+}
+
+/// The shortest election timeout: below it, a busy machine elects all the time.
+const MIN_ELECTION_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The longest election timeout.
+const MAX_ELECTION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
+fn election_timeout(text: &str) -> Result<Duration, String> {
+    let time = span(text)?;
+    match (MIN_ELECTION_TIMEOUT..=MAX_ELECTION_TIMEOUT).contains(&time) {
+        true => Ok(time),
+        false => Err("give a time from 100ms to 24h".to_owned()),
     }
 }
 
@@ -277,6 +319,9 @@ pub(crate) struct DownArguments {
     /// The directory of its data.
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+    /// The port of one of its members: two sets of one name are told apart by it.
+    #[arg(long, value_name = "PORT")]
+    pub(crate) port: Option<u16>,
     /// Stop every set that matches, not only one.
     #[arg(long)]
     pub(crate) all: bool,
@@ -290,9 +335,10 @@ impl DownArguments {
 Examples:
   quorate down
   quorate down --name rs0
+  quorate down --port 27020
   quorate down --all
 
-Every member ends cleanly and is reported. With neither --name nor --data, the only set is stopped.";
+Every member ends cleanly and is reported. Without a choice, the only set that runs is stopped.";
 }
 
 /// `quorate drill`.
@@ -351,6 +397,7 @@ fn span(text: &str) -> Result<Duration, String> {
         "ms" => 1e-3,
         "s" => 1.0,
         "m" => 60.0,
+        "h" => 3600.0,
         _ => return Err(advice()),
     };
     let number: f64 = number.parse().map_err(|_| advice())?;
@@ -492,7 +539,9 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (text, millis) in [("5s", 5000), ("200ms", 200), ("1.5s", 1500), ("2m", 120_000)] {
+        for (text, millis) in
+            [("5s", 5000), ("200ms", 200), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
+        {
             assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "5", "s", "-1s", "5 h", "NaNs", "infs", "1e300s"] {

@@ -40,32 +40,38 @@ pub(crate) fn run(arguments: &DownArguments, screen: &mut Screen) -> Result<Outc
 }
 
 fn choose(arguments: &DownArguments, running: Vec<RunningSet>) -> Result<Vec<RunningSet>, Failure> {
-    let is_named = arguments.name.is_some() || arguments.data.is_some();
+    let is_named = arguments.name.is_some() || arguments.data.is_some() || arguments.port.is_some();
     let data = arguments.data.as_ref().map(|data| data.canonicalize().unwrap_or(data.clone()));
     let wanted = |set: &RunningSet| {
         arguments.name.as_ref().is_none_or(|name| set.name == *name)
             && data.as_ref().is_none_or(|data| set.data.as_ref() == Some(data))
+            && arguments.port.is_none_or(|port| has_port(set, port))
     };
     let (chosen, others): (Vec<_>, Vec<_>) = running.into_iter().partition(wanted);
     match chosen.len() {
         0 if is_named => Err(Failure::Problem(match others.is_empty() {
             true => "no set of yours is running; start one with quorate up --detach".to_owned(),
-            false => format!("no such set is running; these are: {}", described(&others)),
+            false => format!("no such set is running; these are:{}", described(&others)),
         })),
         0 | 1 => Ok(chosen),
         _ if arguments.all => Ok(chosen),
         _ => Err(Failure::Misuse(format!(
-            "several sets are running; choose with --name or --data, or stop them with --all: {}",
+            "several sets are running; choose one of these, or stop them all with --all:{}",
             described(&chosen)
         ))),
     }
 }
 
+fn has_port(set: &RunningSet, port: u16) -> bool {
+    set.hosts().any(|host| host.rsplit(':').next().and_then(|port| port.parse().ok()) == Some(port))
+}
+
+/// A line for each set: what it is, and what stops it.
 fn described(sets: &[RunningSet]) -> String {
-    listed(sets.iter().map(|set| {
-        let data = set.data.as_ref().map(|data| format!(" in {}", data.display()));
-        format!("{}{} at {}", set.name, data.unwrap_or_default(), set.uri)
-    }))
+    let lines = sets
+        .iter()
+        .map(|set| format!("\n  {} at {}: {}", set.name, listed(set.hosts()), set.stop_command()));
+    lines.collect()
 }
 
 fn stop(set: &RunningSet, screen: &mut Screen) -> Result<Outcome, Failure> {

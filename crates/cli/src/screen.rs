@@ -33,6 +33,8 @@ pub(crate) enum Outcome {
     Fine,
     /// Something is wrong, and was told.
     ProblemFound,
+    /// A command that was run here ended with this code.
+    Code(u8),
 }
 
 /// Why a command could not do its work. The text ends in a next step.
@@ -139,6 +141,7 @@ impl Screen {
         let failure = match result {
             Ok(Outcome::Fine) => return ExitCode::SUCCESS,
             Ok(Outcome::ProblemFound) => return ExitCode::from(1),
+            Ok(Outcome::Code(code)) => return ExitCode::from(code),
             // `quorate … | head` is no problem: the reader has what it wanted.
             Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return ExitCode::SUCCESS;

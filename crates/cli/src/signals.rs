@@ -31,6 +31,32 @@ impl Cuts {
     }
 }
 
+/// SIGINT and SIGTERM as they come, for a process that passes them on.
+pub(crate) struct Endings {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Endings {
+    /// From this call on, SIGINT and SIGTERM no longer kill.
+    ///
+    /// # Errors
+    ///
+    /// If the handlers cannot be installed.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> rustix::process::Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => rustix::process::Signal::INT,
+            _ = self.terminate.recv() => rustix::process::Signal::TERM,
+        }
+    }
+}
+
 /// Ready when SIGINT (Ctrl-C) or SIGTERM has come. From this call on they no longer kill.
 ///
 /// # Errors

@@ -4,19 +4,20 @@
 //! acknowledged went through our own client. Then it looks after the processes: a member that dies is
 //! reported, not hidden, and the set ends with this command.
 
+mod access;
+mod assembly;
+mod command;
 mod detach;
 pub(crate) mod keeper;
 mod members;
+mod plan;
 mod process;
 pub(crate) mod running;
 mod workload;
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::raw::RawDocumentBuf;
-use bson::rawdoc;
 use quorate_client::{Client, ClientOptions};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -25,7 +26,7 @@ use tokio::time::timeout;
 use crate::arguments::UpArguments;
 use crate::connect;
 use crate::dashboard;
-use crate::screen::{FINE, Failure, Outcome, Screen};
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
 use crate::signals;
 use crate::view::Input;
 use crate::view::actions::Actions;
@@ -34,14 +35,12 @@ use crate::web::{self, Otherwise, Page};
 
 use keeper::Keeper;
 use members::Members;
+use plan::Plan;
 use process::ProcessId;
 use running::RunningSet;
 
 /// How long the members may take to become a set that takes writes.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-
-/// How many ports are tried for one member.
-const PORTS_TRIED: u16 = 200;
 
 /// What to do once the set is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,19 +79,17 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     };
     let stop = signals::stop().map_err(no_signals)?;
     let mend = signals::mend().map_err(no_signals)?;
+    let endings = signals::Endings::listen().map_err(no_signals)?;
     tokio::pin!(stop);
-    let ports = match remembered_ports(arguments)? {
-        Some(ports) => ports,
-        None => free_ports(arguments, screen)?,
-    };
-    let mut members = Members::start(arguments, &ports)?;
+    let plan = Plan::make(arguments, screen)?;
+    let mut members = Members::start(&plan)?;
     let ready = tokio::select! {
-        ready = timeout(READY_WITHIN, begin(arguments, &mut members, screen)) => {
+        ready = timeout(READY_WITHIN, begin(arguments, &plan, &mut members, screen)) => {
             ready.unwrap_or_else(|_| Err(too_slow()))
         }
         () = &mut stop => {
             members.stop().await;
-            return tell_stopped(screen);
+            return tell_stopped(Outcome::Fine, screen);
         }
     };
     let begun = match ready {
@@ -121,29 +118,64 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     if let Some(page) = &page {
         tell_page(page, live.as_ref().filter(|_| on_screen), screen)?;
     }
-    tell_ready(&uri, started.elapsed().as_millis() as u64, screen)?;
+    let has_command = !arguments.command.is_empty();
+    tell_ready(&uri, started.elapsed().as_millis() as u64, has_command, screen)?;
     let mut lines = workload::silence();
     if arguments.workload {
         lines = workload::start(&begun.client);
     }
-    if !on_screen && arguments.keeper_log.is_none() {
+    if !on_screen && arguments.keeper_log.is_none() && !has_command {
         screen.talk_unless_json("Ctrl-C stops the set");
         if arguments.workload {
             workload::invite(first, screen);
         }
     }
+    let ending = match has_command {
+        false => Ending::Told(stop),
+        true => match command::Running::start(&arguments.command, &uri, endings) {
+            Ok(running) => Ending::Command(Box::new(running)),
+            Err(refused) => {
+                screen.talk(format_args!("{PROBLEM}error:{PROBLEM:#} {}", refused.text));
+                screen.event("error", json!({"message": refused.text}))?;
+                Ending::Refused(refused.code)
+            }
+        },
+    };
     let shown =
         live.as_ref().filter(|_| on_screen).map(|live| dashboard::show(live, Some(actions)));
-    let kept = keep(keeper, mend, &mut lines, stop, shown, screen).await;
+    let kept = keep(keeper, mend, &mut lines, ending, shown, screen).await;
     drop((lines, page));
     begun.client.close().await;
-    kept?;
-    tell_stopped(screen)
+    tell_stopped(kept?, screen)
+}
+
+/// What ends a set.
+enum Ending<Stop> {
+    /// A signal.
+    Told(Stop),
+    /// A program that ends.
+    Command(Box<command::Running>),
+    /// A program that did not start; the exit code says why.
+    Refused(u8),
+}
+
+impl<Stop: Future<Output = ()>> Ending<Stop> {
+    async fn come(self) -> Result<Outcome, Failure> {
+        match self {
+            Self::Told(stop) => {
+                stop.await;
+                Ok(Outcome::Fine)
+            }
+            Self::Command(running) => running.finish().await,
+            Self::Refused(code) => Ok(Outcome::Code(code)),
+        }
+    }
 }
 
 /// Makes the processes a set, and lets other commands know it as ours.
 async fn begin(
     arguments: &UpArguments,
+    plan: &Plan,
     members: &mut Members,
     screen: &mut Screen,
 ) -> Result<Begun, Failure> {
@@ -151,29 +183,30 @@ async fn begin(
     for member in members.iter() {
         tell_member(member.id.into(), member.host(), member.pid().into(), screen)?;
     }
-    remember_ports(arguments, members)?;
-    let (client, options) = assemble(arguments, members).await?;
-    let set = register(arguments, members)?;
+    plan.remember(members.ports())?;
+    let (client, options) = assembly::assemble(plan, members).await?;
+    let set = register(arguments, plan, members)?;
     Ok(Begun { client, options, set })
 }
 
-/// Looks after the set until told to stop, or until the screen is left; then stops every member.
+/// Looks after the set until its end comes, or until the screen is left; then stops every member.
 async fn keep(
     mut keeper: Keeper,
     mut mend: tokio::signal::unix::Signal,
     lines: &mut mpsc::Receiver<String>,
-    stop: impl Future<Output = ()>,
+    ending: Ending<impl Future<Output = ()>>,
     shown: Option<impl Future<Output = std::io::Result<()>>>,
     screen: &mut Screen,
-) -> Result<(), Failure> {
+) -> Result<Outcome, Failure> {
     let on_screen = shown.is_some();
-    let mut left = Ok(());
+    let mut left = Ok(Outcome::Fine);
     let stop = async {
+        let ended = ending.come();
         match shown {
-            None => stop.await,
+            None => left = ended.await,
             Some(shown) => tokio::select! {
-                () = stop => {}
-                shown = shown => left = shown,
+                ended = ended => left = ended,
+                shown = shown => left = shown.map(|()| Outcome::Fine).map_err(no_terminal),
             },
         }
     };
@@ -183,9 +216,11 @@ async fn keep(
     screen.hush(false);
     keeper.stop().await;
     kept?;
-    left.map_err(|error| {
-        Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
-    })
+    left
+}
+
+fn no_terminal(error: std::io::Error) -> Failure {
+    Failure::Problem(format!("the terminal cannot be used: {error}; try quorate up"))
 }
 
 /// Begins to collect what the screen and the page show.
@@ -220,13 +255,17 @@ fn tell_page(page: &Page, shown: Option<&Live>, screen: &mut Screen) -> Result<(
 }
 
 /// Lets other commands know the set as ours.
-fn register(arguments: &UpArguments, members: &Members) -> Result<RunningSet, Failure> {
+fn register(
+    arguments: &UpArguments,
+    plan: &Plan,
+    members: &Members,
+) -> Result<RunningSet, Failure> {
     let keeper = ProcessId::of(std::process::id()).ok_or_else(|| {
         Failure::Problem("this process cannot see itself; mount /proc".to_owned())
     })?;
     let set = RunningSet {
-        name: arguments.name.clone(),
-        uri: uri(arguments, members),
+        name: plan.name.clone(),
+        uri: assembly::uri(plan, members),
         data: detach::absolute(&arguments.data),
         keeper,
         log: arguments.keeper_log.clone(),
@@ -248,137 +287,23 @@ fn tell_taken(ports: &str, screen: &mut Screen) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tell_ready(uri: &str, elapsed_ms: u64, screen: &mut Screen) -> Result<(), Failure> {
-    screen.line(uri)?;
+fn tell_ready(
+    uri: &str,
+    elapsed_ms: u64,
+    has_command: bool,
+    screen: &mut Screen,
+) -> Result<(), Failure> {
+    match has_command {
+        // Stdout is the command's.
+        true => screen.talk_unless_json(uri),
+        false => screen.line(uri)?,
+    }
     screen.flush()?;
     screen.event("ready", json!({"uri": uri, "elapsed_ms": elapsed_ms}))?;
     screen.talk_unless_json(format_args!(
         "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority"
     ));
     Ok(())
-}
-
-/// Where a set with a data directory keeps the ports of its members: their addresses are part of its
-/// configuration, so it must come back under the same ones.
-const PORTS_FILE: &str = "ports";
-
-/// The ports that the set in the data directory had.
-fn remembered_ports(arguments: &UpArguments) -> Result<Option<Vec<u16>>, Failure> {
-    let Some(directory) = &arguments.data else { return Ok(None) };
-    let path = directory.join(PORTS_FILE);
-    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(None) };
-    let ports: Option<Vec<u16>> = text.split_whitespace().map(|port| port.parse().ok()).collect();
-    let wanted = usize::from(arguments.members) + usize::from(arguments.arbiters);
-    match ports {
-        Some(ports) if ports.len() == wanted => Ok(Some(ports)),
-        Some(ports) => Err(Failure::Misuse(format!(
-            "{} holds a set of {} members, not of {wanted}; give the same --members and --arbiters, \
-             or another --data",
-            directory.display(),
-            ports.len()
-        ))),
-        None => Err(Failure::Problem(format!(
-            "{} is damaged; write the ports of the members into it, or give another --data",
-            path.display()
-        ))),
-    }
-}
-
-fn remember_ports(arguments: &UpArguments, members: &Members) -> Result<(), Failure> {
-    let Some(directory) = &arguments.data else { return Ok(()) };
-    let ports: Vec<&str> =
-        members.iter().filter_map(|member| member.host().rsplit(':').next()).collect();
-    std::fs::write(directory.join(PORTS_FILE), ports.join(" ")).map_err(|error| {
-        Failure::Problem(format!(
-            "cannot write into {}: {error}; give another --data",
-            directory.display()
-        ))
-    })
-}
-
-/// The ports of the members: the wanted ones, or the next that are free.
-fn free_ports(arguments: &UpArguments, screen: &mut Screen) -> Result<Vec<u16>, Failure> {
-    let wanted = usize::from(arguments.members) + usize::from(arguments.arbiters);
-    let mut ports = Vec::with_capacity(wanted);
-    let mut taken = Vec::new();
-    let mut next = arguments.port;
-    while ports.len() < wanted {
-        if next == 0 {
-            // Any port: the system chooses, and the member says which.
-            ports.push(0);
-            continue;
-        }
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, next)) {
-            Ok(_) => ports.push(next),
-            Err(_) => taken.push(next),
-        }
-        next = next.checked_add(1).filter(|_| taken.len() < usize::from(PORTS_TRIED)).ok_or_else(
-            || {
-                Failure::Problem(format!(
-                    "no {wanted} free ports from {} on; give another --port, 0 for any",
-                    arguments.port
-                ))
-            },
-        )?;
-    }
-    if let (Some(first), Some(last)) = (taken.first(), taken.last()) {
-        let range = if first == last { format!("{first}") } else { format!("{first} to {last}") };
-        tell_taken(&range, screen)?;
-    }
-    Ok(ports)
-}
-
-/// Makes the members a set, unless they are one already, and waits for a majority write.
-async fn assemble(
-    arguments: &UpArguments,
-    members: &Members,
-) -> Result<(Client, ClientOptions), Failure> {
-    let first = format!("mongodb://{}/?directConnection=true", members.first().host());
-    let direct = Client::with_uri(&first).map_err(|error| connect::refused(&error))?;
-    let initiate = rawdoc! { "replSetInitiate": configuration(arguments, members) };
-    let outcome = direct.run_command("admin", &initiate).await;
-    direct.close().await;
-    if let Err(error) = outcome
-        && error.code() != Some(ALREADY_INITIALIZED)
-    {
-        return Err(connect::failed(&error, &first));
-    }
-    let uri = uri(arguments, members);
-    let options = ClientOptions::from_connection_string(&connect::parse(&uri)?);
-    let client = Client::with_options(options.clone()).map_err(|error| connect::refused(&error))?;
-    let probe = rawdoc! {
-        "insert": "ready",
-        "documents": [{ "members": i32::from(arguments.members) }],
-        "writeConcern": { "w": "majority" },
-    };
-    match client.run_command("quorate", &probe).await {
-        Ok(_) => Ok((client, options)),
-        Err(error) => Err(connect::failed(&error, &uri)),
-    }
-}
-
-/// `AlreadyInitialized`: the data directory holds a set.
-const ALREADY_INITIALIZED: i32 = 23;
-
-fn configuration(arguments: &UpArguments, members: &Members) -> RawDocumentBuf {
-    let mut list = bson::raw::RawArrayBuf::new();
-    for member in members.iter() {
-        let mut document = rawdoc! { "_id": i32::from(member.id), "host": member.host() };
-        if member.id >= arguments.members {
-            document.append(bson::raw::cstr!("arbiterOnly"), true);
-        }
-        list.push(document);
-    }
-    rawdoc! { "_id": arguments.name.as_str(), "version": 1, "members": list }
-}
-
-fn uri(arguments: &UpArguments, members: &Members) -> String {
-    let hosts: Vec<String> = members
-        .iter()
-        .filter(|member| member.id < arguments.members)
-        .map(|member| member.host().to_owned())
-        .collect();
-    format!("mongodb://{}/?replicaSet={}", hosts.join(","), arguments.name)
 }
 
 fn too_slow() -> Failure {
@@ -389,8 +314,8 @@ fn too_slow() -> Failure {
     ))
 }
 
-fn tell_stopped(screen: &mut Screen) -> Result<Outcome, Failure> {
+fn tell_stopped(outcome: Outcome, screen: &mut Screen) -> Result<Outcome, Failure> {
     screen.event("stopped", json!({}))?;
     screen.talk_unless_json("every member has stopped");
-    Ok(Outcome::Fine)
+    Ok(outcome)
 }

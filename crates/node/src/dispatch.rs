@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bson::{Bson, RawDocumentBuf};
+use quorate_protocol::Timestamp;
 
 use crate::catalog::{Catalog, Collection};
 use crate::commands;
@@ -10,7 +11,7 @@ use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::finder::{Examined, InterruptSlot};
-use crate::generic_arguments;
+use crate::generic_arguments::{self, ReadsAt};
 use crate::moments::Moment;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
@@ -90,8 +91,11 @@ pub(crate) struct Request<'a> {
     pub(crate) name: String,
     pub(crate) database: String,
     pub(crate) session: Option<SessionId>,
-    /// Set if it reads what was there at one time.
+    /// Set if it reads the data of one moment: a snapshot, what a majority has, or the newest data
+    /// after a time that its client has seen.
     pub(crate) moment: Option<Arc<Moment>>,
+    /// Which data it reads.
+    pub(crate) reads_at: ReadsAt,
     /// Set if the client may repeat this write.
     pub(crate) retryable: Option<RetryableWrite>,
     /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
@@ -105,6 +109,12 @@ impl Request<'_> {
             Some(moment) => moment.read(namespace),
             None => self.node.read(namespace),
         }
+    }
+
+    /// The time that a client is told to come back to, if it reads a snapshot.
+    pub(crate) fn at_cluster_time(&self) -> Option<Timestamp> {
+        let moment = self.moment.as_ref();
+        moment.filter(|_| matches!(self.reads_at, ReadsAt::Snapshot(_))).map(|moment| moment.time)
     }
 
     /// All collections as this command sees them.
@@ -227,12 +237,8 @@ fn prepare<'a>(
         let owner = session_owner(node, &context.client);
         node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
     }
-    let moment = match generic_arguments::wanted_snapshot(&fields)? {
-        Some(snapshot) if generic_arguments::reads_snapshots(facts) => {
-            Some(node.moment(snapshot.at, context.now.monotonic)?)
-        }
-        _ => None,
-    };
+    let reads_at = generic_arguments::reads_at(facts, &fields)?;
+    let moment = node.pin(reads_at, context.now.monotonic)?;
     let request = Request {
         node,
         context,
@@ -240,6 +246,7 @@ fn prepare<'a>(
         database: database.to_owned(),
         session,
         moment,
+        reads_at,
         retryable,
         interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
     };

@@ -140,6 +140,42 @@ pub(crate) struct WantedSnapshot {
     pub(crate) at: Option<Timestamp>,
 }
 
+/// The data that a read sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadsAt {
+    /// The newest, whenever it looks.
+    Newest,
+    /// The newest, which must show what had happened at this time.
+    NewestAfter(Timestamp),
+    /// What a majority has, which must show what had happened at this time, if one is given.
+    Majority(Option<Timestamp>),
+    /// One time, which later reads may come back to; a new one if none is given.
+    Snapshot(Option<Timestamp>),
+}
+
+/// The data that a command asks to read. Commands that cannot read another read the newest.
+pub(crate) fn reads_at(facts: &CommandFacts, fields: &Fields<'_>) -> Result<ReadsAt, CommandError> {
+    let snapshot = wanted_snapshot(fields)?;
+    if let Some(snapshot) = snapshot.filter(|_| reads_snapshots(facts)) {
+        return Ok(ReadsAt::Snapshot(snapshot.at));
+    }
+    let concern = fields.document("readConcern")?;
+    let Some(concern) = concern.filter(|_| reads_snapshots(facts) || facts.name == "count") else {
+        return Ok(ReadsAt::Newest);
+    };
+    let concern = Fields::new(concern, "readConcern");
+    let after = match concern.raw("afterClusterTime") {
+        Some(Bson::Timestamp(time)) => Some(timestamp_from(*time)),
+        Some(other) => return Err(concern.wrong_type("afterClusterTime", other, "timestamp")),
+        None => None,
+    };
+    Ok(match (concern.string("level")?, after) {
+        (Some("majority"), after) => ReadsAt::Majority(after),
+        (_, Some(after)) => ReadsAt::NewestAfter(after),
+        (_, None) => ReadsAt::Newest,
+    })
+}
+
 /// Whether a command can read what was there at one time.
 pub(crate) fn reads_snapshots(facts: &CommandFacts) -> bool {
     SNAPSHOT_COMMANDS.contains(&facts.name)

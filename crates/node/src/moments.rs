@@ -13,7 +13,9 @@ use quorate_protocol::{MonotonicTime, Timestamp};
 
 use crate::catalog::{Catalog, Collection};
 use crate::error::{CommandError, ErrorCode};
+use crate::generic_arguments::ReadsAt;
 use crate::namespace::Namespace;
+use crate::node::Node;
 use crate::records::View;
 
 /// The most moments kept at once. The oldest goes first.
@@ -47,15 +49,14 @@ struct Kept {
 
 impl Moments {
     /// Keeps the present. Whoever was at the same time already gets more of it.
-    pub(crate) fn keep(&mut self, present: Moment, now: MonotonicTime) -> Arc<Moment> {
-        if let Some(known) = self.0.get_mut(&present.time) {
+    pub(crate) fn keep(&mut self, moment: Arc<Moment>, now: MonotonicTime) -> Arc<Moment> {
+        if let Some(known) = self.0.get_mut(&moment.time) {
             known.since = now;
             return Arc::clone(&known.moment);
         }
         while self.0.len() >= MAX_MOMENTS {
             self.0.pop_first();
         }
-        let moment = Arc::new(present);
         self.0.insert(moment.time, Kept { moment: Arc::clone(&moment), since: now });
         moment
     }
@@ -75,6 +76,64 @@ impl Moments {
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
+}
+
+/// Refuses a read that came after entries which are not in the log any more, or not yet.
+fn cut_off() -> CommandError {
+    CommandError::new(
+        ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+        "the log of this member was cut while the read waited; read again",
+    )
+}
+
+impl Node {
+    /// The data that a read sees, if it is to see one moment; none if it may look at the newest
+    /// whenever it wants. Without a set there is one copy of the data, and every read sees it.
+    pub(crate) fn pin(
+        &self,
+        reads_at: ReadsAt,
+        now: MonotonicTime,
+    ) -> Result<Option<Arc<Moment>>, CommandError> {
+        match (reads_at, self.replication()) {
+            (ReadsAt::Newest, _) | (ReadsAt::NewestAfter(_) | ReadsAt::Majority(_), None) => {
+                Ok(None)
+            }
+            (ReadsAt::Snapshot(at), _) => self.moment(at, now).map(Some),
+            (ReadsAt::Majority(after), Some(replication)) => {
+                let view = replication.majority_view().ok_or_else(not_committed)?;
+                match after {
+                    Some(after) if view.time < after => Err(cut_off()),
+                    _ => Ok(Some(view)),
+                }
+            }
+            (ReadsAt::NewestAfter(after), Some(replication)) => {
+                let before = replication.standing();
+                if before.last.op_time.timestamp < after {
+                    return Err(cut_off());
+                }
+                let present = self.present(before.last.op_time.timestamp);
+                // No entry was undone before the view was taken: it shows all that was there.
+                match replication.standing().cuts == before.cuts {
+                    true => Ok(Some(Arc::new(present))),
+                    false => Err(cut_off()),
+                }
+            }
+        }
+    }
+
+    /// The newest data, under this time.
+    fn present(&self, time: Timestamp) -> Moment {
+        let (catalog, view) = self.present_view();
+        Moment { time, catalog, view }
+    }
+}
+
+/// Refuses a majority read before anything is known to be committed.
+pub(crate) fn not_committed() -> CommandError {
+    CommandError::new(
+        ErrorCode::READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET,
+        "this member does not know yet what a majority has; read again soon, or ask another member",
+    )
 }
 
 /// Refuses to read at a time that is not kept.
@@ -102,7 +161,7 @@ mod tests {
         MonotonicTime::from_millis(seconds * 1000)
     }
 
-    fn moment(seconds: u32) -> Moment {
+    fn moment(seconds: u32) -> Arc<Moment> {
         let store = ModelStore::new();
         let keyspace = store.create_keyspace("all").unwrap();
         let keyspaces = Keyspaces {
@@ -111,11 +170,11 @@ mod tests {
             indexes: keyspace,
             sessions: keyspace,
         };
-        Moment {
+        Arc::new(Moment {
             time: Timestamp::new(seconds, 1),
             catalog: Arc::default(),
             view: View { snapshot: store.snapshot(), keyspaces },
-        }
+        })
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::dispatch;
 use crate::error::{CommandError, ErrorCode};
 use crate::fail_points::{FailPoints, Injection};
 use crate::generator::Generator;
-use crate::moments::{Moment, Moments, not_kept};
+use crate::moments::{Moment, Moments, not_committed, not_kept};
 use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
@@ -436,7 +436,13 @@ impl Node {
         (catalog.get(namespace).cloned(), self.view())
     }
 
-    /// The data at a time that is kept, or at this moment, which is kept from now on.
+    /// All collections and the store at one moment.
+    pub(crate) fn present_view(&self) -> (Arc<Catalog>, View) {
+        let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&catalog), self.view())
+    }
+
+    /// The data at a time that is kept, or what a majority has now, which is kept from now on.
     pub(crate) fn moment(
         &self,
         time: Option<Timestamp>,
@@ -446,13 +452,15 @@ impl Node {
         if let Some(moment) = kept {
             return Ok(moment);
         }
-        let present = {
-            let catalog = self.catalog.read().unwrap_or_else(PoisonError::into_inner);
-            (Arc::clone(&catalog), self.view())
+        let present = match self.replication() {
+            // Two majorities never see different data at one time.
+            Some(replication) => replication.majority_view().ok_or_else(not_committed)?,
+            None => {
+                let (catalog, view) = self.present_view();
+                let last = replication::last_in(&view, self.oplog)?;
+                Arc::new(Moment { time: last.op_time.timestamp, catalog, view })
+            }
         };
-        let (catalog, view) = present;
-        let last = replication::last_in(&view, self.oplog)?;
-        let present = Moment { time: last.op_time.timestamp, catalog, view };
         match time {
             Some(time) if time != present.time => Err(not_kept(time)),
             _ => Ok(lock(&self.moments).keep(present, now)),

@@ -12,6 +12,7 @@ use crate::commands::project;
 use crate::cursors::DocumentStream;
 use crate::error::CommandError;
 use crate::finder::{Finder, InterruptSlot};
+use crate::generic_arguments::ReadsAt;
 use crate::plan::{Access, Plan};
 use crate::records::{DocumentBytes, View};
 
@@ -24,6 +25,8 @@ pub(crate) struct Tail {
     pub(crate) interrupt: InterruptSlot,
     /// Whether a `getMore` at the end waits for new documents.
     pub(crate) awaits: bool,
+    /// Which data it reads.
+    pub(crate) reads_at: ReadsAt,
     /// The last record that was handed out; 0 before the first.
     last: Arc<AtomicU64>,
 }
@@ -35,9 +38,10 @@ impl Tail {
         projection: Option<Projection>,
         interrupt: InterruptSlot,
         awaits: bool,
+        reads_at: ReadsAt,
     ) -> Self {
         let projection = projection.map(Arc::new);
-        Self { collection, matcher, projection, interrupt, awaits, last: Arc::default() }
+        Self { collection, matcher, projection, interrupt, awaits, reads_at, last: Arc::default() }
     }
 
     /// Whether the last record handed out is gone, and perhaps others after it.

@@ -7,54 +7,12 @@ mod support;
 use std::ops::Bound;
 
 use bson::{Document, RawDocumentBuf, doc};
-use quorate_node::{Node, Now, Published};
-use quorate_protocol::{
-    HelloReply, MemberState, ObjectId, OpTime, OpTimeAndWallTime, Term, Timestamp, TopologyVersion,
-    WallTime,
-};
-use quorate_replication::{MemberHello, NoopReason};
+use quorate_node::Now;
+use quorate_protocol::{MemberState, OpTime, Term, Timestamp, WallTime};
+use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
+use support::set::{OPLOG_BYTES, commit, position, primary, secondary, show};
 use support::{Member, now};
-
-const OPLOG_BYTES: u64 = 1 << 30;
-
-fn show(node: &Node, state: MemberState, writable: bool) {
-    let hello = MemberHello {
-        reply: HelloReply { set_name: Some("rs0".into()), ..HelloReply::default() },
-        secondary_delay_secs: None,
-        builds_no_indexes: false,
-        majority: None,
-        info: None,
-    };
-    let topology_version =
-        TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 3 };
-    let horizons = quorate_node::Horizons::default();
-    let majority_by_default = true;
-    node.publish(Published {
-        hello,
-        topology_version,
-        state,
-        writable,
-        majority_by_default,
-        horizons,
-    });
-    node.set_writable(writable.then_some(Term(1)), now());
-}
-
-fn primary() -> Member {
-    let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
-    member.node.join_replica_set(now()).unwrap();
-    show(&member.node, MemberState::Primary, true);
-    member.node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
-    member
-}
-
-fn secondary() -> Member {
-    let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
-    member.node.join_replica_set(now()).unwrap();
-    show(&member.node, MemberState::Secondary, false);
-    member
-}
 
 fn entries(member: &Member) -> Vec<RawDocumentBuf> {
     member.node.read_oplog(Bound::Unbounded, usize::MAX, usize::MAX).unwrap().entries
@@ -92,10 +50,6 @@ fn write_everything(member: &Member) {
 
 fn write_more(member: &Member) {
     member.insert("a", vec![doc! {"_id": "more", "n": 1}]);
-}
-
-fn position(member: &Member) -> OpTimeAndWallTime {
-    member.node.log_positions().written
 }
 
 #[test]
@@ -182,7 +136,7 @@ fn what_is_committed_is_forgotten_by_undo_and_the_oldest_by_the_oplog() {
     }
     while member.node.maintain(now()).unwrap() {}
     assert!(entries(&member).len() > 50, "nothing is committed yet");
-    member.node.set_commit_point(position(&member));
+    commit(&member, position(&member));
     while member.node.maintain(now()).unwrap() {}
     let left = entries(&member);
     assert!((1..40).contains(&left.len()), "{} entries are left", left.len());
@@ -346,7 +300,7 @@ fn the_commit_point_survives_a_restart() {
     member.node.join_replica_set(now()).unwrap();
     show(&member.node, MemberState::Primary, true);
     let first = member.node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
-    member.node.set_commit_point(first);
+    commit(&member, first);
     member.insert("a", vec![doc! {"_id": 1}]);
     while member.node.maintain(now()).unwrap() {}
     let again =
@@ -441,7 +395,7 @@ fn young_entries_stay_although_the_oplog_is_too_large() {
     for i in 0..50 {
         member.insert("a", vec![doc! {"_id": i}]);
     }
-    member.node.set_commit_point(position(&member));
+    commit(&member, position(&member));
     let hours = |hours: i64| Now { wall: WallTime(now().wall.0 + hours * 3_600_000), ..now() };
     while member.node.maintain(hours(1)).unwrap() {}
     assert!(entries(&member).len() > 50, "they are an hour old");
@@ -647,82 +601,6 @@ fn default_concerns_reach_followers_and_survive_a_restart_and_a_rollback() {
     show(&from.node, MemberState::Rollback, false);
     from.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
     assert_eq!(from.node.default_concerns().unwrap(), None, "what was undone does not hold");
-}
-
-#[test]
-fn snapshot_reads_see_one_moment_whatever_happens_later() {
-    let member = primary();
-    member.insert("a", vec![doc! {"_id": 1, "n": 1}]);
-    member.insert("b", vec![doc! {"_id": 1, "name": "one"}]);
-    let now = doc! {"level": "snapshot"};
-    let first = member.ok(doc! {"find": "a", "readConcern": &now});
-    let time = first.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap();
-    assert_eq!(time, quorate_wire::to_bson_timestamp(position(&member).op_time.timestamp));
-    member.insert("a", vec![doc! {"_id": 2, "n": 2}]);
-    member.ok(doc! {"update": "b", "updates": [{"q": {}, "u": {"$set": {"name": "two"}}}]});
-    member.ok(doc! {"renameCollection": "db.b", "to": "db.c", "$db": "admin"});
-    while member.node.maintain(support::now()).unwrap() {}
-
-    let then = doc! {"level": "snapshot", "atClusterTime": time};
-    assert_eq!(member.ids(doc! {"find": "a", "readConcern": &then}), [1]);
-    let join =
-        doc! {"$lookup": {"from": "b", "localField": "_id", "foreignField": "_id", "as": "b"}};
-    let joined = member.ok(doc! {
-        "aggregate": "a", "pipeline": [join], "cursor": {}, "readConcern": &then,
-    });
-    assert_eq!(
-        joined.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap(),
-        time
-    );
-    let joined = member.drain(joined, "a");
-    assert_eq!(joined, [doc! {"_id": 1, "n": 1, "b": [{"_id": 1, "name": "one"}]}]);
-    let opened = member.ok(doc! {"find": "a", "batchSize": 0, "readConcern": &then});
-    let id = opened.get_document("cursor").unwrap().get_i64("id").unwrap();
-    member.ok(doc! {"getMore": id, "collection": "a", "readConcern": &then});
-    let distinct = doc! {"distinct": "a", "key": "n"};
-    let reply = member.ok(doc! {"distinct": "a", "key": "n", "readConcern": &then});
-    assert_eq!(reply.get_array("values").unwrap().len(), 1);
-    assert_eq!(reply.get_timestamp("atClusterTime").unwrap(), time);
-    assert_eq!(member.ok(distinct).get_array("values").unwrap().len(), 2, "the present");
-    let next = member.ok(doc! {"find": "a", "readConcern": &now});
-    assert!(next.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap() > time);
-}
-
-#[test]
-fn snapshots_that_are_not_kept_and_commands_without_them_are_refused() {
-    let member = primary();
-    member.insert("a", vec![doc! {"_id": 1}]);
-    let time = quorate_wire::to_bson_timestamp(position(&member).op_time.timestamp);
-    member.insert("a", vec![doc! {"_id": 2}]);
-    let then = doc! {"level": "snapshot", "atClusterTime": time};
-    assert_eq!(member.code(doc! {"find": "a", "readConcern": &then}), 239, "nobody kept it");
-    let now = doc! {"level": "snapshot"};
-    for command in [
-        doc! {"insert": "a", "documents": [{"_id": 3}]},
-        doc! {"count": "a"},
-        doc! {"listCollections": 1},
-        doc! {"aggregate": "a", "pipeline": [{"$out": "b"}], "cursor": {}},
-    ] {
-        let mut command = command;
-        command.insert("readConcern", &now);
-        assert_eq!(member.code(command), 72);
-    }
-    let wrong = doc! {"level": "local", "atClusterTime": time};
-    assert_eq!(member.code(doc! {"find": "a", "readConcern": wrong}), 72);
-    assert_eq!(member.ids(doc! {"find": "a"}), [1, 2]);
-}
-
-#[test]
-fn a_rollback_ends_the_snapshots_of_what_it_undoes() {
-    let member = primary();
-    member.insert("a", vec![doc! {"_id": 1}]);
-    let common_point = position(&member);
-    member.insert("a", vec![doc! {"_id": 2}]);
-    let reply = member.ok(doc! {"find": "a", "readConcern": {"level": "snapshot"}});
-    let time = reply.get_document("cursor").unwrap().get_timestamp("atClusterTime").unwrap();
-    member.node.roll_back_to(common_point, now(), &mut |_| Ok(())).unwrap();
-    let then = doc! {"level": "snapshot", "atClusterTime": time};
-    assert_eq!(member.code(doc! {"find": "a", "readConcern": then}), 239);
 }
 
 /// Digest §7: entries can be applied anywhere, since they say what came of a write.

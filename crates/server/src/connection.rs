@@ -96,6 +96,8 @@ pub(crate) struct Connection {
     refusal: Option<CommandError>,
     /// Whether another member of the set is at the other end, as far as its commands tell.
     is_member: bool,
+    /// Whether the command that is being answered reads what a majority has.
+    reads_majority: bool,
 }
 
 impl Connection {
@@ -110,6 +112,7 @@ impl Connection {
             next_request: 1,
             refusal: None,
             is_member: false,
+            reads_majority: false,
         }
     }
 
@@ -265,6 +268,7 @@ impl Connection {
         command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let (started, name) = (Instant::now(), command.name().to_owned());
+        self.reads_majority = false;
         let mut context = Context {
             now: self.shared.clock.now(),
             client: Arc::clone(&self.client),
@@ -284,7 +288,7 @@ impl Connection {
         // What members say to each other has its own times.
         let internal = name.starts_with("replSet");
         if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
-            set.tell_time(body);
+            set.tell_time(body, self.reads_majority);
         }
         Ok(body)
     }
@@ -380,6 +384,7 @@ impl Connection {
         let retryable = command.body.contains_key("txnNumber");
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         let read_concern = set.as_ref().and_then(|_| ReadConcern::of(&command));
+        self.reads_majority = read_concern == Some(ReadConcern::Majority) && !writes;
         let may_run_again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = may_run_again.as_ref().map(|_| Events::of(&self.shared));

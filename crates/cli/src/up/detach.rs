@@ -65,8 +65,8 @@ fn wait(
     loop {
         // A line that is not whole yet stays in the buffer until it is.
         if lines.read_line(&mut line)? > 0 && line.ends_with('\n') {
-            if repeat(&line, screen)? {
-                return told(keeper.id(), arguments, log, screen);
+            if let Some(uri) = repeat(&line, screen)? {
+                return told(keeper.id(), arguments, &uri, log, screen);
             }
             line.clear();
         } else if let Ok(Some(status)) = keeper.try_wait() {
@@ -81,8 +81,8 @@ fn wait(
     }
 }
 
-/// Says again what the keeper said. True if the set is ready.
-fn repeat(line: &str, screen: &mut Screen) -> Result<bool, Failure> {
+/// Says again what the keeper said. The connection string if the set is ready.
+fn repeat(line: &str, screen: &mut Screen) -> Result<Option<String>, Failure> {
     // What is no event is a member's own complaint; its keeper tells the rest.
     let event: Value = serde_json::from_str(line).unwrap_or_default();
     let text = |name: &str| event[name].as_str().unwrap_or_default();
@@ -95,24 +95,29 @@ fn repeat(line: &str, screen: &mut Screen) -> Result<bool, Failure> {
         "page" => crate::web::tell_page(text("url"), screen)?,
         "ready" => {
             let elapsed_ms = event["elapsed_ms"].as_u64().unwrap_or_default();
-            tell_ready(text("uri"), elapsed_ms, screen)?;
-            return Ok(true);
+            tell_ready(text("uri"), elapsed_ms, false, screen)?;
+            return Ok(Some(text("uri").to_owned()));
         }
         "error" => return Err(Failure::Problem(text("message").to_owned())),
         _ => {}
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn told(
     keeper: u32,
     arguments: &UpArguments,
+    uri: &str,
     log: &Path,
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
     let stop = match &arguments.data {
         Some(data) => format!("quorate down --data {}", data.display()),
-        None => format!("quorate down --name {}", arguments.name),
+        // Another set may have the same name; none has the same port.
+        None => match running::first_port(uri) {
+            Some(port) => format!("quorate down --port {port}"),
+            None => "quorate down".to_owned(),
+        },
     };
     let log = log.display().to_string();
     screen.event("detached", json!({"pid": keeper, "stop": stop, "log": log}))?;
@@ -132,17 +137,24 @@ fn again(arguments: &UpArguments, log: &Path) -> Vec<std::ffi::OsString> {
     option("--keeper-log", log.into());
     option("--members", arguments.members.to_string().into());
     option("--arbiters", arguments.arbiters.to_string().into());
-    option("--port", arguments.port.to_string().into());
-    option("--name", arguments.name.clone().into());
+    if let Some(port) = arguments.port {
+        option("--port", port.to_string().into());
+    }
+    if let Some(name) = &arguments.name {
+        option("--name", name.into());
+    }
+    if let Some(timeout) = arguments.election_timeout {
+        option("--election-timeout", format!("{}ms", timeout.as_millis()).into());
+    }
     if let Some(data) = &arguments.data {
         option("--data", data.into());
     }
     if let Some(web) = arguments.web {
         option("--web", web.to_string().into());
     }
-    if arguments.workload {
-        again.push("--workload".into());
-    }
+    let flags =
+        [("--workload", arguments.workload), ("--auth", arguments.auth), ("--tls", arguments.tls)];
+    again.extend(flags.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag.into()));
     again
 }
 

@@ -45,17 +45,17 @@ struct Order {
 #[derive(Clone)]
 pub(crate) struct Handle {
     orders: mpsc::Sender<Order>,
-    hosts: Arc<[ServerAddress]>,
+    set: Arc<RunningSet>,
 }
 
 impl Handle {
     async fn order(&self, action: Action, member: &ServerAddress) -> Result<String, ActionError> {
-        if !self.hosts.contains(member) {
+        if !self.set.hosts().any(|host| host == member.as_str()) {
             return Err(ActionError::NotOurs(member.clone()));
         }
         if action == Action::StepDown {
             // It takes as long as a secondary needs; the keeper has more to do than to wait.
-            return step_down(member).await;
+            return step_down(member, &self.set).await;
         }
         let (answer, result) = oneshot::channel();
         let order = Order { action, member: member.clone(), answer };
@@ -71,9 +71,12 @@ impl Actions for Handle {
 }
 
 /// Asks a member to hand over, and tells what came of it.
-pub(crate) async fn step_down(member: &ServerAddress) -> Result<String, ActionError> {
+pub(crate) async fn step_down(
+    member: &ServerAddress,
+    set: &RunningSet,
+) -> Result<String, ActionError> {
     let refused = |why: String| ActionError::Refused { member: member.clone(), why };
-    let uri = format!("mongodb://{member}/?directConnection=true&serverSelectionTimeoutMS=2000");
+    let uri = format!("{}&serverSelectionTimeoutMS=2000", set.member_uri(member.as_str()));
     let client = Client::with_uri(&uri).map_err(|error| refused(error.to_string()))?;
     let command = rawdoc! {
         "replSetStepDown": STEP_DOWN_SECONDS,
@@ -99,10 +102,10 @@ impl Keeper {
     /// Looks after these members from now on, and tells the view of them.
     pub(super) fn new(members: Members, set: RunningSet, live: Option<Live>) -> (Self, Handle) {
         let (sender, orders) = mpsc::channel(MAX_ORDERS);
-        let hosts = members.iter().filter_map(|member| member.host().parse().ok()).collect();
+        let shared = Arc::new(set.clone());
         let keeper = Self { members, set, live, orders };
         keeper.members.iter().for_each(|member| keeper.show(member));
-        (keeper, Handle { orders: sender, hosts })
+        (keeper, Handle { orders: sender, set: shared })
     }
 
     /// Keeps the set until told to stop. Lines come from whoever else has something to say.
@@ -207,7 +210,7 @@ async fn carry_out(
     let pid = member.pid();
     let running = *member.condition() == Process::Running;
     let done = match action {
-        Action::StepDown => return step_down(address).await,
+        Action::StepDown => return Err(senseless("is asked over the network, not through here")),
         Action::Restore => match member.mend().await {
             Ok(true) => return Ok(format!("{address} is back, process {}", member.pid())),
             Ok(false) => return Err(senseless("needs no mending; break something first")),

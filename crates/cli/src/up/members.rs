@@ -1,5 +1,6 @@
 //! The processes of a set: started, watched, broken on request, mended and stopped.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -11,9 +12,9 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+use super::plan::Plan;
 use super::process::ProcessId;
 use super::running::RunningMember;
-use crate::arguments::UpArguments;
 use crate::screen::Failure;
 use crate::view::member::Process;
 
@@ -30,6 +31,8 @@ struct Recipe {
     /// Its directory; in memory otherwise.
     data: Option<PathBuf>,
     port: u16,
+    /// Its key file and its certificates.
+    access: Vec<OsString>,
 }
 
 /// One member and its process.
@@ -87,6 +90,7 @@ impl Member {
             Some(directory) => command.arg("--data").arg(directory),
             None => command.arg("--memory"),
         };
+        command.args(&recipe.access);
         // A group of its own: Ctrl-C comes to us alone, and we stop the members in order.
         command.process_group(0).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -167,10 +171,12 @@ impl Member {
 
 impl Members {
     /// Starts a process for each port.
-    pub(super) fn start(arguments: &UpArguments, ports: &[u16]) -> Result<Self, Failure> {
-        let started = (0_u8..).zip(ports).map(|(id, port)| {
-            let data = arguments.data.as_ref().map(|data| data.join(format!("member{id}")));
-            Member::start(id, Recipe { set_name: arguments.name.clone(), data, port: *port })
+    pub(super) fn start(plan: &Plan) -> Result<Self, Failure> {
+        let started = (0_u8..).zip(&plan.ports).map(|(id, port)| {
+            let data = plan.data.as_ref().map(|data| data.join(format!("member{id}")));
+            let access = plan.access.serve_arguments();
+            let recipe = Recipe { set_name: plan.name.clone(), data, port: *port, access };
+            Member::start(id, recipe)
         });
         started.collect::<Result<_, _>>().map(Self)
     }
@@ -186,6 +192,11 @@ impl Members {
     /// The one that the set begins with.
     pub(super) fn first(&self) -> &Member {
         &self.0[0]
+    }
+
+    /// The port of each member.
+    pub(super) fn ports(&self) -> Vec<u16> {
+        self.0.iter().map(|member| member.recipe.port).collect()
     }
 
     /// The processes as they are now.

@@ -18,7 +18,7 @@ use crate::screen::Failure;
 const VERSION: u64 = 1;
 
 /// How many files are looked at.
-const MAX_FILES: usize = 1000;
+pub(super) const MAX_FILES: usize = 1000;
 
 /// A member of a running set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +96,37 @@ impl RunningSet {
         Ok(sets)
     }
 
+    /// Where its members listen.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|member| member.host.as_str())
+    }
+
+    /// The port of its first member, which no other set has.
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.members.first()?.host.rsplit(':').next()?.parse().ok()
+    }
+
+    /// What stops this set and no other.
+    pub(crate) fn stop_command(&self) -> String {
+        match (&self.data, self.port()) {
+            (Some(data), _) => format!("quorate down --data {}", data.display()),
+            (None, Some(port)) => format!("quorate down --port {port}"),
+            (None, None) => format!("quorate down --name {}", self.name),
+        }
+    }
+
+    /// The connection string of one member alone, with the login and the certificates of the set.
+    pub(crate) fn member_uri(&self, host: &str) -> String {
+        let text = self.uri.strip_prefix("mongodb://").unwrap_or(&self.uri);
+        let (before, options) = text.split_once("/?").unwrap_or((text, ""));
+        let login = before.rsplit_once('@').map(|(login, _)| format!("{login}@"));
+        let others = options.split('&').filter(|option| !option.starts_with("replicaSet="));
+        let options: Vec<&str> = std::iter::once("directConnection=true").chain(others).collect();
+        let options = options.join("&");
+        let login = login.unwrap_or_default();
+        format!("mongodb://{login}{host}/?{}", options.trim_end_matches('&'))
+    }
+
     /// The set that has a member here which runs.
     pub(crate) fn with_member(host: &str) -> Result<Option<Self>, Failure> {
         Ok(Self::all()?.into_iter().find(|set| set.member(host).is_some()))
@@ -160,6 +191,13 @@ impl RunningSet {
             members: members.collect::<Option<_>>()?,
         })
     }
+}
+
+/// The port of the first host of a connection string.
+pub(super) fn first_port(uri: &str) -> Option<u16> {
+    let hosts = uri.strip_prefix("mongodb://")?.split('/').next()?;
+    let hosts = hosts.rsplit_once('@').map_or(hosts, |(_, hosts)| hosts);
+    hosts.split(',').next()?.rsplit(':').next()?.parse().ok()
 }
 
 fn process_to_json(process: &ProcessId) -> Value {
@@ -228,6 +266,22 @@ mod tests {
         newer["version"] = (VERSION + 1).into();
         assert_eq!(RunningSet::parse(&newer.to_string()), None);
         assert_eq!(set.path(Path::new("/run")), Path::new("/run/a_b-27017.json"));
+    }
+
+    #[test]
+    fn a_member_alone_has_the_login_and_the_certificates_of_its_set() {
+        let mut set = set();
+        assert_eq!(set.member_uri("h:1"), "mongodb://h:1/?directConnection=true");
+        assert_eq!(set.port(), Some(27017));
+        set.uri = "mongodb://admin:pw@a:1,b:2/?replicaSet=r&authSource=admin&tls=true".to_owned();
+        assert_eq!(
+            set.member_uri("b:2"),
+            "mongodb://admin:pw@b:2/?directConnection=true&authSource=admin&tls=true"
+        );
+        assert_eq!(first_port(&set.uri), Some(1));
+        assert_eq!(set.stop_command(), "quorate down --data /data");
+        set.data = None;
+        assert_eq!(set.stop_command(), "quorate down --port 27017");
     }
 
     #[test]

@@ -110,8 +110,10 @@ impl Actions for Ours {
     fn perform<'a>(&'a self, action: Action, member: &'a ServerAddress) -> Performed<'a> {
         Box::pin(async move {
             match action {
-                Action::StepDown if set_of(member).is_some() => step_down(member).await,
-                Action::StepDown => Err(ActionError::NotOurs(member.clone())),
+                Action::StepDown => match set_of(member) {
+                    Some(set) => step_down(member, &set).await,
+                    None => Err(ActionError::NotOurs(member.clone())),
+                },
                 _ => self.signal(action, member),
             }
         })

@@ -28,7 +28,7 @@ impl RunDirectory {
     }
 
     /// The files of sets, by name.
-    fn files(&self) -> Vec<String> {
+    pub(crate) fn files(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.0.path().join("quorate")).unwrap();
         let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = names.collect();
@@ -63,7 +63,10 @@ fn a_detached_set_goes_on_until_it_is_stopped() {
     assert_eq!(pids.len(), 3, "{events:?}");
     assert!(pids.iter().all(|pid| is_alive(pid)));
     let uri = event(&events, "ready")["uri"].as_str().unwrap();
-    assert_eq!(event(&events, "detached")["stop"], "quorate down --name rs0");
+    assert_eq!(
+        event(&events, "detached")["stop"],
+        format!("quorate down --port {}", uri.split(&[':', ','][..]).nth(2).unwrap())
+    );
     assert_eq!(run.quorate(&["run", uri, "{ping: 1}"]).code(), 0);
 
     let down = run.quorate(&["down", "--json"]);
@@ -97,7 +100,7 @@ fn one_of_several_sets_is_stopped_by_its_name_or_its_data() {
     assert!(unclear.stderr().contains("first") && unclear.stderr().contains("--all"));
     let wrong = run.quorate(&["down", "--name", "third"]);
     assert_eq!(wrong.code(), 1);
-    assert!(wrong.stderr().contains("these are: first"), "{}", wrong.stderr());
+    assert!(wrong.stderr().contains("these are:\n  first"), "{}", wrong.stderr());
     assert_eq!(run.quorate(&["down", "--data", data]).code(), 0);
     assert_eq!(run.quorate(&["down", "--name", "first"]).code(), 0);
 

@@ -7,6 +7,7 @@ mod doctor_error;
 mod doctor_uri;
 mod down;
 mod drill;
+mod fixture;
 mod frame;
 mod http;
 mod live;

@@ -204,8 +204,7 @@ pub(super) fn open_cursor(
     } else {
         request.node.cursors().add(cursor, request.context.now.monotonic)?
     };
-    let time = request.moment.as_ref().map(|moment| moment.time);
-    let body = batch.into_reply(BatchName::First, id, &shown, time)?;
+    let body = batch.into_reply(BatchName::First, id, &shown, request.at_cluster_time())?;
     Ok(Outcome::Reply(body.into()))
 }
 

@@ -1,9 +1,11 @@
 //! `count`.
 
 use bson::{Bson, doc};
+use quorate_query::matcher::Matcher;
 
 use super::aggregate::read_view;
 use super::common::{check_collation, parse_filter, reply};
+use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::CommandError;
@@ -18,15 +20,15 @@ pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, 
     let skip = fields.count("skip")?.unwrap_or(0);
     // A negative limit means the same as a positive one.
     let limit = fields.integer("limit")?.map_or(0, i64::unsigned_abs);
-    let (collection, view) = request.node.read(&namespace);
+    let (collection, view) = request.read(&namespace);
     let Some(collection) = collection else { return reply(&doc! { "n": 0, "ok": 1.0 }) };
     let needed = if limit == 0 { u64::MAX } else { skip.saturating_add(limit) };
     let total = if collection.view.is_some() {
         let query = fields.document("query")?.cloned().unwrap_or_default();
         let stages = [Bson::from(doc! { "$match": query })];
         counted_up_to(read_view(request, &namespace, &stages)?.map(|d| d.map(drop)), needed)?
-    } else if matcher.matches_everything() {
-        request.node.write(request.context.now).totals(&collection)?.documents
+    } else if let Some(known) = known_total(request, &collection, &matcher)? {
+        known
     } else {
         let interrupt = request.interrupt.clone();
         let selection = Selection {
@@ -44,6 +46,24 @@ pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, 
         Ok(counted) => reply(&doc! { "n": counted, "ok": 1.0 }),
         Err(_) => reply(&doc! { "n": counted as i64, "ok": 1.0 }),
     }
+}
+
+/// How many documents the collection holds, without looking at them; none if only some are meant, or
+/// if the command reads other data than the newest.
+fn known_total(
+    request: &Request<'_>,
+    collection: &Collection,
+    matcher: &Matcher,
+) -> Result<Option<u64>, CommandError> {
+    if !matcher.matches_everything() {
+        return Ok(None);
+    }
+    let mut writer = request.node.write(request.context.now);
+    let newest = request.node.standing().last.op_time.timestamp;
+    if request.moment.as_ref().is_some_and(|moment| moment.time != newest) {
+        return Ok(None);
+    }
+    Ok(Some(writer.totals(collection)?.documents))
 }
 
 fn counted_up_to<E>(

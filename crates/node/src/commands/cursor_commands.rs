@@ -11,6 +11,7 @@ use crate::cursors::BatchName;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
+use crate::generic_arguments::ReadsAt;
 use crate::namespace::Namespace;
 
 /// How long a `getMore` at the end of a collection waits if the client does not say.
@@ -40,7 +41,14 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         ));
     }
     if let Some(tail) = &cursor.tail {
-        let (collection, view) = request.node.read(&namespace);
+        let reads_at = match tail.reads_at {
+            ReadsAt::Majority(_) => ReadsAt::Majority(None),
+            _ => ReadsAt::Newest,
+        };
+        let (collection, view) = match request.node.pin(reads_at, request.context.now.monotonic)? {
+            Some(moment) => moment.read(&namespace),
+            None => request.node.read(&namespace),
+        };
         let gone = collection.is_none_or(|found| found.uuid != tail.collection.uuid);
         if gone {
             request.node.cursors().kill(*id);

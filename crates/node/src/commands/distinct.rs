@@ -72,8 +72,8 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
 
 fn answer(request: &Request<'_>, values: Vec<Bson>) -> Result<Outcome, CommandError> {
     let mut answer = doc! { "values": values };
-    if let Some(moment) = &request.moment {
-        answer.insert("atClusterTime", to_bson_timestamp(moment.time));
+    if let Some(time) = request.at_cluster_time() {
+        answer.insert("atClusterTime", to_bson_timestamp(time));
     }
     answer.insert("ok", 1.0);
     reply(&answer)

@@ -99,7 +99,7 @@ fn tail(
              collection"
         )));
     }
-    let tail = Tail::new(collection, matcher, projection, interrupt, awaits);
+    let tail = Tail::new(collection, matcher, projection, interrupt, awaits, request.reads_at);
     let stream = tail.stream(view)?.filter(move |found| {
         let skipped = found.is_ok() && skip > 0;
         skip -= u64::from(skipped);

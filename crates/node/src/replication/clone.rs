@@ -31,6 +31,7 @@ impl Node {
     pub fn wipe(&self, now: Now) -> Result<(), CommandError> {
         let Some(replication) = self.replication() else { return Ok(()) };
         let mut writer = self.write(now);
+        replication.begin_cut(OpTimeAndWallTime::default());
         self.forget_moments();
         writer.begin_cloning();
         let mut batch = Batch::new();
@@ -66,7 +67,7 @@ impl Node {
         writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
-        replication.reset(OpTimeAndWallTime::default());
+        replication.end_cut(OpTimeAndWallTime::default(), None);
         Ok(())
     }
 
@@ -171,6 +172,11 @@ impl Node {
             let mut batch = Batch::new();
             writer.put_min_valid(&mut batch, at)?;
             writer.commit(batch)?;
+            // Views of the copy before this are not consistent.
+            if let Some(replication) = self.replication() {
+                let last = replication.standing().last;
+                replication.replace_views(last.op_time, writer.moment(last.op_time));
+            }
         }
         self.sync_log().map(drop)
     }

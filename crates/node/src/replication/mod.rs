@@ -23,9 +23,10 @@ mod prepare;
 mod recent;
 mod role;
 mod rollback;
+mod standing;
 mod writing;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -37,15 +38,18 @@ use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
 
 use self::recent::Recent;
+use self::standing::Log;
 use crate::catalog::Ident;
 use crate::context::{Client, Interrupt, Interruption, Now};
 use crate::error::{CommandError, ErrorCode};
+use crate::moments::Moment;
 use crate::node::Node;
 
 pub use apply::MAX_APPLY_ENTRIES;
 pub use copy_buffer::CopyBuffer;
 pub use oplog::{OplogEntries, entry_position};
 pub use rollback::{RolledBack, Undo};
+pub use standing::{Decided, MAX_PENDING_VIEWS, Standing, StandingListener};
 
 pub(crate) use oplog::last_in;
 pub(crate) use prefetch::{IndexPrefetch, PrefetchSetting};
@@ -141,12 +145,10 @@ pub(crate) struct Replication {
     pub(crate) closes_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
     min_retention: Mutex<Duration>,
-    /// The term in which clients may write. Changed under the write lock only.
-    gate: Mutex<Option<Term>>,
+    /// Where the log stands. Its end and writability change under the write lock only.
     log: Mutex<Log>,
     /// The newest entries, so that those who follow closely need not read the store.
     recent: Mutex<Recent>,
-    commit_point: Mutex<OpTimeAndWallTime>,
     /// The commit point that was stored last.
     kept_commit_point: Mutex<OpTimeAndWallTime>,
     /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
@@ -154,26 +156,17 @@ pub(crate) struct Replication {
     /// Collections of a copy that had another name at the source before they were copied whole.
     partial_copies: Mutex<Vec<bson::Binary>>,
     listener: OnceLock<AppendListener>,
-}
-
-#[derive(Default)]
-struct Log {
-    positions: LogPositions,
-    unsynced: VecDeque<(CommitSequence, OpTimeAndWallTime)>,
+    standing_listener: OnceLock<StandingListener>,
 }
 
 impl Replication {
     /// The term in which a client's write is logged.
     pub(crate) fn writable_term(&self) -> Option<Term> {
-        *guard(&self.gate)
-    }
-
-    pub(crate) fn last(&self) -> OpTimeAndWallTime {
-        guard(&self.log).positions.written
+        self.standing().writable
     }
 
     pub(crate) fn commit_point(&self) -> OpTimeAndWallTime {
-        *guard(&self.commit_point)
+        self.standing().commit_point
     }
 
     /// Notes a write under way, until the guard is dropped.
@@ -195,44 +188,21 @@ impl Replication {
         std::mem::replace(&mut *guard(&self.kept_commit_point), committed) != committed
     }
 
-    /// The log has grown by these entries, in this commit. For holders of the write lock.
+    /// The log has grown by these entries, in this commit, after which the data is as in this view.
+    /// For holders of the write lock.
     pub(crate) fn appended(
         &self,
         sequence: CommitSequence,
         entries: Vec<(OpTimeAndWallTime, Bytes)>,
+        view: Arc<Moment>,
         author: Author,
     ) {
         let Some(last) = entries.last().map(|(position, _)| *position) else { return };
         guard(&self.recent).extend(entries);
-        let mut log = guard(&self.log);
-        log.positions.written = last;
-        if log.unsynced.len() >= MAX_UNSYNCED {
-            log.unsynced.pop_back();
-        }
-        log.unsynced.push_back((sequence, last));
-        drop(log);
+        self.grown(sequence, last, view);
         if let Some(listener) = self.listener.get() {
             listener(last, author);
         }
-    }
-
-    /// The log was cut or replaced, durably. For holders of the write lock.
-    pub(crate) fn reset(&self, last: OpTimeAndWallTime) {
-        guard(&self.recent).clear();
-        let mut log = guard(&self.log);
-        log.unsynced.clear();
-        log.positions = LogPositions { written: last, durable: last };
-    }
-
-    fn synced(&self, sequence: CommitSequence) -> LogPositions {
-        let mut log = guard(&self.log);
-        while let Some(&(commit, position)) = log.unsynced.front()
-            && commit <= sequence
-        {
-            log.positions.durable = position;
-            log.unsynced.pop_front();
-        }
-        log.positions
     }
 
     pub(crate) fn published(&self) -> Option<Arc<Published>> {
@@ -280,18 +250,17 @@ impl Node {
             prefetch: PrefetchSetting::default(),
             closes_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
-            gate: Mutex::new(None),
             log: Mutex::default(),
             recent: Mutex::default(),
-            commit_point: Mutex::default(),
             kept_commit_point: Mutex::default(),
             deferred_indexes: Mutex::default(),
             partial_copies: Mutex::default(),
             listener: OnceLock::new(),
+            standing_listener: OnceLock::new(),
         };
-        replication.reset(last);
         let recovered = {
             let mut writer = self.write(now);
+            replication.end_cut(last, Some(writer.moment(last.op_time)));
             writer.advance_timestamp(last.op_time.timestamp);
             let recovered = facts::recover(self, keyspace, last)?;
             writer.show_facts(&recovered)?;
@@ -324,7 +293,7 @@ impl Node {
             }
         }
         let _no_writer = self.write(now);
-        *guard(&replication.gate) = term;
+        replication.set_gate(term);
     }
 
     /// Whether whoever holds connections is to close those of clients when the member steps down.
@@ -340,16 +309,9 @@ impl Node {
         }
     }
 
-    /// The newest entry that no election can lose.
-    pub fn set_commit_point(&self, commit_point: OpTimeAndWallTime) {
-        if let Some(replication) = self.replication() {
-            *guard(&replication.commit_point) = commit_point;
-        }
-    }
-
     /// How far the log is.
     pub fn log_positions(&self) -> LogPositions {
-        self.replication().map(|known| guard(&known.log).positions).unwrap_or_default()
+        self.replication().map(|known| guard(&known.log).positions()).unwrap_or_default()
     }
 
     /// Forces everything committed so far to disk and says how far the log is. Blocks.

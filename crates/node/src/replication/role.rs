@@ -8,7 +8,7 @@ use quorate_replication::MemberHello;
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
 
-use super::{Published, Replication};
+use super::{Published, Replication, Standing};
 use crate::context::{Client, Command};
 use crate::dispatch::Effect;
 use crate::error::{CommandError, ErrorCode};
@@ -149,7 +149,7 @@ pub(crate) fn append_hello(node: &Node, client: &Client, legacy: bool, reply: &m
 }
 
 fn last_write(replication: &Replication) -> Document {
-    let (last, committed) = (replication.last(), replication.commit_point());
+    let Standing { last, commit_point: committed, .. } = replication.standing();
     doc! {
         "opTime": optime_document(last.op_time),
         "lastWriteDate": to_bson_date_time(last.wall_time),

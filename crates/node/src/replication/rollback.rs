@@ -62,6 +62,8 @@ impl Node {
         let Some(replication) = self.replication() else {
             return Ok(RolledBack { last: common_point, entries });
         };
+        replication.begin_cut(common_point);
+        self.forget_moments();
         // Every look begins below the entry undone last. From the end of the log it would wade through
         // all that was removed, and a long rollback would take the square of its length.
         let mut rest = KeyRange::prefix(&replication.oplog.prefix());
@@ -80,10 +82,9 @@ impl Node {
             rest.end = Bound::Excluded(key.to_vec());
             entries += 1;
         }
-        self.forget_moments();
         let (committed, _) = self.durability();
         self.sync_through(committed)?;
-        replication.reset(common_point);
+        replication.end_cut(common_point, Some(writer.moment(common_point.op_time)));
         Ok(RolledBack { last: common_point, entries })
     }
 }

@@ -2,6 +2,7 @@
 //! four ways a change is logged.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
@@ -13,6 +14,7 @@ use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
 use crate::error::CommandError;
+use crate::moments::Moment;
 use crate::records::record_key;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
@@ -207,13 +209,20 @@ impl Writer<'_> {
             self.node.defaults_cache().changed(self.now().wall);
         }
         let entries = std::mem::take(&mut self.log_state.pending);
-        if let Some((last, _)) = entries.last() {
+        if let Some(&(last, _)) = entries.last() {
             self.log_state.last = Some(last.op_time);
             if let Some(replication) = self.node.replication() {
                 let author = if self.is_replaying() { Author::Elsewhere } else { Author::Here };
-                replication.appended(sequence, entries, author);
+                let view = self.moment(last.op_time);
+                replication.appended(sequence, entries, view, author);
             }
         }
+    }
+
+    /// The data after the newest commit, whose last entry is this.
+    pub(super) fn moment(&self, last: OpTime) -> Arc<Moment> {
+        let (catalog, view) = (self.node.catalog(), self.view.clone());
+        Arc::new(Moment { time: last.timestamp, catalog, view })
     }
 
     /// The newest commit of this writer.

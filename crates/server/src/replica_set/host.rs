@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
-use quorate_node::{Author, Horizons, LogPositions, Node, Published, entry_position};
+use quorate_node::{
+    Author, Decided, Horizons, LogPositions, Node, Published, Standing, entry_position,
+};
 use quorate_protocol::{
     ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
     ServerAddress, TopologyVersion,
@@ -47,6 +49,7 @@ pub(super) struct Parts {
     pub(super) view: watch::Sender<SetView>,
     pub(super) role: watch::Sender<RoleView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
+    pub(super) standing: watch::Sender<Standing>,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
@@ -65,10 +68,14 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
     syncer.start(Arc::clone(node), inbox.clone()).map_err(thread_failed)?;
-    let (wake, appended) = (syncer.clone(), parts.appended.clone());
+    let (appended, standing) = (parts.appended.clone(), parts.standing.clone());
+    node.on_standing(Box::new(move |now| {
+        standing.send_replace(*now);
+        appended.send_if_modified(|last| std::mem::replace(last, now.last) != now.last);
+    }));
+    let wake = syncer.clone();
     let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
-    node.on_append(Box::new(move |last, author| {
-        appended.send_replace(last);
+    node.on_append(Box::new(move |_, author| {
         if commits.receiver_count() > 0
             && let Some(node) = known.upgrade()
         {
@@ -359,17 +366,18 @@ impl Host {
         }
         let writable = status.is_writable();
         let commit_point = status.commit_point();
+        let (term, rollback_id) = (status.term(), status.rollback_id());
+        self.node.decide(Decided { term, rollback_id, commit_point });
         if commit_point != self.commit_point {
             self.commit_point = commit_point;
-            self.node.set_commit_point(commit_point);
             self.syncer.committed(commit_point.op_time);
         }
         let view = SetView {
-            term: status.term(),
+            term,
             state: status.state(),
             is_primary: status.me().is_some() && status.primary() == status.me(),
             commit_point,
-            rollback_id: status.rollback_id(),
+            rollback_id,
             knows_primary: status.primary().is_some(),
             majority_by_default: self.majority_by_default,
         };

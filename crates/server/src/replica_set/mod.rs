@@ -34,7 +34,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::{Document, RawDocumentBuf, doc};
-use quorate_node::{Command, CommandError, ErrorCode, Node};
+use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
 use quorate_replication::config_check::warnings;
 use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
@@ -139,8 +139,11 @@ pub(crate) struct ReplicaSet {
     dialer: Dialer,
     view: watch::Receiver<SetView>,
     role: watch::Receiver<RoleView>,
-    /// The last entry, changed with every append.
+    /// The end of the log, changed whenever it grows or is cut. Wakes those who wait; what they decide
+    /// by is the standing.
     appended: watch::Sender<OpTimeAndWallTime>,
+    /// Where the log stands: the one value that reads decide by.
+    standing: watch::Receiver<Standing>,
     progress: clone_progress::CloneProgress,
     next_waiter: AtomicU64,
     parts: Mutex<Option<host::Parts>>,
@@ -169,6 +172,7 @@ impl ReplicaSet {
         let (view_sender, view) = watch::channel(shown);
         let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
+        let (standing_sender, standing) = watch::channel(node.standing());
         let progress = clone_progress::CloneProgress::default();
         let parts = host::Parts {
             clone_progress: progress.clone(),
@@ -182,6 +186,7 @@ impl ReplicaSet {
             view: view_sender,
             role: role_sender,
             appended: appended.clone(),
+            standing: standing_sender,
             topology,
             commits,
             farewells,
@@ -189,7 +194,19 @@ impl ReplicaSet {
         };
         let parts = Mutex::new(Some(parts));
         let next_waiter = AtomicU64::new(1);
-        Ok(Self { inbox, node, clock, dialer, view, role, appended, progress, next_waiter, parts })
+        Ok(Self {
+            inbox,
+            node,
+            clock,
+            dialer,
+            view,
+            role,
+            appended,
+            standing,
+            progress,
+            next_waiter,
+            parts,
+        })
     }
 
     /// Starts the host and its threads. Ends with an error if the member cannot go on.

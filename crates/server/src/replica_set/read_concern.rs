@@ -1,22 +1,24 @@
-//! Read concerns: a reply is held back until what it shows cannot be lost.
+//! Read concerns: which data a read sees, and what it waits for before it looks.
 //!
-//! A majority read is a local read whose reply waits until the commit point has reached the entry it
-//! was read at. A linearizable one proves besides that this member is still the primary: by an entry
-//! that a majority acknowledges after the read. Digest §6.
+//! A majority read sees the newest view at or below the commit point, at once; it waits only until
+//! that view shows what its client has seen (`afterClusterTime`). A linearizable read proves afterwards
+//! that this member is still the primary: by an entry that a majority acknowledges after the read.
+//! Specification: `causal-consistency/causal-consistency.md`; the manual's page on read concerns.
 
 use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, doc, rawdoc};
-use quorate_node::{Client, Command, CommandError, ErrorCode};
+use quorate_node::{Client, Command, CommandError, ErrorCode, Standing};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
 
 use super::write_concern::Wanted;
 use super::{ReplicaSet, ending};
 
-/// How long a read waits for a majority at most; its `maxTimeMS` may end it before.
+/// How long a read waits at most for data that its client has seen elsewhere, or for a majority; its
+/// `maxTimeMS` may end it before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a read wants to be sure of.
@@ -64,43 +66,68 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// Returns once a read that has just been made is as sure as wanted.
+    /// Returns once a read that has just been made is as sure as wanted. What a majority read saw was
+    /// sure before it looked.
     pub(crate) async fn confirm(&self, concern: ReadConcern) -> Result<(), CommandError> {
-        let late = || {
-            CommandError::new(
-                ErrorCode::MAX_TIME_MS_EXPIRED,
-                "operation exceeded time limit while waiting for a majority",
-            )
-        };
-        let waiting = async {
-            match concern {
-                ReadConcern::Majority => self.wait_until_committed().await,
-                ReadConcern::Linearizable => self.prove_leadership().await,
-            }
-        };
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
-        waited.unwrap_or_else(|_| Err(late()))
+        if concern == ReadConcern::Majority {
+            return Ok(());
+        }
+        let proved = tokio::time::timeout(PATIENCE, self.prove_leadership()).await;
+        proved.unwrap_or_else(|_| {
+            Err(CommandError::new(
+                ErrorCode::EXCEEDED_TIME_LIMIT,
+                format!(
+                    "no majority confirmed within {} s that this member is the primary; ask again",
+                    PATIENCE.as_secs()
+                ),
+            ))
+        })
     }
 
-    /// Returns once this member knows what had happened at the time that a read comes after
-    /// (`afterClusterTime`) or shows (`atClusterTime`).
+    /// Returns once this member can show what a read asks for: what had happened at the time that it
+    /// comes after (`afterClusterTime`) or shows (`atClusterTime`), and at majority or snapshot a view
+    /// of what is committed. A step-down, a rollback and an initial sync end the wait.
     pub(crate) async fn wait_for_cluster_time(
         &self,
         command: &Command,
     ) -> Result<(), CommandError> {
         let Ok(concern) = command.body.get_document("readConcern") else { return Ok(()) };
         let times = ["afterClusterTime", "atClusterTime"].map(|name| concern.get_timestamp(name));
-        let Some(after) = times.into_iter().flatten().map(timestamp_from).max() else {
+        let after = times.into_iter().flatten().map(timestamp_from).max();
+        let committed = ReadConcern::of(command) == Some(ReadConcern::Majority);
+        if after.is_none() && !committed {
             return Ok(());
+        }
+        let after = after.unwrap_or_default();
+        let shows = |now: &Standing| match committed {
+            true => !now.majority.is_null() && now.majority.timestamp >= after,
+            false => now.last.op_time.timestamp >= after,
         };
-        let mut appended = self.appended();
-        let reached = appended.wait_for(|last| last.op_time.timestamp >= after);
-        match tokio::time::timeout(PATIENCE, reached).await {
+        let mut standing = self.standing.clone();
+        let began = *standing.borrow_and_update();
+        if shows(&began) {
+            return Ok(());
+        }
+        let settled = standing.wait_for(|now| now.ends_reads_of(&began) || shows(now));
+        match tokio::time::timeout(PATIENCE, settled).await {
+            Ok(Ok(now)) if now.ends_reads_of(&began) => Err(state_changed()),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(ending()),
+            Err(_) if committed => Err(CommandError::new(
+                ErrorCode::READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET,
+                format!(
+                    "what this read asks for was not committed within {} s; check that a majority of \
+                     the members is up",
+                    PATIENCE.as_secs()
+                ),
+            )),
             Err(_) => Err(CommandError::new(
-                ErrorCode::MAX_TIME_MS_EXPIRED,
-                "operation exceeded time limit while waiting for afterClusterTime",
+                ErrorCode::EXCEEDED_TIME_LIMIT,
+                format!(
+                    "this member did not reach afterClusterTime within {} s; check how far it is \
+                     behind, or ask another member",
+                    PATIENCE.as_secs()
+                ),
             )),
         }
     }
@@ -122,39 +149,26 @@ impl ReplicaSet {
     }
 
     /// Adds `$clusterTime` and `operationTime`: what a client says to others, so that they answer
-    /// with nothing older.
-    pub(crate) fn tell_time(&self, reply: &mut RawDocumentBuf) {
-        let last = self.appended.borrow().op_time.timestamp;
+    /// with nothing older. A majority read has seen nothing that is not committed: a later time would
+    /// make the client's next one wait for writes of others.
+    pub(crate) fn tell_time(&self, reply: &mut RawDocumentBuf, reads_majority: bool) {
+        let standing = *self.standing.borrow();
+        let last = match reads_majority {
+            true => standing.majority.timestamp,
+            false => standing.last.op_time.timestamp,
+        };
         if last == quorate_protocol::Timestamp::default() {
             // Nothing has happened yet.
             return;
         }
         let (own, seen) = (to_bson_timestamp(last), self.node.cluster_time());
-        let time = to_bson_timestamp(last.max(seen));
+        let time = to_bson_timestamp(standing.last.op_time.timestamp.max(seen));
         // Nobody checks it; docs/security.md says who is believed.
         let hash = Binary { subtype: BinarySubtype::Generic, bytes: vec![0; 20] };
         let signature = rawdoc! { "hash": hash, "keyId": 0_i64 };
         reply
             .append(cstr!("$clusterTime"), rawdoc! { "clusterTime": time, "signature": signature });
         reply.append(cstr!("operationTime"), own);
-    }
-
-    async fn wait_until_committed(&self) -> Result<(), CommandError> {
-        let read_at = self.node.log_positions().written.op_time;
-        let mut view = self.view();
-        let rollback_id = view.borrow().rollback_id;
-        let settled = view.wait_for(|view| {
-            view.commit_point.op_time >= read_at || view.rollback_id != rollback_id
-        });
-        let after = *settled.await.map_err(|_| ending())?;
-        if after.commit_point.op_time >= read_at {
-            Ok(())
-        } else {
-            Err(CommandError::new(
-                ErrorCode::OPERATION_FAILED,
-                "what was read has been rolled back; read again",
-            ))
-        }
     }
 
     async fn prove_leadership(&self) -> Result<(), CommandError> {
@@ -168,4 +182,12 @@ impl ReplicaSet {
             )),
         }
     }
+}
+
+/// Ends a read that waited on a member whose state has changed. Drivers repeat it.
+fn state_changed() -> CommandError {
+    CommandError::new(
+        ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+        "the member stepped down or its log was cut while the read waited; read again",
+    )
 }

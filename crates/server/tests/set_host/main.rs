@@ -14,6 +14,7 @@ mod locking;
 mod namespaces;
 mod oplog;
 mod profile;
+mod reading;
 #[path = "../replica_set/set.rs"]
 mod set;
 mod step_down;

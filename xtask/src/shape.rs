@@ -1,0 +1,137 @@
+//! `cargo xtask shape`: files and functions keep the bounds that CONTRIBUTING.md states.
+//!
+//! The sources are formatted, so a function ends at the first line that closes a brace at the depth of its first line.
+//! What is over a bound is on a list with its reason, and an entry that is no longer needed is an error too: the list
+//! only shrinks.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::Failure;
+use crate::process;
+
+/// The most lines of a file.
+const MAX_FILE_LINES: usize = 800;
+
+/// The most lines of a function, from its `fn` to its closing brace.
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// What is over a bound today, one `path` or `path function` a line, with the reason after `#`.
+const EXCEPTIONS: &str = "xtask/shape-exceptions.txt";
+
+/// Checks every source file that git knows.
+pub(crate) fn run() -> Result<String, Failure> {
+    let listed = process::read(process::program("git").args(["ls-files", "--", "*.rs"]))?;
+    let root = process::root();
+    let mut found = BTreeSet::new();
+    let mut files = 0;
+    for path in listed.lines() {
+        let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
+        files += 1;
+        found.extend(excesses(path, &text));
+    }
+    let known = exceptions(&root)?;
+    let mut wrong: Vec<String> = Vec::new();
+    wrong
+        .extend(found.difference(&known).map(|name| format!("{name} is over its bound: split it")));
+    wrong.extend(
+        known
+            .difference(&found)
+            .map(|name| format!("{name} is within its bound: take it off {EXCEPTIONS}")),
+    );
+    if wrong.is_empty() {
+        return Ok(format!("{files} files, {} exceptions", known.len()));
+    }
+    Err(Failure(format!(
+        "files have at most {MAX_FILE_LINES} lines, functions {MAX_FUNCTION_LINES}:\n  {}",
+        wrong.join("\n  ")
+    )))
+}
+
+fn exceptions(root: &Path) -> Result<BTreeSet<String>, Failure> {
+    let text = fs::read_to_string(root.join(EXCEPTIONS))
+        .map_err(|error| Failure(format!("{EXCEPTIONS} cannot be read: {error}")))?;
+    let mut known = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let Some((name, reason)) = line.split_once('#') else {
+            return Err(Failure(format!("{EXCEPTIONS}: `{line}` has no reason; add one after #")));
+        };
+        if reason.trim().is_empty() {
+            return Err(Failure(format!("{EXCEPTIONS}: `{line}` has no reason; add one after #")));
+        }
+        known.insert(name.trim().to_owned());
+    }
+    Ok(known)
+}
+
+/// The names of what is too long in one file.
+fn excesses(path: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    if lines.len() > MAX_FILE_LINES {
+        found.push(path.to_owned());
+    }
+    for (place, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let depth = line.len() - line.trim_start().len();
+        let closing = format!("{}}}", &line[..depth]);
+        let end = lines[place..].iter().position(|line| *line == closing);
+        if end.is_some_and(|length| length + 1 > MAX_FUNCTION_LINES) {
+            found.push(format!("{path} {name}"));
+        }
+    }
+    found
+}
+
+/// The name of the function that a line begins, unless the line ends it as well.
+fn function_name(line: &str) -> Option<&str> {
+    let trimmed = line.trim_start();
+    if trimmed.ends_with(';') || trimmed.ends_with('}') {
+        return None;
+    }
+    let mut words = trimmed.split_whitespace();
+    loop {
+        match words.next()? {
+            "fn" => break,
+            "pub" | "async" | "const" | "unsafe" | "extern" | "\"C\"" => {}
+            word if word.starts_with("pub(") => {}
+            "super)" | "crate)" => {}
+            _ => return None,
+        }
+    }
+    words.next()?.split(['(', '<']).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(lines: usize) -> String {
+        format!(
+            "impl A {{\n    pub(crate) async fn long(&self) {{\n{}    }}\n}}\n",
+            "        x();\n".repeat(lines)
+        )
+    }
+
+    #[test]
+    fn a_function_over_its_bound_is_named() {
+        assert!(excesses("a.rs", &function(MAX_FUNCTION_LINES - 2)).is_empty());
+        assert_eq!(excesses("a.rs", &function(MAX_FUNCTION_LINES - 1)), ["a.rs long"]);
+    }
+
+    #[test]
+    fn a_file_over_its_bound_is_named() {
+        assert!(excesses("a.rs", &"\n".repeat(MAX_FILE_LINES)).is_empty());
+        assert_eq!(excesses("a.rs", &"\n".repeat(MAX_FILE_LINES + 1)), ["a.rs"]);
+    }
+
+    #[test]
+    fn declarations_and_calls_are_no_functions() {
+        assert_eq!(function_name("    pub(in crate::a) fn b("), None, "an odd form is not known");
+        assert_eq!(function_name("    fn size(&self) -> usize;"), None);
+        assert_eq!(function_name("    fn size(&self) -> usize { 1 }"), None);
+        assert_eq!(function_name("const fn one<T>("), Some("one"));
+        assert_eq!(function_name("let a = f(|x| {"), None);
+    }
+}
