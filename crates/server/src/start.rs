@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quorate_node::{CommandError, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
+use quorate_storage::{DiskOptions, DiskStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -153,7 +153,7 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
-            let store = LsmStore::open(&directory, LsmOptions::default());
+            let store = DiskStore::open(&directory, DiskOptions::default());
             let store = store.map_err(StartError::Open)?;
             if let Some(torn) = store.torn_tail() {
                 tracing::warn!(

@@ -81,10 +81,12 @@ impl SimulatedFiles {
     }
 
     /// The disk after a power failure. `fate` is asked about each sector of each write that was not
-    /// synced, in order. Names that were not synced are lost.
+    /// synced, in order. Names that were not synced are lost. From now on syncs of the disk before
+    /// the failure fail: a program that still runs on it can promise nothing more.
     #[must_use]
     pub fn crash(&self, mut fate: impl FnMut() -> Fate) -> Self {
-        let disk = self.lock();
+        let mut disk = self.lock();
+        disk.fail_syncs = true;
         let mut after = Disk { next_file: disk.next_file, ..Disk::default() };
         after.directories.clone_from(&disk.directories);
         for (path, number) in &disk.synced_names {

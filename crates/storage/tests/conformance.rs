@@ -599,7 +599,6 @@ mod disk {
     }
 
     mod roomy {
-        use super::*;
         every_case!(super::OnDisk);
     }
 
