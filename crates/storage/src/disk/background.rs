@@ -199,21 +199,25 @@ impl Shared {
         let far_back = self.far_back();
         let memtable_bytes = self.context.options.memtable_bytes;
         for tree in self.trees() {
+            // One that could not be flushed before goes first, so that no more than one is sealed.
+            if tree.has_sealed() {
+                self.flush_sealed(&tree)?;
+            }
             let oldest = tree.oldest_unflushed();
             let is_old = oldest.is_some_and(|oldest| oldest <= far_back);
-            if is_old || tree.is_full(memtable_bytes) || tree.has_sealed() {
-                self.flush_tree(&tree)?;
+            if is_old || tree.is_full(memtable_bytes) {
+                let commit = lock(&self.commit);
+                tree.seal();
+                drop(commit);
+                self.flush_sealed(&tree)?;
             }
         }
         self.drop_segments()
     }
 
-    fn flush_tree(&self, tree: &Tree) -> Result<(), Failure> {
-        let commit = lock(&self.commit);
-        tree.seal();
-        let last = self.group.last_committed();
-        drop(commit);
+    fn flush_sealed(&self, tree: &Tree) -> Result<(), Failure> {
         // A tree must not keep what the journal may lose.
+        let last = self.group.last_committed();
         self.group.sync_through(last).map_err(|_| Failure::Other)?;
         tree.flush(self.oldest_snapshot())?;
         lock(&self.work.state).merges.insert(tree.number);
