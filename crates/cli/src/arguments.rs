@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use quorate_protocol::ReadPreferenceMode;
+use quorate_protocol::{ReadPreferenceMode, ServerAddress};
+
+use crate::list::{ListArguments, MemberArguments};
+use crate::status::StatusArguments;
 
 /// Finds, watches, explains and runs MongoDB-compatible replica sets.
 #[derive(Debug, Parser)]
@@ -29,6 +32,9 @@ pub(crate) enum Command {
     /// Say what is wrong, why it matters, and what to type.
     #[command(after_help = DoctorArguments::EXAMPLES)]
     Doctor(DoctorArguments),
+    /// Look once: who leads, who follows, who is missing.
+    #[command(after_help = StatusArguments::EXAMPLES)]
+    Status(StatusArguments),
     /// Watch the live topology of a deployment.
     #[command(after_help = WatchArguments::EXAMPLES)]
     Watch(WatchArguments),
@@ -44,6 +50,21 @@ pub(crate) enum Command {
     /// Stop a set that quorate up started.
     #[command(after_help = DownArguments::EXAMPLES)]
     Down(DownArguments),
+    /// List the sets that quorate up runs on this machine.
+    #[command(after_help = ListArguments::EXAMPLES)]
+    List(ListArguments),
+    /// Start one member of a set that quorate up runs.
+    #[command(after_help = MemberArguments::START)]
+    Start(MemberArguments),
+    /// Stop one member of a set that quorate up runs.
+    #[command(after_help = MemberArguments::STOP)]
+    Stop(MemberArguments),
+    /// Stop one member of a set that quorate up runs, and start it again.
+    #[command(after_help = MemberArguments::RESTART)]
+    Restart(MemberArguments),
+    /// Let another member lead, as planned, and measure how long writes stop.
+    #[command(after_help = SwitchoverArguments::EXAMPLES)]
+    Switchover(SwitchoverArguments),
     /// Break a set on purpose and measure how long writes stop.
     #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
@@ -70,6 +91,12 @@ impl Arguments {
             Some(Command::Up(up)) => up.json,
             Some(Command::Down(down)) => down.json,
             Some(Command::Drill(drill)) => drill.json,
+            Some(Command::Status(status)) => status.json,
+            Some(Command::List(list)) => list.json,
+            Some(Command::Start(member) | Command::Stop(member) | Command::Restart(member)) => {
+                member.json
+            }
+            Some(Command::Switchover(switchover)) => switchover.json,
             None | Some(Command::Completions(_) | Command::Man(_)) => false,
         }
     }
@@ -343,7 +370,7 @@ Every member ends cleanly and is reported. Without a choice, the only set that r
 
 /// `quorate drill`.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("fault").required(true).args(["kill", "step_down", "partition"])))]
+#[command(group(clap::ArgGroup::new("fault").required(true).args(["kill", "step_down", "pause", "partition"])))]
 pub(crate) struct DrillArguments {
     /// The connection string of the set.
     #[arg(value_name = "URI")]
@@ -354,6 +381,9 @@ pub(crate) struct DrillArguments {
     /// Ask the primary to step down, as maintenance would.
     #[arg(long)]
     pub(crate) step_down: bool,
+    /// Stop the primary's process where it is, as a host that hangs would.
+    #[arg(long)]
+    pub(crate) pause: bool,
     /// Cut the primary off from the other members.
     #[arg(long)]
     pub(crate) partition: bool,
@@ -376,16 +406,46 @@ Examples:
 
 A writer waits for a majority each time; every acknowledged write is read back afterwards. Ends in
 code 1 past the limit, after any loss, or if writes do not go on. Only sets that your quorate up
-started are killed and cut; any other steps down, after a yes.";
+started are killed, paused and cut; any other steps down, after a yes.";
 
     /// What to break. The group makes sure that it is one thing.
     pub(crate) fn fault(&self) -> crate::drill::Kind {
-        match (self.kill, self.partition) {
-            (true, _) => crate::drill::Kind::Kill,
-            (_, true) => crate::drill::Kind::Partition,
-            _ => crate::drill::Kind::StepDown,
-        }
+        use crate::drill::Kind;
+        let faults =
+            [(self.kill, Kind::Kill), (self.pause, Kind::Pause), (self.partition, Kind::Partition)];
+        let chosen = faults.into_iter().find(|(given, _)| *given);
+        chosen.map_or(Kind::StepDown, |(_, kind)| kind)
     }
+}
+
+/// `quorate switchover`.
+#[derive(Debug, Args)]
+pub(crate) struct SwitchoverArguments {
+    /// The connection string of the set.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// The member that is to lead: host:port as the set calls it.
+    #[arg(long, value_name = "HOST")]
+    pub(crate) to: ServerAddress,
+    /// Fail if no write is acknowledged for longer than this, such as 5s or 200ms.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub(crate) max_gap: Option<Duration>,
+    /// Do not ask before acting on a set that quorate up did not start.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl SwitchoverArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate switchover 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
+  quorate switchover --yes --max-gap 2s 'mongodb://a,b,c/?replicaSet=rs0' --to b:27017
+
+The other members are kept from standing while the primary hands over, and may stand again afterwards.
+Ends in code 1 if another member leads then, past the limit, or after any loss.";
 }
 
 /// A time such as `5s`, `200ms` or `1.5s`.

@@ -2,8 +2,9 @@
 //!
 //! This module owns the shape of the answer. Pasted messages are diagnosed by `pasted`. A deployment
 //! is asked by `probe`, one server after the other as the discovery core wants it (`examination`),
-//! and one of them for a `login`; `reachability` and `deployment` judge what was seen, and `stages`
-//! tells it.
+//! and one of them for a `login` and for what it says of its set (`inside`). `reachability`,
+//! `deployment` and `wishes` judge what was seen. The `verdict` is told first, then the findings, then
+//! the `stages` that led to them.
 
 mod deployment;
 mod examination;
@@ -12,23 +13,29 @@ mod login;
 mod probe;
 mod reachability;
 mod stages;
+pub(crate) mod survey;
+mod verdict;
+mod wishes;
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead};
 use std::time::Duration;
 
 use quorate_connection_string::{ConnectionString, Limit, ParseError, Seeds, Warning};
+use quorate_protocol::ServerAddress;
 use quorate_seed_list::ResolveError;
 use serde_json::json;
 
 use crate::arguments::DoctorArguments;
 use crate::connect;
-use crate::finding::{Finding, Severity};
+use crate::finding::{Finding, Severity, Stops};
 use crate::pasted::{self, Diagnosis};
-use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen};
+use crate::progress::Progress;
+use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
 use crate::words::{Counted, Foreign};
 use examination::{ExaminationError, examine};
-use probe::Prober;
+use probe::{Prober, ServerProbe};
+use verdict::{Answers, Summary};
 
 /// How long each stage may take, unless the connection string has a `connectTimeoutMS`. Shorter
 /// than a driver's ten seconds: whoever asks a doctor is waiting.
@@ -56,61 +63,82 @@ fn message(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
         return Err(Failure::Misuse(advice.to_owned()));
     }
     let diagnosis = pasted::diagnose(&text);
-    tell_servers(&diagnosis, screen)?;
     if diagnosis.findings.is_empty() {
+        verdict::tell_counts(screen, "not_recognised", &[])?;
+        tell_servers(&diagnosis, screen)?;
         not_recognised().tell(screen)?;
-        verdict(screen, "not_recognised", &[])?;
         return Ok(Outcome::ProblemFound);
     }
+    verdict::tell_counts(screen, "recognised", &diagnosis.findings)?;
+    tell_servers(&diagnosis, screen)?;
     tell_findings(&diagnosis.findings, screen)?;
-    verdict(screen, "recognised", &diagnosis.findings)?;
     Ok(Outcome::Fine)
 }
 
 fn deployment(given: &str, screen: &mut Screen) -> Result<Outcome, Failure> {
     let uri = match ConnectionString::parse(given) {
         Ok(uri) => uri,
-        Err(error) => return conclude(vec![unreadable(&error)], screen),
+        Err(error) => return conclude(Answers::NONE, vec![unreadable(&error)], screen),
     };
-    stages::tell_uri(&uri.to_string(), screen)?;
+    let shown = uri.to_string();
     let runtime = connect::runtime()?;
     let is_srv = matches!(uri.seeds(), Seeds::Srv(_));
+    let mut findings: Vec<Finding> = wishes::placeholder(&uri).into_iter().collect();
     let (uri, seeds) = match runtime.block_on(connect::find_seeds(uri)) {
         Ok(found) => found,
-        Err(error) => return conclude(vec![no_seeds(&error)], screen),
+        Err(error) => {
+            findings.push(no_seeds(&error));
+            return conclude(Answers::NONE, findings, screen);
+        }
     };
-    if is_srv {
-        stages::tell_seeds(&seeds, screen)?;
-    }
     let wants_tls = uri.tls_enabled();
     let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
     let tls = connect::tls_options(&uri);
     let prober = Prober::new(limit, wants_tls.then_some(&tls)).map_err(|error| {
         Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
     })?;
-    let mut findings: Vec<Finding> = uri.warnings().iter().map(old_fashioned).collect();
-    let mut witness = |probe: &_| stages::tell_probe(probe, wants_tls, screen);
+    findings.extend(uri.warnings().iter().map(old_fashioned));
+    let mut asked: Vec<ServerAddress> = Vec::new();
+    let mut progress = Progress::new(screen.is_json());
+    let mut witness = |probe: &ServerProbe| {
+        asked.push(probe.address.clone());
+        progress.stage(&format!("asked {}", probe.address));
+        Ok(())
+    };
     let seen = match runtime.block_on(examine(uri, seeds, &prober, &mut witness)) {
         Ok(seen) => seen,
         Err(ExaminationError::Output(error)) => return Err(error.into()),
         Err(ExaminationError::Options(error)) => {
             let finding = Finding::problem("options", error.to_string())
                 .because("the options contradict each other, and drivers refuse them")
-                .fix("remove one of the two from the connection string");
-            return conclude(vec![finding], screen);
+                .fix("remove one of the two from the connection string")
+                .stopping(Stops::Everything);
+            return conclude(Answers::NONE, vec![finding], screen);
         }
     };
+    progress.stage("asking about the set");
     let login = runtime.block_on(login::log_in(&seen, &prober));
+    progress.clear();
+    findings.extend(reachability::findings(&seen));
+    let inside = login.as_ref().and_then(|login| login.inside.as_ref());
+    findings.extend(login.iter().flat_map(|login| login.findings.clone()));
+    findings.extend(wishes::findings(&seen, inside));
+    let explained = findings.iter().any(|finding| finding.severity == Severity::Problem);
+    findings.extend(deployment::findings(&seen, inside, explained));
+    let outcome = conclude(Answers::of(&seen), findings, screen)?;
+    screen.line("")?;
+    stages::tell_uri(&shown, screen)?;
+    if is_srv {
+        stages::tell_seeds(&seen.seeds, screen)?;
+    }
+    for probe in asked.iter().filter_map(|address| seen.probes.get(address)) {
+        stages::tell_probe(probe, wants_tls, screen)?;
+    }
     if let Some(login) = &login {
         stages::tell_login(login, screen)?;
     }
     stages::tell_topology(&seen, &deployment::removals(&seen), screen)?;
-    findings.extend(reachability::findings(&seen));
-    findings.extend(login.into_iter().flat_map(|login| login.findings));
-    let explained = findings.iter().any(|finding| finding.severity == Severity::Problem);
-    findings.extend(deployment::findings(&seen, explained));
-    screen.line("")?;
-    conclude(findings, screen)
+    Ok(outcome)
 }
 
 fn unreadable(error: &ParseError) -> Finding {
@@ -121,6 +149,7 @@ fn unreadable(error: &ParseError) -> Finding {
         .because("drivers refuse such a connection string, and nothing was dialled")
         .fix(step)
         .fix(format!("begin anew: {form}, in single quotes"))
+        .stopping(Stops::Everything)
 }
 
 fn old_fashioned(warning: &Warning) -> Finding {
@@ -136,31 +165,28 @@ fn no_seeds(error: &ResolveError) -> Finding {
         .because("mongodb+srv:// takes its hosts from DNS, so that nothing could be dialled")
         .fix(step)
         .fix("list the hosts: mongodb://host1,host2,host3/?replicaSet=NAME&tls=true")
+        .stopping(Stops::Everything)
 }
 
-/// Tells the findings of a deployment and the verdict.
-fn conclude(mut findings: Vec<Finding>, screen: &mut Screen) -> Result<Outcome, Failure> {
+/// Tells the verdict, then the findings of a deployment, those of one cause together.
+fn conclude(
+    answers: Answers,
+    findings: Vec<Finding>,
+    screen: &mut Screen,
+) -> Result<Outcome, Failure> {
+    let mut findings = verdict::merged(findings);
     findings.sort_by_key(|finding| finding.severity);
-    tell_findings(&findings, screen)?;
-    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
+    let summary = Summary::of(answers, &findings);
+    summary.tell(&findings, screen)?;
     if !findings.is_empty() {
         screen.line("")?;
     }
-    let (style, text) = match (problems, warnings) {
-        (0, 0) => (FINE, "nothing wrong was found".to_owned()),
-        (0, warnings) => (FINE, format!("it works; {}", Counted(warnings, "warning"))),
-        (problems, 0) => (PROBLEM, Counted(problems, "problem").to_string()),
-        (problems, warnings) => {
-            let told =
-                format!("{} and {}", Counted(problems, "problem"), Counted(warnings, "warning"));
-            (PROBLEM, told)
-        }
-    };
-    screen.line(format_args!("{style}verdict: {text}{style:#}"))?;
-    let result = if problems > 0 { "problems" } else { "fine" };
-    verdict(screen, result, &findings)?;
-    Ok(if problems > 0 { Outcome::ProblemFound } else { Outcome::Fine })
+    tell_findings(&findings, screen)?;
+    let is_problem = |finding: &Finding| finding.severity == Severity::Problem;
+    Ok(match findings.iter().any(is_problem) {
+        true => Outcome::ProblemFound,
+        false => Outcome::Fine,
+    })
 }
 
 fn tell_findings(findings: &[Finding], screen: &mut Screen) -> io::Result<()> {
@@ -238,18 +264,4 @@ fn not_recognised() -> Finding {
             "in Node: console.dir(error, {depth: null}); in Java: the whole stack trace with its \
               causes",
         )
-}
-
-/// The last event: how many findings of each sort.
-fn verdict(screen: &mut Screen, result: &str, findings: &[Finding]) -> io::Result<()> {
-    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-    screen.event(
-        "verdict",
-        json!({
-            "result": result,
-            "problems": count(Severity::Problem),
-            "warnings": count(Severity::Warning),
-            "notes": count(Severity::Note),
-        }),
-    )
 }

@@ -15,6 +15,7 @@
 mod fault;
 mod progress;
 mod report;
+mod standing;
 mod timeline;
 mod writer;
 
@@ -24,14 +25,18 @@ use std::time::Duration;
 
 use bson::rawdoc;
 use quorate_client::{Client, ClientOptions, WriteConcern};
-use quorate_connection_string::WriteAcknowledgement;
+use quorate_connection_string::{ConnectionString, WriteAcknowledgement};
 use quorate_protocol::{ReadPreference, ServerAddress};
-use quorate_server_discovery::{ServerDescription, TopologyDescription};
+use quorate_server_discovery::{
+    SelectionFailure, SelectionRequest, ServerDescription, TopologyDescription,
+};
+use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use crate::arguments::DrillArguments;
+use crate::arguments::{DrillArguments, SwitchoverArguments};
 use crate::clock;
 use crate::connect;
+use crate::remedy;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::up::running::RunningSet;
@@ -41,6 +46,9 @@ use progress::Progress;
 use report::Report;
 use timeline::{Moment, Timeline};
 use writer::{Acknowledged, Writer};
+
+/// How long the primary is looked for before the drill gives up.
+const FIND_WITHIN: Duration = Duration::from_secs(5);
 
 /// How many writes must be acknowledged before anything is broken.
 const WARM_UP_WRITES: usize = 20;
@@ -60,9 +68,48 @@ const MEND_WITHIN: Duration = Duration::from_secs(60);
 /// The database of the writes, where the connection string names none.
 const DATABASE: &str = "quorate";
 
+/// What is to be done and measured.
+struct Plan<'a> {
+    uri: &'a str,
+    kind: Kind,
+    /// The member that is to lead.
+    to: Option<&'a ServerAddress>,
+    max_gap: Option<Duration>,
+    yes: bool,
+    json: bool,
+}
+
 /// Breaks the set, measures, and mends it.
 pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let uri = connect::parse(&arguments.uri)?;
+    let plan = Plan {
+        uri: &arguments.uri,
+        kind: arguments.fault(),
+        to: None,
+        max_gap: arguments.max_gap,
+        yes: arguments.yes,
+        json: arguments.json,
+    };
+    carry_out(&plan, screen)
+}
+
+/// Lets a named member lead, and measures.
+pub(crate) fn switch_over(
+    arguments: &SwitchoverArguments,
+    screen: &mut Screen,
+) -> Result<Outcome, Failure> {
+    let plan = Plan {
+        uri: &arguments.uri,
+        kind: Kind::HandOver,
+        to: Some(&arguments.to),
+        max_gap: arguments.max_gap,
+        yes: arguments.yes,
+        json: arguments.json,
+    };
+    carry_out(&plan, screen)
+}
+
+fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let uri = connect::parse(plan.uri)?;
     connect::runtime()?.block_on(async {
         let (uri, seeds) =
             connect::find_seeds(uri).await.map_err(|error| connect::not_found(&error))?;
@@ -78,26 +125,32 @@ pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Out
         options.read_preference = ReadPreference::PRIMARY;
         let database = options.default_database.clone().unwrap_or_else(|| DATABASE.to_owned());
         let client = Client::with_options(options).map_err(|error| connect::refused(&error))?;
-        let drilled = drill(arguments, &client, &database, screen).await;
+        let drilled = drill(plan, &uri, &client, &database, screen).await;
         client.close().await;
         drilled
     })
 }
 
 async fn drill(
-    arguments: &DrillArguments,
+    plan: &Plan<'_>,
+    uri: &ConnectionString,
     client: &Client,
     database: &str,
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
-    let primary = find_primary(arguments, client).await?;
+    let mut progress = Progress::new(plan.json);
+    let primary = find_primary(plan, uri, client, &mut progress).await?;
+    if plan.to == Some(primary.address()) {
+        screen.event("leads_already", json!({"primary": primary.address().as_str()}))?;
+        screen.talk_unless_json(format_args!("{} leads already", primary.address()));
+        return Ok(Outcome::Fine);
+    }
+    let others = standing::others(plan.to, &client.topology())?;
     let ours = RunningSet::with_member(primary.address().as_str())?;
-    let kind = arguments.fault();
-    permit(arguments, kind, &primary, ours.as_ref(), database)?;
-    let fault = Fault::new(kind, primary.address().clone(), ours);
+    permit(plan, &primary, ours.as_ref(), database)?;
+    let fault = Fault::new(plan.kind, primary.address().clone(), ours);
     // Named for the moment, so that two drills never meet.
     let collection = format!("drill_{}_{}", std::process::id(), clock::now().as_nanos());
-    let mut progress = Progress::new(arguments.json);
     let writer = Writer::start(client.collection(database, &collection));
     // Whoever stops a drill must not leave the set broken behind.
     let stop = signals::stop().map_err(|error| {
@@ -105,8 +158,9 @@ async fn drill(
             "cannot listen for signals: {error}; check the limits (ulimit -a)"
         ))
     })?;
+    standing::forbid(uri, &others).await;
     let measured = tokio::select! {
-        measured = measure(arguments, client, &primary, &fault, &writer, &mut progress, screen) => {
+        measured = measure(plan, uri, client, &primary, &fault, &writer, &mut progress, screen) => {
             measured
         }
         () = stop => Err(Failure::Problem(
@@ -115,6 +169,11 @@ async fn drill(
     };
     let written = writer.stop().await;
     progress.stage("mending what was broken");
+    if plan.kind.asks() {
+        // Otherwise the next step-down finds one candidate less.
+        let asked = others.iter().chain([primary.address()]);
+        standing::allow(uri, asked).await;
+    }
     let mended = mend(client, &fault, &mut progress).await;
     let timeline = measured?;
     progress.stage("reading every acknowledged write back");
@@ -122,27 +181,50 @@ async fn drill(
     // Left behind, it would only be a collection to delete by hand.
     let _ = client.run_command(database, &rawdoc! { "drop": collection.as_str() }).await;
     progress.clear();
-    let lost = lost.map_err(|error| connect::failed(&error, &arguments.uri))?;
+    let lost = lost.map_err(|error| connect::failed(&error, plan.uri))?;
     let report = Report {
-        fault: kind,
+        fault: plan.kind,
         target: primary.address().clone(),
+        to: plan.to.cloned(),
         timeline,
         written,
         lost,
-        max_gap: arguments.max_gap,
+        max_gap: plan.max_gap,
         mended,
     };
     report.tell(screen)
 }
 
-/// The primary, before anything is broken.
+/// The primary, before anything is broken. A deployment that does not answer is told soon.
 async fn find_primary(
-    arguments: &DrillArguments,
+    plan: &Plan<'_>,
+    uri: &ConnectionString,
     client: &Client,
+    progress: &mut Progress,
 ) -> Result<Arc<ServerDescription>, Failure> {
     let ping = rawdoc! { "ping": 1 };
-    let found = client.run_command("admin", &ping).await;
-    found.map_err(|error| connect::failed(&error, &arguments.uri))?;
+    let wanted = uri.options().server_selection_timeout;
+    let within = wanted.map_or(FIND_WITHIN, |wanted| wanted.min(FIND_WITHIN));
+    progress.stage("looking for the primary");
+    let found = progress.follow(within, client.run_command("admin", &ping)).await;
+    progress.clear();
+    match found {
+        Some(found) => {
+            found.map_err(|error| connect::failed(&error, plan.uri))?;
+        }
+        None => {
+            let failure = SelectionFailure::new(
+                client.topology(),
+                &SelectionRequest::WRITE,
+                clock::now(),
+                within,
+            );
+            return Err(Failure::Problem(format!(
+                "{failure}; {} tells more",
+                remedy::quorate("doctor", &uri.to_string())
+            )));
+        }
+    }
     let topology = client.topology();
     if !topology.topology_type().is_replica_set() {
         return Err(Failure::Misuse(format!(
@@ -153,16 +235,15 @@ async fn find_primary(
     }
     topology.primary().cloned().ok_or_else(|| {
         Failure::Problem(format!(
-            "the set has no primary to take away; quorate doctor '{}' tells why",
-            arguments.uri
+            "the set has no primary to take away; {} tells why",
+            remedy::quorate("doctor", &uri.to_string())
         ))
     })
 }
 
 /// Whether this may be done to this set: always to our own, a step-down to any after a yes.
 fn permit(
-    arguments: &DrillArguments,
-    kind: Kind,
+    plan: &Plan<'_>,
     primary: &ServerDescription,
     ours: Option<&RunningSet>,
     database: &str,
@@ -171,14 +252,14 @@ fn permit(
         return Ok(());
     }
     let address = primary.address();
-    if kind != Kind::StepDown {
+    if !plan.kind.asks() {
         return Err(Failure::Misuse(format!(
             "{address} was not started by your quorate up, so it is not ours to {}; use \
              --step-down, or start a set of your own: quorate up --detach",
-            kind.name()
+            plan.kind.name()
         )));
     }
-    if arguments.yes {
+    if plan.yes {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
@@ -202,8 +283,10 @@ fn permit(
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "the parts of one drill, taken apart once")]
 async fn measure(
-    arguments: &DrillArguments,
+    plan: &Plan<'_>,
+    uri: &ConnectionString,
     client: &Client,
     primary: &ServerDescription,
     fault: &Fault,
@@ -216,16 +299,18 @@ async fn measure(
     if warm.is_none() {
         let reason = writer.last_error().unwrap_or_else(|| "no write came back".to_owned());
         return Err(Failure::Problem(format!(
-            "the set acknowledges no majority writes, and nothing was broken yet: {reason}; quorate \
-             doctor '{}' tells more",
-            arguments.uri
+            "the set acknowledges no majority writes, and nothing was broken yet: {reason}; {} \
+             tells more",
+            remedy::quorate("doctor", &uri.to_string())
         )));
     }
     let mut events = client.events();
     progress.clear();
     let mut timeline = Timeline::new(primary, clock::now());
     fault.commit(client).await?;
-    timeline.fault_done(clock::now());
+    if let Some(to) = plan.to {
+        standing::encourage(uri, to).await;
+    }
     tell_moment(Moment::Fault, &timeline, fault, screen)?;
     let deadline = Instant::now() + RECOVER_WITHIN;
     progress.stage("waiting for the next primary");

@@ -8,6 +8,9 @@ use serde_json::json;
 use crate::screen::{NOTE, PROBLEM, QUIET, STRONG, Screen, WARNING};
 use crate::words::OneLine;
 
+/// How many ways out one finding names.
+const MAX_FIXES: usize = 6;
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
@@ -37,6 +40,18 @@ impl Severity {
     }
 }
 
+/// What does not work because of a finding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stops {
+    /// Nothing, or nothing beyond what the servers themselves show.
+    #[default]
+    Nothing,
+    /// Writes.
+    Writes,
+    /// Reads and writes.
+    Everything,
+}
+
 /// What was seen, why it matters, what to type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
@@ -50,6 +65,8 @@ pub(crate) struct Finding {
     pub(crate) why: String,
     /// What to do, best first; each is enough by itself.
     pub(crate) fixes: Vec<String>,
+    /// What does not work because of it.
+    pub(crate) stops: Stops,
 }
 
 impl Finding {
@@ -69,7 +86,14 @@ impl Finding {
     }
 
     fn new(code: &'static str, severity: Severity, seen: impl Into<String>) -> Self {
-        Self { code, severity, seen: seen.into(), why: String::new(), fixes: Vec::new() }
+        let (why, fixes, stops) = (String::new(), Vec::new(), Stops::default());
+        Self { code, severity, seen: seen.into(), why, fixes, stops }
+    }
+
+    /// The same, which stops something.
+    pub(crate) fn stopping(mut self, stops: Stops) -> Self {
+        self.stops = stops;
+        self
     }
 
     /// The same with its reason.
@@ -82,6 +106,21 @@ impl Finding {
     pub(crate) fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fixes.push(fix.into());
         self
+    }
+
+    /// Makes one of two findings that have the same cause.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        self.severity = self.severity.min(other.severity);
+        if !self.seen.contains(&other.seen) {
+            self.seen = format!("{}; {}", self.seen, other.seen);
+        }
+        let news = other.fixes.into_iter().filter(|fix| !self.fixes.contains(fix));
+        let news: Vec<String> = news.collect();
+        self.fixes.extend(news);
+        self.fixes.truncate(MAX_FIXES);
+        if self.stops == Stops::Nothing {
+            self.stops = other.stops;
+        }
     }
 
     /// Tells it, to people or to programs.

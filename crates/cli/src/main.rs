@@ -13,7 +13,9 @@ mod dashboard;
 mod doctor;
 mod down;
 mod drill;
+mod explain;
 mod finding;
+mod list;
 mod manual;
 mod metrics;
 mod pasted;
@@ -24,6 +26,7 @@ mod run;
 mod screen;
 mod serve;
 mod signals;
+mod status;
 mod topology_view;
 mod up;
 mod view;
@@ -52,7 +55,13 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         None => up::run(&UpArguments::default(), Then::Show, screen),
         Some(Command::Up(arguments)) => up::run(arguments, Then::Wait, screen),
         Some(Command::Down(arguments)) => down::run(arguments, screen),
+        Some(Command::List(_)) => list::run(screen),
+        Some(Command::Start(arguments)) => list::start(arguments, screen),
+        Some(Command::Stop(arguments)) => list::stop(arguments, screen),
+        Some(Command::Restart(arguments)) => list::restart(arguments, screen),
         Some(Command::Drill(arguments)) => drill::run(arguments, screen),
+        Some(Command::Switchover(arguments)) => drill::switch_over(arguments, screen),
+        Some(Command::Status(arguments)) => status::run(arguments, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),

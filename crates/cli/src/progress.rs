@@ -18,6 +18,34 @@ pub(crate) fn bar(fraction: f64, width: usize) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
+/// What is being done, on a line of stderr that is written over. Nothing is drawn where nobody
+/// looks: into a pipe, or beside `--json`.
+pub(crate) struct Progress {
+    shown: bool,
+}
+
+impl Progress {
+    /// A line on stderr, if that is a terminal and programs do not read along.
+    pub(crate) fn new(json: bool) -> Self {
+        Self { shown: !json && io::stderr().is_terminal() }
+    }
+
+    /// What happens from now on.
+    pub(crate) fn stage(&mut self, stage: &str) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[2K{stage} …");
+            let _ = io::stderr().flush();
+        }
+    }
+
+    /// Takes the line away, so that something else can be said.
+    pub(crate) fn clear(&mut self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[2K");
+        }
+    }
+}
+
 /// How far the reading of a file is, on a line of stderr that is written over. It is drawn only where
 /// it disturbs nothing: stderr is a terminal, and what is read is not shown on it as well.
 pub(crate) struct Reading {

@@ -70,6 +70,11 @@ impl Screen {
         }
     }
 
+    /// Whether the data is JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Whether talk is kept back, while something else is drawn on the terminal.
     pub(crate) fn hush(&mut self, hushed: bool) {
         self.hushed = hushed;

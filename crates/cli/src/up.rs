@@ -7,6 +7,7 @@
 mod access;
 mod assembly;
 mod command;
+pub(crate) mod control;
 mod detach;
 pub(crate) mod keeper;
 mod members;
@@ -33,6 +34,7 @@ use crate::view::actions::Actions;
 use crate::view::collector::Live;
 use crate::web::{self, Otherwise, Page};
 
+use control::Control;
 use keeper::Keeper;
 use members::Members;
 use plan::Plan;
@@ -106,7 +108,15 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
         false => None,
     };
     let uri = begun.set.uri.clone();
+    let control_of = begun.set.clone();
     let (keeper, handle) = Keeper::new(members, begun.set, live.clone());
+    let control = match Control::serve(&control_of, handle.clone()) {
+        Ok(control) => control,
+        Err(failure) => {
+            keeper.stop().await;
+            return Err(failure);
+        }
+    };
     let actions: Arc<dyn Actions> = Arc::new(handle);
     let page = match page(arguments, then, live.as_ref(), &begun.client, &actions).await {
         Ok(page) => page,
@@ -144,7 +154,7 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     let shown =
         live.as_ref().filter(|_| on_screen).map(|live| dashboard::show(live, Some(actions)));
     let kept = keep(keeper, mend, &mut lines, ending, shown, screen).await;
-    drop((lines, page));
+    drop((lines, page, control));
     begun.client.close().await;
     tell_stopped(kept?, screen)
 }

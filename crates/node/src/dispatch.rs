@@ -1,9 +1,10 @@
 //! The one table of commands, and what happens to every command before its own code runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bson::{Bson, RawDocumentBuf};
 use quorate_protocol::Timestamp;
+use quorate_query::Meter;
 
 use crate::catalog::{Catalog, Collection};
 use crate::commands;
@@ -100,9 +101,19 @@ pub(crate) struct Request<'a> {
     pub(crate) retryable: Option<RetryableWrite>,
     /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
     pub(crate) interrupt: InterruptSlot,
+    /// What counts its steps and its memory, made when first needed; see [`Request::meter`].
+    pub(crate) meter: OnceLock<Meter>,
 }
 
 impl Request<'_> {
+    /// What counts the steps and the memory of this operation, and of the cursor that it opens.
+    pub(crate) fn meter(&self) -> &Meter {
+        self.meter.get_or_init(|| {
+            let interrupt = Arc::new(self.interrupt.clone());
+            Meter::of_operation(interrupt, Arc::clone(self.node.memory()))
+        })
+    }
+
     /// A collection and the store as this command sees them.
     pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
         match &self.moment {
@@ -231,6 +242,7 @@ fn prepare<'a>(
     let fields = Fields::new(&command.body, facts.name);
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;
+    check_room(node, facts)?;
     let session = SessionId::from_command(&command.body)?;
     let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
     if let Some(session) = &session {
@@ -249,8 +261,24 @@ fn prepare<'a>(
         reads_at,
         retryable,
         interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
+        meter: OnceLock::new(),
     };
     Ok((facts, request))
+}
+
+/// Commands that make room, and so run on a full disk too.
+const REMOVING_COMMANDS: [&str; 4] = ["delete", "drop", "dropDatabase", "dropIndexes"];
+
+/// Refuses to add anything where there is no room for it.
+fn check_room(node: &Node, facts: &CommandFacts) -> Result<(), CommandError> {
+    let adds = facts.effect == Effect::Writes && !REMOVING_COMMANDS.contains(&facts.name);
+    if !adds || !node.disk_is_full() {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::OUT_OF_DISK_SPACE,
+        "the disk of this member is full; remove something, or give it a larger disk",
+    ))
 }
 
 /// The transaction number of a write that may be repeated.

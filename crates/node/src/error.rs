@@ -97,6 +97,7 @@ codes! {
     API_VERSION_ERROR = 322 "APIVersionError",
     API_STRICT_ERROR = 323 "APIStrictError",
     TOO_MANY_CONNECTIONS = 462 "IngressRequestRateLimitExceeded",
+    FILE_STREAM_FAILED = 39 "FileStreamFailed",
     INTERRUPTED = 11601 "Interrupted",
     INTERRUPTED_AT_SHUTDOWN = 11600 "InterruptedAtShutdown",
     INTERRUPTED_DUE_TO_REPL_STATE_CHANGE = 11602 "InterruptedDueToReplStateChange",
@@ -123,6 +124,13 @@ pub struct CommandError {
     pub labels: Vec<String>,
     /// Further fields of the reply, such as `keyPattern`.
     pub details: Box<Document>,
+}
+
+impl ErrorCode {
+    /// Whether it says that the disk failed, rather than what was asked of it.
+    pub fn is_of_disk(self) -> bool {
+        matches!(self, Self::FILE_STREAM_FAILED | Self::OUT_OF_DISK_SPACE)
+    }
 }
 
 impl CommandError {
@@ -189,19 +197,23 @@ impl From<KeyError> for CommandError {
 
 impl From<ReadError> for CommandError {
     fn from(error: ReadError) -> Self {
-        Self::new(ErrorCode::INTERNAL_ERROR, with_source(&error))
+        Self::new(code_of_store(&error), with_source(&error))
     }
 }
 
 impl From<KeyspaceError> for CommandError {
     fn from(error: KeyspaceError) -> Self {
-        Self::new(ErrorCode::INTERNAL_ERROR, with_source(&error))
+        Self::new(code_of_store(&error), with_source(&error))
     }
 }
 
 impl From<SyncError> for CommandError {
     fn from(error: SyncError) -> Self {
-        Self::new(ErrorCode::INTERNAL_ERROR, with_source(&error))
+        let code = match error {
+            SyncError::Poisoned => ErrorCode::FILE_STREAM_FAILED,
+            _ => code_of_store(&error),
+        };
+        Self::new(code, with_source(&error))
     }
 }
 
@@ -209,7 +221,8 @@ impl From<CommitError> for CommandError {
     fn from(error: CommitError) -> Self {
         let code = match error {
             CommitError::KeyLength { .. } => ErrorCode::KEY_TOO_LONG,
-            _ => ErrorCode::INTERNAL_ERROR,
+            CommitError::Poisoned => ErrorCode::FILE_STREAM_FAILED,
+            _ => code_of_store(&error),
         };
         Self::new(code, with_source(&error))
     }
@@ -220,6 +233,24 @@ impl From<bson::error::Error> for CommandError {
     fn from(error: bson::error::Error) -> Self {
         Self::new(ErrorCode::FAILED_TO_PARSE, format!("a BSON value is malformed: {error}"))
     }
+}
+
+/// Whether the system failed the store, or the store itself.
+fn code_of_store(error: &(dyn std::error::Error + 'static)) -> ErrorCode {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(system) = error.downcast_ref::<std::io::Error>() {
+            return match system.kind() {
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                    ErrorCode::OUT_OF_DISK_SPACE
+                }
+                _ if system.raw_os_error().is_some() => ErrorCode::FILE_STREAM_FAILED,
+                _ => ErrorCode::INTERNAL_ERROR,
+            };
+        }
+        cause = error.source();
+    }
+    ErrorCode::INTERNAL_ERROR
 }
 
 fn with_source(error: &dyn std::error::Error) -> String {

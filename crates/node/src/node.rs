@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
+use quorate_query::ProcessMemory;
 use quorate_storage::{Batch, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
@@ -91,8 +92,12 @@ pub struct Node {
     profiler: Profiler,
     /// A time that others have seen, which new entries come after.
     cluster_time: AtomicU64,
+    /// The memory that the operations of clients share.
+    memory: Arc<ProcessMemory>,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
+    /// Whether there is no room for what clients want to add.
+    disk_full: AtomicBool,
 }
 
 impl Node {
@@ -144,7 +149,9 @@ impl Node {
             counters: Counters::default(),
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
+            memory: Arc::default(),
             write_locks: AtomicU64::new(0),
+            disk_full: AtomicBool::new(false),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
         for key in &node.options.member_keys {
@@ -247,6 +254,16 @@ impl Node {
     /// Says how often writes are locked out now, which whoever runs commands sees to.
     pub fn show_write_locks(&self, locks: u64) {
         self.write_locks.store(locks, Ordering::Relaxed);
+    }
+
+    /// Says whether the disk is full: then commands that add something are refused.
+    pub fn set_disk_full(&self, full: bool) {
+        self.disk_full.store(full, Ordering::Relaxed);
+    }
+
+    /// Whether the disk is full.
+    pub fn disk_is_full(&self) -> bool {
+        self.disk_full.load(Ordering::Relaxed)
     }
 
     pub(crate) fn write_locks(&self) -> u64 {
@@ -384,6 +401,11 @@ impl Node {
 
     pub(crate) fn started(&self) -> Now {
         self.started
+    }
+
+    /// The memory that the operations of clients share.
+    pub fn memory(&self) -> &Arc<ProcessMemory> {
+        &self.memory
     }
 
     /// A number that no other command gets.

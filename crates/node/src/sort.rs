@@ -9,6 +9,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use quorate_query::Meter;
 use quorate_query::value::Path;
 use quorate_storage::key::FieldOrder;
 
@@ -17,9 +18,6 @@ use crate::fields::whole_number;
 use crate::index_keys::{IndexField, document_keys};
 use crate::records::DocumentBytes;
 use crate::scratch::{Run, Scratch, damaged};
-
-/// Bytes of documents that a sort may hold.
-pub(crate) const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 
 /// How many sorted runs one sort may put aside.
 const MAX_RUNS: usize = 1000;
@@ -117,7 +115,7 @@ pub(crate) trait Sortable: Sized + Send + 'static {
 
 impl<T: Sortable> Sorted<T> {
     fn size(&self) -> usize {
-        self.key.len() + self.value.document().as_bytes().len()
+        size_of::<Self>() + self.key.len() + self.value.document().as_bytes().len()
     }
 
     /// `<place, 8> <numbers, 16> <length of key, 4> <key> <document>`
@@ -148,16 +146,11 @@ impl<T: Sortable> Sorted<T> {
 }
 
 /// How much a sort may hold, and where it may put the rest.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Room {
-    pub(crate) bytes: usize,
+    /// What the operation's memory is counted on.
+    pub(crate) meter: Meter,
     pub(crate) scratch: Option<Arc<dyn Scratch>>,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self { bytes: MAX_SORT_BYTES, scratch: None }
-    }
 }
 
 impl Room {
@@ -168,7 +161,8 @@ impl Room {
         runs: &mut Vec<Run>,
     ) -> Result<(), CommandError> {
         let exceeded = |advice: &str| {
-            let message = format!("Sort exceeded memory limit of {} bytes; {advice}", self.bytes);
+            let limit = self.meter.limit();
+            let message = format!("Sort exceeded memory limit of {limit} bytes; {advice}");
             CommandError::new(ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT, message)
         };
         let Some(scratch) = &self.scratch else {
@@ -195,26 +189,30 @@ pub(crate) fn sort<T: Sortable>(
     let mut kept: BinaryHeap<Sorted<T>> = BinaryHeap::new();
     let mut runs = Vec::new();
     let limit = limit.unwrap_or(usize::MAX);
-    let mut bytes = 0;
+    let mut charge = room.meter.charge();
     for (place, value) in values.enumerate() {
         let value = value?;
         let key = order.key(value.document())?;
         let sorted = Sorted { key, place, value };
-        bytes += sorted.size();
+        let size = sorted.size();
+        if charge.grow("Sort", size).is_err() {
+            room.put_aside(&mut kept, &mut runs)?;
+            charge.clear();
+            charge.grow("Sort", size)?;
+        }
         kept.push(sorted);
         if kept.len() > limit
             && let Some(greatest) = kept.pop()
         {
-            bytes -= greatest.size();
-        }
-        if bytes > room.bytes {
-            room.put_aside(&mut kept, &mut runs)?;
-            bytes = 0;
+            charge.shrink(greatest.size());
         }
     }
     if runs.is_empty() {
         let sorted = kept.into_sorted_vec().into_iter();
-        return Ok(Box::new(sorted.map(|sorted| Ok(sorted.value))));
+        return Ok(Box::new(sorted.map(move |sorted| {
+            let _held = &charge;
+            Ok(sorted.value)
+        })));
     }
     room.put_aside(&mut kept, &mut runs)?;
     Ok(Box::new(Merged::start(runs)?.take(limit)))
@@ -308,13 +306,13 @@ mod tests {
         for limit in [None, Some(1), Some(120), Some(400)] {
             let expected = sorted(doc! {"a": -1}, &documents, limit);
             let buffers = Arc::new(Buffers::default());
-            let room = Room { bytes: 2000, scratch: Some(Arc::clone(&buffers) as _) };
+            let room = Room { meter: Meter::new(10_000), scratch: Some(Arc::clone(&buffers) as _) };
             let found = sorted_within(&doc! {"a": -1}, &documents, limit, &room).unwrap();
             assert_eq!(found, expected);
             let aside = buffers.0.load(Ordering::Relaxed);
             assert_eq!(aside > 1, limit != Some(1), "{aside} runs with limit {limit:?}");
         }
-        let nowhere = Room { bytes: 2000, scratch: None };
+        let nowhere = Room { meter: Meter::new(10_000), scratch: None };
         let refusal = sorted_within(&doc! {"a": -1}, &documents, None, &nowhere).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT);
     }

@@ -779,3 +779,65 @@ fn a_running_index_build_tells_how_far_it_is() {
     drop(registered);
     assert!(builds().is_empty());
 }
+
+#[test]
+fn references_are_found_joined_and_indexed_by_their_fields() {
+    let member = Member::new();
+    let reference = |id: i32| doc! {"$ref": "d", "$id": id};
+    member
+        .insert("c", vec![doc! {"_id": 1, "r": reference(7), "all": [reference(7), reference(8)]}]);
+    member.insert("d", vec![doc! {"_id": 7, "name": "seven"}]);
+    let index = doc! {"key": {"r.$id": 1}, "name": "by_reference"};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"r.$id": 7}}), [1]);
+    let element = doc! {"all": {"$elemMatch": {"$id": 8, "$ref": "d"}}};
+    assert_eq!(member.ids(doc! {"find": "c", "filter": element}), [1]);
+    assert_eq!(member.code(doc! {"find": "c", "filter": {"$id": 8}}), 2);
+    let joined =
+        doc! {"$lookup": {"from": "d", "localField": "r.$id", "foreignField": "_id", "as": "j"}};
+    let shown = doc! {"$project": {"id": "$r.$id", "names": "$j.name", "ids": {"$map": {"input": "$all", "in": "$$this.$id"}}}};
+    let pipeline = vec![Bson::from(joined), Bson::from(shown)];
+    let reply = member.ok(doc! {"aggregate": "c", "pipeline": pipeline, "cursor": {}});
+    let found = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    let expected = doc! {"_id": 1, "id": 7, "names": ["seven"], "ids": [7, 8]};
+    assert_eq!(found, &[Bson::from(expected)]);
+}
+
+#[test]
+fn empty_timestamps_are_filled_in_on_insert() {
+    let member = Member::new();
+    let empty = bson::Timestamp { time: 0, increment: 0 };
+    member.insert("c", vec![doc! {"_id": empty, "a": empty, "b": {"c": empty}, "d": empty}]);
+    let found = member.find(doc! {"find": "c"}).remove(0);
+    assert_eq!(found.get_timestamp("_id").unwrap(), empty);
+    assert_eq!(found.get_document("b").unwrap().get_timestamp("c").unwrap(), empty);
+    let (a, d) = (found.get_timestamp("a").unwrap(), found.get_timestamp("d").unwrap());
+    assert!(a > empty && d > a);
+}
+
+#[test]
+fn a_replacement_by_the_same_document_modifies_nothing() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "a": 1}]);
+    let update = doc! {"q": {"_id": 1}, "u": {"a": 1}};
+    let reply = member.ok(doc! {"update": "c", "updates": [update]});
+    assert_eq!((reply.get_i32("n").unwrap(), reply.get_i32("nModified").unwrap()), (1, 0));
+}
+
+#[test]
+fn an_aggregation_that_outgrows_its_memory_is_refused_and_gives_it_back() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}]);
+    let half = doc! {"$range": [0, 500_000]};
+    let expression: Vec<Document> = (0..4).map(|_| half.clone()).collect();
+    let stage = doc! {"$project": {"v": expression}};
+    let aggregate = doc! {"aggregate": "c", "pipeline": [stage.clone()], "cursor": {}};
+    assert_eq!(member.code(aggregate), 292);
+    let find = doc! {"find": "c", "projection": stage.get_document("$project").unwrap().clone()};
+    assert_eq!(member.code(find), 292);
+    let update = doc! {"q": {}, "u": [{"$set": stage.get_document("$project").unwrap().clone()}]};
+    let reply = member.ok(doc! {"update": "c", "updates": [update]});
+    let error = reply.get_array("writeErrors").unwrap()[0].as_document().unwrap().clone();
+    assert_eq!(error.get_i32("code").unwrap(), 292);
+    assert_eq!(member.node.memory().used(), 0);
+}

@@ -41,6 +41,10 @@ impl ErrorCode {
     pub const INVALID_OPTIONS: Self = Self(72);
     /// The feature is known and not offered.
     pub const COMMAND_NOT_SUPPORTED: Self = Self(115);
+    /// The operations of the process together hold all the memory they may.
+    pub const EXCEEDED_MEMORY_LIMIT: Self = Self(146);
+    /// The operation would hold more memory than it may, and cannot put anything on disk.
+    pub const QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED: Self = Self(292);
     /// The resulting document would be larger than 16 MiB.
     pub const BSON_OBJECT_TOO_LARGE: Self = Self(10334);
 
@@ -61,6 +65,10 @@ impl ErrorCode {
             Self::IMMUTABLE_FIELD => "ImmutableField",
             Self::INVALID_OPTIONS => "InvalidOptions",
             Self::COMMAND_NOT_SUPPORTED => "CommandNotSupported",
+            Self::EXCEEDED_MEMORY_LIMIT => "ExceededMemoryLimit",
+            Self::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED => {
+                "QueryExceededMemoryLimitNoDiskUseAllowed"
+            }
             Self::BSON_OBJECT_TOO_LARGE => "BSONObjectTooLarge",
             Self(other) => return format!("Location{other}"),
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bson::Bson;
 
 use crate::error::QueryError;
+use crate::meter::Meter;
 use crate::value::DocumentRef;
 
 /// A compiled expression.
@@ -23,6 +24,11 @@ pub trait Expression: fmt::Debug + Send + Sync {
 pub trait ExpressionCompiler {
     /// Compiles one expression.
     fn compile(&self, expression: &Bson) -> Result<Arc<dyn Expression>, QueryError>;
+
+    /// What the operation's steps and bytes are counted on, if anything is.
+    fn meter(&self) -> Option<Meter> {
+        None
+    }
 }
 
 /// Refuses every expression: for callers that allow none, such as a partial index filter.

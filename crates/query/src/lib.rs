@@ -11,6 +11,7 @@
 //! | [`update`] | what a document becomes, and what an upsert inserts |
 //! | [`projection`] | what of a document is shown |
 //! | [`sort`] | which of two documents comes first |
+//! | [`meter`] | how long an operation may go on, and how much memory it may hold |
 //! | [`diff`] | what the oplog says about a change |
 //!
 //! ```
@@ -33,7 +34,9 @@ pub mod diff;
 pub mod error;
 pub mod evaluate;
 pub mod matcher;
+pub mod meter;
 pub mod projection;
+mod regex;
 pub mod sort;
 pub mod update;
 pub mod value;
@@ -41,6 +44,7 @@ pub mod value;
 pub use error::{ErrorCode, QueryError};
 pub use evaluate::{Expression, ExpressionCompiler, NoExpressions};
 pub use matcher::Matcher;
+pub use meter::{Charge, Interrupt, Meter, ProcessMemory};
 pub use projection::Projection;
 pub use sort::SortPattern;
 pub use update::{Update, UpdateContext};

@@ -66,6 +66,8 @@ pub enum SourceLost {
     TooStale,
     /// It rolled back.
     RolledBack,
+    /// Its entries do not follow ours: its oplog was trimmed past our last entry.
+    Gap,
     /// This member changed its role or was told another source.
     NoLongerWanted,
 }
@@ -109,6 +111,7 @@ pub enum Event {
     CommitPointAdvanced(OpTime),
     RollbackStarted { source: MemberId, last: OpTime },
     RollbackFound { common_point: OpTime },
+    NoCommonPoint { source: MemberId, last: OpTime, source_oldest: OpTime },
     RolledBack { last: OpTime },
     InitialSyncStarted { source: MemberId, attempt: u32 },
     InitialSyncFailed { attempt: u32 },
@@ -186,6 +189,11 @@ impl fmt::Display for Event {
             Self::Unfrozen => f.write_str("may stand again"),
             Self::SourceChosen { source, after } => write!(f, "copies from {source} after {after}"),
             Self::SourceLost { source, why } => write!(f, "leaves source {source}: {why}"),
+            Self::TooStale { last, source_oldest } if source_oldest <= last => write!(
+                f,
+                "too stale: no member has the entries that are needed to undo its last ones (up to \
+                 {last}); wipe its data directory to copy everything anew, or enlarge the oplog"
+            ),
             Self::TooStale { last, source_oldest } => write!(
                 f,
                 "too stale: last entry {last}, every source begins at {source_oldest} or later, {} s \
@@ -199,6 +207,12 @@ impl fmt::Display for Event {
             Self::RollbackFound { common_point } => {
                 write!(f, "histories part after {common_point}")
             }
+            Self::NoCommonPoint { source, last, source_oldest } => write!(
+                f,
+                "cannot roll back: its log (last entry {last}) shares no entry with the oplog of \
+                 {source}, which begins at {source_oldest}; unless another member has a longer \
+                 oplog, wipe this member's data directory to copy everything anew"
+            ),
             Self::RolledBack { last } => write!(f, "rolled back to {last}"),
             Self::InitialSyncStarted { source, attempt } => {
                 write!(f, "initial sync, attempt {attempt}, from {source}")
@@ -229,6 +243,7 @@ impl fmt::Display for SourceLost {
             Self::Behind => f.write_str("it lacks our last entry"),
             Self::TooStale => f.write_str("it no longer has what we need next"),
             Self::RolledBack => f.write_str("it rolled back"),
+            Self::Gap => f.write_str("its entries do not follow ours"),
             Self::NoLongerWanted => f.write_str("not wanted any more"),
         }
     }

@@ -94,6 +94,7 @@ impl Member {
         self.log = OwnLog::default();
         self.commit_point = OpTimeAndWallTime::default();
         self.sync.last_fetched = self.log.written.op_time;
+        self.sync.diverged = false;
         self.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
     }
 

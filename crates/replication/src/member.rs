@@ -295,6 +295,9 @@ impl Member {
             Input::CommonPointFound { fetch, common_point } => {
                 self.on_common_point_found(fetch, common_point);
             }
+            Input::NoCommonPoint { fetch, source_oldest } => {
+                self.on_no_common_point(fetch, source_oldest);
+            }
             Input::CommonPointUnknown { fetch } => self.on_common_point_unknown(fetch),
             Input::RolledBack { last, min_valid } => self.on_rolled_back(last, min_valid),
             Input::InitialSync { attempt, outcome } => self.on_initial_sync(attempt, outcome),

@@ -140,6 +140,7 @@ impl Member {
             Role::Follower(follower) => {
                 let consistent = self.log.applied.op_time >= self.log.min_valid;
                 if follower.too_stale.is_some()
+                    || self.sync.diverged
                     || self.maintenance > 0
                     || !consistent
                     || self.is_shut_out()

@@ -28,6 +28,10 @@ const MAX_REFUSALS: usize = 128;
 /// How long a client that is turned away may take to hear why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Connections that the system keeps until they are accepted. It cuts this down to its own limit
+/// (`net.core.somaxconn`).
+const BACKLOG: i32 = 16_384;
+
 /// Where clients knock: at the server's own address, or at the port of a horizon.
 pub struct Listeners {
     pub(crate) main: TcpListener,
@@ -47,6 +51,15 @@ impl Listeners {
     pub fn with_horizon(mut self, name: impl Into<String>, listener: TcpListener) -> Self {
         self.horizons.push((name.into(), listener));
         self
+    }
+
+    /// Makes room for connections that arrive faster than they are accepted, such as those of clients
+    /// that all come back after a failover.
+    pub(crate) fn deepen(&self) -> io::Result<()> {
+        for listener in self.horizons.iter().map(|(_, listener)| listener).chain([&self.main]) {
+            rustix::net::listen(listener, BACKLOG)?;
+        }
+        Ok(())
     }
 
     /// The next client, and the horizon whose port it came by.

@@ -16,15 +16,15 @@ use quorate_node::{
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
-    Compressor, CompressorId, DecodeError, Decoder, EncodeError, Message, MsgFlags, MsgWriter,
-    OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
+    Compressor, CompressorId, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, Message,
+    MsgFlags, MsgWriter, OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use crate::logging::get_log;
 use crate::net::Stream;
-use crate::patience::Patience;
+use crate::patience::{Patience, reached};
 use crate::replica_set::{Cut, OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
 use crate::write_gate::Entered;
@@ -38,6 +38,10 @@ const MAX_READ_CHUNK: usize = 256 * 1024;
 /// Memory kept for replies after a large one.
 const RETAINED_OUTPUT: usize = 64 * 1024;
 
+/// The longest message, as it comes and decompressed, of a client that has yet to log in where logins
+/// are required. Handshakes, monitors and logins need less.
+const MAX_STRANGER_MESSAGE: usize = 16 * 1024;
+
 /// A connection came to an end that its client did not ask for.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
@@ -49,6 +53,8 @@ pub(crate) enum ConnectionError {
     Encode(#[from] EncodeError),
     #[error("the client does not take its reply")]
     SlowClient,
+    #[error("a client that has not logged in did not finish its message in time")]
+    SlowStranger,
 }
 
 /// Whether the connection goes on.
@@ -102,10 +108,14 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(shared: Arc<Shared>, stream: Stream, client: Client) -> Self {
+        let mut decoder = Decoder::new();
+        if shared.node.options().authentication {
+            decoder.set_limit(MAX_STRANGER_MESSAGE);
+        }
         Self {
             shared,
             stream,
-            decoder: Decoder::new(),
+            decoder,
             output: Vec::new(),
             client: Arc::new(client),
             compressor: None,
@@ -125,18 +135,32 @@ impl Connection {
     pub(crate) async fn run(mut self) -> Result<(), ConnectionError> {
         let mut ending = self.shared.ending.subscribe();
         let mut farewells = self.shared.farewells.subscribe();
+        // When the message began that a stranger has yet to finish.
+        let mut begun: Option<Instant> = None;
         loop {
             // Members go on talking to each other.
             if farewells.has_changed().unwrap_or(false) && !self.is_member {
                 return Ok(());
             }
+            let is_stranger = self.is_stranger();
+            self.decoder.set_limit(if is_stranger {
+                MAX_STRANGER_MESSAGE
+            } else {
+                MAX_MESSAGE_SIZE
+            });
             let received = match self.decoder.next_message()? {
                 Some(message) => {
+                    begun = None;
                     self.shared.node.count_received(message.header.message_length);
                     take_apart(&message)
                 }
                 None => {
+                    if is_stranger && self.decoder.has_input() {
+                        begun.get_or_insert_with(Instant::now);
+                    }
+                    let due = begun.map(|begun| begun + self.shared.stranger_timeout);
                     tokio::select! {
+                        () = reached(due) => return Err(ConnectionError::SlowStranger),
                         read = read_more(&mut self.stream, &mut self.decoder) => {
                             if read? == 0 {
                                 return Ok(());
@@ -152,6 +176,11 @@ impl Connection {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the client has yet to prove who it is, where it must.
+    fn is_stranger(&self) -> bool {
+        self.shared.node.options().authentication && !self.client.login.is_complete()
     }
 
     async fn serve(&mut self, received: Received) -> Result<Next, ConnectionError> {
@@ -565,7 +594,10 @@ impl Connection {
                     }
                 }
                 _ = ending.wait_for(|ending| *ending) => return Ok(false),
-                read = read_more(&mut self.stream, &mut self.decoder) => {
+                // What is sent ahead is read up to one message.
+                read = read_more(&mut self.stream, &mut self.decoder),
+                    if self.decoder.missing().is_ok_and(|missing| missing > 0) =>
+                {
                     if read? == 0 {
                         return Ok(false);
                     }

@@ -43,8 +43,13 @@ impl Durability {
         Ok(durability)
     }
 
-    /// Returns once the commit would survive a crash.
+    /// Returns once the commit would survive a crash. If the disk fails, clients of a member of a set are
+    /// sent to the next primary; repeating is safe for those who sent what can be repeated.
     pub(crate) async fn wait(&self, sequence: CommitSequence) -> Result<(), CommandError> {
+        self.synced(sequence).await.map_err(|error| self.node.completed(error, true))
+    }
+
+    async fn synced(&self, sequence: CommitSequence) -> Result<(), CommandError> {
         let stopped =
             || CommandError::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, "the server is shutting down");
         if self.node.durability().1 >= sequence {

@@ -60,7 +60,7 @@ impl Patience {
 }
 
 /// Returns at this time; never, if there is none.
-async fn reached(at: Option<Instant>) {
+pub(crate) async fn reached(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::accepting::{Listeners, accept};
 use crate::clock::Clock;
 use crate::deadlines::Deadlines;
 use crate::dialer::Dialer;
+use crate::disk;
 use crate::durability::Durability;
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
@@ -45,6 +47,9 @@ pub struct ServerOptions {
     pub expiry_interval: Duration,
     /// A client that does not take its reply for this long is cut off.
     pub write_timeout: Duration,
+    /// Where logins are required: a client that has not logged in finishes a message within this time,
+    /// once it has begun it.
+    pub stranger_timeout: Duration,
     /// How long, at the end, clients are told to go elsewhere before their connections close.
     pub quiesce: Duration,
 }
@@ -57,6 +62,7 @@ impl Default for ServerOptions {
             maintenance_interval: Duration::from_secs(1),
             expiry_interval: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),
+            stranger_timeout: Duration::from_secs(10),
             quiesce: Duration::ZERO,
         }
     }
@@ -87,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) replica_set: Option<Arc<ReplicaSet>>,
     pub(crate) security: Arc<Security>,
     pub(crate) write_timeout: Duration,
+    pub(crate) stranger_timeout: Duration,
     next_connection: AtomicI64,
 }
 
@@ -100,6 +107,8 @@ impl Shared {
 pub struct Server {
     shared: Arc<Shared>,
     options: ServerOptions,
+    /// The directory whose disk is watched.
+    directory: Option<PathBuf>,
 }
 
 impl Server {
@@ -146,9 +155,15 @@ impl Server {
             replica_set,
             security,
             write_timeout: options.write_timeout,
+            stranger_timeout: options.stranger_timeout,
             next_connection: AtomicI64::new(1),
         };
-        Ok(Self { shared: Arc::new(shared), options })
+        Ok(Self { shared: Arc::new(shared), options, directory: None })
+    }
+
+    /// Watches the room on the disk of this directory.
+    pub(crate) fn watching(self, directory: Option<PathBuf>) -> Self {
+        Self { directory, ..self }
     }
 
     pub(crate) fn cut(&self) -> Option<Cut> {
@@ -177,6 +192,10 @@ impl Server {
         let listeners = listeners.into();
         let mut connections = JoinSet::new();
         let background = tokio::spawn(maintain(Arc::clone(&self.shared), self.options.clone()));
+        let disk = self
+            .directory
+            .clone()
+            .map(|directory| tokio::spawn(disk::watch(directory, Arc::clone(&self.shared))));
         let reports = tokio::spawn(report_progress(Arc::clone(&self.shared)));
         let mut ending = self.shared.ending.subscribe();
         let set = self.shared.replica_set.clone();
@@ -219,6 +238,11 @@ impl Server {
         self.shared.ending.send_replace(true);
         background.abort();
         reports.abort();
+        if let Some(disk) = disk {
+            disk.abort();
+        }
+        // Entries that wait for room wait no longer: the threads end.
+        self.shared.gate.set_disk_full(false);
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(GRACE, finished).await.is_err() {
             tracing::warn!("connections did not end in time and are cut off");

@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 
 use crate::accepting::Listeners;
 use crate::clock::Clock;
+use crate::descriptors::Descriptors;
+use crate::privacy::{keep_files_private, private_directory};
 use crate::replica_set::{Cut, ReplicaSetOptions};
 use crate::scratch::ScratchDirectory;
 use crate::security::{Membership, Security, SecurityError};
@@ -97,6 +99,12 @@ pub enum StartError {
     /// What the directory holds is of no use.
     #[error("the data cannot be read: {0}; restore the directory, or give another")]
     Damaged(#[source] CommandError),
+    /// The system failed while the data was opened: nothing is known to be wrong with the data.
+    #[error(
+        "the system failed while the data was opened: {0}; check the disk (dmesg), its room and the \
+         limits of this process, and start again"
+    )]
+    System(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// There is no seed.
     #[error("this machine gives no random numbers: {0}; check /dev/urandom")]
     Random(#[source] getrandom::Error),
@@ -126,6 +134,7 @@ impl Server {
         options: StartOptions,
     ) -> Result<Running, StartError> {
         let listeners = listeners.into();
+        listeners.deepen().map_err(StartError::Listener)?;
         let address = listeners.main.local_addr().map_err(StartError::Listener)?;
         let clock = Clock::new();
         let server = tokio::task::block_in_place(|| open(address, clock, options))?;
@@ -141,7 +150,13 @@ impl Server {
     }
 }
 
-fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Server, StartError> {
+fn open(
+    address: SocketAddr,
+    clock: Clock,
+    mut options: StartOptions,
+) -> Result<Server, StartError> {
+    keep_files_private();
+    options.server.max_connections = Descriptors::claim().grant(options.server.max_connections);
     // Before the data: a bad file must not leave a directory behind.
     let in_set = options.replica_set.is_some();
     let security = Security::new(options.tls.as_ref(), &options.membership, in_set)?;
@@ -153,8 +168,11 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
+            private_directory(&directory).map_err(|source| {
+                StartError::Open(OpenError::Io { path: directory.clone(), source })
+            })?;
             let store = DiskStore::open(&directory, DiskOptions::default());
-            let store = store.map_err(StartError::Open)?;
+            let store = store.map_err(not_opened)?;
             if let Some(torn) = store.torn_tail() {
                 tracing::warn!(
                     journal = %torn.journal.display(),
@@ -183,10 +201,16 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
             Arc::new(ScratchDirectory::new(directory.join("scratch"))) as Arc<dyn Scratch>
         }),
     };
-    let node = Node::open(store, node_options, clock.now()).map_err(StartError::Damaged)?;
+    let node = Node::open(store, node_options, clock.now()).map_err(|error| {
+        match error.code.is_of_disk() {
+            true => StartError::System(Box::new(error)),
+            false => StartError::Damaged(error),
+        }
+    })?;
     let node = Arc::new(node);
     let Some(set_name) = options.replica_set else {
         return Server::prepare(node, clock, options.server, security, None)
+            .map(|server| server.watching(directory))
             .map_err(StartError::Prepare);
     };
     let mut own_addresses: Vec<ServerAddress> = host.parse().into_iter().collect();
@@ -195,10 +219,25 @@ fn open(address: SocketAddr, clock: Clock, options: StartOptions) -> Result<Serv
     let replica_set = ReplicaSetOptions {
         set_name,
         own_addresses,
-        rollback_directory: directory.map(|directory| directory.join("rollback")),
+        rollback_directory: directory.as_ref().map(|directory| directory.join("rollback")),
     };
     Server::prepare(node, clock, options.server, security, Some(replica_set))
+        .map(|server| server.watching(directory))
         .map_err(StartError::Prepare)
+}
+
+/// An engine that the system failed is not a damaged one.
+fn not_opened(error: OpenError) -> StartError {
+    let OpenError::Engine { source, .. } = &error else { return StartError::Open(error) };
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(source.as_ref());
+    while let Some(known) = cause {
+        let system = known.downcast_ref::<io::Error>();
+        if system.is_some_and(|system| system.raw_os_error().is_some()) {
+            return StartError::System(Box::new(error));
+        }
+        cause = known.source();
+    }
+    StartError::Open(error)
 }
 
 /// The address by which clients on this machine reach a listener.
@@ -260,5 +299,26 @@ impl Running {
             Ok(result) => result,
             Err(panic) => Err(io::Error::other(panic)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// EIO while the files are read says nothing about what they hold.
+    #[test]
+    fn a_disk_that_fails_at_the_start_is_not_called_damage() {
+        let engine = |source: io::Error| OpenError::Engine {
+            directory: PathBuf::from("data"),
+            source: Box::new(source),
+        };
+        const EIO: i32 = 5;
+        let failed = not_opened(engine(io::Error::from_raw_os_error(EIO)));
+        assert!(matches!(failed, StartError::System(_)));
+        let told = failed.to_string();
+        assert!(told.contains("check the disk") && !told.contains("restore"), "{told}");
+        let damaged = not_opened(engine(io::Error::new(io::ErrorKind::InvalidData, "checksum")));
+        assert!(matches!(damaged, StartError::Open(_)), "{damaged}");
     }
 }

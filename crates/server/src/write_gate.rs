@@ -5,7 +5,7 @@
 //! is locked still takes part in its set. The gate closes when whoever has passed it is done, and nobody
 //! passes it from then on.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use quorate_node::{CommandError, ErrorCode, Node};
@@ -22,6 +22,9 @@ pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
 pub(crate) struct WriteGate {
     gate: Arc<RwLock<()>>,
     locks: Mutex<Locks>,
+    /// Whether entries of others wait for room on the disk.
+    disk_full: std::sync::Mutex<bool>,
+    has_room: Condvar,
 }
 
 #[derive(Default)]
@@ -36,9 +39,25 @@ impl WriteGate {
         self.gate.read().await
     }
 
-    /// The same for threads that run no tasks.
+    /// The same for a thread that applies entries of other members, which wait for room on the disk as
+    /// well. Clients' writes are refused without it, and what is removed makes some.
     pub(crate) fn blocking_enter(&self) -> Entered<'_> {
+        let full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.has_room.wait_while(full, |full| *full);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
         self.gate.blocking_read()
+    }
+
+    /// Passes with entries of other members if nothing keeps them out.
+    pub(crate) fn try_enter_to_apply(&self) -> Option<Entered<'_>> {
+        let full = *self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
+        if full { None } else { self.try_enter() }
+    }
+
+    /// Says whether the disk is full.
+    pub(crate) fn set_disk_full(&self, full: bool) {
+        *self.disk_full.lock().unwrap_or_else(PoisonError::into_inner) = full;
+        self.has_room.notify_all();
     }
 
     /// Passes if nothing keeps writes out, for what can be done another time.

@@ -44,6 +44,19 @@ impl TestClient {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
+    /// Whether the server closes the connection instead of answering, at the latest when it has read
+    /// the whole message.
+    async fn is_cut_off(&mut self, body: Document, compressor: Option<&mut Compressor>) -> bool {
+        let raw = RawDocumentBuf::try_from(&body).unwrap();
+        let mut bytes = Vec::new();
+        MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), MsgFlags::NONE, &raw)
+            .finish(compressor)
+            .unwrap();
+        let mut reply = [0; 1];
+        self.stream.write_all(&bytes).await.is_err()
+            || !matches!(self.stream.read(&mut reply).await, Ok(1))
+    }
+
     /// The next reply; none if the server closed the connection.
     async fn receive(&mut self) -> Option<Answer> {
         loop {
@@ -529,5 +542,52 @@ async fn sorts_of_more_than_fits_into_memory_use_the_disk_unless_told_not_to() {
         let refusal = client.run(forbidden).await;
         assert_eq!(refusal.get_i32("code").unwrap(), 292, "{refusal}");
     }
+    server.stop().await;
+}
+
+/// A client that comes to a server where logins are required, and its server.
+async fn stranger(patience: Duration) -> (TestServer, TestClient) {
+    let server = TestServer::launch(|options| {
+        options.authentication = true;
+        options.server.stranger_timeout = patience;
+    })
+    .await;
+    let client = TestClient::connect(&server).await;
+    (server, client)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_login_messages_are_short_as_they_come_and_decompressed() {
+    const LIMIT: usize = 16 * 1024;
+    let padded = |length: usize| doc! {"hello": 1, "padding": "x".repeat(length), "$db": "admin"};
+    let (server, mut client) = stranger(Duration::from_secs(60)).await;
+    assert_eq!(client.run(padded(LIMIT - 200)).await.get_f64("ok").unwrap(), 1.0);
+    assert!(client.is_cut_off(padded(LIMIT), None).await, "a longer one closes the connection");
+    for id in [CompressorId::Zstd, CompressorId::Snappy, CompressorId::Zlib] {
+        let mut client = TestClient::connect(&server).await;
+        let mut compressor = Compressor::new(id).unwrap();
+        client.send(padded(100), MsgFlags::NONE, Some(&mut compressor)).await;
+        assert!(client.receive().await.is_some());
+        // A short message that would be a long one.
+        assert!(client.is_cut_off(padded(40 * LIMIT), Some(&mut compressor)).await, "{id}");
+    }
+    // Without logins nobody is a stranger.
+    let open = TestServer::start().await;
+    let mut client = TestClient::connect(&open).await;
+    assert_eq!(client.run(padded(40 * LIMIT)).await.get_f64("ok").unwrap(), 1.0);
+    open.stop().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_login_a_message_once_begun_is_finished_and_idle_clients_stay() {
+    let (server, mut slow) = stranger(Duration::from_millis(50)).await;
+    let mut idle = TestClient::connect(&server).await;
+    assert!(idle.run(doc! {"hello": 1, "$db": "admin"}).await.contains_key("ok"));
+    // The header of a message of 100 bytes, and nothing after it.
+    slow.stream.write_all(&[100, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 221, 7, 0, 0]).await.unwrap();
+    assert!(slow.receive().await.is_none(), "the server gives up on it");
+    // More than the time of a message has passed; monitors never log in.
+    assert!(idle.run(doc! {"hello": 1, "$db": "admin"}).await.contains_key("ok"));
     server.stop().await;
 }

@@ -42,6 +42,21 @@ impl Authority {
         self.directory.path().join("ca.pem")
     }
 
+    /// A certificate of this machine that a test changes before it is signed, and its key, both in
+    /// DER.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made.
+    pub fn issue_with(&self, change: impl FnOnce(&mut CertificateParams)) -> (Vec<u8>, Vec<u8>) {
+        let mut params =
+            CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.der().to_vec(), key.serialize_der())
+    }
+
     /// A file with the certificate and the key of somebody on this machine.
     ///
     /// # Panics

@@ -79,6 +79,11 @@ impl Decoder {
         }
     }
 
+    /// Changes the limit for messages that have not been lent out yet.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.clamp(HEADER_LENGTH, MAX_MESSAGE_SIZE);
+    }
+
     /// Takes bytes that were read.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input().extend_from_slice(bytes);

@@ -5,14 +5,16 @@
 use std::time::Duration;
 
 use quorate_connection_string::Limit;
-use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_protocol::{HelloReply, ReadPreference, ReadPreferenceMode, ServerAddress};
 use quorate_server_discovery::{
     RemovalReason, SelectionFailure, SelectionRequest, ServerType, TopologyType, Verdict,
 };
 
 use super::examination::Examination;
+use super::inside::Inside;
 use crate::clock;
-use crate::finding::Finding;
+use crate::explain::{Election, Reason};
+use crate::finding::{Finding, Stops};
 use crate::remedy;
 use crate::words::{Counted, Foreign, listed};
 
@@ -23,24 +25,105 @@ const TOLERATED_LAG: Duration = Duration::from_secs(10);
 const TOLERATED_SKEW_MS: i64 = 2_000;
 
 /// Everything about the deployment. `explained` tells that a problem was found already.
-pub(super) fn findings(seen: &Examination, explained: bool) -> Vec<Finding> {
+pub(super) fn findings(
+    seen: &Examination,
+    inside: Option<&Inside>,
+    explained: bool,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
+    findings.extend(two_sets(seen));
     findings.extend(set_names(seen));
     findings.extend(never_initiated(seen));
     findings.extend(incompatible(seen));
     findings.extend(direct(seen));
+    findings.extend(nobody_serves(seen));
     findings.extend(votes(seen));
     findings.extend(lag(seen));
     findings.extend(clocks(seen));
     let explained =
         explained || !findings.iter().all(|f| f.severity != crate::finding::Severity::Problem);
-    findings.extend(writes(seen, explained));
+    findings.extend(writes(seen, inside, explained));
     findings.extend(reads(seen));
     findings
 }
 
 fn kind_of(seen: &Examination, address: &ServerAddress) -> Option<ServerType> {
     Some(ServerType::from_reply(&seen.probes.get(address)?.answer()?.reply))
+}
+
+/// Seeds of unrelated deployments that happen to share a name: each knows nothing of the other.
+fn two_sets(seen: &Examination) -> Option<Finding> {
+    let seeds: Vec<_> = seen
+        .answers()
+        .filter(|(address, answer)| {
+            seen.is_seed(address) && answer.reply.members().next().is_some()
+        })
+        .collect();
+    let (first, first_answer) = seeds.first()?;
+    let (second, second_answer) = seeds.iter().find(|(_, answer)| {
+        answer.reply.set_name == first_answer.reply.set_name
+            && !answer
+                .reply
+                .members()
+                .any(|member| first_answer.reply.members().any(|other| other == member))
+    })?;
+    let name = first_answer.reply.set_name.as_deref().unwrap_or_default();
+    let hosts = |reply: &HelloReply| listed(reply.members());
+    Some(
+        Finding::problem(
+            "two_sets",
+            format!(
+                "{first} and {second} belong to two different sets that are both called {}: one \
+                 has {}, the other has {}",
+                Foreign(name),
+                hosts(&first_answer.reply),
+                hosts(&second_answer.reply)
+            ),
+        )
+        .because(
+            "a client uses the set whose primary answers first and drops the hosts of the other: \
+             reads and writes go to one of them by chance",
+        )
+        .fix(format!("keep the hosts of one set: {}", hosts_of(seen, &first_answer.reply)))
+        .fix(format!("or of the other: {}", hosts_of(seen, &second_answer.reply))),
+    )
+}
+
+/// The examined connection string with these hosts alone.
+fn hosts_of(seen: &Examination, reply: &HelloReply) -> String {
+    let text = seen.uri.to_string();
+    let rest = text.split_once("://").map_or(text.as_str(), |(_, rest)| rest);
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let login = rest[..end].rsplit_once('@').map(|(login, _)| format!("{login}@"));
+    let hosts = listed_hosts(reply.members());
+    format!("mongodb://{}{hosts}{}", login.unwrap_or_default(), &rest[end..])
+}
+
+/// Members that answer, none of which is primary or secondary.
+fn nobody_serves(seen: &Examination) -> Option<Finding> {
+    let kinds: Vec<(&ServerAddress, ServerType)> = seen
+        .answers()
+        .map(|(address, answer)| (address, ServerType::from_reply(&answer.reply)))
+        .collect();
+    let others: Vec<&ServerAddress> = kinds
+        .iter()
+        .filter(|(_, kind)| *kind == ServerType::RsOther)
+        .map(|(address, _)| *address)
+        .collect();
+    let serves = |kind: ServerType| kind.is_data_bearing();
+    if others.is_empty() || kinds.iter().any(|(_, kind)| serves(*kind)) {
+        return None;
+    }
+    let state = "rs.status().members.map(m => [m.name, m.stateStr, m.infoMessage])";
+    Some(
+        Finding::problem(
+            "nobody_serves",
+            format!("{} answer, but none of them is primary or secondary", listed(&others)),
+        )
+        .because("such members start up, copy the data, recover, or were removed from their set")
+        .fix(seen.mongosh_on(others[0], state))
+        .stopping(Stops::Everything),
+    )
 }
 
 fn set_names(seen: &Examination) -> Vec<Finding> {
@@ -77,7 +160,7 @@ fn set_names(seen: &Examination) -> Vec<Finding> {
                 .fix("remove replicaSet from the connection string")
                 .fix(format!(
                     "restart it with --replSet {wanted}, then {}",
-                    remedy::initiate(wanted, [address.as_str()])
+                    seen.mongosh_on(address, &remedy::initiate(wanted, [address.as_str()]))
                 )),
             ),
             None if kind == ServerType::Mongos => findings.push(
@@ -103,7 +186,8 @@ fn never_initiated(seen: &Examination) -> Option<Finding> {
     if ghosts.is_empty() {
         return None;
     }
-    let name = seen.uri.options().replica_set.as_deref().unwrap_or("rs0");
+    let name = seen.uri.options().replica_set.as_deref().unwrap_or("NAME");
+    let script = remedy::initiate(name, ghosts.iter().map(|ghost| ghost.as_str()));
     Some(
         Finding::problem(
             "never_initiated",
@@ -115,12 +199,17 @@ fn never_initiated(seen: &Examination) -> Option<Finding> {
         )
         .fix(format!(
             "if it is new, with the name given to --replSet: {}",
-            remedy::initiate(name, ghosts.iter().map(|ghost| ghost.as_str()))
+            seen.mongosh_on(ghosts[0], &script)
         ))
         .fix(format!(
-            "if it was a member, its address has changed: {}",
-            remedy::rename_member("OLD_NAME:27017", ghosts[0].as_str())
-        )),
+            "if it was a member before, its address has changed; give its old entry this one on \
+             the primary of its set: {}",
+            remedy::mongosh(
+                "URI_OF_ITS_SET",
+                &remedy::rename_member("OLD_NAME:27017", ghosts[0].as_str())
+            )
+        ))
+        .stopping(Stops::Everything),
     )
 }
 
@@ -229,7 +318,9 @@ fn votes(seen: &Examination) -> Vec<Finding> {
     let arbiters = members.arbiters.len();
     let (data, told_data) = (members.data.len(), Counted(members.data.len(), "data member"));
     let mut findings = Vec::new();
-    if arbiters > 0 && answering < majority {
+    let has_primary = seen.topology.primary().is_some();
+    // Without a primary nothing is acknowledged at all, which is told elsewhere.
+    if arbiters > 0 && answering < majority && has_primary {
         findings.push(
             Finding::problem(
                 "majority_without_data",
@@ -246,7 +337,7 @@ fn votes(seen: &Examination) -> Vec<Finding> {
             .fix("start the missing data member")
             .fix("until then, w=1 is acknowledged, and may be rolled back"),
         );
-    } else if arbiters > 0 && data.saturating_sub(1) < majority {
+    } else if arbiters > 0 && data.saturating_sub(1) < majority && has_primary {
         findings.push(
             Finding::warning(
                 "arbiter_trap",
@@ -261,24 +352,32 @@ fn votes(seen: &Examination) -> Vec<Finding> {
                  majority; memory and lag grow on it",
             )
             .fix(format!(
-                "replace the arbiter by a data member: rs.remove(\"{}\"); \
-                 rs.add(\"HOST:27017\")",
-                members.arbiters[0]
+                "replace the arbiter by a data member: {}",
+                seen.mongosh(&format!(
+                    "rs.remove({}); rs.add(\"HOST:27017\")",
+                    remedy::quoted(members.arbiters[0].as_str())
+                ))
             )),
         );
     }
-    if arbiters > 1 {
+    if arbiters > 1 && has_primary {
         findings.push(
             Finding::warning("several_arbiters", format!("the set has {arbiters} arbiters"))
                 .because("a majority may then hold fewer copies of the data than it seems")
-                .fix(format!("rs.remove(\"{}\")", members.arbiters[arbiters - 1])),
+                .fix(seen.mongosh(&format!(
+                    "rs.remove({})",
+                    remedy::quoted(members.arbiters[arbiters - 1].as_str())
+                ))),
         );
     }
     if members.count() == 2 {
         findings.push(
             Finding::warning("two_members", "two members vote: losing either stops writes")
                 .because("a majority of two is two")
-                .fix("rs.add(\"HOST:27017\"), a third member that holds data"),
+                .fix(format!(
+                    "add a third member that holds data: {}",
+                    seen.mongosh("rs.add(\"HOST:27017\")")
+                )),
         );
     }
     findings
@@ -291,7 +390,7 @@ fn lag(seen: &Examination) -> Vec<Finding> {
             .because(
                 "reads from it are old, and once it falls behind the oplog it must be synced anew",
             )
-            .fix("mongosh --eval 'rs.printSecondaryReplicationInfo(); rs.printReplicationInfo()'")
+            .fix(seen.mongosh("rs.printSecondaryReplicationInfo(); rs.printReplicationInfo()"))
     })
     .collect()
 }
@@ -316,9 +415,19 @@ fn clocks(seen: &Examination) -> Vec<Finding> {
 }
 
 /// Whether a write finds a server, and if not, why.
-fn writes(seen: &Examination, explained: bool) -> Option<Finding> {
+fn writes(seen: &Examination, inside: Option<&Inside>, explained: bool) -> Option<Finding> {
     if seen.topology.has_writable_server() || seen.topology.compatibility_error().is_some() {
         return None;
+    }
+    // A member that says that it leads is not usable here for a reason that was told already.
+    let is_led = seen
+        .answers()
+        .any(|(_, answer)| ServerType::from_reply(&answer.reply) == ServerType::RsPrimary);
+    let is_set = seen.topology.topology_type() == TopologyType::ReplicaSetNoPrimary && !is_led;
+    let election = inside.and_then(|inside| inside.election.as_ref()).filter(|_| is_set);
+    if let Some(election) = election {
+        let is_led = matches!(election.reason, Reason::Led(_));
+        return (!is_led || !explained).then(|| unled(seen, election));
     }
     let failure = SelectionFailure::new(
         seen.topology.clone(),
@@ -327,41 +436,75 @@ fn writes(seen: &Examination, explained: bool) -> Option<Finding> {
         Duration::ZERO,
     );
     match failure.verdict() {
-        Verdict::NoPrimary { answering, members } => {
-            let needed = members / 2 + 1;
-            let seen = format!("no primary: votes visible {answering} of {members}, need {needed}");
-            let finding = Finding::problem(failure.verdict().name(), seen);
-            Some(match *answering >= needed {
-                true => finding
-                    .because(
-                        "enough members answer, so that an election is under way or keeps \
-                         failing",
-                    )
-                    .fix(
-                        "try again in ten seconds; if it persists: mongosh --eval 'rs.status()' \
-                         on one of them",
-                    ),
-                false => finding
-                    .because(
-                        "votes are counted against all members of the configuration, not \
-                         against those that are up",
-                    )
-                    .fix("start the others, or make them reachable from here and from each other")
-                    .fix(
-                        "if they are lost for good: rs.reconfig(c, {force: true}) on the member \
-                         with the newest data",
-                    ),
-            })
-        }
+        Verdict::NoPrimary { answering, members } => Some(counted(seen, *answering, *members)),
         // What was found on the way says more than the sum of it.
-        _ if explained => None,
+        _ if explained && !is_set => None,
+        _ if is_set => {
+            let members = Members::of(seen).map_or(0, |members| members.count());
+            let answering = seen.answers().count();
+            (members > 0).then(|| counted(seen, answering, members))
+        }
         verdict => {
             let text = verdict.to_string();
-            let (seen, step) = text.split_once("; ").unwrap_or((&text, "quorate doctor URI"));
+            let step = seen.quorate("status");
+            let (seen, step) = text.split_once("; ").unwrap_or((&text, &step));
             Some(
                 Finding::problem(verdict.name(), seen).because("no write finds a server").fix(step),
             )
         }
+    }
+}
+
+const ALL_VOTES: &str = "votes are counted against all members of the configuration, not against \
+                         those that are up";
+
+/// No primary, as far as the lists of members tell: votes and priorities are not known.
+fn counted(seen: &Examination, answering: usize, members: usize) -> Finding {
+    let needed = members / 2 + 1;
+    let told = format!("no primary: votes visible {answering} of {members}, need {needed}");
+    match answering >= needed {
+        true => Finding::problem("no_primary_elected", told)
+            .because("enough members answer, so that an election is under way or keeps failing")
+            .fix(format!("try again in ten seconds; if it persists: {}", seen.quorate("status"))),
+        false => Finding::problem("no_majority", told)
+            .because(ALL_VOTES)
+            .fix("start the others, or make them reachable from here and from each other"),
+    }
+}
+
+/// No primary, by what the members say about votes, priorities and states.
+fn unled(seen: &Examination, election: &Election) -> Finding {
+    let code = match &election.reason {
+        Reason::NoMajority => "no_majority",
+        Reason::ElectableDown(_) | Reason::NobodyElectable => "nobody_electable",
+        Reason::UnderWay | Reason::Led(_) => "no_primary_elected",
+    };
+    let finding = Finding::problem(code, election.sentence());
+    match &election.reason {
+        Reason::NoMajority => finding
+            .because(ALL_VOTES)
+            .fix(format!("start {}, or let the members reach each other", listed(election.down()))),
+        Reason::ElectableDown(members) => finding
+            .because(
+                "the others vote, but may not lead: they have priority 0, hold no data, or recover",
+            )
+            .fix(format!("start {}", listed(members)))
+            .fix(format!(
+                "once there is a primary, let another member be elected as well: {}",
+                seen.mongosh("c = rs.conf(); c.members.find(m => m.host === \"HOST:27017\").priority = 1; rs.reconfig(c)")
+            )),
+        Reason::NobodyElectable => finding
+            .because("a candidate holds data, has a priority above 0 and is a secondary")
+            .fix(format!("see what they wait for: {}", seen.quorate("status"))),
+        Reason::UnderWay => finding
+            .because("a majority and a candidate are up: an election is under way or keeps failing")
+            .fix(format!("try again in ten seconds; if it persists: {}", seen.quorate("status"))),
+        Reason::Led(leader) => Finding::problem(
+            "primary_unusable",
+            format!("the members say that {leader} leads, and it cannot be used from here"),
+        )
+        .because("the set is well; this client does not reach its primary")
+        .fix(format!("make {leader} reachable from here: names, ports, firewall")),
     }
 }
 
@@ -415,8 +558,16 @@ pub(super) fn removals(seen: &Examination) -> Vec<(ServerAddress, String)> {
     removed
         .map(|removal| {
             let reason = match &removal.reason {
-                RemovalReason::NotListedByPrimary { me: Some(me), .. }
-                | RemovalReason::CalledOtherwise { me } => format!("its set calls it {me}"),
+                RemovalReason::CalledOtherwise { me } => format!("its set calls it {me}"),
+                // The primary's name for itself says nothing about another host.
+                RemovalReason::NotListedByPrimary { primary, me: Some(me) }
+                    if *primary == removal.address =>
+                {
+                    format!("its set calls it {me}")
+                }
+                RemovalReason::NotListedByPrimary { primary, .. } => {
+                    format!("the set of {primary} does not list it")
+                }
                 reason => reason.to_string(),
             };
             (removal.address.clone(), reason)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_connection_string::ConnectionString;
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{MemberState, ServerAddress};
 use quorate_server_discovery::{
     CheckFailure, CheckFailureKind, CheckId, DiscoveryOptions, Input, MonitorCommand, OptionsError,
     Output, ServerDescription, ServerType, Topology, TopologyDescription, TopologyId,
@@ -16,6 +16,7 @@ use quorate_server_discovery::{
 
 use super::probe::{Answer, HelloFault, PortFault, Prober, ServerProbe};
 use crate::clock;
+use crate::remedy;
 
 /// How many servers are asked. A set has at most 50 members.
 pub(crate) const MAX_PROBED: usize = 64;
@@ -42,6 +43,33 @@ impl Examination {
         self.probes.values().filter_map(|probe| Some((&probe.address, probe.answer()?)))
     }
 
+    /// The state that a member claims in its own hello.
+    pub(crate) fn own_word(&self, address: &ServerAddress) -> Option<MemberState> {
+        let answer = self.probes.get(address)?.answer()?;
+        match ServerType::from_reply(&answer.reply) {
+            ServerType::RsPrimary => Some(MemberState::Primary),
+            ServerType::RsSecondary => Some(MemberState::Secondary),
+            ServerType::RsArbiter => Some(MemberState::Arbiter),
+            _ => None,
+        }
+    }
+
+    /// `mongosh` with this script on the deployment that was examined.
+    pub(crate) fn mongosh(&self, script: &str) -> String {
+        remedy::mongosh(&self.uri.to_string(), script)
+    }
+
+    /// `mongosh` with this script on one member of it.
+    pub(crate) fn mongosh_on(&self, member: &ServerAddress, script: &str) -> String {
+        let uri = remedy::member_uri(&self.uri.to_string(), member.as_str());
+        remedy::mongosh(&uri, script)
+    }
+
+    /// A command of ours on the deployment that was examined.
+    pub(crate) fn quorate(&self, command: &str) -> String {
+        remedy::quorate(command, &self.uri.to_string())
+    }
+
     /// Whether the connection string names this address.
     pub(crate) fn is_seed(&self, address: &ServerAddress) -> bool {
         self.seeds.contains(address)
@@ -66,6 +94,19 @@ impl Examination {
         self.answers()
             .find(|(_, answer)| answer.reply.members().any(|member| member == address))
             .map(|(by, _)| by)
+    }
+}
+
+#[cfg(test)]
+impl Examination {
+    /// A deployment of which nothing was asked, for tests of what is said about it.
+    #[allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
+    pub(crate) fn unasked(uri: &str) -> Self {
+        let uri = ConnectionString::parse(uri).unwrap();
+        let options = DiscoveryOptions::from_connection_string(&uri);
+        let topology = Topology::new(&options, TopologyId(1), 0, clock::now()).unwrap();
+        let topology = Arc::clone(topology.description());
+        Self { uri, seeds: options.seeds, probes: BTreeMap::new(), topology }
     }
 }
 

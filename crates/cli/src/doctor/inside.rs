@@ -12,11 +12,13 @@ use quorate_client::connection::{Connection, Request};
 use quorate_client::net::Stream;
 use quorate_protocol::{MemberState, ServerAddress};
 use quorate_wire::command_error;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::examination::Examination;
-use crate::finding::Finding;
-use crate::view::reply::{self, Explanation, MemberStatus, SetStatus, whole};
+use crate::explain::{self, Election};
+use crate::finding::{Finding, Stops};
+use crate::remedy;
+use crate::view::reply::{self, Explanation, MemberStatus, SetSettings, SetStatus, whole};
 use crate::words::Foreign;
 
 /// Below this much oplog ahead of a member a word is in place: time to notice, and to act.
@@ -26,29 +28,103 @@ const COMFORTABLE_MARGIN: Duration = Duration::from_secs(60 * 60);
 /// because the set is young.
 const FULL_SHARE: f64 = 0.9;
 
+/// How long to wait before peers are asked again whose word contradicts a member's own: two
+/// heartbeats and a little.
+const HEARTBEATS: Duration = Duration::from_millis(2_200);
+
+/// How often they are asked again.
+const ASKED_AGAIN: usize = 2;
+
+/// What one member says about its set.
+#[derive(Debug, Default)]
+pub(crate) struct Inside {
+    /// What it thinks of every member.
+    pub(crate) status: Option<SetStatus>,
+    /// The members as the configuration has them.
+    pub(crate) settings: Option<SetSettings>,
+    /// The names of the configuration's own rules for `w`.
+    pub(crate) write_modes: Option<Vec<String>>,
+    /// Who leads, or why nobody does.
+    pub(crate) election: Option<Election>,
+}
+
 /// Asks everything of one member. `limit` bounds each question.
-pub(super) async fn findings(
+pub(super) async fn ask_all(
     connection: &mut Connection<Stream>,
     seen: &Examination,
+    asked: &ServerAddress,
     limit: Duration,
-) -> Vec<Finding> {
+) -> (Inside, Vec<Finding>) {
     let mut findings = Vec::new();
-    let status = rawdoc! { "replSetGetStatus": 1, "$db": "admin" };
-    if let Some(status) = ask(connection, status, limit).await {
-        findings.extend(member_states(&reply::set_status(&status)));
-    }
+    let mut inside = Inside::default();
     let config = rawdoc! { "replSetGetConfig": 1, "$db": "admin" };
     if let Some(reply) = ask(connection, config, limit).await {
-        findings.extend(hasty_elections(&reply));
+        findings.extend(hasty_elections(&reply, seen));
+        inside.settings = reply::set_settings(&reply);
+        inside.write_modes = Some(write_modes(&reply));
+    }
+    inside.status = set_status(connection, seen, limit).await;
+    if let Some(status) = &inside.status {
+        findings.extend(member_states(status, seen));
+        inside.election =
+            explain::explain(status, inside.settings.as_ref(), |member| seen.own_word(member));
+    }
+    let operations = rawdoc! { "currentOp": 1, "$db": "admin" };
+    if let Some(reply) = ask(connection, operations, limit).await
+        && reply.get_bool("fsyncLock").unwrap_or(false)
+    {
+        findings.push(fsync_locked(asked, seen));
     }
     if seen.topology.primary().is_none() {
         let explain = rawdoc! { "quorateExplainElection": 1, "$db": "admin" };
         let answer = ask(connection, explain, limit).await;
-        findings.extend(answer.as_ref().and_then(reply::explanation).and_then(explained));
+        findings.extend(
+            answer.as_ref().and_then(reply::explanation).and_then(|why| explained(why, seen)),
+        );
     } else if let Some(oplog) = Oplog::read(connection, limit).await {
-        findings.extend(oplog_window(&oplog, &seen.lags()));
+        findings.extend(oplog_window(&oplog, &seen.lags(), seen));
     }
-    findings
+    (inside, findings)
+}
+
+/// What the member thinks of the others. Where its word contradicts what a member says of itself, it
+/// may not have heard of it yet, and is asked again.
+async fn set_status(
+    connection: &mut Connection<Stream>,
+    seen: &Examination,
+    limit: Duration,
+) -> Option<SetStatus> {
+    let command = rawdoc! { "replSetGetStatus": 1, "$db": "admin" };
+    let mut status = reply::set_status(&ask(connection, command.clone(), limit).await?);
+    for _ in 0..ASKED_AGAIN {
+        let stale = status.members.iter().any(|member| {
+            let own = seen.own_word(&member.address);
+            own.is_some() && member.state.is_some() && own != member.state
+        });
+        if !stale {
+            break;
+        }
+        sleep(HEARTBEATS).await;
+        match ask(connection, command.clone(), limit).await {
+            Some(reply) => status = reply::set_status(&reply),
+            None => break,
+        }
+    }
+    Some(status)
+}
+
+fn write_modes(reply: &Document) -> Vec<String> {
+    let settings = reply.get_document("config").and_then(|config| config.get_document("settings"));
+    let modes = settings.and_then(|settings| settings.get_document("getLastErrorModes"));
+    modes.map(|modes| modes.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// Writes wait until the lock is taken away, without an error.
+fn fsync_locked(address: &ServerAddress, seen: &Examination) -> Finding {
+    Finding::problem("fsync_locked", format!("{address} is locked by fsync"))
+        .because("a backup tool locked it and did not unlock it: every write waits, and no error says so")
+        .fix(seen.mongosh_on(address, "db.fsyncUnlock()"))
+        .stopping(Stops::Writes)
 }
 
 /// The reply, if there is one and it is no error.
@@ -65,7 +141,7 @@ async fn ask(
 }
 
 /// An election timeout that ends between two heartbeats.
-fn hasty_elections(reply: &Document) -> Option<Finding> {
+fn hasty_elections(reply: &Document, seen: &Examination) -> Option<Finding> {
     let settings = reply.get_document("config").ok()?.get_document("settings").ok()?;
     let millis = |name: &str| whole(settings, name);
     let (election, heartbeat) =
@@ -77,64 +153,98 @@ fn hasty_elections(reply: &Document) -> Option<Finding> {
         Finding::warning("election_timeout", what)
             .because("a healthy primary that is idle is challenged between two heartbeats")
             .fix(
-                "mongosh --eval 'c = rs.conf(); c.settings.electionTimeoutMillis = 10000; \
-                 rs.reconfig(c)'",
+                seen.mongosh(
+                    "c = rs.conf(); c.settings.electionTimeoutMillis = 10000; rs.reconfig(c)",
+                ),
             )
     })
 }
 
 /// Members that neither lead nor follow, with what they say about it.
-fn member_states(status: &SetStatus) -> Vec<Finding> {
-    status.members.iter().filter_map(|member| member_state(status, member)).collect()
+fn member_states(status: &SetStatus, seen: &Examination) -> Vec<Finding> {
+    status.members.iter().filter_map(|member| member_state(status, member, seen)).collect()
 }
 
-fn member_state(status: &SetStatus, member: &MemberStatus) -> Option<Finding> {
+fn member_state(status: &SetStatus, member: &MemberStatus, seen: &Examination) -> Option<Finding> {
     let name = &member.address;
     let told = member.message.as_ref();
-    let told = told.map_or_else(String::new, |text| format!(": {}", Foreign(text)));
-    match member.state? {
+    let text = told.map_or_else(String::new, |text| format!(": {}", Foreign(text)));
+    let state = member.state?;
+    // A member knows best what it is itself.
+    if seen.own_word(name).is_some() {
+        let unheard = matches!(state, MemberState::Down | MemberState::Unknown);
+        return unheard.then(|| unheard_by_peers(name, &text, seen));
+    }
+    match state {
         MemberState::Startup2 => {
             let progress = if member.is_self { initial_sync(status) } else { None };
-            let progress = progress.map_or(told, |progress| format!(": {progress}"));
+            let progress = progress.map_or(text, |progress| format!(": {progress}"));
             Some(
                 Finding::warning("initial_sync", format!("{name} copies all data{progress}"))
                     .because("until it is done it answers no reads and cannot be elected")
-                    .fix("wait; its progress: mongosh --eval 'rs.status().initialSyncStatus'"),
+                    .fix(format!(
+                        "wait; its progress: {}",
+                        seen.mongosh_on(name, "rs.status().initialSyncStatus")
+                    )),
             )
         }
-        MemberState::Recovering => Some(
-            Finding::warning("recovering", format!("{name} is RECOVERING{told}"))
-                .because("it answers no reads and cannot be elected")
-                .fix(
-                    "if it fell behind every oplog: stop it, empty its data directory, start it; \
-                     it copies everything anew",
-                )
-                .fix(
-                    "if somebody put it there: db.adminCommand({replSetMaintenance: false}) on it",
-                ),
-        ),
+        MemberState::Recovering => Some(recovering(name, told.map(String::as_str), seen)),
         MemberState::Rollback => Some(
             Finding::warning(
                 "rollback",
-                format!("{name} undoes writes that no majority had{told}"),
+                format!("{name} undoes writes that no majority had{text}"),
             )
             .because("writes acknowledged with w=1 vanish from it; they are kept in files")
             .fix("look into the folder rollback of its data directory")
             .fix("write with w=majority what must not vanish"),
         ),
         MemberState::Removed => Some(
-            Finding::problem("removed", format!("{name} is not in the configuration{told}"))
+            Finding::problem("removed", format!("{name} is not in the configuration{text}"))
                 .because("the configuration lists other addresses than the one it goes by")
                 .fix(format!(
-                    "add it under the name that the others can reach: rs.add(\"{name}\")"
+                    "add it under the name that the others can reach: {}",
+                    seen.mongosh(&format!("rs.add({})", remedy::quoted(name.as_str())))
                 )),
         ),
         MemberState::Down | MemberState::Unknown => Some(
-            Finding::warning("member_down", format!("{name} does not answer the others{told}"))
+            Finding::warning("member_down", format!("{name} does not answer the others{text}"))
                 .because("what a majority must acknowledge waits for the members that are left")
                 .fix(format!("start it, and from another member: nc -vz {}", nc(name.as_str()))),
         ),
         _ => None,
+    }
+}
+
+/// A member that answers here and is not heard by the one that was asked.
+fn unheard_by_peers(name: &ServerAddress, text: &str, seen: &Examination) -> Finding {
+    Finding::warning(
+        "unheard_by_peers",
+        format!("{name} answers here, but another member of its set does not hear it{text}"),
+    )
+    .because("the members are parted from each other: it neither votes nor acknowledges")
+    .fix(format!("from the other members: nc -vz {}", nc(name.as_str())))
+    .fix(seen.quorate("status"))
+}
+
+fn recovering(name: &ServerAddress, told: Option<&str>, seen: &Examination) -> Finding {
+    let text = told.map_or_else(String::new, |text| format!(": {}", Foreign(text)));
+    let finding = Finding::warning("recovering", format!("{name} is RECOVERING{text}"))
+        .because("it answers no reads and cannot be elected");
+    let too_stale = told.is_some_and(|text| text.to_lowercase().contains("stale"));
+    match too_stale {
+        true => finding.fix(
+            "it fell behind every oplog and says so: stop it, move its data directory away, start \
+             it; it copies everything anew",
+        ),
+        false => finding
+            .fix(format!(
+                "see what it waits for: {}",
+                seen.mongosh_on(name, "rs.status().members.find(m => m.self)")
+            ))
+            .fix(format!(
+                "if it was put into maintenance: {}",
+                seen.mongosh_on(name, "db.adminCommand({replSetMaintenance: false})")
+            )),
     }
 }
 
@@ -152,7 +262,7 @@ fn initial_sync(status: &SetStatus) -> Option<String> {
 }
 
 /// Why nobody leads, as a member of ours explains it.
-fn explained(explanation: Explanation) -> Option<Finding> {
+fn explained(explanation: Explanation, seen: &Examination) -> Option<Finding> {
     // A client may be without a primary that the members agree on: then the reason is elsewhere.
     if explanation.has_primary {
         return None;
@@ -160,7 +270,10 @@ fn explained(explanation: Explanation) -> Option<Finding> {
     Some(
         Finding::note("election", Foreign(explanation.summary?).to_string())
             .because("so says the member that was asked, from what it heard of the others")
-            .fix("quorate run URI '{quorateExplainElection: 1}' --read-preference nearest"),
+            .fix(format!(
+                "{} '{{quorateExplainElection: 1}}' --read-preference nearest",
+                seen.quorate("run")
+            )),
     )
 }
 
@@ -201,12 +314,22 @@ async fn edge(connection: &mut Connection<Stream>, way: i32, limit: Duration) ->
 }
 
 /// Pain 16: who falls off, and when.
-fn oplog_window(oplog: &Oplog, lags: &[(ServerAddress, Duration)]) -> Vec<Finding> {
+fn oplog_window(
+    oplog: &Oplog,
+    lags: &[(ServerAddress, Duration)],
+    seen: &Examination,
+) -> Vec<Finding> {
     if oplog.used.is_some_and(|used| used < FULL_SHARE) {
         return Vec::new();
     }
     let window = minutes(oplog.window);
-    let enlarge = "db.adminCommand({replSetResizeOplog: 1, size: MEGABYTES}) on each member";
+    let resize = "db.adminCommand({replSetResizeOplog: 1, size: MEGABYTES})";
+    let enlarge = match seen.topology.primary() {
+        Some(primary) => {
+            format!("for each member, as here: {}", seen.mongosh_on(primary.address(), resize))
+        }
+        None => seen.mongosh(resize),
+    };
     let mut findings: Vec<Finding> = lags
         .iter()
         .filter(|(_, lag)| *lag > Duration::from_secs(60))
@@ -221,7 +344,7 @@ fn oplog_window(oplog: &Oplog, lags: &[(ServerAddress, Duration)]) -> Vec<Findin
                 ),
             )
             .because("the next entry it needs is then gone: it must copy everything anew")
-            .fix(enlarge)
+            .fix(enlarge.as_str())
             .fix("find what slows it down: disk, network, or a long index build")
         })
         .collect();
@@ -243,6 +366,11 @@ fn minutes(span: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    /// Nothing was asked of this deployment.
+    fn seen() -> Examination {
+        Examination::unasked("mongodb://b:1/?replicaSet=rs0")
+    }
+
     fn oplog(minutes: u64, used: Option<f64>) -> Oplog {
         Oplog { window: Duration::from_secs(minutes * 60), used }
     }
@@ -253,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_member_that_falls_off_is_told_when() {
-        let findings = oplog_window(&oplog(90, Some(1.0)), &lag(49));
+        let findings = oplog_window(&oplog(90, Some(1.0)), &lag(49), &seen());
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].seen, "b:1 falls off the oplog in 41 min (window 90 − lag 49)");
     }
@@ -264,19 +392,19 @@ mod tests {
             let settings = bson::doc! {
                 "electionTimeoutMillis": election, "heartbeatIntervalMillis": heartbeat,
             };
-            hasty_elections(&bson::doc! { "config": { "settings": settings } })
+            hasty_elections(&bson::doc! { "config": { "settings": settings } }, &seen())
         };
         assert!(settings(10_000, 2_000).is_none());
         assert!(settings(2_000, 2_000).is_some());
-        assert!(hasty_elections(&Document::new()).is_none(), "a server that does not say");
+        assert!(hasty_elections(&Document::new(), &seen()).is_none(), "a server that does not say");
     }
 
     #[test]
     fn a_young_oplog_is_no_short_one() {
-        assert!(oplog_window(&oplog(3, Some(0.1)), &lag(2)).is_empty());
-        let findings = oplog_window(&oplog(3, Some(0.95)), &[]);
+        assert!(oplog_window(&oplog(3, Some(0.1)), &lag(2), &seen()).is_empty());
+        let findings = oplog_window(&oplog(3, Some(0.95)), &[], &seen());
         assert_eq!(findings[0].code, "short_oplog");
-        assert!(oplog_window(&oplog(600, Some(0.95)), &lag(2)).is_empty());
+        assert!(oplog_window(&oplog(600, Some(0.95)), &lag(2), &seen()).is_empty());
     }
 
     #[test]
@@ -287,7 +415,7 @@ mod tests {
             { "name": "c:1", "state": 8, "lastHeartbeatMessage": "refused" },
             { "name": "d:1", "state": 99 },
         ] };
-        let findings = member_states(&reply::set_status(&status));
+        let findings = member_states(&reply::set_status(&status), &seen());
         let told: Vec<_> = findings.iter().map(|finding| (finding.code, &*finding.seen)).collect();
         assert_eq!(
             told,
@@ -296,5 +424,21 @@ mod tests {
                 ("member_down", "c:1 does not answer the others: refused"),
             ]
         );
+        assert!(
+            findings[0].fixes[0].contains("copies everything anew"),
+            "it says that it is stale"
+        );
+    }
+
+    /// Emptying a data directory is proposed only to a member that says that it is too stale.
+    #[test]
+    fn a_member_that_recovers_is_not_wiped_on_suspicion() {
+        let name = "b:1".parse().expect("an address");
+        for told in [None, Some("applying what it missed")] {
+            let finding = recovering(&name, told, &seen());
+            let fixes = finding.fixes.join("\n");
+            assert!(!fixes.contains("data directory"), "{fixes}");
+            assert!(fixes.contains("mongodb://b:1/?directConnection=true"), "{fixes}");
+        }
     }
 }

@@ -21,9 +21,10 @@ use quorate_wire::{CommandError, command_error};
 use tokio::time::timeout;
 
 use super::examination::Examination;
-use super::inside;
+use super::inside::{self, Inside};
 use super::probe::Prober;
-use crate::finding::Finding;
+use crate::finding::{Finding, Stops};
+use crate::remedy;
 use crate::words::Foreign;
 
 /// `Unauthorized`: the server wants a login, or another user.
@@ -42,6 +43,8 @@ pub(super) struct Login {
     pub(super) address: ServerAddress,
     /// What came of the login, in one line; `None` if there was none to make.
     pub(super) authenticated: Option<Result<String, String>>,
+    /// What the server says about its set, if it lets us in.
+    pub(super) inside: Option<Inside>,
     /// What is to be said about it.
     pub(super) findings: Vec<Finding>,
 }
@@ -49,14 +52,22 @@ pub(super) struct Login {
 /// Logs in, and asks for the number of connections.
 pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login> {
     let address = whom(seen)?;
-    let mut login = Login { address: address.clone(), authenticated: None, findings: Vec::new() };
+    let mut login =
+        Login { address: address.clone(), authenticated: None, inside: None, findings: Vec::new() };
     let authenticator = match seen.uri.credential().cloned().map(Authenticator::new).transpose() {
         Ok(authenticator) => authenticator,
         Err(unsupported) => {
             login.findings.push(
-                Finding::warning("mechanism", format!("{unsupported}"))
-                    .because("the login of this connection string cannot be tried from here")
-                    .fix("try it with mongosh and the same connection string"),
+                Finding::problem("mechanism", format!("{unsupported}"))
+                    .because(
+                        "the login of this connection string cannot be tried from here, so that \
+                         nothing behind it is known",
+                    )
+                    .fix(format!(
+                        "try it with a client that has this mechanism: {}",
+                        seen.mongosh("db.hello().ok")
+                    ))
+                    .stopping(Stops::Everything),
             );
             return Some(login);
         }
@@ -66,7 +77,7 @@ pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login>
         Ok(connection) => connection,
         Err(EstablishError::Authentication(error)) => {
             login.authenticated = Some(Err(error.cause.to_string()));
-            login.findings.push(refused(&error));
+            login.findings.push(refused(&error, seen));
             return Some(login);
         }
         // Hello was answered a moment ago; whatever this is, the next run shows it.
@@ -79,22 +90,27 @@ pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login>
     let asked = connection.round_trip(Request::new(&status));
     if let Ok(Ok(reply)) = timeout(prober.limit, asked).await {
         match command_error(reply.body()) {
-            Ok(Some(error)) => login.findings.extend(login_needed(&error, wants_login)),
+            Ok(Some(error)) => login.findings.extend(login_needed(&error, wants_login, seen)),
             Ok(None) => login.findings.extend(connections(seen, &address, reply.body())),
             Err(_) => {}
         }
     }
-    login.findings.extend(inside::findings(&mut connection, seen, prober.limit).await);
+    let (inside, findings) = inside::ask_all(&mut connection, seen, &address, prober.limit).await;
+    login.findings.extend(findings);
+    login.inside = Some(inside);
     Some(login)
 }
 
-/// The primary, or the first that holds data.
+/// The primary, or the first that holds data, or any member that knows its set.
 fn whom(seen: &Examination) -> Option<ServerAddress> {
     let usable = |kind: ServerType| kind.is_data_bearing();
     let answering =
         || seen.answers().map(|(address, answer)| (address, ServerType::from_reply(&answer.reply)));
     let primary = answering().find(|(_, kind)| *kind == ServerType::RsPrimary);
-    let chosen = primary.or_else(|| answering().find(|(_, kind)| usable(*kind)));
+    let member = |kind| matches!(kind, ServerType::RsOther | ServerType::RsArbiter);
+    let chosen = primary
+        .or_else(|| answering().find(|(_, kind)| usable(*kind)))
+        .or_else(|| answering().find(|(_, kind)| member(*kind)));
     chosen.map(|(address, _)| address.clone())
 }
 
@@ -131,35 +147,44 @@ fn who(uri: &ConnectionString) -> String {
     }
 }
 
-fn refused(error: &AuthenticationError) -> Finding {
+fn refused(error: &AuthenticationError, seen: &Examination) -> Finding {
     let user = error.user.as_deref().unwrap_or("of the certificate");
-    let seen = format!(
+    let told = format!(
         "authentication failed for user {} ({}, database {}): {}",
         Foreign(user),
         error.mechanism,
         error.source_database,
         Foreign(&error.cause)
     );
-    let finding = Finding::problem("authentication_failed", seen);
+    let finding = Finding::problem("authentication_failed", told).stopping(Stops::Everything);
     match &error.cause {
         AuthenticationCause::Conversation(
             ConversationError::Refused(_) | ConversationError::Scram(_),
-        ) => finding
-            .because("not a network problem: the server was reached and does not accept this login")
-            .fix("name the database the user was created in: authSource=admin")
-            .fix("percent-encode the password: @ is %40, : is %3A, / is %2F, % is %25")
-            .fix(format!(
-                "look the user up as an administrator: db.getSiblingDB({:?}).getUser({:?})",
-                error.source_database,
-                Foreign(user).to_string()
-            )),
+        ) => {
+            let look_up = format!(
+                "db.getSiblingDB({}).getUser({})",
+                remedy::quoted(&error.source_database),
+                remedy::quoted(user)
+            );
+            let finding = finding.because(
+                "not a network problem: the server was reached and does not accept this login",
+            );
+            let finding = match error.source_database.as_str() {
+                // The password is wrong, or the user is another database's.
+                "admin" => finding.fix("write the right password; this one is not the user's"),
+                _ => finding.fix("name the database the user was created in: authSource=admin"),
+            };
+            finding
+                .fix("percent-encode the password: @ is %40, : is %3A, / is %2F, % is %25")
+                .fix(format!("look the user up as an administrator: {}", seen.mongosh(&look_up)))
+        }
         _ => finding
             .because("the login was begun and not answered to its end")
             .fix("look at the server's log at the same time"),
     }
 }
 
-fn login_needed(error: &CommandError, had_login: bool) -> Option<Finding> {
+fn login_needed(error: &CommandError, had_login: bool, seen: &Examination) -> Option<Finding> {
     // A user without this right is no problem; an application need not ask for it.
     if error.code != Some(UNAUTHORIZED) || had_login {
         return None;
@@ -170,8 +195,20 @@ fn login_needed(error: &CommandError, had_login: bool) -> Option<Finding> {
             "the server wants a login, and the connection string has none",
         )
         .because("hello is answered to everybody; reads and writes will be refused")
-        .fix("mongodb://USER:PASSWORD@HOST/?authSource=admin in place of this connection string"),
+        .fix(format!("{} in place of this connection string", with_login(&seen.uri.to_string())))
+        .stopping(Stops::Everything),
     )
+}
+
+/// The same connection string with a place for the login.
+fn with_login(uri: &str) -> String {
+    let (scheme, rest) = uri.split_once("://").unwrap_or(("mongodb", uri));
+    let joint = match (rest.contains('?'), rest.contains('/')) {
+        (true, _) => "&",
+        (false, true) => "?",
+        (false, false) => "/?",
+    };
+    format!("{scheme}://USER:PASSWORD@{rest}{joint}authSource=admin")
 }
 
 /// Pain 13: how many clients of this kind still fit.

@@ -236,6 +236,8 @@ fn fault(error: ConnectionError) -> HelloFault {
             io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::UnexpectedEof => HelloFault::Closed,
+            // What TLS says after its handshake: a client certificate that is missing, for one.
+            io::ErrorKind::InvalidData => HelloFault::Tls(plain(&error)),
             _ => HelloFault::Connect(plain(&error)),
         },
         other => HelloFault::Malformed(other.to_string()),

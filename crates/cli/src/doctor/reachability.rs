@@ -9,7 +9,7 @@ use quorate_server_discovery::ServerType;
 
 use super::examination::Examination;
 use super::probe::{HelloFault, PortFault, ServerProbe};
-use crate::finding::Finding;
+use crate::finding::{Finding, Stops};
 use crate::remedy;
 use crate::words::{Foreign, listed};
 
@@ -21,6 +21,7 @@ pub(super) fn findings(seen: &Examination) -> Vec<Finding> {
         findings.extend(port(seen, probe));
         findings.extend(hello(seen, probe));
     }
+    findings.extend(one_socket_for_several(seen));
     findings.extend(loopback_advertised(seen));
     findings.extend(seeds_called_otherwise(seen));
     findings
@@ -74,7 +75,12 @@ fn name(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
             ),
         )
         .because("every driver drops the seed and dials the advertised name")
-        .fix(remedy::rename_member(address.as_str(), &better_name(seen, by, port)))
+        .fix(
+            seen.mongosh_on(
+                by,
+                &remedy::rename_member(address.as_str(), &better_name(seen, by, port)),
+            ),
+        )
         .fix(remedy::hosts_line(
             reached_ip.as_deref().filter(|_| only).unwrap_or("IP_OF_THE_MEMBER"),
             address.host(),
@@ -126,6 +132,10 @@ fn port(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
         _ => String::new(),
     };
     let silent = probe.ports.iter().any(|(_, result)| *result == Err(PortFault::Silent));
+    let refused = probe.ports.iter().any(|(_, result)| *result == Err(PortFault::Refused));
+    if !silent && !refused {
+        return Some(unreachable(address, &whose, &told));
+    }
     Some(match silent {
         true => Finding::problem(
             "connect_timed_out",
@@ -149,8 +159,29 @@ fn port(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
     })
 }
 
+/// A router or a firewall on the way says no, not the host.
+fn unreachable(address: &ServerAddress, whose: &str, told: &str) -> Finding {
+    Finding::problem("unreachable", format!("{whose}{address} cannot be reached: {told}"))
+        .because(
+            "the network itself says no: there is no route to that address, or a firewall rejects \
+             the connection on the way",
+        )
+        .fix(format!("see the way there: ip route get {}", address.host()))
+        .fix("allow this machine in the firewall or access list of the deployment")
+}
+
 fn hello(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
     let Some(Err(fault)) = &probe.hello else { return None };
+    if let HelloFault::Tls(reason) = fault
+        && wants_client_certificate(reason)
+    {
+        return Some(client_certificate(&probe.address));
+    }
+    if let Some(Err(HelloFault::Tls(reason))) = &probe.otherwise
+        && wants_client_certificate(reason)
+    {
+        return Some(client_certificate(&probe.address));
+    }
     Some(match &probe.otherwise {
         Some(Ok(_)) => other_way(&probe.address, fault, seen.uri.tls_enabled()),
         _ => neither_way(&probe.address, fault),
@@ -183,35 +214,26 @@ fn other_way(address: &ServerAddress, fault: &HelloFault, wants_tls: bool) -> Fi
 /// The port is open, and hello is not answered in either way.
 fn neither_way(address: &ServerAddress, fault: &HelloFault) -> Finding {
     match fault {
-        HelloFault::Tls(reason) => Finding::problem(
-            "certificate",
-            format!("{address}: the TLS handshake failed: {}", Foreign(reason)),
-        )
-        .because("the port is open and speaks TLS; the certificate does not convince")
-        .fix("add tlsCAFile=/path/to/ca.pem to the connection string")
-        .fix(format!("see it: openssl s_client -connect {address} -showcerts </dev/null")),
+        HelloFault::Tls(reason) => certificate(address, reason),
         HelloFault::Refused { text: reason, .. } => Finding::problem(
             "hello_refused",
             format!("{address} answers hello with an error: {}", Foreign(reason)),
         )
         .because("the network is fine; the server itself says no")
         .fix("read that error, and the server's log at the same time"),
-        HelloFault::Malformed(reason) => Finding::problem(
-            "no_mongodb",
-            format!(
-                "{address} answers with something that is no MongoDB reply: \
-                 {}",
-                Foreign(reason)
-            ),
-        )
-        .because("another program listens on that port, or a proxy is between")
-        .fix("check the port in the connection string"),
+        HelloFault::Malformed(reason) => no_mongodb(address, reason),
         HelloFault::Connect(reason) => {
             let (seen, step) = reason.split_once("; ").unwrap_or((reason, "check the address"));
             Finding::problem("connect_failed", format!("{address}: {}", Foreign(seen)))
-                .because("nobody took the connection, so that nothing could be asked")
+                .because("no connection was made, so that nothing could be asked")
                 .fix(step)
-                .fix("see which sockets are open: ss -lx | grep mongodb; ss -ltn | grep 27017")
+                .fix(match address.is_unix() {
+                    true => "see which sockets are open: ss -lx | grep mongodb".to_owned(),
+                    false => format!(
+                        "see which ports are open on that host: ss -ltn | grep {}",
+                        address.port().unwrap_or(quorate_protocol::DEFAULT_PORT)
+                    ),
+                })
         }
         HelloFault::Closed | HelloFault::Silent => Finding::problem(
             "hello_unanswered",
@@ -227,6 +249,150 @@ fn neither_way(address: &ServerAddress, fault: &HelloFault) -> Finding {
         .fix("look at the server itself: its log, its CPU, its open files")
         .fix("if it wants a client certificate: tls=true&tlsCertificateKeyFile=FILE"),
     }
+}
+
+/// Whether the server turned the client away for want of a certificate.
+fn wants_client_certificate(reason: &str) -> bool {
+    let reason = reason.to_lowercase();
+    reason.contains("certificaterequired") || reason.contains("certificate required")
+}
+
+fn client_certificate(address: &ServerAddress) -> Finding {
+    Finding::problem(
+        "client_certificate_missing",
+        format!("{address} wants a certificate of the client, and the connection string has none"),
+    )
+    .because("the server ends the TLS handshake with \"certificate required\"")
+    .fix("add tls=true&tlsCertificateKeyFile=/path/to/client.pem to the connection string")
+    .stopping(Stops::Everything)
+}
+
+/// What is wrong with the certificate, by what the TLS library says.
+fn certificate(address: &ServerAddress, reason: &str) -> Finding {
+    let look = format!(
+        "openssl s_client -connect {address} </dev/null | openssl x509 -noout -dates -subject -ext \
+         subjectAltName"
+    );
+    let words = reason.to_lowercase();
+    let told = |what: &str| format!("{address}: {what}: {}", Foreign(reason));
+    if words.contains("expired") || words.contains("not valid after") {
+        return Finding::problem("certificate_expired", told("its certificate has expired"))
+            .because("drivers refuse it, whatever authority signed it; so do the other members")
+            .fix("renew the certificate of the server and restart it, or rotate it there")
+            .fix(format!("see until when it was good: {look}"))
+            .fix("see that the clock of this machine is right: timedatectl");
+    }
+    if words.contains("not valid before") || words.contains("notvalidyet") {
+        return Finding::problem(
+            "certificate_not_yet_valid",
+            told("its certificate is not valid yet"),
+        )
+        .because("its time has not begun by the clock of this machine")
+        .fix("see that the clocks are right on both machines: timedatectl")
+        .fix(format!("see from when it is good: {look}"));
+    }
+    if words.contains("not valid for name") || words.contains("notvalidforname") {
+        return Finding::problem(
+            "certificate_name",
+            told(&format!("its certificate is not for the name {}", address.host())),
+        )
+        .because("the certificate was issued for other names than the one that was dialled")
+        .fix(format!("dial it by a name that it has: {look}"))
+        .fix(format!("issue a certificate with {} among its names", address.host()));
+    }
+    if words.contains("unknownissuer") || words.contains("unknown issuer") {
+        return Finding::problem(
+            "certificate_issuer",
+            told("its certificate was signed by an authority that is not trusted here"),
+        )
+        .because("the port is open and speaks TLS; the authority is unknown")
+        .fix("add tlsCAFile=/path/to/ca.pem to the connection string")
+        .fix(format!("see it: openssl s_client -connect {address} -showcerts </dev/null"));
+    }
+    Finding::problem("certificate", told("the TLS handshake failed"))
+        .because("the port is open and speaks TLS; the two do not agree")
+        .fix(format!("see it: openssl s_client -connect {address} -showcerts </dev/null"))
+        .fix("add tlsCAFile=/path/to/ca.pem to the connection string, if its authority is your own")
+}
+
+/// Another program answers: which one, its first bytes often tell.
+fn no_mongodb(address: &ServerAddress, reason: &str) -> Finding {
+    let speaks = first_bytes(reason).map(|bytes| match &bytes {
+        b"HTTP" => "a web server (HTTP)",
+        b"SSH-" => "an SSH server",
+        b"220 " | b"220-" => "a mail or FTP server",
+        [0x15 | 0x16, 3, ..] => "a server that speaks TLS",
+        b"-ERR" | b"+OK " => "a Redis or mail server",
+        _ => "another program",
+    });
+    match speaks {
+        Some(speaks) => {
+            Finding::problem("no_mongodb", format!("{address} is {speaks}, not a MongoDB server"))
+        }
+        None => Finding::problem(
+            "no_mongodb",
+            format!(
+                "{address} answers with something that is no MongoDB reply: {}",
+                Foreign(reason)
+            ),
+        ),
+    }
+    .because("another program listens on that port, or a proxy is between")
+    .fix("check the port in the connection string")
+    .fix(format!(
+        "on that host, see which program it is: ss -ltnp | grep :{}",
+        address.port().unwrap_or(quorate_protocol::DEFAULT_PORT)
+    ))
+}
+
+/// The first four bytes of an answer whose length made no sense: they are text.
+fn first_bytes(reason: &str) -> Option<[u8; 4]> {
+    let (_, rest) = reason.split_once("message of ")?;
+    let number: i64 = rest.split_whitespace().next()?.parse().ok()?;
+    let bytes = u32::try_from(number)
+        .ok()
+        .or_else(|| i32::try_from(number).ok().map(i32::cast_unsigned))?;
+    Some(bytes.to_le_bytes())
+}
+
+/// Several members of one set whose names lead to one socket, as with containers whose ports are
+/// mapped while their names are all this machine.
+fn one_socket_for_several(seen: &Examination) -> Option<Finding> {
+    let listed_members: Vec<&ServerAddress> =
+        seen.probes.keys().filter(|address| seen.advertised_by(address).is_some()).collect();
+    let socket_of = |address: &ServerAddress| {
+        let probe = seen.probes.get(address)?;
+        probe.answer()?;
+        probe.ports.iter().find(|(_, result)| result.is_ok()).map(|(socket, _)| *socket)
+    };
+    let (socket, members) = listed_members.iter().find_map(|address| {
+        let socket = socket_of(address)?;
+        let same: Vec<&ServerAddress> = listed_members
+            .iter()
+            .copied()
+            .filter(|other| socket_of(other) == Some(socket))
+            .collect();
+        (same.len() > 1).then_some((socket, same))
+    })?;
+    let me = seen.probes.get(members[0]).and_then(ServerProbe::answer);
+    let me = me.and_then(|answer| answer.reply.me.as_ref());
+    let called = me.map_or_else(String::new, |me| format!(", which calls itself {me}"));
+    Some(
+        Finding::problem(
+            "one_socket_for_several",
+            format!(
+                "the members {} all lead to {socket} from here: one server{called}",
+                listed(&members)
+            ),
+        )
+        .because(
+            "each member has another port on this machine (mapped ports of containers), but the \
+             set advertises its own: the others are never reached",
+        )
+        .fix("let each member listen on a port of its own, and map it to the same number")
+        .fix("run the client in the network of the containers, where the names are right")
+        .fix("add directConnection=true to the connection string (one server only, no failover)"),
+    )
 }
 
 /// Pain 2: the URI has real addresses, the set advertises this machine.
@@ -245,7 +411,10 @@ fn loopback_advertised(seen: &Examination) -> Option<Finding> {
             "drivers drop the seed and dial what is advertised: your own machine, where \
              nothing or another server listens",
         )
-        .fix(remedy::rename_member(advertised.as_str(), &format!("{}:{port}", by.host())))
+        .fix(seen.mongosh_on(
+            by,
+            &remedy::rename_member(advertised.as_str(), &format!("{}:{port}", by.host())),
+        ))
         .fix("add directConnection=true to the connection string (one server only, no failover)"),
     )
 }
@@ -271,4 +440,45 @@ fn seeds_called_otherwise(seen: &Examination) -> Vec<Finding> {
         })
     });
     called.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> ServerAddress {
+        "h:27017".parse().expect("an address")
+    }
+
+    #[test]
+    fn each_fault_of_a_certificate_has_its_own_advice() {
+        for (reason, code) in [
+            (
+                "invalid peer certificate: certificate expired: verification time 2",
+                "certificate_expired",
+            ),
+            ("invalid peer certificate: certificate not valid for name \"h\"", "certificate_name"),
+            ("invalid peer certificate: UnknownIssuer", "certificate_issuer"),
+            ("invalid peer certificate: NotValidYet", "certificate_not_yet_valid"),
+            ("peer is incompatible", "certificate"),
+        ] {
+            let finding = certificate(&address(), reason);
+            assert_eq!(finding.code, code, "{reason}");
+            let advises_authority = finding.fixes[0].contains("tlsCAFile");
+            assert_eq!(advises_authority, code == "certificate_issuer", "{reason}");
+        }
+        assert!(wants_client_certificate("received fatal alert: CertificateRequired"));
+    }
+
+    #[test]
+    fn other_programs_are_known_by_their_first_bytes() {
+        for (text, says) in [
+            ("a message of 1347703880 bytes is too long", "a web server (HTTP)"),
+            ("a message of 759714643 bytes is too long", "an SSH server"),
+        ] {
+            let finding = no_mongodb(&address(), text);
+            assert!(finding.seen.contains(says), "{}", finding.seen);
+            assert!(!finding.seen.contains("bytes"), "{}", finding.seen);
+        }
+    }
 }

@@ -28,8 +28,12 @@ pub(crate) enum Kind {
     Kill,
     /// `replSetStepDown`: maintenance.
     StepDown,
+    /// SIGSTOP: a host that hangs.
+    Pause,
     /// No word to or from other members; clients still reach it.
     Partition,
+    /// `replSetStepDown` while only one other member may stand: a planned change.
+    HandOver,
 }
 
 impl Kind {
@@ -38,8 +42,15 @@ impl Kind {
         match self {
             Self::Kill => "kill",
             Self::StepDown => "step-down",
+            Self::Pause => "pause",
             Self::Partition => "partition",
+            Self::HandOver => "switchover",
         }
+    }
+
+    /// Whether the primary itself is asked over the network, which any set allows.
+    pub(super) fn asks(self) -> bool {
+        matches!(self, Self::StepDown | Self::HandOver)
     }
 }
 
@@ -71,7 +82,9 @@ impl Fault {
         match self.kind {
             Kind::Kill => format!("{target}{pid} is killed"),
             Kind::StepDown => format!("{target} is told to step down"),
+            Kind::Pause => format!("{target}{pid} is paused"),
             Kind::Partition => format!("{target}{pid} is cut off from the other members"),
+            Kind::HandOver => format!("{target} is told to hand over"),
         }
     }
 
@@ -79,8 +92,9 @@ impl Fault {
     pub(super) async fn commit(&self, client: &Client) -> Result<(), Failure> {
         match self.kind {
             Kind::Kill => self.signal(Signal::KILL),
+            Kind::Pause => self.signal(Signal::STOP),
             Kind::Partition => self.signal(Signal::USR1),
-            Kind::StepDown => self.step_down(client).await,
+            Kind::StepDown | Kind::HandOver => self.step_down(client).await,
         }
     }
 
@@ -88,13 +102,17 @@ impl Fault {
     pub(super) fn mend(&self) -> bool {
         let Some(set) = &self.ours else { return false };
         match self.kind {
-            // The member comes back by itself when its time is over.
-            Kind::StepDown => false,
+            // The member may stand again as soon as it is told so.
+            Kind::StepDown | Kind::HandOver => false,
             // Whoever looks after the processes starts it again.
             Kind::Kill => set.keeper.signal(Signal::USR2),
-            Kind::Partition => {
+            Kind::Pause | Kind::Partition => {
+                let signal = match self.kind {
+                    Kind::Pause => Signal::CONT,
+                    _ => Signal::USR2,
+                };
                 let member = set.member(self.target.as_str());
-                member.is_some_and(|member| member.process.signal(Signal::USR2))
+                member.is_some_and(|member| member.process.signal(signal))
             }
         }
     }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{MonotonicTime, ServerAddress};
 use serde_json::{Value, json};
 
 use super::fault::Kind;
 use super::timeline::Timeline;
-use super::writer::Written;
+use super::writer::{Gap, Written};
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen, WARNING};
 use crate::words::{Counted, Span, listed};
 
@@ -18,6 +18,8 @@ const MAX_NAMED: usize = 20;
 pub(super) struct Report {
     pub(super) fault: Kind,
     pub(super) target: ServerAddress,
+    /// The member that was to lead, if one was named.
+    pub(super) to: Option<ServerAddress>,
     pub(super) timeline: Timeline,
     pub(super) written: Written,
     pub(super) lost: Vec<i64>,
@@ -29,8 +31,26 @@ pub(super) struct Report {
 impl Report {
     /// The time without acknowledged writes; none if they never went on.
     fn gap(&self) -> Option<Duration> {
+        self.silence().map(|gap| gap.length())
+    }
+
+    fn silence(&self) -> Option<Gap> {
         let recovered = self.timeline.is_recovered();
         recovered.then(|| self.written.longest_gap(self.timeline.fault_at())).flatten()
+    }
+
+    /// Milliseconds from the fault, negative before it.
+    fn after_fault(&self, at: MonotonicTime) -> f64 {
+        let fault = self.timeline.fault_at();
+        match at >= fault {
+            true => at.since(fault).as_secs_f64() * 1e3,
+            false => -(fault.since(at).as_secs_f64() * 1e3),
+        }
+    }
+
+    /// Whether the member leads that was to lead.
+    fn right_primary(&self) -> bool {
+        self.to.as_ref().is_none_or(|to| self.timeline.new_primary() == Some(to))
     }
 
     fn within_limit(&self) -> bool {
@@ -42,12 +62,20 @@ impl Report {
     }
 
     fn passed(&self) -> bool {
-        self.within_limit() && self.lost.is_empty()
+        self.within_limit() && self.lost.is_empty() && self.right_primary()
     }
 
     /// Tells everything, and gives the outcome.
     pub(super) fn tell(&self, screen: &mut Screen) -> Result<Outcome, Failure> {
         screen.line(self.gap_line())?;
+        if let (Some(to), Some(leads), false) =
+            (&self.to, self.timeline.new_primary(), self.right_primary())
+        {
+            screen.line(format_args!(
+                "{PROBLEM}{leads} leads, not {to}{PROBLEM:#}; see its priority and that it is up to \
+                 date: quorate status"
+            ))?;
+        }
         screen.line(self.writes_line())?;
         if self.mended == Some(false) {
             let target = &self.target;
@@ -69,13 +97,18 @@ impl Report {
             return format!("{PROBLEM}failed{PROBLEM:#}: writes did not go on{why}");
         };
         let gap = Span(gap);
+        let told = self.silence().map(|gap| {
+            let (began, ended) = (self.after_fault(gap.began), self.after_fault(gap.ended));
+            format!(" ({began:+.0} ms to {ended:+.0} ms)")
+        });
+        let told = told.unwrap_or_default();
         match self.max_gap {
-            None => format!("{FINE}gap {gap}{FINE:#}"),
+            None => format!("{FINE}gap {gap}{FINE:#}{told}"),
             Some(limit) if self.within_limit() => {
-                format!("{FINE}gap {gap}{FINE:#}, within the limit of {}", Span(limit))
+                format!("{FINE}gap {gap}{FINE:#}{told}, within the limit of {}", Span(limit))
             }
             Some(limit) => format!(
-                "{PROBLEM}gap {gap}{PROBLEM:#}, past the limit of {}; lower electionTimeoutMillis, \
+                "{PROBLEM}gap {gap}{PROBLEM:#}{told}, past the limit of {}; lower electionTimeoutMillis, \
                  or raise --max-gap",
                 Span(limit)
             ),
@@ -108,7 +141,10 @@ impl Report {
             "fault": self.fault.name(),
             "target": self.target.as_str(),
             "passed": self.passed(),
+            "to": self.to.as_ref().map(ServerAddress::as_str),
             "gap_ms": self.gap().map(millis),
+            "gap_began_after_fault_ms": self.silence().map(|gap| self.after_fault(gap.began)),
+            "gap_ended_after_fault_ms": self.silence().map(|gap| self.after_fault(gap.ended)),
             "max_gap_ms": self.max_gap.map(millis),
             "within_limit": self.within_limit(),
             "new_primary": self.timeline.new_primary().map(ServerAddress::as_str),

@@ -20,7 +20,7 @@ pub(super) enum Moment {
     PrimaryLost,
     /// The client knew another one, or the same in another term.
     Elected,
-    /// A write was acknowledged that began after the election.
+    /// A write was acknowledged after the election.
     FirstWrite,
 }
 
@@ -53,7 +53,6 @@ pub(super) struct Told {
 pub(super) struct Timeline {
     before: (ServerAddress, Option<ElectionId>),
     fault: MonotonicTime,
-    fault_done: Option<MonotonicTime>,
     primary_lost: Option<MonotonicTime>,
     elected: Option<(MonotonicTime, ServerAddress, Option<i64>)>,
     first_write: Option<MonotonicTime>,
@@ -65,7 +64,6 @@ impl Timeline {
         Self {
             before: (primary.address().clone(), primary.election_id()),
             fault,
-            fault_done: None,
             primary_lost: None,
             elected: None,
             first_write: None,
@@ -75,10 +73,6 @@ impl Timeline {
     /// When the fault was ordered.
     pub(super) fn fault_at(&self) -> MonotonicTime {
         self.fault
-    }
-
-    pub(super) fn fault_done(&mut self, at: MonotonicTime) {
-        self.fault_done = Some(at);
     }
 
     pub(super) fn first_write(&mut self, at: MonotonicTime) {

@@ -30,8 +30,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Acknowledged {
     /// Its `_id`.
     pub(super) id: i64,
-    /// When it was sent.
-    pub(super) began: MonotonicTime,
     /// When its acknowledgement came.
     pub(super) at: MonotonicTime,
 }
@@ -56,15 +54,33 @@ pub(super) struct Written {
     pub(super) last_error: Option<String>,
 }
 
+/// A time without acknowledgements: from the last one to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// When the last acknowledgement before it came.
+    pub(super) began: MonotonicTime,
+    /// When the first one after it came.
+    pub(super) ended: MonotonicTime,
+}
+
+impl Gap {
+    /// How long it was.
+    pub(super) fn length(&self) -> Duration {
+        self.ended.since(self.began)
+    }
+}
+
 impl Written {
     /// The longest time between two acknowledgements of which the later one came after this moment.
-    pub(super) fn longest_gap(&self, after: MonotonicTime) -> Option<Duration> {
+    pub(super) fn longest_gap(&self, after: MonotonicTime) -> Option<Gap> {
         let pairs = self.acknowledged.windows(2);
         let gaps = pairs.filter_map(|pair| match pair {
-            [earlier, later] if later.at > after => Some(later.at.since(earlier.at)),
+            [earlier, later] if later.at > after => {
+                Some(Gap { began: earlier.at, ended: later.at })
+            }
             _ => None,
         });
-        gaps.max()
+        gaps.max_by_key(Gap::length)
     }
 }
 
@@ -94,15 +110,15 @@ impl Writer {
         }
     }
 
-    /// The first acknowledgement of a write that began after this moment.
-    pub(super) async fn acknowledged_after(&self, began: MonotonicTime) -> First {
+    /// The first acknowledgement that came after this moment.
+    pub(super) async fn acknowledged_after(&self, moment: MonotonicTime) -> First {
         let mut count = self.count.clone();
         let mut seen = 0;
         loop {
             {
                 let written = lock(&self.written);
                 let mut fresh = written.acknowledged.iter().enumerate().skip(seen);
-                if let Some((index, write)) = fresh.find(|(_, write)| write.began >= began) {
+                if let Some((index, write)) = fresh.find(|(_, write)| write.at >= moment) {
                     return First { number: index + 1, at: write.at };
                 }
                 seen = written.acknowledged.len();
@@ -148,14 +164,13 @@ async fn write(
         if *stopped.borrow() {
             return;
         }
-        let began = clock::now();
         let outcome = collection.insert_one(rawdoc! { "_id": id }).await;
         let at = clock::now();
         match outcome {
             Ok(_) => {
                 let count = {
                     let mut written = lock(&written);
-                    written.acknowledged.push(Acknowledged { id, began, at });
+                    written.acknowledged.push(Acknowledged { id, at });
                     written.acknowledged.len()
                 };
                 counted.send_replace(count);
@@ -180,13 +195,15 @@ mod tests {
     #[test]
     fn the_gap_is_the_longest_silence_that_ends_after_the_fault() {
         let at = |millis| MonotonicTime::from_millis(millis);
-        let write = |millis| Acknowledged { id: 0, began: at(millis - 1), at: at(millis) };
+        let write = |millis| Acknowledged { id: 0, at: at(millis) };
         let acknowledged = [10, 500, 510, 520, 700, 710].map(write).to_vec();
         let written = Written { acknowledged, ..Written::default() };
         // The silence from 10 to 500 is older than the fault; that of 520 to 700 straddles it.
-        assert_eq!(written.longest_gap(at(600)), Some(Duration::from_millis(180)));
+        let gap = Some(Gap { began: at(520), ended: at(700) });
+        assert_eq!(written.longest_gap(at(600)), gap);
+        assert_eq!(gap.map(|gap| gap.length()), Some(Duration::from_millis(180)));
         // The last write before it took effect does not hide it.
-        assert_eq!(written.longest_gap(at(515)), Some(Duration::from_millis(180)));
+        assert_eq!(written.longest_gap(at(515)), gap);
         assert_eq!(written.longest_gap(at(710)), None);
         assert_eq!(Written::default().longest_gap(at(0)), None);
     }

@@ -125,6 +125,11 @@ const REFUSED: &[&str] = &[
 ];
 
 /// `x` or the given words where no server is known.
+/// A script for the primary, of which a message does not tell the address.
+fn on_the_primary(script: &str) -> String {
+    format!("in mongosh on the primary: {script}")
+}
+
 fn these(evidence: &[Evidence]) -> String {
     match servers_of(evidence) {
         servers if servers.is_empty() => "a server".to_owned(),
@@ -159,7 +164,10 @@ fn name_not_found(evidence: &[Evidence], context: &Context) -> Finding {
         .because(why)
         .fix(format!(
             "advertise a name that clients can resolve; {}",
-            remedy::rename_member(&format!("{host}:{port}"), &format!("REACHABLE_NAME:{port}"))
+            on_the_primary(&remedy::rename_member(
+                &format!("{host}:{port}"),
+                &format!("REACHABLE_NAME:{port}")
+            ))
         ))
         .fix(format!("make it resolve here: {}", remedy::hosts_line("IP_OF_THE_MEMBER", host)))
         .fix("add directConnection=true to the connection string (one server only, no failover)")
@@ -224,7 +232,7 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
             "members were configured with loopback names: drivers drop the seeds and dial what is \
              advertised, which here leads to your own machine",
         )
-        .fix(remedy::rename_member(&servers, &format!("REAL_NAME:{port}")))
+        .fix(on_the_primary(&remedy::rename_member(&servers, &format!("REAL_NAME:{port}"))))
         .fix("add directConnection=true to the connection string (one server only, no failover)");
     }
     let mut finding = Finding::problem(
@@ -249,7 +257,10 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
     if context.is_replica_set() || context.uri.is_none() {
         return finding.fix(format!(
             "if the connection string names another host: {}",
-            remedy::rename_member(&format!("127.0.0.1:{port}"), &format!("REAL_NAME:{port}"))
+            on_the_primary(&remedy::rename_member(
+                &format!("127.0.0.1:{port}"),
+                &format!("REAL_NAME:{port}")
+            ))
         ));
     }
     finding

@@ -203,6 +203,17 @@ fn wrong_set_name(evidence: &[Evidence], _: &Context) -> Finding {
         .fix(format!("connect to members of {wanted} instead"))
 }
 
+/// The connection string of the message, without its password; a place for it otherwise.
+fn set_of(context: &Context) -> String {
+    context.uri.as_ref().map_or_else(|| "URI".to_owned(), ToString::to_string)
+}
+
+/// The connection string of one member of it.
+fn member_of(context: &Context, host: &str) -> String {
+    let known = context.uri.as_ref().map(ToString::to_string);
+    remedy::member_uri(known.as_deref().unwrap_or("mongodb://HOST"), host)
+}
+
 fn every_host_dropped(_: &[Evidence], context: &Context) -> Finding {
     let name = context.uri.as_ref().and_then(|uri| uri.options().replica_set.clone());
     let wanted = name.map_or_else(String::new, |name| format!(" (replicaSet={})", Foreign(name)));
@@ -232,19 +243,20 @@ fn never_initiated(evidence: &[Evidence], context: &Context) -> Finding {
         hosts.push("HOST:27017".to_owned());
     }
     let name = context.uri.as_ref().and_then(|uri| uri.options().replica_set.clone());
-    let name = name.unwrap_or_else(|| "rs0".to_owned());
+    let name = name.unwrap_or_else(|| "NAME".to_owned());
+    let script = remedy::initiate(&name, hosts.iter().map(String::as_str));
     Finding::problem(
         "never_initiated",
         format!("{} was started with a set name, but the set was never initiated", listed(&hosts)),
     )
     .because("without a configuration there are no members and nobody can be elected")
     .fix(format!(
-        "on one member, with the name given to --replSet: {}",
-        remedy::initiate(&name, hosts.iter().map(String::as_str))
+        "with the name given to --replSet: {}",
+        remedy::mongosh(&member_of(context, &hosts[0]), &script)
     ))
 }
 
-fn config_lost_self(evidence: &[Evidence], _: &Context) -> Finding {
+fn config_lost_self(evidence: &[Evidence], context: &Context) -> Finding {
     Finding::problem(
         "config_lost_self",
         format!("{} does not find itself in its set's configuration", about(evidence)),
@@ -254,11 +266,13 @@ fn config_lost_self(evidence: &[Evidence], _: &Context) -> Finding {
          until the configuration names it again it serves nobody",
     )
     .fix("compare: in mongosh on that member: rs.conf().members.map(m => m.host) and db.hello().me")
-    .fix(remedy::rename_member("OLD_NAME:27017", "NEW_NAME:27017"))
-    .fix(
-        "if no primary is left: the same with rs.reconfig(c, {force: true}) on the member with \
-          the newest data",
-    )
+    .fix(format!(
+        "on the primary: {}",
+        remedy::mongosh(
+            &set_of(context),
+            &remedy::rename_member("OLD_NAME:27017", "NEW_NAME:27017")
+        )
+    ))
 }
 
 fn no_replication(_: &[Evidence], _: &Context) -> Finding {
@@ -269,7 +283,10 @@ fn no_replication(_: &[Evidence], _: &Context) -> Finding {
         )
         .fix(format!(
             "restart it as a set of one: mongod --replSet rs0 …, then {}",
-            remedy::initiate("rs0", ["localhost:27017"])
+            remedy::mongosh(
+                "mongodb://HOST:27017/?directConnection=true",
+                &remedy::initiate("rs0", ["HOST:27017"])
+            )
         ))
         .fix("if only retryable writes are refused: retryWrites=false in the connection string")
 }

@@ -7,6 +7,7 @@ use regex_lite::Regex;
 use super::servers::{DescribedServer, compiled};
 use super::{Context, rules};
 use crate::finding::Finding;
+use crate::remedy;
 use crate::words::{Counted, listed};
 
 static TOPOLOGY: LazyLock<Regex> = LazyLock::new(|| {
@@ -129,12 +130,15 @@ fn no_primary(context: &Context) -> Option<Finding> {
                 "votes are counted against all members, not against those that are up; \
                       without a majority nobody may lead",
             )
-            .fix(format!("start {silent}, or make them reachable"))
-            .fix(
-                "if they are lost for good: remove them with rs.reconfig(c, {force: true}) on \
-                  the member with the newest data",
-            )
+            .fix(format!("see from here which of them answer: {}", doctor(context)))
+            .fix(format!("start {silent}, or make them reachable from here"))
     })
+}
+
+/// The examination of the deployment that the message is about.
+fn doctor(context: &Context) -> String {
+    let known = context.uri.as_ref().map(ToString::to_string);
+    remedy::quorate("doctor", known.as_deref().unwrap_or("URI"))
 }
 
 /// Members that answer, but are neither primary nor secondary.

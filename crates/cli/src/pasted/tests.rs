@@ -339,7 +339,7 @@ fn sets() {
             "MongoServerError: no replset config has been received, code: 94, codeName: \
              'NotYetInitialized'",
             &["never_initiated"],
-            &["rs.initiate({_id: \"rs0\"", "--replSet"],
+            &["rs.initiate({_id: \"NAME\"", "--replSet"],
         ),
         (
             "mongodb://db0,db1/?replicaSet=prod { Type: ReplicaSetNoPrimary, Servers: [{ Addr: \
@@ -352,7 +352,7 @@ fn sets() {
             "Our replica set config is invalid or we are not a member of it \
              (InvalidReplicaSetConfig)",
             &["config_lost_self"],
-            &["does not find itself", "force: true"],
+            &["does not find itself", "rs.reconfig(c)"],
         ),
         (
             "MongoServerError: Transaction numbers are only allowed on a replica set member or \

@@ -17,6 +17,9 @@ use crate::screen::Failure;
 /// The version of the files. Files of other versions are left alone.
 const VERSION: u64 = 1;
 
+/// How the name of the socket of a set ends, which is otherwise that of its file.
+const CONTROL: &str = "sock";
+
 /// How many files are looked at.
 pub(super) const MAX_FILES: usize = 1000;
 
@@ -89,6 +92,7 @@ impl RunningSet {
                 true => sets.push(set),
                 false => {
                     let _ = fs::remove_file(&path);
+                    let _ = fs::remove_file(path.with_extension(CONTROL));
                 }
             }
         }
@@ -104,6 +108,11 @@ impl RunningSet {
     /// The port of its first member, which no other set has.
     pub(crate) fn port(&self) -> Option<u16> {
         self.members.first()?.host.rsplit(':').next()?.parse().ok()
+    }
+
+    /// The socket on which its keeper takes orders.
+    pub(crate) fn control_path(&self) -> Result<PathBuf, Failure> {
+        Ok(self.path(&directory()?).with_extension(CONTROL))
     }
 
     /// What stops this set and no other.

@@ -35,7 +35,7 @@ fn programs_get_one_object_for_each_finding() {
     let finding = events.iter().find(|event| event["event"] == "finding").unwrap();
     assert_eq!(finding["code"], "name_not_found");
     assert!(!finding["fixes"].as_array().unwrap().is_empty());
-    let verdict = events.last().unwrap();
+    let verdict = events.first().unwrap();
     assert_eq!((&verdict["result"], &verdict["problems"]), (&"recognised".into(), &3.into()));
 }
 

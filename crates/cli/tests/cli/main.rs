@@ -4,6 +4,7 @@
 
 mod browser;
 mod doctor_error;
+mod doctor_table;
 mod doctor_uri;
 mod down;
 mod drill;
@@ -11,6 +12,7 @@ mod fixture;
 mod frame;
 mod http;
 mod live;
+mod operate;
 mod page;
 mod pains;
 mod replay;

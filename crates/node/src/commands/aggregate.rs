@@ -144,8 +144,7 @@ pub(super) fn read_view(
     stages: &[Bson],
 ) -> Result<Documents, CommandError> {
     let interrupt = request.interrupt.clone();
-    let variables = Variables::new(request.node.next_seed())
-        .with_interrupt(Arc::new(request.interrupt.clone()));
+    let variables = Variables::new(request.node.next_seed()).with_meter(request.meter().clone());
     let reading = Reading::new(request, namespace, stages, interrupt)?;
     Ok(reading.start(namespace, stages, &variables, None)?.documents)
 }

@@ -104,9 +104,8 @@ pub(super) fn command_variables(
     fields: &Fields<'_>,
 ) -> Result<Variables, CommandError> {
     let now = DateTime::from_millis(request.context.now.wall.as_millis());
-    let mut variables = Variables::new(request.node.next_seed())
-        .with_now(now)
-        .with_interrupt(Arc::new(request.interrupt.clone()));
+    let mut variables =
+        Variables::new(request.node.next_seed()).with_now(now).with_meter(request.meter().clone());
     if let Some(definitions) = fields.document("let")? {
         // Definitions may use constants and operators, not the document or each other.
         let compiler = Compiler::new(variables.clone());
@@ -150,7 +149,7 @@ pub(super) fn parse_filter(
 pub(super) fn sort_room(request: &Request<'_>, fields: &Fields<'_>) -> Result<Room, CommandError> {
     let allowed = fields.boolean("allowDiskUse")?.unwrap_or(true);
     let scratch = request.node.options().scratch.clone().filter(|_| allowed);
-    Ok(Room { scratch, ..Room::default() })
+    Ok(Room { scratch, meter: request.meter().clone() })
 }
 
 /// How a new cursor is to be handed out.

@@ -187,7 +187,9 @@ fn check_field(name: &str, direction: &Bson) -> Result<(), CommandError> {
     if name.is_empty() || name.split('.').any(str::is_empty) {
         return Err(cannot("Index keys cannot contain an empty field.".into()));
     }
-    if name.split('.').any(|part| part.starts_with('$')) {
+    // The fields of a database reference are the only names that start so.
+    let is_field = |part: &str| !part.starts_with('$') || matches!(part, "$ref" | "$id" | "$db");
+    if !name.split('.').all(is_field) {
         return Err(cannot(format!(
             "Index key '{name}' is not supported; wildcard indexes are not offered"
         )));

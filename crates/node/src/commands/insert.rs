@@ -1,6 +1,6 @@
 //! `insert`: documents in, one result for all of them.
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, Timestamp, doc};
 
 use super::common::WriteConcern;
 use super::hello::MAX_WRITE_BATCH_SIZE;
@@ -28,6 +28,10 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, documents.len());
     let mut collection = writer.collection_or_create(&namespace)?;
+    let documents = documents
+        .into_iter()
+        .map(|document| with_timestamps(&mut writer, document))
+        .collect::<Vec<_>>();
     let results = writer.insert(&mut collection, documents, ordered, bypass)?;
     let commit = writer.last_commit();
     drop(writer);
@@ -42,6 +46,28 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     tell_retried(&mut reply, &retried, results.len());
     reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
+}
+
+/// Fills in the empty timestamps at the top level of a document, except for its `_id`. What is malformed
+/// is left for the writer to refuse.
+fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf) -> RawDocumentBuf {
+    let is_empty = |name: &str, value: RawBsonRef<'_>| {
+        let empty = RawBsonRef::Timestamp(Timestamp { time: 0, increment: 0 });
+        name != "_id" && value == empty
+    };
+    let Ok(elements) = document.iter().collect::<Result<Vec<_>, _>>() else { return document };
+    if !elements.iter().any(|(name, value)| is_empty(name.as_str(), *value)) {
+        return document;
+    }
+    let mut filled = RawDocumentBuf::new();
+    for (name, value) in elements {
+        if is_empty(name.as_str(), value) {
+            filled.append(name, writer.next_timestamp());
+        } else {
+            filled.append(name, value);
+        }
+    }
+    filled
 }
 
 /// The `writeErrors` of statements that failed.

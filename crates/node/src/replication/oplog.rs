@@ -64,11 +64,6 @@ impl Node {
         most_bytes: usize,
     ) -> Result<OplogEntries, CommandError> {
         let Some(replication) = self.replication() else { return Ok(OplogEntries::default()) };
-        if let Bound::Excluded(after) = from
-            && let Some(found) = guard(&replication.recent).after(after, most, most_bytes)
-        {
-            return Ok(found);
-        }
         let view = self.view();
         let start = from.map(|timestamp| RecordId(timestamp.as_u64()));
         let scan = view.scan_oplog((start, Bound::Unbounded), Direction::Forward)?;
@@ -84,6 +79,35 @@ impl Node {
             }
         }
         Ok(found)
+    }
+
+    /// The entries that follow this one, at most so many and about so many bytes; none if the oplog
+    /// does not hold this one, so that nothing can be said to follow it: it was trimmed or undone.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or an entry is damaged.
+    pub fn read_oplog_after(
+        &self,
+        previous: OpTime,
+        most: usize,
+        most_bytes: usize,
+    ) -> Result<Option<OplogEntries>, CommandError> {
+        let Some(replication) = self.replication() else { return Ok(None) };
+        if let Some(found) = guard(&replication.recent).after(previous, most, most_bytes) {
+            return Ok(Some(found));
+        }
+        // The entry and what follows it are of one snapshot: the oplog may be trimmed meanwhile.
+        let from = Bound::Included(previous.timestamp);
+        let mut found = self.read_oplog(from, most.saturating_add(1), most_bytes)?;
+        match found.entries.first().map(|entry| entry_position(entry)).transpose()? {
+            Some(first) if first.op_time == previous => {
+                found.entries.remove(0);
+                found.last = found.last.filter(|_| !found.entries.is_empty());
+                Ok(Some(found))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The positions of the newest entries, newest first, from this timestamp down.

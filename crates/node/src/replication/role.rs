@@ -3,7 +3,7 @@
 //! Digest §12 and §13.
 
 use bson::{Bson, Document, doc};
-use quorate_protocol::{MemberState, ServerAddress};
+use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
@@ -63,10 +63,22 @@ fn allows_secondary(body: &Document) -> bool {
 }
 
 impl Replication {
+    /// Whether another member could take over.
+    fn has_others(&self) -> bool {
+        self.published().is_some_and(|published| {
+            let HelloReply { hosts, passives, .. } = &published.hello.reply;
+            hosts.len() + passives.len() > 1
+        })
+    }
+
     /// Adds what clients need to errors that tell of a change of state: the topology version, and
     /// that a retryable write may be repeated elsewhere.
     pub(crate) fn complete(&self, error: &mut CommandError, retryable: bool) {
         const RETRY: &str = "RetryableWriteError";
+        // A primary whose disk fails is about to be none: its clients go to the next.
+        if error.code.is_of_disk() && self.has_others() {
+            error.code = ErrorCode::PRIMARY_STEPPED_DOWN;
+        }
         if !matches!(error.code.0, 10107 | 13435 | 13436 | 11600 | 11602 | 91 | 189) {
             return;
         }
@@ -77,6 +89,17 @@ impl Replication {
         if retryable && !error.labels.iter().any(|label| label == RETRY) {
             error.labels.push(RETRY.to_owned());
         }
+    }
+}
+
+impl Node {
+    /// An error as clients of this member need it: with the code and the label that send them to the
+    /// next primary, if the disk failed or the state changed.
+    pub fn completed(&self, mut error: CommandError, retryable: bool) -> CommandError {
+        if let Some(replication) = self.replication() {
+            replication.complete(&mut error, retryable);
+        }
+        error
     }
 }
 
@@ -164,8 +187,8 @@ mod tests {
 
     use bson::RawDocumentBuf;
     use quorate_protocol::{
-        ElectionId, HelloReply, MemberConfig, MemberId, MonotonicTime, ObjectId, ReplicaSetConfig,
-        SetVersion, TagSet, TopologyVersion, WallTime,
+        ElectionId, MemberConfig, MemberId, MonotonicTime, ObjectId, ReplicaSetConfig, SetVersion,
+        TagSet, TopologyVersion, WallTime,
     };
     use quorate_storage::ModelStore;
     use quorate_wire::parse_hello;
@@ -255,6 +278,22 @@ mod tests {
         }
         let elsewhere = Client { server_name: Some("c.example".to_owned()), ..Client::default() };
         assert_eq!(seen(&node, &elsewhere).me, Some(address("a:1")));
+    }
+
+    #[test]
+    fn clients_of_a_member_whose_disk_fails_go_to_another_if_there_is_one() {
+        let node = member();
+        let address = |text: &str| text.parse::<ServerAddress>().unwrap();
+        for (hosts, code) in [(vec!["a:1"], 14031), (vec!["a:1", "b:2"], 189)] {
+            let hosts = hosts.into_iter().map(address).collect();
+            shown(&node, HelloReply { ok: true, hosts, ..HelloReply::default() }, None);
+            let error = CommandError::new(ErrorCode::OUT_OF_DISK_SPACE, "full");
+            let error = node.completed(error, true);
+            assert_eq!(error.code.0, code);
+            let retryable = error.labels.iter().any(|label| label == "RetryableWriteError");
+            assert_eq!(retryable, code == 189);
+            assert_eq!(error.details.contains_key("topologyVersion"), code == 189);
+        }
     }
 
     /// Digest §12: what a client reads is what the member said, for every kind.

@@ -185,6 +185,14 @@ impl Writer<'_> {
         self.log_state.mode = Mode::Clone;
     }
 
+    /// Changes data without a place in the log; what is being replayed is as it was afterwards.
+    pub(super) fn without_logging<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        let mode = std::mem::replace(&mut self.log_state.mode, Mode::Clone);
+        let done = change(self);
+        self.log_state.mode = mode;
+        done
+    }
+
     pub(super) fn is_cloning(&self) -> bool {
         matches!(self.log_state.mode, Mode::Clone)
     }

@@ -148,6 +148,11 @@ pub(crate) struct Pending {
 }
 
 impl Login {
+    /// Whether the client has proved who it is.
+    pub fn is_complete(&self) -> bool {
+        self.state().user.is_some()
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, LoginState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,19 +1,24 @@
 //! How much an expression may build: bytes and nesting.
 //!
 //! Expressions can grow values exponentially (`$reduce` over its own value) or nest them without
-//! end. Operators that copy their operands draw on a [`Budget`], so that neither memory nor the
-//! stack depends on the goodwill of whoever wrote the expression.
+//! end. Every computed value is charged to the operation's [`Meter`](crate::Meter) for as long as it
+//! lives. An operator whose result can be larger than its operands draws on a [`Budget`] while it
+//! builds that result, so that one operator cannot take much before it is charged.
 
 use bson::{Bson, Document};
 
 use super::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
+use crate::error::ErrorCode;
 use crate::value::MAX_NESTING;
 
-const EXCEEDED_MEMORY_LIMIT: i32 = 146;
 const OVERFLOW: i32 = 15;
 
-/// What one element costs besides its payload: the value itself and its slot in the container.
-const ELEMENT_OVERHEAD: usize = 40;
+/// What one value costs besides its payload.
+pub(crate) const ELEMENT_OVERHEAD: usize = size_of::<Bson>();
+
+/// What one field costs besides its name and value: the name's own header, its hash and its place in
+/// the table of fields.
+const FIELD_OVERHEAD: usize = size_of::<String>() + 3 * size_of::<usize>();
 
 /// Bytes drawn so far by one operator.
 #[derive(Default)]
@@ -36,17 +41,30 @@ impl Budget {
     ) -> Result<(), ExpressionError> {
         self.used = self.used.saturating_add(bytes);
         if self.used > MAX_INTERMEDIATE_BYTES {
-            return Err(fail(
-                EXCEEDED_MEMORY_LIMIT,
-                format!(
-                    "{operator} would use too much memory ({} bytes) and cannot spill to disk. \
-                     Memory limit: {MAX_INTERMEDIATE_BYTES} bytes",
-                    self.used
-                ),
-            ));
+            return Err(too_large(operator, self.used));
         }
         Ok(())
     }
+}
+
+/// The refusal of an operator whose result would be too large.
+pub(crate) fn too_large(operator: &str, bytes: usize) -> ExpressionError {
+    ExpressionError::new(
+        ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
+        format!(
+            "{operator} would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
+             limit: {MAX_INTERMEDIATE_BYTES} bytes"
+        ),
+    )
+}
+
+/// What a value costs.
+///
+/// # Errors
+///
+/// If it is nested too deeply.
+pub(crate) fn cost(value: &Bson) -> Result<usize, ExpressionError> {
+    measure(value, 0).ok_or_else(too_deep)
 }
 
 fn too_deep() -> ExpressionError {
@@ -56,7 +74,7 @@ fn too_deep() -> ExpressionError {
 /// Roughly how much memory a document takes.
 pub(crate) fn approximate_size(document: &Document) -> usize {
     document.iter().fold(ELEMENT_OVERHEAD, |total, (name, value)| {
-        total + name.len() + measure(value, 0).unwrap_or(MAX_INTERMEDIATE_BYTES)
+        total + name.len() + FIELD_OVERHEAD + measure(value, 0).unwrap_or(MAX_INTERMEDIATE_BYTES)
     })
 }
 
@@ -88,6 +106,6 @@ fn measure(value: &Bson, depth: usize) -> Option<usize> {
 
 fn measure_document(document: &Document, depth: usize) -> Option<usize> {
     document.iter().try_fold(0_usize, |total, (name, value)| {
-        Some(total + name.len() + ELEMENT_OVERHEAD + measure(value, depth + 1)?)
+        Some(total + name.len() + FIELD_OVERHEAD + measure(value, depth + 1)?)
     })
 }

@@ -8,6 +8,7 @@ use bson::Bson;
 use super::{Expression, ParseContext, Variables};
 use crate::error::QueryError;
 use crate::evaluate;
+use crate::meter::Meter;
 use crate::value::DocumentRef;
 
 /// Compiles the expressions of one command, all with the same variables.
@@ -34,6 +35,10 @@ impl evaluate::ExpressionCompiler for Compiler {
     fn compile(&self, expression: &Bson) -> Result<Arc<dyn evaluate::Expression>, QueryError> {
         let expression = Expression::parse(expression, &self.context)?;
         Ok(Arc::new(Compiled { expression, variables: Arc::clone(&self.variables) }))
+    }
+
+    fn meter(&self) -> Option<Meter> {
+        Some(self.variables.meter().clone())
     }
 }
 

@@ -5,13 +5,14 @@
 
 use bson::{Bson, Document};
 
-use super::bounds::Budget;
+use super::bounds::cost;
 use super::node::{Base, Convert, Node, Pattern};
 use super::operand::Operand;
-use super::operators;
+use super::operators::{self, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 use super::variables::{Frame, Scope};
 use super::{ExpressionError, fail};
+use crate::meter::Charge;
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
@@ -22,32 +23,14 @@ impl Node {
             Self::Path(base, path) => follow(base, path, frame),
             Self::Object(fields) => object(fields, frame),
             Self::Array(nodes) => array(nodes, frame),
-            Self::Positional(operator, nodes) => {
-                let values: Vec<_> =
-                    nodes.iter().map(|node| node.evaluate(frame)).collect::<Result<_>>()?;
-                (operator.evaluate)(&values).map(from_option)
-            }
-            Self::Named(operator, nodes) => {
-                let values: Vec<_> = nodes
-                    .iter()
-                    .map(|node| node.as_ref().map(|node| node.evaluate(frame)).transpose())
-                    .collect::<Result<_>>()?;
-                (operator.evaluate)(&values).map(from_option)
-            }
+            Self::Positional(operator, nodes) => positional(operator, nodes, frame),
+            Self::Named(operator, nodes) => named(operator, nodes, frame),
             Self::And(nodes) => every(nodes, frame, true),
             Self::Or(nodes) => every(nodes, frame, false),
-            Self::Cond(parts) => {
-                let [condition, then, otherwise] = &**parts;
-                let chosen = if condition.evaluate(frame)?.is_true() { then } else { otherwise };
-                chosen.evaluate(frame)
-            }
+            Self::Cond(parts) => cond(parts, frame),
             Self::IfNull(nodes) => if_null(nodes, frame),
             Self::Switch { branches, default } => switch(branches, default.as_deref(), frame),
-            Self::Let { first_slot, values, body } => {
-                let values =
-                    values.iter().map(|node| node.evaluate(frame)).collect::<Result<_>>()?;
-                within(frame, *first_slot, values, body)
-            }
+            Self::Let { first_slot, values, body } => bind(*first_slot, values, body, frame),
             Self::Map { input, slot, body } => map(input, *slot, body, frame),
             Self::Filter { input, slot, condition, limit } => {
                 filter(input, *slot, condition, limit.as_deref(), frame)
@@ -58,23 +41,9 @@ impl Node {
             Self::Zip { inputs, use_longest, defaults } => {
                 zip(inputs, *use_longest, defaults, frame)
             }
-            Self::SortArray { input, by } => {
-                operators::sort_array(&input.evaluate(frame)?, by).map(from_option)
-            }
+            Self::SortArray { input, by } => sort_array(input, by, frame),
             Self::Convert(parts) => convert(parts, frame),
-            Self::Regex { kind, input, pattern } => {
-                let input = input.evaluate(frame)?;
-                let found = match pattern {
-                    Pattern::Compiled(regex) => kind.search(&input, regex.as_ref()),
-                    Pattern::Computed { regex, options } => {
-                        let regex = regex.evaluate(frame)?;
-                        let options =
-                            options.as_ref().map(|options| options.evaluate(frame)).transpose()?;
-                        kind.search(&input, kind.compile(&regex, options.as_ref())?.as_ref())
-                    }
-                };
-                found.map(Operand::owned)
-            }
+            Self::Regex { kind, input, pattern } => regex(*kind, input, pattern, frame),
             // 53 bits are what a double between 0 and 1 can hold.
             Self::Random => Ok(Operand::owned(Bson::Double(
                 (frame.variables.next_random() >> 11) as f64 / (1_u64 << 53) as f64,
@@ -83,8 +52,95 @@ impl Node {
     }
 }
 
-fn from_option(value: Option<Bson>) -> Operand<'static> {
-    value.map_or(Operand::MISSING, Operand::owned)
+// One function for each kind of node: what they keep on the stack would otherwise add up in
+// `Node::evaluate`, which stands there once for each level of nesting.
+
+fn positional<'a>(
+    operator: &Positional,
+    nodes: &'a [Node],
+    frame: Frame<'a>,
+) -> Result<Operand<'a>> {
+    let (values, _held) = arguments(operator.name, nodes, frame)?;
+    let value = operator.evaluate(&values, frame.variables.meter())?;
+    made(operator.name, value, frame)
+}
+
+fn named<'a>(operator: &Named, nodes: &'a [Option<Node>], frame: Frame<'a>) -> Result<Operand<'a>> {
+    let values: Vec<_> = nodes
+        .iter()
+        .map(|node| node.as_ref().map(|node| node.evaluate(frame)).transpose())
+        .collect::<Result<_>>()?;
+    made(operator.name, (operator.evaluate)(&values)?, frame)
+}
+
+fn cond<'a>(parts: &'a [Node; 3], frame: Frame<'a>) -> Result<Operand<'a>> {
+    let [condition, then, otherwise] = parts;
+    let chosen = if condition.evaluate(frame)?.is_true() { then } else { otherwise };
+    chosen.evaluate(frame)
+}
+
+fn bind<'a>(
+    first_slot: usize,
+    values: &'a [Node],
+    body: &'a Node,
+    frame: Frame<'a>,
+) -> Result<Operand<'a>> {
+    let (values, _held) = arguments("$let", values, frame)?;
+    within(frame, first_slot, values, body)
+}
+
+fn sort_array<'a>(input: &'a Node, by: &SortBy, frame: Frame<'a>) -> Result<Operand<'a>> {
+    made("$sortArray", operators::sort_array(&input.evaluate(frame)?, by)?, frame)
+}
+
+fn regex<'a>(
+    kind: RegexKind,
+    input: &'a Node,
+    pattern: &'a Pattern,
+    frame: Frame<'a>,
+) -> Result<Operand<'a>> {
+    let input = input.evaluate(frame)?;
+    let meter = frame.variables.meter();
+    let found = match pattern {
+        Pattern::Compiled(regex) => kind.search(&input, regex.as_ref(), meter)?,
+        Pattern::Computed { regex, options } => {
+            let regex = regex.evaluate(frame)?;
+            let options = options.as_ref().map(|options| options.evaluate(frame)).transpose()?;
+            let compiled = kind.compile(&regex, options.as_ref())?;
+            kind.search(&input, compiled.as_ref(), meter)?
+        }
+    };
+    Operand::charged(found, kind.name(), meter)
+}
+
+/// What an operator yielded, charged to the operation.
+fn made(operator: &str, value: Option<Bson>, frame: Frame<'_>) -> Result<Operand<'static>> {
+    match value {
+        None => Ok(Operand::MISSING),
+        Some(value) => Operand::charged(value, operator, frame.variables.meter()),
+    }
+}
+
+/// More arguments than this are charged as a whole, however small each is.
+const FEW: usize = 32;
+
+/// The arguments of an operator, and what a long list of them holds.
+fn arguments<'a>(
+    operator: &str,
+    nodes: &'a [Node],
+    frame: Frame<'a>,
+) -> Result<(Vec<Operand<'a>>, Option<Charge>)> {
+    let mut held = (nodes.len() > FEW).then(|| frame.variables.meter().charge());
+    let mut values = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let value = node.evaluate(frame)?;
+        if let Some(held) = &mut held {
+            frame.variables.step()?;
+            held.grow(operator, value.own_cost())?;
+        }
+        values.push(value);
+    }
+    Ok((values, held))
 }
 
 fn follow<'a>(base: &Base, path: &FieldPath, frame: Frame<'a>) -> Result<Operand<'a>> {
@@ -113,25 +169,30 @@ fn follow<'a>(base: &Base, path: &FieldPath, frame: Frame<'a>) -> Result<Operand
 
 fn object<'a>(fields: &'a [(String, Node)], frame: Frame<'a>) -> Result<Operand<'a>> {
     let mut document = Document::new();
-    let mut budget = Budget::default();
+    let mut charge = frame.variables.meter().charge();
     for (name, node) in fields {
-        if let Some(value) = node.evaluate(frame)?.into_bson() {
-            budget.draw("an object expression", &value)?;
+        frame.variables.step()?;
+        let value = node.evaluate(frame)?;
+        if let Some(found) = value.get() {
+            charge.grow("an object expression", cost(found)? + name.len())?;
+        }
+        if let Some(value) = value.into_bson() {
             document.insert(name.as_str(), value);
         }
     }
-    Ok(Operand::owned(Bson::Document(document)))
+    Ok(Operand::built(Bson::Document(document), charge))
 }
 
 fn array<'a>(nodes: &'a [Node], frame: Frame<'a>) -> Result<Operand<'a>> {
     let mut elements = Vec::with_capacity(nodes.len());
-    let mut budget = Budget::default();
+    let mut charge = frame.variables.meter().charge();
     for node in nodes {
-        let value = node.evaluate(frame)?.into_bson().unwrap_or(Bson::Null);
-        budget.draw("an array expression", &value)?;
-        elements.push(value);
+        frame.variables.step()?;
+        let value = node.evaluate(frame)?;
+        charge.grow("an array expression", cost(value.or_null())?)?;
+        elements.push(value.into_bson().unwrap_or(Bson::Null));
     }
-    Ok(Operand::owned(Bson::Array(elements)))
+    Ok(Operand::built(Bson::Array(elements), charge))
 }
 
 /// `$and` if `wanted`, otherwise `$or`: stops at the first argument that decides.
@@ -182,7 +243,8 @@ fn within<'a>(
     body: &'a Node,
 ) -> Result<Operand<'a>> {
     let scope = Scope { first_slot, values, parent: frame.scope };
-    body.evaluate(Frame { scope: Some(&scope), ..frame }).map(Operand::into_static)
+    body.evaluate(Frame { scope: Some(&scope), ..frame })?
+        .into_static("$let", frame.variables.meter())
 }
 
 fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Result<Operand<'a>> {
@@ -197,7 +259,7 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
         ));
     };
     let mut mapped = Vec::with_capacity(elements.len());
-    let mut budget = Budget::default();
+    let mut charge = frame.variables.meter().charge();
     for element in elements {
         frame.variables.step()?;
         let scope = Scope {
@@ -206,11 +268,10 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
             parent: frame.scope,
         };
         let value = body.evaluate(Frame { scope: Some(&scope), ..frame })?;
-        let value = value.into_bson().unwrap_or(Bson::Null);
-        budget.draw("$map", &value)?;
-        mapped.push(value);
+        charge.grow("$map", cost(value.or_null())?)?;
+        mapped.push(value.into_bson().unwrap_or(Bson::Null));
     }
-    Ok(Operand::owned(Bson::Array(mapped)))
+    Ok(Operand::built(Bson::Array(mapped), charge))
 }
 
 fn filter<'a>(
@@ -235,6 +296,7 @@ fn filter<'a>(
         Some(node) => filter_limit(&node.evaluate(frame)?)?,
     };
     let mut kept = Vec::new();
+    let mut charge = frame.variables.meter().charge();
     for element in elements {
         if kept.len() >= limit {
             break;
@@ -246,10 +308,11 @@ fn filter<'a>(
             parent: frame.scope,
         };
         if condition.evaluate(Frame { scope: Some(&scope), ..frame })?.is_true() {
+            charge.grow("$filter", cost(element)?)?;
             kept.push(element.clone());
         }
     }
-    Ok(Operand::owned(Bson::Array(kept)))
+    Ok(Operand::built(Bson::Array(kept), charge))
 }
 
 fn filter_limit(limit: &Operand<'_>) -> Result<usize> {
@@ -288,16 +351,14 @@ fn reduce<'a>(
             format!("$reduce requires that 'input' be an array, found: {}", input.or_null()),
         ));
     };
-    let mut value = initial.evaluate(frame)?.into_static();
+    let meter = frame.variables.meter();
+    let mut value = initial.evaluate(frame)?.into_static("$reduce", meter)?;
     for element in elements {
         frame.variables.step()?;
         let values = vec![value, Operand::borrowed(element)];
         let scope = Scope { first_slot, values, parent: frame.scope };
-        let next = body.evaluate(Frame { scope: Some(&scope), ..frame })?.into_static();
-        if let Some(grown) = next.get() {
-            Budget::default().draw("$reduce", grown)?;
-        }
-        value = next;
+        let next = body.evaluate(Frame { scope: Some(&scope), ..frame })?;
+        value = next.into_static("$reduce", meter)?;
     }
     Ok(value)
 }
@@ -320,7 +381,7 @@ fn convert<'a>(parts: &'a Convert, frame: Frame<'a>) -> Result<Operand<'a>> {
         (Err(error), Some(on_error)) if error.code().0 == CONVERSION_FAILURE => {
             on_error.evaluate(frame)
         }
-        (converted, _) => converted.map(Operand::owned),
+        (converted, _) => made("$convert", Some(converted?), frame),
     }
 }
 
@@ -330,9 +391,8 @@ fn zip<'a>(
     defaults: &'a [Node],
     frame: Frame<'a>,
 ) -> Result<Operand<'a>> {
-    let inputs: Vec<_> = inputs.iter().map(|node| node.evaluate(frame)).collect::<Result<_>>()?;
-    let defaults: Vec<_> =
-        defaults.iter().map(|node| node.evaluate(frame)).collect::<Result<_>>()?;
+    let (inputs, _held) = arguments("$zip", inputs, frame)?;
+    let (defaults, _also) = arguments("$zip", defaults, frame)?;
     if inputs.iter().any(Operand::is_nullish) {
         return Ok(Operand::owned(Bson::Null));
     }
@@ -344,16 +404,17 @@ fn zip<'a>(
     }
     let lengths = arrays.iter().map(|array| array.len());
     let length = if use_longest { lengths.max() } else { lengths.min() }.unwrap_or(0);
-    let mut rows = Vec::with_capacity(length);
-    let mut budget = Budget::default();
+    let mut rows = Vec::new();
+    let mut charge = frame.variables.meter().charge();
     for position in 0..length {
+        frame.variables.step()?;
         let row = arrays.iter().enumerate().map(|(column, array)| {
             let default = || defaults.get(column).map(|default| default.or_null().clone());
             array.get(position).cloned().or_else(default).unwrap_or(Bson::Null)
         });
         let row = Bson::Array(row.collect());
-        budget.draw("$zip", &row)?;
+        charge.grow("$zip", cost(&row)?)?;
         rows.push(row);
     }
-    Ok(Operand::owned(Bson::Array(rows)))
+    Ok(Operand::built(Bson::Array(rows), charge))
 }

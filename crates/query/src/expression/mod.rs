@@ -34,21 +34,22 @@ use bson::{Bson, Document};
 
 pub use self::compile::Compiler;
 pub use self::parse::ParseContext;
-pub use self::variables::{Interrupt, Variables};
+pub use self::variables::Variables;
 pub use crate::error::QueryError as ExpressionError;
+pub use crate::meter::Interrupt;
 
-pub(crate) use self::bounds::{approximate_size, approximate_value_size};
+pub(crate) use self::bounds::{approximate_size, approximate_value_size, cost};
 pub(crate) use self::depend::Dependencies;
 use self::node::Node;
 pub(crate) use self::operand::{Operand, is_true};
 pub(crate) use self::parse::check_variable_name;
-pub(crate) use self::path::FieldPath;
+pub(crate) use self::path::{FieldPath, is_reference_field};
 pub(crate) use self::variables::Frame;
 
 /// The deepest nesting of an expression. The server allows documents 200 levels deep.
 pub const MAX_EXPRESSION_DEPTH: usize = 200;
 
-/// The most bytes one operator may build for one document.
+/// The most bytes one operator may build before its result is charged to the operation.
 pub const MAX_INTERMEDIATE_BYTES: usize = 64 * 1024 * 1024;
 
 /// An expression, ready to be computed.

@@ -9,26 +9,33 @@ use std::cmp::Ordering;
 
 use bson::Bson;
 
+use super::bounds::{approximate_value_size, cost};
+use crate::error::QueryError;
+use crate::meter::{Charge, Meter};
 use crate::value;
 
-/// A value or its absence.
-#[derive(Clone, Debug)]
-pub(crate) struct Operand<'a>(Option<Cow<'a, Bson>>);
+/// Values that cost less than this are not charged one by one: a scope or a list of arguments holds
+/// few of them, and longer lists are charged as a whole.
+pub(super) const SMALL: usize = 1024;
+
+/// A value or its absence, and what it holds of the operation's memory.
+#[derive(Debug)]
+pub(crate) struct Operand<'a>(Option<Cow<'a, Bson>>, Option<Charge>);
 
 static NULL: Bson = Bson::Null;
 
 impl<'a> Operand<'a> {
     /// No value.
-    pub(crate) const MISSING: Operand<'static> = Operand(None);
+    pub(crate) const MISSING: Operand<'static> = Operand(None, None);
 
     /// A value that lives elsewhere.
     pub(crate) fn borrowed(value: &'a Bson) -> Self {
-        Self(Some(Cow::Borrowed(value)))
+        Self(Some(Cow::Borrowed(value)), None)
     }
 
     /// A value made here.
     pub(crate) fn owned(value: Bson) -> Operand<'static> {
-        Operand(Some(Cow::Owned(value)))
+        Operand(Some(Cow::Owned(value)), None)
     }
 
     /// The value, if there is one.
@@ -39,6 +46,14 @@ impl<'a> Operand<'a> {
     /// The value, with null standing for absence.
     pub(crate) fn or_null(&self) -> &Bson {
         self.0.as_deref().unwrap_or(&NULL)
+    }
+
+    /// What the value costs if it is held here and not charged yet.
+    pub(crate) fn own_cost(&self) -> usize {
+        match (&self.0, &self.1) {
+            (Some(Cow::Owned(value)), None) => size_of::<Self>() + approximate_value_size(value),
+            _ => size_of::<Self>(),
+        }
     }
 
     /// Whether there is no value.
@@ -74,9 +89,37 @@ impl<'a> Operand<'a> {
         self.0.map(Cow::into_owned)
     }
 
-    /// The same, no longer tied to anything.
-    pub(crate) fn into_static(self) -> Operand<'static> {
-        Operand(self.0.map(|value| Cow::Owned(value.into_owned())))
+    /// A value that an operator made, charged to the operation.
+    pub(crate) fn charged(
+        value: Bson,
+        operator: &str,
+        meter: &Meter,
+    ) -> Result<Operand<'static>, QueryError> {
+        let bytes = cost(&value)?;
+        if bytes < SMALL {
+            return Ok(Self::owned(value));
+        }
+        let mut charge = meter.charge();
+        charge.grow(operator, bytes)?;
+        Ok(Operand(Some(Cow::Owned(value)), Some(charge)))
+    }
+
+    /// A value with what was charged while it was built.
+    pub(crate) fn built(value: Bson, charge: Charge) -> Operand<'static> {
+        Operand(Some(Cow::Owned(value)), Some(charge))
+    }
+
+    /// The same, no longer tied to anything; a copy is charged to the operation.
+    pub(crate) fn into_static(
+        self,
+        operator: &str,
+        meter: &Meter,
+    ) -> Result<Operand<'static>, QueryError> {
+        match self.0 {
+            None => Ok(Operand::MISSING),
+            Some(Cow::Owned(value)) => Ok(Operand(Some(Cow::Owned(value)), self.1)),
+            Some(Cow::Borrowed(value)) => Self::charged(value.clone(), operator, meter),
+        }
     }
 
     /// Whether the value counts as true: not false, zero, null, undefined or missing.

@@ -12,6 +12,7 @@ use super::operators::{self, Arity, Named, Positional};
 use super::path::FieldPath;
 use super::variables::{Frame, Variables};
 use super::{ExpressionError, MAX_EXPRESSION_DEPTH, fail};
+use crate::meter::Meter;
 use crate::value::types::type_name_of;
 
 /// Which variables an expression may use besides the system's.
@@ -327,10 +328,20 @@ pub(super) fn as_list(argument: &Bson) -> &[Bson] {
     }
 }
 
+/// The most bytes that computing a constant part may hold. A larger constant, such as `$range` over
+/// a million numbers, is computed for each document, where it is charged to the operation.
+const MAX_FOLDED_BYTES: usize = 64 * 1024;
+
+/// Operators that make much out of little: they run under the operation's interrupt and memory limit,
+/// not while the expression is read.
+const MULTIPLIES: [&str; 3] = ["$range", "$replaceAll", "$replaceOne"];
+
 /// Computes a node whose parts are all constant. What fails stays as it is, so that the error only
 /// arises when and if the expression is reached.
 fn fold(node: Node) -> Node {
     let foldable = match &node {
+        Node::Positional(operator, _) if MULTIPLIES.contains(&operator.name) => false,
+        Node::Named(operator, _) if MULTIPLIES.contains(&operator.name) => false,
         Node::Array(nodes)
         | Node::Positional(_, nodes)
         | Node::And(nodes)
@@ -354,7 +365,8 @@ fn fold(node: Node) -> Node {
         }
         node => node,
     };
-    let (nothing, variables) = (Document::new(), Variables::default());
+    let variables = Variables::default().with_meter(Meter::new(MAX_FOLDED_BYTES));
+    let nothing = Document::new();
     let folded = node.evaluate(Frame::new(&nothing, &variables)).map(|value| value.into_bson());
     match folded {
         Ok(Some(value)) => Node::Constant(value),

@@ -66,11 +66,17 @@ impl FieldPath {
     }
 }
 
+/// Whether this is a field of a database reference, the only names that may start with a dollar sign
+/// wherever paths are written.
+pub(crate) fn is_reference_field(name: &str) -> bool {
+    matches!(name, "$ref" | "$id" | "$db")
+}
+
 fn check_component(component: &str) -> Result<(), ExpressionError> {
     if component.is_empty() {
         return Err(fail(15998, "FieldPath field names may not be empty strings."));
     }
-    if component.starts_with('$') {
+    if component.starts_with('$') && !is_reference_field(component) {
         return Err(fail(
             16410,
             format!(

@@ -11,6 +11,7 @@ use bson::{Bson, DateTime, Document, Timestamp};
 
 use super::operand::Operand;
 use super::{ExpressionError, fail};
+use crate::meter::{Interrupt, Meter};
 
 /// The values that one operation's expressions share.
 #[derive(Clone, Debug, Default)]
@@ -20,24 +21,7 @@ pub struct Variables {
     /// `None` is a variable that is defined and missing.
     user: BTreeMap<String, Option<Bson>>,
     random: Arc<SplitMix>,
-    interrupt: Option<Arc<dyn Interrupt>>,
-    steps: Arc<AtomicU64>,
-}
-
-/// How many steps of loops pass between two questions to [`Interrupt`].
-const STEPS_BETWEEN_CHECKS: u64 = 1024;
-
-/// Tells whether the operation should end: its time is up, or someone killed it.
-///
-/// Asked inside loops over arrays, where one document can keep an expression busy for long, and between
-/// the stages of a pipeline; otherwise it is for whoever supplies the documents to ask.
-pub trait Interrupt: std::fmt::Debug + Send + Sync {
-    /// Goes on, or says why not.
-    ///
-    /// # Errors
-    ///
-    /// The error that ends the operation.
-    fn check(&self) -> Result<(), ExpressionError>;
+    meter: Meter,
 }
 
 impl Variables {
@@ -60,20 +44,28 @@ impl Variables {
         self
     }
 
-    /// The same with someone to ask whether to go on.
+    /// The same with an interrupt that is asked whether to go on, on a fresh meter.
     #[must_use]
     pub fn with_interrupt(mut self, interrupt: Arc<dyn Interrupt>) -> Self {
-        self.interrupt = Some(interrupt);
+        self.meter = self.meter.with_interrupt(interrupt);
         self
+    }
+
+    /// The same with the operation's meter.
+    #[must_use]
+    pub fn with_meter(mut self, meter: Meter) -> Self {
+        self.meter = meter;
+        self
+    }
+
+    /// What counts the steps and bytes of the operation.
+    pub fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// Counts a step of a loop, and asks from time to time whether to go on.
     pub(crate) fn step(&self) -> Result<(), ExpressionError> {
-        let Some(interrupt) = &self.interrupt else { return Ok(()) };
-        if self.steps.fetch_add(1, Ordering::Relaxed).is_multiple_of(STEPS_BETWEEN_CHECKS) {
-            interrupt.check()?;
-        }
-        Ok(())
+        self.meter.step()
     }
 
     /// The same with a variable of the caller's, from the `let` of a command or of a `$lookup`.

@@ -8,9 +8,7 @@
 mod bits;
 mod bounds;
 mod parse;
-mod pcre;
 mod predicate;
-mod regex;
 mod schema;
 
 use std::sync::Arc;
@@ -19,12 +17,13 @@ use bson::Document;
 
 use crate::error::QueryError;
 use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
+use crate::meter::Meter;
 use crate::value::{DocumentRef, Path, ValueRef, is_truthy};
 
+pub use crate::regex::RegexMatcher;
 pub use bounds::{Bounds, Interval};
 pub(crate) use parse::is_operator_document;
 pub(crate) use predicate::{Comparison, Condition, Predicate};
-pub use regex::RegexMatcher;
 pub(crate) use schema::Schema;
 
 /// The deepest nesting of operators that a query may have.
@@ -34,6 +33,8 @@ pub const MAX_QUERY_DEPTH: usize = 200;
 #[derive(Debug, Clone)]
 pub struct Matcher {
     root: Node,
+    /// What the steps of matching are counted on, if the compiler has a meter.
+    meter: Option<Meter>,
 }
 
 /// One node of a parsed query.
@@ -55,6 +56,30 @@ pub struct MatchDetails {
     pub array_index: Option<usize>,
 }
 
+/// What is known while a document is matched.
+#[derive(Debug)]
+pub(crate) struct Progress<'a> {
+    array_index: Option<usize>,
+    meter: Option<&'a Meter>,
+}
+
+impl<'a> Progress<'a> {
+    fn new(meter: Option<&'a Meter>) -> Self {
+        Self { array_index: None, meter }
+    }
+
+    /// The same for a part whose details do not count.
+    fn fresh(&self) -> Self {
+        Self::new(self.meter)
+    }
+
+    /// Counts a step, and asks from time to time whether to go on.
+    #[inline]
+    fn step(&self) -> Result<(), QueryError> {
+        self.meter.map_or(Ok(()), Meter::step)
+    }
+}
+
 impl Matcher {
     /// Parses a query that may hold no expressions.
     pub fn parse(query: &Document) -> Result<Self, QueryError> {
@@ -66,12 +91,12 @@ impl Matcher {
         query: &Document,
         compiler: &dyn ExpressionCompiler,
     ) -> Result<Self, QueryError> {
-        Ok(Self { root: parse::parse_query(query, compiler)? })
+        Ok(Self { root: parse::parse_query(query, compiler)?, meter: compiler.meter() })
     }
 
     /// A query that matches every document.
     pub fn match_all() -> Self {
-        Self { root: Node::And(Vec::new()) }
+        Self { root: Node::And(Vec::new()), meter: None }
     }
 
     /// Whether every document matches, so that nothing needs to be looked at.
@@ -79,9 +104,10 @@ impl Matcher {
         matches!(&self.root, Node::And(children) if children.is_empty())
     }
 
-    /// Whether a document matches. Only an expression can fail.
+    /// Whether a document matches. Only an expression or a regular expression can fail, and the
+    /// operation can end.
     pub fn matches<'a>(&self, document: impl Into<DocumentRef<'a>>) -> Result<bool, QueryError> {
-        self.root.matches(document.into(), &mut MatchDetails::default())
+        self.root.matches(document.into(), &mut Progress::new(self.meter.as_ref()))
     }
 
     /// Whether a document matches, and which array element did.
@@ -89,9 +115,9 @@ impl Matcher {
         &self,
         document: impl Into<DocumentRef<'a>>,
     ) -> Result<Option<MatchDetails>, QueryError> {
-        let mut details = MatchDetails::default();
-        let matched = self.root.matches(document.into(), &mut details)?;
-        Ok(matched.then_some(details))
+        let mut progress = Progress::new(self.meter.as_ref());
+        let matched = self.root.matches(document.into(), &mut progress)?;
+        Ok(matched.then_some(MatchDetails { array_index: progress.array_index }))
     }
 
     /// Every path that the query looks at, or `None` if an expression or a schema may look at any.
@@ -110,6 +136,7 @@ impl Matcher {
 #[derive(Debug, Clone)]
 pub struct ValueMatcher {
     condition: Condition,
+    meter: Option<Meter>,
 }
 
 impl ValueMatcher {
@@ -118,13 +145,15 @@ impl ValueMatcher {
         condition: &bson::Bson,
         compiler: &dyn ExpressionCompiler,
     ) -> Result<Self, QueryError> {
-        Ok(Self { condition: parse::parse_condition(condition, compiler)? })
+        let condition = parse::parse_condition(condition, compiler)?;
+        Ok(Self { condition, meter: compiler.meter() })
     }
 
     /// Whether the value itself matches. Arrays are not looked into, except that `$elemMatch`,
     /// `$size` and `$all` mean the array.
     pub fn matches<'a>(&self, value: impl Into<ValueRef<'a>>) -> Result<bool, QueryError> {
-        self.condition.matches_value(Some(value.into()), &mut MatchDetails::default())
+        let mut progress = Progress::new(self.meter.as_ref());
+        self.condition.matches_value(Some(value.into()), &mut progress)
     }
 }
 
@@ -146,13 +175,13 @@ impl Node {
     pub(crate) fn matches(
         &self,
         document: DocumentRef<'_>,
-        details: &mut MatchDetails,
+        details: &mut Progress<'_>,
     ) -> Result<bool, QueryError> {
         match self {
             Self::And(children) => {
                 for child in children {
                     if !child.matches(document, details)? {
-                        *details = MatchDetails::default();
+                        details.array_index = None;
                         return Ok(false);
                     }
                 }
@@ -168,7 +197,7 @@ impl Node {
             }
             Self::Nor(children) => {
                 for child in children {
-                    if child.matches(document, &mut MatchDetails::default())? {
+                    if child.matches(document, &mut details.fresh())? {
                         return Ok(false);
                     }
                 }
@@ -178,7 +207,7 @@ impl Node {
             Self::Expr(expression) => {
                 Ok(expression.evaluate(document)?.is_some_and(|value| is_truthy(&value)))
             }
-            Self::Schema(schema) => Ok(schema.validates(ValueRef::Document(document))),
+            Self::Schema(schema) => schema.validates(ValueRef::Document(document), details.meter),
             Self::Constant(value) => Ok(*value),
         }
     }

@@ -12,6 +12,7 @@ use super::predicate::InList;
 use super::{Comparison, Condition, MAX_QUERY_DEPTH, Node, Predicate, RegexMatcher, Schema};
 use crate::error::{ErrorCode, QueryError};
 use crate::evaluate::ExpressionCompiler;
+use crate::expression::is_reference_field;
 use crate::value::{Number, Path, TypeSet, is_truthy, type_name_of};
 
 type Parsed<T> = Result<T, QueryError>;
@@ -49,10 +50,7 @@ pub(super) fn parse_condition(
 /// Whether a document holds operators instead of being a value: its first key starts with `$` and
 /// is not part of a database reference.
 pub(crate) fn is_operator_document(document: &Document) -> bool {
-    document
-        .keys()
-        .next()
-        .is_some_and(|key| key.starts_with('$') && !matches!(key.as_str(), "$ref" | "$id" | "$db"))
+    document.keys().next().is_some_and(|key| key.starts_with('$') && !is_reference_field(key))
 }
 
 #[derive(Clone, Copy)]
@@ -70,7 +68,9 @@ impl Parser<'_> {
         check_depth(depth)?;
         let mut children = Vec::with_capacity(query.len());
         for (key, value) in query {
-            let node = if key.starts_with('$') {
+            // In an element that is a database reference, its fields are asked for by name.
+            let is_field = self.inside_elem_match && is_reference_field(key);
+            let node = if key.starts_with('$') && !is_field {
                 self.top_level_operator(key, value, depth)?
             } else {
                 self.field(key, value, depth).map(Some)?
@@ -185,7 +185,11 @@ impl Parser<'_> {
                 "a query may have at most {MAX_REGEXES} regular expressions; combine them with '|'"
             )));
         }
-        RegexMatcher::new(pattern, options)
+        let matcher = RegexMatcher::new(pattern, options)?;
+        Ok(match self.compiler.meter() {
+            Some(meter) => matcher.with_meter(&meter),
+            None => matcher,
+        })
     }
 
     fn operators(self, operators: &Document, depth: usize) -> Parsed<Condition> {

@@ -8,8 +8,7 @@ use std::cmp::Ordering;
 use bson::{Bson, Document};
 
 use super::bits::BitTest;
-use super::regex::RegexMatcher;
-use super::{MatchDetails, Node};
+use super::{Node, Progress, RegexMatcher};
 use crate::error::QueryError;
 use crate::value::{
     ArrayRef, DocumentRef, LeafArrays, Number, Path, TypeBracket, TypeSet, ValueRef, compare,
@@ -65,13 +64,20 @@ impl InList {
         Self { values, regexes, has_null }
     }
 
-    fn matches(&self, value: Option<ValueRef<'_>>) -> bool {
-        let Some(value) = value else { return self.has_null };
+    fn matches(&self, value: Option<ValueRef<'_>>) -> Result<bool, QueryError> {
+        let Some(value) = value else { return Ok(self.has_null) };
         if value.is_nullish() && self.has_null {
-            return true;
+            return Ok(true);
         }
-        self.values.binary_search_by(|candidate| compare(candidate, value)).is_ok()
-            || self.regexes.iter().any(|regex| regex.matches(value))
+        if self.values.binary_search_by(|candidate| compare(candidate, value)).is_ok() {
+            return Ok(true);
+        }
+        for regex in &self.regexes {
+            if regex.matches(value)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -81,21 +87,19 @@ impl Condition {
         &self,
         document: DocumentRef<'_>,
         path: &Path,
-        details: &mut MatchDetails,
+        details: &mut Progress<'_>,
     ) -> Result<bool, QueryError> {
         match self {
             Self::And(children) => {
                 for child in children {
                     if !child.matches_path(document, path, details)? {
-                        *details = MatchDetails::default();
+                        details.array_index = None;
                         return Ok(false);
                     }
                 }
                 Ok(true)
             }
-            Self::Not(child) => {
-                Ok(!child.matches_path(document, path, &mut MatchDetails::default())?)
-            }
+            Self::Not(child) => Ok(!child.matches_path(document, path, &mut details.fresh())?),
             Self::Leaf(predicate) => {
                 let mut failure = None;
                 let matched =
@@ -125,7 +129,7 @@ impl Condition {
     pub(crate) fn matches_value(
         &self,
         value: Option<ValueRef<'_>>,
-        details: &mut MatchDetails,
+        details: &mut Progress<'_>,
     ) -> Result<bool, QueryError> {
         match self {
             Self::And(children) => {
@@ -153,12 +157,16 @@ impl Predicate {
     fn matches(
         &self,
         value: Option<ValueRef<'_>>,
-        details: &mut MatchDetails,
+        details: &mut Progress<'_>,
     ) -> Result<bool, QueryError> {
+        details.step()?;
         Ok(match self {
             Self::Compare(comparison, operand) => comparison.holds(value, operand.into()),
-            Self::In(list) => list.matches(value),
-            Self::Regex(regex) => value.is_some_and(|value| regex.matches(value)),
+            Self::In(list) => list.matches(value)?,
+            Self::Regex(regex) => match value {
+                Some(value) => regex.matches(value)?,
+                None => false,
+            },
             Self::Exists => value.is_some(),
             Self::Type(types) => value.is_some_and(|value| types.contains(value)),
             Self::Mod { divisor, remainder } => value
@@ -185,15 +193,15 @@ impl Predicate {
 fn any_element_matches(
     array: ArrayRef<'_>,
     node: &Node,
-    details: &mut MatchDetails,
+    details: &mut Progress<'_>,
 ) -> Result<bool, QueryError> {
     for (position, element) in array.iter().enumerate() {
         let matched = match element {
-            ValueRef::Document(document) => node.matches(document, &mut MatchDetails::default())?,
+            ValueRef::Document(document) => node.matches(document, &mut details.fresh())?,
             // An array within the array is searched as a document keyed by position.
             ValueRef::Array(inner) => {
                 let document = keyed_by_position(inner);
-                node.matches((&document).into(), &mut MatchDetails::default())?
+                node.matches((&document).into(), &mut details.fresh())?
             }
             _ => false,
         };
@@ -216,10 +224,10 @@ fn keyed_by_position(array: ArrayRef<'_>) -> Document {
 fn any_value_matches(
     array: ArrayRef<'_>,
     condition: &Condition,
-    details: &mut MatchDetails,
+    details: &mut Progress<'_>,
 ) -> Result<bool, QueryError> {
     for (position, element) in array.iter().enumerate() {
-        if condition.matches_value(Some(element), &mut MatchDetails::default())? {
+        if condition.matches_value(Some(element), &mut details.fresh())? {
             details.array_index = Some(position);
             return Ok(true);
         }

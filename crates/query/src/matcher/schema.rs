@@ -3,12 +3,14 @@
 //! A keyword about one kind of value says nothing about other kinds: `minLength` accepts every
 //! number. Keywords that the server knows and refuses are refused here too.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document};
 
 use super::{MAX_QUERY_DEPTH, RegexMatcher};
 use crate::error::QueryError;
+use crate::meter::Meter;
 use crate::value::{
     ArrayRef, DocumentRef, GroupKey, Number, TypeSet, ValueRef, equal, type_name_of,
 };
@@ -89,20 +91,56 @@ impl Schema {
     }
 
     /// Whether the value obeys every rule.
-    pub(crate) fn validates(&self, value: ValueRef<'_>) -> bool {
-        self.rules.iter().all(|rule| rule.holds(value))
+    ///
+    /// # Errors
+    ///
+    /// If a pattern is too complex for a text, or the operation has ended.
+    pub(crate) fn validates(
+        &self,
+        value: ValueRef<'_>,
+        meter: Option<&Meter>,
+    ) -> Result<bool, QueryError> {
+        let check = Check { meter, failure: RefCell::new(None) };
+        let valid = self.obeyed(value, &check);
+        check.failure.into_inner().map_or(Ok(valid), Err)
+    }
+
+    fn obeyed(&self, value: ValueRef<'_>, check: &Check<'_>) -> bool {
+        check.goes_on() && self.rules.iter().all(|rule| rule.holds(value, check))
+    }
+}
+
+/// One validation. After a failure nothing more is looked at, and the answer does not count.
+struct Check<'a> {
+    meter: Option<&'a Meter>,
+    failure: RefCell<Option<QueryError>>,
+}
+
+impl Check<'_> {
+    fn goes_on(&self) -> bool {
+        if let Some(Err(error)) = self.meter.map(Meter::step) {
+            self.failure.borrow_mut().get_or_insert(error);
+        }
+        self.failure.borrow().is_none()
+    }
+
+    fn is_match(&self, regex: &RegexMatcher, text: &str) -> bool {
+        regex.is_match(text).unwrap_or_else(|error| {
+            self.failure.borrow_mut().get_or_insert(error);
+            false
+        })
     }
 }
 
 impl Rule {
-    fn holds(&self, value: ValueRef<'_>) -> bool {
+    fn holds(&self, value: ValueRef<'_>, check: &Check<'_>) -> bool {
         if let ValueRef::Document(document) = value
-            && !self.holds_for_document(document)
+            && !self.holds_for_document(document, check)
         {
             return false;
         }
         if let ValueRef::Array(array) = value
-            && !self.holds_for_array(array)
+            && !self.holds_for_array(array, check)
         {
             return false;
         }
@@ -113,27 +151,27 @@ impl Rule {
                 Number::from_value(value).is_none_or(|number| self.holds_for_number(number))
             }
             Self::MinLength(_) | Self::MaxLength(_) | Self::Pattern(_) => match value {
-                ValueRef::String(text) => self.holds_for_text(text),
+                ValueRef::String(text) => self.holds_for_text(text, check),
                 _ => true,
             },
-            Self::AllOf(schemas) => schemas.iter().all(|schema| schema.validates(value)),
-            Self::AnyOf(schemas) => schemas.iter().any(|schema| schema.validates(value)),
+            Self::AllOf(schemas) => schemas.iter().all(|schema| schema.obeyed(value, check)),
+            Self::AnyOf(schemas) => schemas.iter().any(|schema| schema.obeyed(value, check)),
             Self::OneOf(schemas) => {
-                schemas.iter().filter(|schema| schema.validates(value)).count() == 1
+                schemas.iter().filter(|schema| schema.obeyed(value, check)).count() == 1
             }
-            Self::Not(schema) => !schema.validates(value),
+            Self::Not(schema) => !schema.obeyed(value, check),
             Self::Never => false,
             _ => true,
         }
     }
 
-    fn holds_for_document(&self, document: DocumentRef<'_>) -> bool {
+    fn holds_for_document(&self, document: DocumentRef<'_>, check: &Check<'_>) -> bool {
         match self {
             Self::Required(fields) => {
                 let present: BTreeSet<&str> = document.iter().map(|(name, _)| name).collect();
                 fields.iter().all(|field| present.contains(field.as_str()))
             }
-            Self::Properties(properties) => properties.hold(document),
+            Self::Properties(properties) => properties.hold(document, check),
             Self::MinProperties(least) => document.iter().count() >= *least,
             Self::MaxProperties(most) => document.iter().count() <= *most,
             Self::Dependencies(dependencies) => dependencies
@@ -143,20 +181,22 @@ impl Rule {
                     Dependency::Fields(fields) => {
                         fields.iter().all(|field| document.get(field).is_some())
                     }
-                    Dependency::Schema(schema) => schema.validates(ValueRef::Document(document)),
+                    Dependency::Schema(schema) => {
+                        schema.obeyed(ValueRef::Document(document), check)
+                    }
                 }),
             _ => true,
         }
     }
 
-    fn holds_for_array(&self, array: ArrayRef<'_>) -> bool {
+    fn holds_for_array(&self, array: ArrayRef<'_>, check: &Check<'_>) -> bool {
         match self {
-            Self::Items(schema) => array.iter().all(|element| schema.validates(element)),
+            Self::Items(schema) => array.iter().all(|element| schema.obeyed(element, check)),
             Self::ItemsByPosition(schemas, additional) => {
                 array.iter().enumerate().all(|(position, element)| {
                     match (schemas.get(position), additional) {
-                        (Some(schema), _) => schema.validates(element),
-                        (None, Some(schema)) => schema.validates(element),
+                        (Some(schema), _) => schema.obeyed(element, check),
+                        (None, Some(schema)) => schema.obeyed(element, check),
                         (None, None) => true,
                     }
                 })
@@ -187,33 +227,33 @@ impl Rule {
         }
     }
 
-    fn holds_for_text(&self, text: &str) -> bool {
+    fn holds_for_text(&self, text: &str, check: &Check<'_>) -> bool {
         match self {
             Self::MinLength(least) => text.chars().count() >= *least,
             Self::MaxLength(most) => text.chars().count() <= *most,
-            Self::Pattern(regex) => regex.is_match(text),
+            Self::Pattern(regex) => check.is_match(regex, text),
             _ => true,
         }
     }
 }
 
 impl Properties {
-    fn hold(&self, document: DocumentRef<'_>) -> bool {
+    fn hold(&self, document: DocumentRef<'_>, check: &Check<'_>) -> bool {
         document.iter().all(|(name, value)| {
             let named = self.named.get(name);
-            if named.is_some_and(|schema| !schema.validates(value)) {
+            if named.is_some_and(|schema| !schema.obeyed(value, check)) {
                 return false;
             }
             let mut known = named.is_some();
             for (pattern, schema) in &self.patterns {
-                if pattern.is_match(name) {
+                if check.is_match(pattern, name) {
                     known = true;
-                    if !schema.validates(value) {
+                    if !schema.obeyed(value, check) {
                         return false;
                     }
                 }
             }
-            known || self.additional.as_ref().is_none_or(|schema| schema.validates(value))
+            known || self.additional.as_ref().is_none_or(|schema| schema.obeyed(value, check))
         })
     }
 }

@@ -408,15 +408,19 @@ impl Accumulator {
         let Some(sort) = &self.sort else { return Ok(()) };
         let key = sort.key(frame.root)?;
         let value = value.into_bson().unwrap_or(Bson::Null);
-        memory.hold_value(&value)?;
+        let size = |key: &SortKey, value: &Bson| {
+            let key = key.values().iter().map(approximate_value_size).sum::<usize>();
+            key + approximate_value_size(value)
+        };
+        memory.hold(size(&key, &value))?;
         let place =
             entries.partition_point(|(kept, _)| sort.compare(kept, &key) != Ordering::Greater);
         entries.insert(place, (key, value));
         if entries.len() > n {
             let from_top = matches!(self.kind, Kind::Top | Kind::TopN);
             let surplus = if from_top { entries.len() - 1 } else { 0 };
-            let (_, value) = entries.remove(surplus);
-            memory.release(approximate_value_size(&value));
+            let (key, value) = entries.remove(surplus);
+            memory.release(size(&key, &value));
         }
         Ok(())
     }
@@ -457,8 +461,13 @@ fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Resu
     match value.into_bson() {
         None | Some(Bson::Null | Bson::Undefined) => Ok(()),
         Some(Bson::Document(fields)) => {
-            memory.hold_document(&fields)?;
-            merged.extend(fields);
+            for (name, value) in fields {
+                memory.hold(name.len() + approximate_value_size(&value))?;
+                let size = name.len();
+                if let Some(old) = merged.insert(name, value) {
+                    memory.release(size + approximate_value_size(&old));
+                }
+            }
             Ok(())
         }
         Some(other) => Err(fail(

@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 use super::accumulator::Accumulator;
 use super::group::{By, Group};
 use super::memory::Memory;
-use super::stage::{Stage, deferred};
+use super::stage::{Made, Stage, deferred};
 use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
@@ -234,14 +234,15 @@ impl BucketAuto {
         self.accumulators.iter().for_each(|accumulator| accumulator.depend(needed));
     }
 
-    fn run(&self, input: Documents, run: &Run) -> Result<Vec<Document>, QueryError> {
-        let mut memory = Memory::new("$bucketAuto", run.memory_limit);
+    fn run(&self, input: Documents, run: &Run) -> Result<Made, QueryError> {
+        let mut memory = Memory::new("$bucketAuto", run);
         let mut sorted = Vec::new();
         for document in input {
             let document = document?;
             let key = self.by.operand(Frame::new(&document, &run.variables))?;
             let key = key.into_bson().unwrap_or(Bson::Null);
             memory.hold_document(&document)?;
+            memory.hold_value(&key)?;
             sorted.push((key, document));
         }
         sorted.sort_by(|(left, _), (right, _)| compare(left, right));
@@ -263,7 +264,7 @@ impl BucketAuto {
             results.push(self.finish(id, bucket, run, &mut memory)?);
             rest = after;
         }
-        Ok(results)
+        Ok(Made { documents: results, memory: Some(memory) })
     }
 
     fn finish(
@@ -293,6 +294,6 @@ pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred(move || match &*stage {
         Stage::BucketAuto(bucket) => bucket.run(input, &run),
-        _ => Ok(Vec::new()),
+        _ => Ok(Made::default()),
     })
 }

@@ -11,6 +11,7 @@ use bson::Document;
 use super::stage::{Flow, Stage, Step};
 use super::{Documents, Run};
 use crate::error::QueryError;
+use crate::meter::Charge;
 
 /// The documents that come out of some stages. Nothing happens before the first is asked for.
 pub(super) fn chain(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Documents {
@@ -46,13 +47,13 @@ fn build(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Result<Documents
             steps.push(step?);
             continue;
         }
-        documents = watched(stepped(documents, std::mem::take(&mut steps)), run);
+        documents = watched(stepped(documents, std::mem::take(&mut steps), run), run);
         documents = Stage::run(stage, documents, run);
         if stage.is_blocking() {
             documents = started(documents)?;
         }
     }
-    Ok(watched(stepped(documents, steps), run))
+    Ok(watched(stepped(documents, steps, run), run))
 }
 
 /// The same documents, for as long as the operation may go on. Whoever supplies the first ones asks
@@ -70,22 +71,29 @@ fn started(mut documents: Documents) -> Result<Documents, QueryError> {
     }
 }
 
-fn stepped(input: Documents, steps: Vec<Step>) -> Documents {
-    if steps.is_empty() { input } else { Box::new(Stepped { input, steps, ended: false }) }
+fn stepped(input: Documents, steps: Vec<Step>, run: &Run) -> Documents {
+    if steps.is_empty() {
+        return input;
+    }
+    let charge = run.variables.meter().charge();
+    Box::new(Stepped { input, steps, charge, ended: false })
 }
 
 /// Documents that go through steps, each through all of them before the next is asked for.
 struct Stepped {
     input: Documents,
     steps: Vec<Step>,
+    /// What the steps have added to the document that is on its way, until the next is asked for.
+    charge: Charge,
     /// Set by a limit: nothing more is even asked for, so that whatever is behind can stop too.
     ended: bool,
 }
 
 impl Stepped {
     fn step(&mut self, mut document: Document) -> Result<Option<Document>, QueryError> {
+        self.charge.clear();
         for step in &mut self.steps {
-            document = match step(document)? {
+            document = match step(document, &mut self.charge)? {
                 Flow::Next(document) => document,
                 Flow::Last(document) => {
                     self.ended = true;

@@ -3,7 +3,7 @@
 use bson::Document;
 
 use super::Documents;
-use super::stage::deferred;
+use super::stage::{Made, deferred};
 use crate::value::Number;
 
 pub(super) fn run(field: String, mut input: Documents) -> Documents {
@@ -11,11 +11,11 @@ pub(super) fn run(field: String, mut input: Documents) -> Documents {
         let mut counted: i64 = 0;
         input.try_for_each(|document| document.map(|_| counted += 1))?;
         if counted == 0 {
-            return Ok(Vec::new());
+            return Ok(Made::default());
         }
         let mut document = Document::new();
         let number = i32::try_from(counted).map_or(Number::Int64(counted), Number::Int32);
         document.insert(field, number);
-        Ok(vec![document])
+        Ok(Made { documents: vec![document], memory: None })
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::stage::{Stage, deferred, failed};
+use super::stage::{Made, Stage, deferred, failed};
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
 
@@ -72,8 +72,8 @@ fn nothing() -> Documents {
 pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred(move || {
-        let Stage::Facet(facets) = &*stage else { return Ok(Vec::new()) };
-        let mut memory = Memory::new("$facet", run.memory_limit);
+        let Stage::Facet(facets) = &*stage else { return Ok(Made::default()) };
+        let mut memory = Memory::new("$facet", &run);
         let mut documents: Vec<Document> = Vec::new();
         for document in input {
             let document = document?;
@@ -98,6 +98,6 @@ pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Docum
             }
             result.insert(name.as_str(), found);
         }
-        Ok(vec![result])
+        Ok(Made { documents: vec![result], memory: Some(memory) })
     })
 }

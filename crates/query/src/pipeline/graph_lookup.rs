@@ -9,8 +9,9 @@ use super::memory::Memory;
 use super::unwind::set;
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
-use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, fail};
+use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, cost, fail};
 use crate::matcher::Matcher;
+use crate::meter::Charge;
 use crate::value::GroupKey;
 use crate::value::types::type_name_of;
 
@@ -102,22 +103,30 @@ impl GraphLookup {
         needed.path(&self.into.dotted());
     }
 
-    pub(super) fn apply(&self, mut document: Document, run: &Run) -> Result<Document, QueryError> {
+    pub(super) fn apply(
+        &self,
+        mut document: Document,
+        run: &Run,
+        charge: &mut Charge,
+    ) -> Result<Document, QueryError> {
         let start = self.start_with.evaluate(&document, &run.variables)?.unwrap_or(Bson::Null);
         let mut search = Search {
-            memory: Memory::new("$graphLookup", run.memory_limit),
+            memory: Memory::new("$graphLookup", run),
             asked: HashSet::new(),
             found: HashSet::new(),
             documents: Vec::new(),
         };
         let mut frontier = Vec::new();
-        search.ask(start, &mut frontier);
+        search.ask(start, &mut frontier)?;
         let mut depth = 0;
         while !frontier.is_empty() && self.max_depth.is_none_or(|max| depth <= max) {
             frontier = self.step(&frontier, depth, run, &mut search)?;
             depth += 1;
         }
-        set(&mut document, self.into.components(), Bson::Array(search.documents));
+        let found = Bson::Array(search.documents);
+        drop(search.memory);
+        charge.grow("$graphLookup", cost(&found)?)?;
+        set(&mut document, self.into.components(), found);
         Ok(document)
     }
 
@@ -141,6 +150,7 @@ impl GraphLookup {
         let matcher = Matcher::parse(&filter)?;
         let mut next = Vec::new();
         for other in run.environment.read(&self.from, Some(&filter))? {
+            run.variables.step()?;
             let mut other = other?;
             let id = GroupKey::of(other.get("_id").unwrap_or(&Bson::Null));
             if !matcher.matches(&other)? || !search.found.insert(id) {
@@ -148,7 +158,7 @@ impl GraphLookup {
             }
             let leads_to = self.connect_from.follow_document(&other).into_bson();
             if let Some(value) = leads_to {
-                search.ask(value, &mut next);
+                search.ask(value, &mut next)?;
             }
             if let Some(field) = &self.depth_field {
                 set(&mut other, field.components(), Bson::Int64(depth));
@@ -171,7 +181,7 @@ struct Search {
 
 impl Search {
     /// Puts a value, or each element of an array, on the frontier unless it was there before.
-    fn ask(&mut self, value: Bson, frontier: &mut Vec<Bson>) {
+    fn ask(&mut self, value: Bson, frontier: &mut Vec<Bson>) -> Result<(), QueryError> {
         let values = match value {
             Bson::Array(elements) => elements,
             single => vec![single],
@@ -181,10 +191,15 @@ impl Search {
             if matches!(value, Bson::Undefined | Bson::RegularExpression(_)) {
                 continue;
             }
-            if self.asked.insert(GroupKey::of(&value)) {
+            let key = GroupKey::of(&value);
+            let size = key.size();
+            if self.asked.insert(key) {
+                self.memory.hold(size)?;
+                self.memory.hold_value(&value)?;
                 frontier.push(value);
             }
         }
+        Ok(())
     }
 }
 

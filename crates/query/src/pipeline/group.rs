@@ -7,7 +7,7 @@ use bson::{Bson, Document};
 
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
-use super::stage::{Stage, deferred};
+use super::stage::{Made, Stage, deferred};
 use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::{Dependencies, Expression, Frame, ParseContext, fail};
@@ -122,7 +122,7 @@ impl Groups<'_> {
     }
 
     /// The groups in the order their first documents came, buckets by their boundaries.
-    fn finish(mut self) -> Vec<Document> {
+    fn finish(mut self) -> Made {
         if matches!(self.stage.by, By::Bucket { .. }) {
             self.groups.sort_by(|(left, _), (right, _)| compare(left, right));
         }
@@ -135,19 +135,20 @@ impl Groups<'_> {
             }
             document
         };
-        self.groups.into_iter().map(finish).collect()
+        let documents = self.groups.into_iter().map(finish).collect();
+        Made { documents, memory: Some(self.memory) }
     }
 }
 
 pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred(move || {
-        let Stage::Group(group) = &*stage else { return Ok(Vec::new()) };
+        let Stage::Group(group) = &*stage else { return Ok(Made::default()) };
         let mut groups = Groups {
             stage: group,
             places: HashMap::new(),
             groups: Vec::new(),
-            memory: Memory::new("$group", run.memory_limit),
+            memory: Memory::new("$group", &run),
         };
         for document in input {
             groups.add(Frame::new(&document?, &run.variables))?;

@@ -14,8 +14,9 @@ use super::stage::{Flow, Stage, Step};
 use super::unwind::set;
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
-use crate::expression::{Expression, FieldPath, Variables};
+use crate::expression::{Expression, FieldPath, Variables, approximate_size, cost};
 use crate::matcher::Matcher;
+use crate::meter::Charge;
 use crate::value::{DocumentRef, GroupKey, LeafArrays, Path, ValueRef};
 
 /// A `$lookup` stage.
@@ -34,8 +35,8 @@ pub(super) struct Lookup {
 /// The stage as a step; what it remembers of the other collection lives as long as the run.
 pub(super) fn step(stage: Arc<Stage>, run: Run) -> Step {
     let mut joiner = Joiner::Undecided;
-    Box::new(move |document| match &*stage {
-        Stage::Lookup(lookup) => lookup.apply(document, &run, &mut joiner).map(Flow::Next),
+    Box::new(move |document, charge| match &*stage {
+        Stage::Lookup(lookup) => lookup.apply(document, &run, &mut joiner, charge).map(Flow::Next),
         _ => Ok(Flow::Next(document)),
     })
 }
@@ -50,33 +51,37 @@ enum Joiner {
 
 /// The other collection in memory, by the values of the field that must be equal.
 struct Table {
-    documents: Vec<Document>,
+    documents: Arc<Vec<Document>>,
     places: HashMap<GroupKey, Vec<usize>>,
+    /// What the table holds, for as long as it lives.
+    _memory: Memory,
 }
 
 impl Table {
     /// Reads the collection; `None` if it does not fit.
     fn read(from: &str, foreign: &Path, run: &Run) -> Result<Option<Self>, QueryError> {
-        let mut memory = Memory::new("$lookup", run.memory_limit);
-        let mut table = Self { documents: Vec::new(), places: HashMap::new() };
+        let mut memory = Memory::new("$lookup", run);
+        let (mut documents, mut places) = (Vec::new(), HashMap::<GroupKey, Vec<usize>>::new());
         for document in run.environment.read(from, None)? {
             run.variables.step()?;
             let document = document?;
             let keys = keys_of(&document, foreign);
             let size: usize = keys.iter().map(GroupKey::size).sum();
-            if memory.hold_document(&document).is_err() || memory.hold(size).is_err() {
+            let held = memory.hold_document(&document).and_then(|()| memory.hold(size));
+            // Half is left to what the operation builds from the table.
+            if held.is_err() || memory.held() > run.variables.meter().limit() / 2 {
                 return Ok(None);
             }
             for key in keys {
-                table.places.entry(key).or_default().push(table.documents.len());
+                places.entry(key).or_default().push(documents.len());
             }
-            table.documents.push(document);
+            documents.push(document);
         }
-        Ok(Some(table))
+        Ok(Some(Self { documents: Arc::new(documents), places, _memory: memory }))
     }
 
     /// The documents that may match, in the order of the collection.
-    fn candidates(&self, value: &Bson) -> Vec<Document> {
+    fn candidates(&self, value: &Bson) -> Documents {
         let values = match value {
             Bson::Array(elements) => elements.as_slice(),
             single => std::slice::from_ref(single),
@@ -85,7 +90,8 @@ impl Table {
         let mut places: Vec<usize> = found.flatten().copied().collect();
         places.sort_unstable();
         places.dedup();
-        places.iter().filter_map(|place| self.documents.get(*place)).cloned().collect()
+        let documents = Arc::clone(&self.documents);
+        Box::new(places.into_iter().filter_map(move |place| documents.get(place).cloned().map(Ok)))
     }
 }
 
@@ -113,12 +119,12 @@ impl Lookup {
         mut document: Document,
         run: &Run,
         joiner: &mut Joiner,
+        charge: &mut Charge,
     ) -> Result<Document, QueryError> {
-        let mut memory = Memory::new("$lookup", run.memory_limit);
         let mut elements = Vec::new();
-        for other in self.find(&document, run, joiner)? {
+        for other in self.find(&document, run, joiner, charge)? {
             let other = other?;
-            memory.hold_document(&other)?;
+            charge.grow("$lookup", approximate_size(&other))?;
             elements.push(Bson::Document(other));
         }
         set(&mut document, self.into.components(), Bson::Array(elements));
@@ -130,6 +136,7 @@ impl Lookup {
         document: &Document,
         run: &Run,
         joiner: &mut Joiner,
+        charge: &mut Charge,
     ) -> Result<Documents, QueryError> {
         let others = match (&self.equality, &self.from) {
             (Some((local, foreign)), Some(from)) => {
@@ -146,7 +153,10 @@ impl Lookup {
         let mut variables: Variables = (*run.variables).clone();
         for (name, expression) in &self.variables {
             match expression.evaluate(document, &run.variables)? {
-                Some(value) => variables.set(name.as_str(), value),
+                Some(value) => {
+                    charge.grow("$lookup", cost(&value)?)?;
+                    variables.set(name.as_str(), value);
+                }
                 None => variables.set_missing(name.as_str()),
             }
         }
@@ -173,7 +183,7 @@ fn equal_documents(
         return Ok(Box::new(std::iter::empty()));
     };
     let candidates: Documents = match joiner {
-        Joiner::Table(table) => Box::new(table.candidates(value).into_iter().map(Ok)),
+        Joiner::Table(table) => table.candidates(value),
         Joiner::Undecided | Joiner::Read => run.environment.read(from, Some(&filter))?,
     };
     let matcher = Matcher::parse(&filter)?;

@@ -1,42 +1,46 @@
-//! The bound on what a blocking stage holds.
+//! What a stage holds of its operation's memory.
 
 use bson::{Bson, Document};
 
-use crate::error::QueryError;
+use super::Run;
+use crate::error::{ErrorCode, QueryError};
 use crate::expression::{approximate_size, approximate_value_size};
+use crate::meter::Charge;
 
-const QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED: i32 = 292;
-
-/// Bytes held by one stage.
-#[derive(Clone, Debug)]
+/// Bytes held by one stage, given back when it is dropped.
+#[derive(Debug)]
 pub(super) struct Memory {
     stage: &'static str,
-    used: usize,
-    limit: usize,
+    charge: Charge,
 }
 
 impl Memory {
-    pub(super) fn new(stage: &'static str, limit: usize) -> Self {
-        Self { stage, used: 0, limit }
+    pub(super) fn new(stage: &'static str, run: &Run) -> Self {
+        Self { stage, charge: run.variables.meter().charge() }
     }
 
     /// Counts bytes that the stage now holds.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), QueryError> {
-        self.used = self.used.saturating_add(bytes);
-        if self.used <= self.limit {
-            return Ok(());
-        }
-        let message = match self.stage {
-            "$sort" => format!(
-                "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
-                self.limit
+        let exceeded = ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED;
+        self.charge.grow(self.stage, bytes).map_err(|error| match self.stage {
+            "$sort" if error.code() == exceeded => QueryError::new(
+                exceeded,
+                format!(
+                    "Sort exceeded memory limit of {} bytes, but did not opt in to external \
+                     sorting.",
+                    self.charge.meter().limit()
+                ),
             ),
-            stage => format!(
-                "Exceeded memory limit for {stage}, but didn't allow external sort. Pass \
-                 allowDiskUse:true to opt in."
+            stage if error.code() == exceeded => QueryError::new(
+                exceeded,
+                format!(
+                    "Exceeded memory limit for {stage}: the operation may hold {} bytes and the \
+                     stage cannot put anything on disk; select fewer documents or fields before it",
+                    self.charge.meter().limit()
+                ),
             ),
-        };
-        Err(QueryError::location(QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED, message))
+            _ => error,
+        })
     }
 
     pub(super) fn hold_document(&mut self, document: &Document) -> Result<(), QueryError> {
@@ -49,6 +53,16 @@ impl Memory {
 
     /// Counts bytes that the stage no longer holds.
     pub(super) fn release(&mut self, bytes: usize) {
-        self.used = self.used.saturating_sub(bytes);
+        self.charge.shrink(bytes);
+    }
+
+    /// How many bytes the stage holds.
+    pub(super) fn held(&self) -> usize {
+        self.charge.bytes()
+    }
+
+    /// Counts everything as no longer held.
+    pub(super) fn clear(&mut self) {
+        self.charge.clear();
     }
 }

@@ -3,8 +3,8 @@
 //! Owns the stages and how they follow each other. What they need from outside (other collections,
 //! statistics) comes through [`Environment`]; writing the result of `$out` and `$merge` is left to
 //! the caller, who finds what to do in [`Pipeline::output`]. A stage pulls from the one before it,
-//! one document at a time; stages that must see everything first (`$sort`, `$group`, …) keep what
-//! they hold under [`MAX_BLOCKING_BYTES`].
+//! one document at a time. Everything that grows (stages that must see everything first, computed
+//! fields, joined arrays) is charged to the one [`Meter`](crate::Meter) of the variables.
 //!
 //! ```text
 //! caller's documents ─▶ $match ─▶ $group ─▶ $sort ─▶ caller (or $out, by the caller)
@@ -51,9 +51,6 @@ use self::stage::Stage;
 pub use self::system::SystemStage;
 use crate::error::QueryError;
 use crate::expression::{ParseContext, Variables};
-
-/// The most bytes a stage that must see everything first may hold.
-pub const MAX_BLOCKING_BYTES: usize = 100 * 1024 * 1024;
 
 /// The most stages of one pipeline.
 pub const MAX_STAGES: usize = 1000;
@@ -104,7 +101,6 @@ pub trait Environment: Send + Sync {
 struct Run {
     environment: Arc<dyn Environment>,
     variables: Arc<Variables>,
-    memory_limit: usize,
 }
 
 /// A parsed pipeline.
@@ -131,18 +127,7 @@ impl Pipeline {
         environment: Arc<dyn Environment>,
         variables: &Variables,
     ) -> Documents {
-        self.run_within(input, environment, variables, MAX_BLOCKING_BYTES)
-    }
-
-    /// The same with another bound on the memory of each blocking stage.
-    pub fn run_within(
-        &self,
-        input: Documents,
-        environment: Arc<dyn Environment>,
-        variables: &Variables,
-        memory_limit: usize,
-    ) -> Documents {
-        let run = Run { environment, variables: Arc::new(variables.clone()), memory_limit };
+        let run = Run { environment, variables: Arc::new(variables.clone()) };
         Box::new(UntilError { documents: Some(self.chain(input, &run)) })
     }
 

@@ -10,8 +10,12 @@ use bson::{Bson, Document};
 use crate::error::QueryError;
 use crate::expression::{
     Dependencies, Expression, FieldPath, Frame, MAX_EXPRESSION_DEPTH, ParseContext, Variables,
-    caused_by, fail,
+    caused_by, cost, fail,
 };
+use crate::meter::Charge;
+
+/// What holds the memory of computed fields, in errors.
+const COMPUTED: &str = "a computed field of $addFields, $set or $project";
 
 /// What happens to one field.
 #[derive(Clone, Debug)]
@@ -147,12 +151,18 @@ impl Tree {
     }
 
     /// Computes the fields that get a value; a missing value takes the field away.
-    fn compute(&self, document: &mut Document, frame: Frame<'_>) -> Result<(), QueryError> {
+    fn compute(
+        &self,
+        document: &mut Document,
+        frame: Frame<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), QueryError> {
         for (name, branch) in &self.branches {
             match branch {
                 Branch::Named => {}
                 Branch::Computed(expression) => match expression.operand(frame)?.into_bson() {
                     Some(value) => {
+                        charge.grow(COMPUTED, cost(&value)?)?;
                         document.insert(name.as_str(), value);
                     }
                     None => {
@@ -161,7 +171,7 @@ impl Tree {
                 },
                 Branch::Inside(inner) if inner.computes() => {
                     let value = document.entry(name.clone()).or_insert(Bson::Null);
-                    inner.compute_value(value, frame)?;
+                    inner.compute_value(value, frame, charge)?;
                 }
                 Branch::Inside(_) => {}
             }
@@ -169,15 +179,21 @@ impl Tree {
         Ok(())
     }
 
-    fn compute_value(&self, value: &mut Bson, frame: Frame<'_>) -> Result<(), QueryError> {
+    fn compute_value(
+        &self,
+        value: &mut Bson,
+        frame: Frame<'_>,
+        charge: &mut Charge,
+    ) -> Result<(), QueryError> {
+        frame.variables.step()?;
         match value {
-            Bson::Document(document) => self.compute(document, frame),
-            Bson::Array(elements) => {
-                elements.iter_mut().try_for_each(|element| self.compute_value(element, frame))
-            }
+            Bson::Document(document) => self.compute(document, frame, charge),
+            Bson::Array(elements) => elements
+                .iter_mut()
+                .try_for_each(|element| self.compute_value(element, frame, charge)),
             scalar => {
                 let mut document = Document::new();
-                self.compute(&mut document, frame)?;
+                self.compute(&mut document, frame, charge)?;
                 *scalar = Bson::Document(document);
                 Ok(())
             }
@@ -263,6 +279,7 @@ impl Projection {
         &self,
         mut document: Document,
         variables: &Variables,
+        charge: &mut Charge,
     ) -> Result<Document, QueryError> {
         if !self.including {
             self.tree.drop(&mut document);
@@ -270,7 +287,7 @@ impl Projection {
         }
         let mut kept = self.tree.keep(&document);
         if self.tree.computes() {
-            self.tree.compute(&mut kept, Frame::new(&document, variables))?;
+            self.tree.compute(&mut kept, Frame::new(&document, variables), charge)?;
         }
         Ok(kept)
     }
@@ -426,17 +443,22 @@ impl AddFields {
         &self,
         document: Document,
         variables: &Variables,
+        charge: &mut Charge,
     ) -> Result<Document, QueryError> {
         if self.tree.branches.iter().any(|(_, branch)| matches!(branch, Branch::Inside(_))) {
             let mut changed = document.clone();
-            self.tree.compute(&mut changed, Frame::new(&document, variables))?;
+            self.tree.compute(&mut changed, Frame::new(&document, variables), charge)?;
             return Ok(changed);
         }
         // Every value is computed from the document as it was; only then is it changed, in place.
         let mut values = Vec::with_capacity(self.tree.branches.len());
         for (name, branch) in &self.tree.branches {
             if let Branch::Computed(expression) = branch {
-                values.push((name, expression.evaluate(&document, variables)?));
+                let value = expression.evaluate(&document, variables)?;
+                if let Some(value) = &value {
+                    charge.grow(COMPUTED, cost(value)?)?;
+                }
+                values.push((name, value));
             }
         }
         let mut changed = document;

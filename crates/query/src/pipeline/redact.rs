@@ -22,6 +22,7 @@ fn level(
     variables: &Variables,
     depth: usize,
 ) -> Result<Option<Document>, QueryError> {
+    variables.step()?;
     let mut frame = Frame::new(root, variables);
     frame.current = current;
     let decision = expression.operand(frame)?;

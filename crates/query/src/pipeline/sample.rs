@@ -3,9 +3,8 @@
 use bson::Document;
 
 use super::memory::Memory;
-use super::stage::deferred;
+use super::stage::{Made, deferred};
 use super::{Documents, Run};
-use crate::error::QueryError;
 use crate::expression::approximate_size;
 
 /// Keeps a reservoir: the nth document takes the place of one of those kept with the chance that
@@ -14,7 +13,7 @@ pub(super) fn run(size: u64, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred(move || {
         let size = usize::try_from(size).unwrap_or(usize::MAX);
-        let mut memory = Memory::new("$sample", run.memory_limit);
+        let mut memory = Memory::new("$sample", &run);
         let mut kept: Vec<Document> = Vec::new();
         for (seen, document) in input.enumerate() {
             let document = document?;
@@ -31,7 +30,7 @@ pub(super) fn run(size: u64, input: Documents, run: &Run) -> Documents {
             }
         }
         shuffle(&run, &mut kept);
-        Ok::<_, QueryError>(kept)
+        Ok(Made { documents: kept, memory: Some(memory) })
     })
 }
 

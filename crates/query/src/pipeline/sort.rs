@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bson::{Bson, Document};
 
 use super::memory::Memory;
-use super::stage::{Stage, deferred_stream};
+use super::stage::{Stage, deferred_stream, held};
 use super::{Documents, Run};
 use crate::error::QueryError;
-use crate::expression::{approximate_size, fail};
+use crate::expression::{approximate_size, approximate_value_size, fail};
 use crate::sort::{SortKey, SortPattern};
 
 /// By which fields, and how many documents are wanted at most.
@@ -63,7 +63,8 @@ impl Entry {
     }
 
     fn size(&self) -> usize {
-        approximate_size(&self.document)
+        let key = self.key.values().iter().map(approximate_value_size).sum::<usize>();
+        size_of::<Self>() + key + approximate_size(&self.document)
     }
 }
 
@@ -101,7 +102,7 @@ fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, Que
         stage: Arc::clone(&stage),
         run: run.clone(),
         limit,
-        memory: Memory::new("$sort", run.memory_limit),
+        memory: Memory::new("$sort", run),
         kept: BinaryHeap::new(),
         position: 0,
         runs: Vec::new(),
@@ -109,7 +110,7 @@ fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, Que
     for document in input {
         sorter.take(document?)?;
     }
-    Ok(sorter.finish())
+    sorter.finish()
 }
 
 /// What a sort has seen so far.
@@ -151,18 +152,22 @@ impl Sorter {
         }
         let sorted = documents_of(std::mem::take(&mut self.kept));
         self.runs.push(self.run.environment.set_aside(sorted)?.ok_or(outgrown)?);
-        self.memory = Memory::new("$sort", self.run.memory_limit);
+        self.memory.clear();
         Ok(())
     }
 
-    fn finish(mut self) -> Documents {
-        let last = Box::new(documents_of(self.kept).into_iter().map(Ok));
+    fn finish(mut self) -> Result<Documents, QueryError> {
+        let last = documents_of(self.kept);
         if self.runs.is_empty() {
-            return last;
+            return Ok(held(Box::new(last.into_iter().map(Ok)), Some(self.memory)));
         }
-        self.runs.push(last);
-        let (stage, runs) = (self.stage, self.runs);
-        Box::new(Merged { stage, runs, heads: BinaryHeap::new(), started: false })
+        // The last run goes where the others are: the first document of each needs the room.
+        if let Some(last) = self.run.environment.set_aside(last)? {
+            self.memory.clear();
+            self.runs.push(last);
+        }
+        let (stage, runs, memory) = (self.stage, self.runs, self.memory);
+        Ok(Box::new(Merged { stage, runs, memory, heads: BinaryHeap::new(), started: false }))
     }
 }
 
@@ -178,6 +183,8 @@ fn documents_of(kept: BinaryHeap<Entry>) -> Vec<Document> {
 struct Merged {
     stage: Arc<Stage>,
     runs: Vec<Documents>,
+    /// What the heads hold.
+    memory: Memory,
     /// The first document of each run; its position is the number of the run.
     heads: BinaryHeap<Reverse<Entry>>,
     started: bool,
@@ -187,6 +194,7 @@ impl Merged {
     fn advance(&mut self, run: usize) -> Result<(), QueryError> {
         if let Some(document) = self.runs.get_mut(run).and_then(Iterator::next) {
             let entry = Entry::new(&self.stage, document?, run as u64)?;
+            self.memory.hold(entry.size())?;
             self.heads.push(Reverse(entry));
         }
         Ok(())
@@ -198,6 +206,7 @@ impl Merged {
             (0..self.runs.len()).try_for_each(|run| self.advance(run))?;
         }
         let Some(Reverse(first)) = self.heads.pop() else { return Ok(None) };
+        self.memory.release(first.size());
         self.advance(first.position as usize)?;
         Ok(Some(first.document))
     }

@@ -9,6 +9,7 @@ use super::facet::{self, UnionWith};
 use super::graph_lookup::GraphLookup;
 use super::group::{self, Group};
 use super::lookup::{self, Lookup};
+use super::memory::Memory;
 use super::output::Output;
 use super::project::{AddFields, Projection};
 use super::redact;
@@ -19,8 +20,9 @@ use super::unwind::{self, Unwind};
 use super::window::{self, WindowStage};
 use super::{Documents, Pipeline, Run, bucket, count};
 use crate::error::QueryError;
-use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, fail};
+use crate::expression::{Compiler, Dependencies, Expression, Frame, Operand, cost, fail};
 use crate::matcher::Matcher;
+use crate::meter::Charge;
 
 /// A stage, ready to run.
 #[derive(Clone, Debug)]
@@ -93,21 +95,21 @@ impl Stage {
                         }
                     }
                 };
-                Box::new(move |document| {
+                Box::new(move |document, _| {
                     let found = matcher.matches(&document)?;
                     Ok(if found { Flow::Next(document) } else { Flow::Dropped })
                 })
             }
             Self::Limit(limit) => {
                 let mut left = *limit;
-                Box::new(move |document| {
+                Box::new(move |document, _| {
                     left = left.saturating_sub(1);
                     Ok(if left == 0 { Flow::Last(document) } else { Flow::Next(document) })
                 })
             }
             Self::Skip(skip) => {
                 let mut left = *skip;
-                Box::new(move |document| {
+                Box::new(move |document, _| {
                     if left == 0 {
                         return Ok(Flow::Next(document));
                     }
@@ -120,8 +122,8 @@ impl Stage {
             | Self::AddFields(_)
             | Self::ReplaceRoot { .. }
             | Self::Redact(_)
-            | Self::GraphLookup(_) => Box::new(move |document| {
-                Ok(shared.apply(document, &run)?.map_or(Flow::Dropped, Flow::Next))
+            | Self::GraphLookup(_) => Box::new(move |document, charge| {
+                Ok(shared.apply(document, &run, charge)?.map_or(Flow::Dropped, Flow::Next))
             }),
             _ => return None,
         }))
@@ -132,7 +134,7 @@ impl Stage {
         let shared = Arc::clone(stage);
         match &**stage {
             Self::Count(field) => count::run(field.clone(), input),
-            Self::Unwind(unwind) => unwind::run(unwind.clone(), input),
+            Self::Unwind(unwind) => unwind::run(unwind.clone(), input, run),
             Self::Sort(_) => sort::run(shared, input, run),
             Self::Group(_) => group::run(shared, input, run),
             Self::BucketAuto(_) => bucket::run(shared, input, run),
@@ -151,16 +153,24 @@ impl Stage {
     }
 
     /// What one document becomes; `None` if it is dropped. Only for stages without memory.
-    fn apply(&self, document: Document, run: &Run) -> Result<Option<Document>, QueryError> {
+    fn apply(
+        &self,
+        document: Document,
+        run: &Run,
+        charge: &mut Charge,
+    ) -> Result<Option<Document>, QueryError> {
         match self {
-            Self::Project(projection) => projection.apply(document, &run.variables).map(Some),
-            Self::AddFields(fields) => fields.apply(document, &run.variables).map(Some),
+            Self::Project(projection) => {
+                projection.apply(document, &run.variables, charge).map(Some)
+            }
+            Self::AddFields(fields) => fields.apply(document, &run.variables, charge).map(Some),
             Self::ReplaceRoot { expression, stage } => {
                 let root = expression.operand(Frame::new(&document, &run.variables))?;
+                charge.grow(stage, cost(root.or_null())?)?;
                 replaced(&document, root, stage).map(Some)
             }
             Self::Redact(expression) => redact::apply(expression, &document, &run.variables),
-            Self::GraphLookup(lookup) => lookup.apply(document, run).map(Some),
+            Self::GraphLookup(lookup) => lookup.apply(document, run, charge).map(Some),
             _ => Ok(Some(document)),
         }
     }
@@ -186,7 +196,9 @@ impl Stage {
 }
 
 /// What a stage does to one document.
-pub(super) type Step = Box<dyn FnMut(Document) -> Result<Flow, QueryError> + Send>;
+///
+/// The charge lives as long as the document is on its way through the steps.
+pub(super) type Step = Box<dyn FnMut(Document, &mut Charge) -> Result<Flow, QueryError> + Send>;
 
 /// What becomes of a document.
 pub(super) enum Flow {
@@ -205,9 +217,27 @@ pub(super) fn failed(error: QueryError) -> Documents {
 
 /// A stream whose documents are made when the first is asked for.
 pub(super) fn deferred(
-    make: impl FnOnce() -> Result<Vec<Document>, QueryError> + Send + 'static,
+    make: impl FnOnce() -> Result<Made, QueryError> + Send + 'static,
 ) -> Documents {
-    deferred_stream(move || Ok(Box::new(make()?.into_iter().map(Ok))))
+    deferred_stream(move || {
+        let Made { documents, memory } = make()?;
+        Ok(held(Box::new(documents.into_iter().map(Ok)), memory))
+    })
+}
+
+/// Documents that a stage made, and what they hold until the last of them has been handed on.
+#[derive(Default)]
+pub(super) struct Made {
+    pub(super) documents: Vec<Document>,
+    pub(super) memory: Option<Memory>,
+}
+
+/// The same documents, whose memory is given back with the stream.
+pub(super) fn held(mut documents: Documents, memory: Option<Memory>) -> Documents {
+    Box::new(std::iter::from_fn(move || {
+        let _held = &memory;
+        documents.next()
+    }))
 }
 
 /// A stream that is made when its first document is asked for.
@@ -269,10 +299,15 @@ fn literal_documents(expression: &Expression, run: &Run) -> Documents {
     let Some(Bson::Array(elements)) = value else {
         return failed(fail(5858203, "an array is expected as the argument of $documents"));
     };
-    Box::new(elements.into_iter().map(|element| match element {
+    let mut memory = Memory::new("$documents", run);
+    if let Err(error) = elements.iter().try_for_each(|element| memory.hold_value(element)) {
+        return failed(error);
+    }
+    let documents = elements.into_iter().map(|element| match element {
         Bson::Document(document) => Ok(document),
         other => {
             Err(fail(40228, format!("$documents: each element must be an object, found {other}")))
         }
-    }))
+    });
+    held(Box::new(documents), Some(memory))
 }

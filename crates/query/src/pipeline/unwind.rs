@@ -2,7 +2,8 @@
 
 use bson::{Bson, Document};
 
-use super::Documents;
+use super::memory::Memory;
+use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::{FieldPath, fail};
 use crate::value::types::type_name_of;
@@ -180,8 +181,8 @@ fn remove(document: &mut Document, components: &[String]) {
     }
 }
 
-pub(super) fn run(unwind: Unwind, input: Documents) -> Documents {
-    Box::new(Unwound { unwind, input, current: None })
+pub(super) fn run(unwind: Unwind, input: Documents, run: &Run) -> Documents {
+    Box::new(Unwound { unwind, input, current: None, memory: Memory::new("$unwind", run) })
 }
 
 struct Unwound {
@@ -189,6 +190,8 @@ struct Unwound {
     input: Documents,
     /// The document without its array, and the elements still to come.
     current: Option<(Document, std::iter::Enumerate<std::vec::IntoIter<Bson>>)>,
+    /// What they hold.
+    memory: Memory,
 }
 
 impl Unwound {
@@ -201,25 +204,27 @@ impl Unwound {
             }
             None => {
                 self.current = None;
+                self.memory.clear();
                 None
             }
         }
     }
 
     /// Takes a document in; returns it if there is no array to go through.
-    fn take(&mut self, mut document: Document) -> Option<Document> {
+    fn take(&mut self, mut document: Document) -> Result<Option<Document>, QueryError> {
         let components = self.unwind.path.components();
         match get(&document, components) {
             Some(Bson::Array(elements)) if !elements.is_empty() => {
+                self.memory.hold_document(&document)?;
                 let elements = elements.clone();
                 // The array itself is not copied with every element.
                 set(&mut document, components, Bson::Null);
                 self.current = Some((document, elements.into_iter().enumerate()));
-                None
+                Ok(None)
             }
             found => {
                 let found = found.cloned();
-                self.unwind.alone(document, found.as_ref())
+                Ok(self.unwind.alone(document, found.as_ref()))
             }
         }
     }
@@ -236,8 +241,8 @@ impl Iterator for Unwound {
             }
             match self.input.next()? {
                 Ok(document) => {
-                    if let Some(document) = self.take(document) {
-                        return Some(Ok(document));
+                    if let Some(document) = self.take(document).transpose() {
+                        return Some(document);
                     }
                 }
                 error => return Some(error),

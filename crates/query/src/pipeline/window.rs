@@ -9,7 +9,7 @@ use bson::{Bson, Document};
 
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
-use super::stage::{Stage, deferred};
+use super::stage::{Made, Stage, deferred};
 use super::unwind::set;
 use super::window_frame::Window;
 use super::{Documents, Run};
@@ -131,8 +131,8 @@ impl WindowStage {
         }
     }
 
-    fn run(&self, input: Documents, run: &Run) -> Result<Vec<Document>, QueryError> {
-        let mut memory = Memory::new("$setWindowFields", run.memory_limit);
+    fn run(&self, input: Documents, run: &Run) -> Result<Made, QueryError> {
+        let mut memory = Memory::new("$setWindowFields", run);
         let mut entries = Vec::new();
         for document in input {
             let document = document?;
@@ -150,9 +150,9 @@ impl WindowStage {
         });
         let mut finished = Vec::with_capacity(entries.len());
         for partition in
-            entries.chunk_by(|left, right| compare(&left.partition, &right.partition).is_eq())
+            entries.chunk_by_mut(|left, right| compare(&left.partition, &right.partition).is_eq())
         {
-            let rows = Rows { entries: partition, sort: &self.sort, run };
+            let rows = Rows { entries: &*partition, sort: &self.sort, run };
             let mut columns = Vec::with_capacity(self.outputs.len());
             for (_, function) in &self.outputs {
                 let column = function.compute(&rows)?;
@@ -160,7 +160,7 @@ impl WindowStage {
                 columns.push(column.into_iter());
             }
             for entry in partition {
-                let mut document = entry.document.clone();
+                let mut document = std::mem::take(&mut entry.document);
                 for ((path, _), column) in self.outputs.iter().zip(&mut columns) {
                     if let Some(Some(value)) = column.next() {
                         set(&mut document, path.components(), value);
@@ -169,7 +169,7 @@ impl WindowStage {
                 finished.push(document);
             }
         }
-        Ok(finished)
+        Ok(Made { documents: finished, memory: Some(memory) })
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred(move || match &*stage {
         Stage::Window(window) => window.run(input, &run),
-        _ => Ok(Vec::new()),
+        _ => Ok(Made::default()),
     })
 }
 
@@ -402,9 +402,11 @@ fn accumulate(
     let keys = rows.sorted_by();
     let nothing = Document::new();
     let start = || accumulator.start(&Bson::Null, Frame::new(&nothing, &rows.run.variables));
-    let fresh = || Memory::new("$setWindowFields", rows.run.memory_limit);
+    let fresh = || Memory::new("$setWindowFields", rows.run);
     // What a window holds is given back with it, so each has its own count.
     let mut memory = fresh();
+    // A growing window gives every row a copy of it: the column is counted as it grows.
+    let mut held = fresh();
     let mut running: Option<(usize, usize, State)> = None;
     let mut column = Vec::with_capacity(keys.len());
     for row in 0..keys.len() {
@@ -421,7 +423,9 @@ fn accumulate(
             accumulator.add(&mut state, rows.frame(next), &mut memory)?;
             next += 1;
         }
-        column.push(Some(accumulator.finish(state.clone())));
+        let value = accumulator.finish(state.clone());
+        held.hold_value(&value)?;
+        column.push(Some(value));
         running = Some((low, next.max(high), state));
     }
     Ok(column)

@@ -51,7 +51,7 @@ impl UpdatePath {
                     format!("an update path may have at most {MAX_NESTING} components"),
                 ));
             }
-            components.push(Component::parse(part, text)?);
+            components.push(Component::parse(part, text, components.is_empty())?);
         }
         if !matches!(components[0], Component::Field(_)) {
             return Err(QueryError::bad_value(format!(
@@ -113,7 +113,7 @@ impl UpdatePath {
 }
 
 impl Component {
-    fn parse(part: &str, path: &str) -> Result<Self, QueryError> {
+    fn parse(part: &str, path: &str, is_first: bool) -> Result<Self, QueryError> {
         match part {
             "" => Err(QueryError::new(
                 ErrorCode::EMPTY_FIELD_NAME,
@@ -123,11 +123,11 @@ impl Component {
             )),
             "$" => Ok(Self::Positional),
             "$[]" => Ok(Self::All),
-            // The parts of a database reference are the only field names that may start so.
+            // The parts of a database reference are the only top-level names that may start so.
             "$ref" | "$id" | "$db" => Ok(Self::Field(PathComponent::new(part))),
             _ => match part.strip_prefix("$[").and_then(|rest| rest.strip_suffix(']')) {
                 Some(name) => Ok(Self::Filtered(name.to_owned())),
-                None if part.starts_with('$') => Err(QueryError::new(
+                None if part.starts_with('$') && is_first => Err(QueryError::new(
                     ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
                     format!(
                         "The dollar ($) prefixed field '{part}' in '{path}' is not allowed in the \

@@ -234,3 +234,10 @@ fn a_refused_update_leaves_the_document_alone() {
     assert!(apply(doc! { "$set": { "a": 2 }, "$inc": { "s": 1 } }, &before).is_err());
     assert_same(&before, &copy);
 }
+
+#[test]
+fn names_below_the_top_may_start_with_a_dollar_sign() {
+    updates(doc! { "$set": { "a.$b": 1 } }, doc! { "a": {} }, doc! { "a": { "$b": 1 } });
+    updates(doc! { "$inc": { "a.$b.c": 1 } }, doc! {}, doc! { "a": { "$b": { "c": 1 } } });
+    updates(doc! { "$unset": { "a.$b": 1 } }, doc! { "a": { "$b": 1 } }, doc! { "a": {} });
+}

@@ -23,8 +23,8 @@ use quorate_protocol::{
 use quorate_replication::election::LastVote;
 use quorate_replication::{
     Acknowledgements, Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome,
-    InitialSyncStep, Input, Output, Recovered, Reply, Request, RequestId, Ticket, Unreachable,
-    WaiterId, WriteConcern,
+    InitialSyncStep, Input, Output, Recovered, Reply, Request, RequestId, SourceLost, Ticket,
+    Unreachable, WaiterId, WriteConcern,
 };
 use subject::{
     Subject, acknowledgement, address, append, carry_on, config, entry, fetch_among,

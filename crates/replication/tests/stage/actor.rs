@@ -180,7 +180,10 @@ impl Stage {
                 let common = mine.copied().find(|entry| theirs.contains(entry));
                 let input = match common {
                     Some(common_point) => Input::CommonPointFound { fetch, common_point },
-                    None => Input::CommonPointUnknown { fetch },
+                    None => {
+                        let source_oldest = theirs.first().map(|e| e.op_time).unwrap_or_default();
+                        Input::NoCommonPoint { fetch, source_oldest }
+                    }
                 };
                 self.cue(HOP * 2, Cue::Give(index, life, Box::new(input)));
             }
@@ -230,6 +233,7 @@ impl Stage {
         let entries: Vec<OpTimeAndWallTime> = source[start + skip..].to_vec();
         let batch = FetchedBatch {
             first: found.filter(|_| first),
+            previous: found,
             last: entries.last().copied(),
             source_oldest: source.first().map(|e| e.op_time).unwrap_or_default(),
             source_last: self.actors[to].last(),

@@ -32,6 +32,7 @@ mod write_concern;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
@@ -43,6 +44,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
 use crate::dialer::Dialer;
+use crate::disk::INELIGIBLE;
 use crate::write_gate::WriteGate;
 
 pub(crate) use cut::Cut;
@@ -50,6 +52,9 @@ use inbox::Inbox;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
 pub(crate) use write_concern::{Acknowledgement, write_concern_error};
+
+/// How long a primary whose disk is full waits for a successor that has everything.
+const HAND_OVER_BEFORE_DISK_FAILS: Duration = Duration::from_secs(1);
 
 /// How this member takes part in a set.
 #[derive(Clone, Debug)]
@@ -329,6 +334,31 @@ impl ReplicaSet {
     /// Stops copying from other members, or lets it go on.
     pub(crate) fn stop_copying(&self, stopped: bool) {
         self.inbox.copying.set(stopped);
+    }
+
+    /// The disk of this member is full, or has room again. One that is full hands over, if there is
+    /// another member, and does not stand.
+    pub(crate) async fn disk_is_full(&self, full: bool) {
+        if full {
+            let (sender, receiver) = oneshot::channel();
+            self.inbox.post(Message::Inspect(Box::new(move |status, _| {
+                let members = status.config().map_or(0, |config| config.members.len());
+                // The server may be ending.
+                let _ = sender.send((members > 1, status.state() == MemberState::Primary));
+            })));
+            let Ok((replaceable, leads)) = receiver.await else { return };
+            if leads && replaceable {
+                let (period, catch_up_period) = (INELIGIBLE, HAND_OVER_BEFORE_DISK_FAILS);
+                let request = Request::StepDown { period, catch_up_period, force: true };
+                if let Err(error) = self.ask(request).await {
+                    tracing::warn!(%error, "the primary of a full disk cannot step down yet");
+                }
+            }
+        }
+        let frozen = if full { INELIGIBLE } else { Duration::ZERO };
+        if let Err(error) = self.ask(Request::Freeze(frozen)).await {
+            tracing::debug!(%error, "the member cannot be kept from standing");
+        }
     }
 
     /// The process is about to end: the member hands over first.

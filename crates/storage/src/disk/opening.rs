@@ -51,7 +51,13 @@ impl DiskStore {
             RealFiles.create_directory(path).map_err(failed)?;
         }
         files.create_directory(&journal).map_err(failed)?;
-        let manifest = match Manifest::read(&*files, &root).map_err(failed)? {
+        let unreadable = |source: io::Error| match source.kind() {
+            io::ErrorKind::InvalidData => {
+                OpenError::Engine { directory: root.clone(), source: Box::new(source) }
+            }
+            _ => failed(source),
+        };
+        let manifest = match Manifest::read(&*files, &root).map_err(unreadable)? {
             Some(manifest) => manifest,
             None => {
                 let manifest = Manifest { next_keyspace: 1, ..Manifest::default() };

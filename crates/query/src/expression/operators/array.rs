@@ -6,7 +6,7 @@ use bson::{Bson, Document};
 
 use super::string::{index, index_of, whole};
 use super::{Evaluated, Positional, as_i32, between, exactly, is_number, variadic};
-use crate::expression::bounds::Budget;
+use crate::expression::bounds::{Budget, too_large};
 use crate::expression::operand::{Operand, compare_options};
 use crate::expression::path::FieldPath;
 use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
@@ -191,13 +191,7 @@ fn range(args: &[Operand<'_>]) -> Evaluated {
     let count = u64::try_from(distance).unwrap_or(0).div_ceil(step.unsigned_abs());
     let bytes = count * NUMBER_SIZE;
     if bytes > MAX_INTERMEDIATE_BYTES as u64 {
-        return Err(fail(
-            146,
-            format!(
-                "$range would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
-                 limit: {MAX_INTERMEDIATE_BYTES} bytes"
-            ),
-        ));
+        return Err(too_large("$range", usize::try_from(bytes).unwrap_or(usize::MAX)));
     }
     let numbers = (0..count as i64).map(|nth| Bson::Int32((start + nth * step) as i32));
     Ok(Some(Bson::Array(numbers.collect())))

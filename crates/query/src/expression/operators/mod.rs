@@ -24,6 +24,7 @@ use bson::Bson;
 
 use super::operand::Operand;
 use super::{ExpressionError, fail};
+use crate::meter::Meter;
 use crate::value::Number;
 
 pub(super) use array::{SortBy, sort_array};
@@ -38,7 +39,25 @@ pub(super) type Evaluated = Result<Option<Bson>, ExpressionError>;
 pub(super) struct Positional {
     pub(super) name: &'static str,
     pub(super) arity: Arity,
-    pub(super) evaluate: fn(&[Operand<'_>]) -> Evaluated,
+    pub(super) compute: Compute,
+}
+
+/// How an operator computes its result.
+pub(super) enum Compute {
+    /// In one go: the work is bounded by what one operator may build or by one pass over two values.
+    AtOnce(fn(&[Operand<'_>]) -> Evaluated),
+    /// Over any number of large values, counting its steps.
+    Metered(fn(&[Operand<'_>], &Meter) -> Evaluated),
+}
+
+impl Positional {
+    /// Computes the result of the arguments, whose number has been checked.
+    pub(super) fn evaluate(&self, arguments: &[Operand<'_>], meter: &Meter) -> Evaluated {
+        match self.compute {
+            Compute::AtOnce(compute) => compute(arguments),
+            Compute::Metered(compute) => compute(arguments, meter),
+        }
+    }
 }
 
 impl std::fmt::Debug for Positional {
@@ -124,7 +143,7 @@ const fn exactly(
     name: &'static str,
     evaluate: fn(&[Operand<'_>]) -> Evaluated,
 ) -> Positional {
-    Positional { name, arity: Arity::Exactly(count), evaluate }
+    Positional { name, arity: Arity::Exactly(count), compute: Compute::AtOnce(evaluate) }
 }
 
 const fn between(
@@ -133,11 +152,19 @@ const fn between(
     name: &'static str,
     evaluate: fn(&[Operand<'_>]) -> Evaluated,
 ) -> Positional {
-    Positional { name, arity: Arity::Between(least, most), evaluate }
+    Positional { name, arity: Arity::Between(least, most), compute: Compute::AtOnce(evaluate) }
 }
 
 const fn variadic(name: &'static str, evaluate: fn(&[Operand<'_>]) -> Evaluated) -> Positional {
-    Positional { name, arity: Arity::AtLeast(0), evaluate }
+    Positional { name, arity: Arity::AtLeast(0), compute: Compute::AtOnce(evaluate) }
+}
+
+const fn metered(
+    least: usize,
+    name: &'static str,
+    evaluate: fn(&[Operand<'_>], &Meter) -> Evaluated,
+) -> Positional {
+    Positional { name, arity: Arity::AtLeast(least), compute: Compute::Metered(evaluate) }
 }
 
 /// Every family of operators with a list of arguments.

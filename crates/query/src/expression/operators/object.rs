@@ -7,19 +7,20 @@ use super::{Evaluated, Named, Positional, exactly, required, variadic};
 use crate::expression::bounds::Budget;
 use crate::expression::fail;
 use crate::expression::operand::Operand;
+use crate::value::types::type_name_of;
 
 pub(super) static OPERATORS: &[Positional] = &[
     variadic("$mergeObjects", |args| {
         let inputs: &[_] = match args {
             [single] => match single.as_array() {
                 Some(elements) => {
-                    return merge_objects(elements.iter().map(Operand::borrowed));
+                    return merge_objects(elements.iter().map(Some));
                 }
                 None => args,
             },
             _ => args,
         };
-        merge_objects(inputs.iter().cloned())
+        merge_objects(inputs.iter().map(Operand::get))
     }),
     exactly(1, "$bsonSize", bson_size),
     exactly(1, "$binarySize", binary_size),
@@ -40,11 +41,11 @@ pub(in crate::expression) const SET_FIELD: Named = Named {
     evaluate: set_field,
 };
 
-fn merge_objects<'a>(inputs: impl Iterator<Item = Operand<'a>>) -> Evaluated {
+fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>) -> Evaluated {
     let mut merged = Document::new();
     let mut budget = Budget::default();
     for input in inputs {
-        match input.get() {
+        match input {
             None | Some(Bson::Null | Bson::Undefined) => {}
             Some(value @ Bson::Document(fields)) => {
                 budget.draw("$mergeObjects", value)?;
@@ -55,7 +56,7 @@ fn merge_objects<'a>(inputs: impl Iterator<Item = Operand<'a>>) -> Evaluated {
                     40400,
                     format!(
                         "$mergeObjects requires object inputs, but input {other} is of type {}",
-                        input.type_name()
+                        type_name_of(other)
                     ),
                 ));
             }

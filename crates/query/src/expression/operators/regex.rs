@@ -1,23 +1,15 @@
 //! `$regexMatch`, `$regexFind` and `$regexFindAll`.
 //!
 //! A constant pattern is compiled when the expression is read; any other one for each document.
-//! Patterns with look-around or back references run under a bound on backtracking, all others in
-//! linear time, so no pattern can hang the server.
+//! How a pattern runs, and what ends it, belongs to [`crate::regex`].
 
 use bson::{Bson, Document};
-use fancy_regex::{Captures, Regex, RegexBuilder};
 
 use super::string::whole;
-use crate::expression::bounds::Budget;
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, fail};
-use crate::matcher::RegexMatcher;
-
-/// The largest compiled pattern, in bytes.
-const MAX_COMPILED_SIZE: usize = 4 * 1024 * 1024;
-
-/// How many backtracking steps one search may take.
-const MAX_BACKTRACKS: usize = 1_000_000;
+use crate::expression::{ExpressionError, cost, fail};
+use crate::meter::Meter;
+use crate::regex::{Groups, RegexMatcher};
 
 /// Which of the three operators it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +29,7 @@ impl RegexKind {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Match => "$regexMatch",
             Self::Find => "$regexFind",
@@ -106,33 +98,10 @@ impl RegexKind {
     }
 
     fn build(self, pattern: &str, options: &str) -> Result<Compiled, ExpressionError> {
-        let invalid =
-            |reason: &str| fail(51111, format!("Invalid Regex in {}: {reason}", self.name()));
-        let mut flags = String::new();
-        for option in options.chars() {
-            match option {
-                'i' | 'm' | 's' | 'x' if !flags.contains(option) => flags.push(option),
-                'i' | 'm' | 's' | 'x' | 'u' => {}
-                other => {
-                    return Err(fail(
-                        51108,
-                        format!("{} invalid flag in regex options: {other}", self.name()),
-                    ));
-                }
-            }
-        }
-        if self == Self::Match {
-            let matcher = RegexMatcher::new(pattern, options);
-            return matcher.map(Compiled::Test).map_err(|error| invalid(error.message()));
-        }
-        let source =
-            if flags.is_empty() { pattern.to_owned() } else { format!("(?{flags}){pattern}") };
-        RegexBuilder::new(&source)
-            .backtrack_limit(MAX_BACKTRACKS)
-            .delegate_size_limit(MAX_COMPILED_SIZE)
-            .build()
-            .map(Compiled::Search)
-            .map_err(|error| invalid(&error.to_string()))
+        RegexMatcher::new(pattern, options).map_err(|error| match error.code().0 {
+            51108 => fail(51108, format!("{}: {}", self.name(), error.message())),
+            _ => fail(51111, format!("Invalid Regex in {}: {}", self.name(), error.message())),
+        })
     }
 
     /// Runs the operator.
@@ -140,6 +109,7 @@ impl RegexKind {
         self,
         input: &Operand<'_>,
         regex: Option<&Compiled>,
+        meter: &Meter,
     ) -> Result<Bson, ExpressionError> {
         if !input.is_nullish() && input.as_str().is_none() {
             return Err(fail(51104, format!("{} needs 'input' to be of type string", self.name())));
@@ -147,72 +117,51 @@ impl RegexKind {
         let (Some(text), Some(regex)) = (input.as_str(), regex) else {
             return Ok(self.nothing());
         };
-        match regex {
-            Compiled::Test(matcher) => Ok(Bson::Boolean(matcher.is_match(text))),
-            Compiled::Search(regex) if self == Self::FindAll => find_all(regex, text),
-            Compiled::Search(regex) => Ok(captures(regex, text, 0)?.map_or(Bson::Null, |found| {
-                let start = found.get(0).map_or(0, |whole| whole.start());
-                describe(&found, text[..start].chars().count())
+        match self {
+            Self::Match => regex.clone().with_meter(meter).is_match(text).map(Bson::Boolean),
+            Self::FindAll => find_all(regex, text, meter),
+            Self::Find => Ok(regex.find(text, 0, meter)?.map_or(Bson::Null, |found| {
+                let start = found.first().copied().flatten().map_or(0, |(start, _)| start);
+                describe(&found, text, text[..start].chars().count())
             })),
         }
     }
 }
 
 /// A pattern, ready to be used.
-#[derive(Clone, Debug)]
-pub(crate) enum Compiled {
-    /// Only asked whether it matches, exactly as a query asks.
-    Test(RegexMatcher),
-    /// Asked where, too.
-    Search(Regex),
-}
-
-fn exhausted() -> ExpressionError {
-    fail(
-        51156,
-        "Error occurred while executing the regular expression: it backtracks too much; make it \
-         simpler",
-    )
-}
-
-fn captures<'a>(
-    regex: &Regex,
-    text: &'a str,
-    from: usize,
-) -> Result<Option<Captures<'a>>, ExpressionError> {
-    regex.captures_from_pos(text, from).map_err(|_| exhausted())
-}
+pub(crate) type Compiled = RegexMatcher;
 
 /// Every match from left to right; an empty match moves the search on by one character.
-fn find_all(regex: &Regex, text: &str) -> Result<Bson, ExpressionError> {
+fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, ExpressionError> {
     let mut matches = Vec::new();
-    let mut budget = Budget::default();
+    let mut charge = meter.charge();
     // `counted` is the byte up to which characters have been counted into `index`.
     let (mut from, mut counted, mut index) = (0, 0, 0);
     while from <= text.len() {
-        let Some(found) = captures(regex, text, from)? else { break };
-        let Some(whole) = found.get(0) else { break };
-        index += text[counted..whole.start()].chars().count();
-        counted = whole.start();
-        let description = describe(&found, index);
-        budget.draw("$regexFindAll", &description)?;
+        let Some(found) = regex.find(text, from, meter)? else { break };
+        let Some((start, end)) = found.first().copied().flatten() else { break };
+        index += text[counted..start].chars().count();
+        counted = start;
+        let description = describe(&found, text, index);
+        charge.grow("$regexFindAll", cost(&description)?)?;
         matches.push(description);
-        from = if whole.start() == whole.end() {
-            whole.end() + text[whole.end()..].chars().next().map_or(1, char::len_utf8)
+        from = if start == end {
+            end + text[end..].chars().next().map_or(1, char::len_utf8)
         } else {
-            whole.end()
+            end
         };
     }
     Ok(Bson::Array(matches))
 }
 
-fn describe(found: &Captures<'_>, index: usize) -> Bson {
-    let text = |position: usize| {
-        found.get(position).map_or(Bson::Null, |part| Bson::String(part.as_str().to_owned()))
+fn describe(found: &Groups, text: &str, index: usize) -> Bson {
+    let part = |group: &Option<(usize, usize)>| {
+        let part = group.and_then(|(start, end)| text.get(start..end));
+        part.map_or(Bson::Null, |part| Bson::String(part.to_owned()))
     };
     let mut description = Document::new();
-    description.insert("match", text(0));
+    description.insert("match", found.first().map_or(Bson::Null, part));
     description.insert("idx", whole(index));
-    description.insert("captures", Bson::Array((1..found.len()).map(text).collect()));
+    description.insert("captures", Bson::Array(found.iter().skip(1).map(part).collect()));
     Bson::Document(description)
 }

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 
 use bson::Bson;
 
-use super::{Arity, Evaluated, Positional, exactly, variadic};
+use super::{Evaluated, Positional, exactly, metered};
 use crate::expression::operand::{Operand, is_true};
-use crate::expression::{ExpressionError, fail};
+use crate::expression::{ExpressionError, cost, fail};
+use crate::meter::Meter;
 use crate::value::{GroupKey, compare};
 
 pub(super) static OPERATORS: &[Positional] = &[
-    variadic("$setUnion", union),
-    variadic("$setIntersection", intersection),
+    metered(0, "$setUnion", union),
+    metered(0, "$setIntersection", intersection),
     exactly(2, "$setDifference", difference),
-    Positional { name: "$setEquals", arity: Arity::AtLeast(2), evaluate: equals },
+    metered(2, "$setEquals", equals),
     exactly(2, "$setIsSubset", is_subset),
     exactly(1, "$allElementsTrue", |args| {
         let elements = elements(&args[0], 17040, |kind| {
@@ -50,15 +51,20 @@ fn sorted(mut elements: Vec<Bson>) -> Bson {
     Bson::Array(elements)
 }
 
-fn union(args: &[Operand<'_>]) -> Evaluated {
+fn union(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut seen = BTreeSet::new();
+    let mut charge = meter.charge();
     let mut result = Vec::new();
     for arg in args {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
         for element in elements(arg, 17043, |kind| all_operands("$setUnion", kind))? {
-            if seen.insert(GroupKey::of(element)) {
+            meter.step()?;
+            let key = GroupKey::of(element);
+            let size = key.size();
+            if seen.insert(key) {
+                charge.grow("$setUnion", size + cost(element)?)?;
                 result.push(element.clone());
             }
         }
@@ -66,13 +72,14 @@ fn union(args: &[Operand<'_>]) -> Evaluated {
     Ok(Some(sorted(result)))
 }
 
-fn intersection(args: &[Operand<'_>]) -> Evaluated {
+fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut common: Option<Vec<Bson>> = None;
     for arg in args {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
         let here = elements(arg, 17047, |kind| all_operands("$setIntersection", kind))?;
+        meter.steps(here.len() as u64)?;
         common = Some(match common {
             None => {
                 let mut seen = BTreeSet::new();
@@ -103,11 +110,13 @@ fn difference(args: &[Operand<'_>]) -> Evaluated {
     Ok(Some(Bson::Array(kept.collect())))
 }
 
-fn equals(args: &[Operand<'_>]) -> Evaluated {
+fn equals(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut first: Option<BTreeSet<GroupKey>> = None;
     let mut equal = true;
     for arg in args {
-        let here = keys(elements(arg, 17044, |kind| all_operands("$setEquals", kind))?);
+        let here = elements(arg, 17044, |kind| all_operands("$setEquals", kind))?;
+        meter.steps(here.len() as u64)?;
+        let here = keys(here);
         match &first {
             None => first = Some(here),
             Some(first) => equal &= *first == here,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bson::{Bson, bson, doc};
 
-use super::super::MAX_BLOCKING_BYTES;
 use super::{Indexed, environment, refuse, run, run_in, try_run};
+use crate::meter::MAX_OPERATION_BYTES;
 
 #[test]
 fn lookup_by_equality() {
@@ -61,10 +61,10 @@ fn every_way_to_join_finds_the_same() {
         let stages = bson!([{ "$lookup": { "from": "stock", "localField": "v", "foreignField": field, "as": "found" } }]);
         let table = run(stages.clone(), input.clone());
         let indexed = Arc::new(Indexed(environment()));
-        let read = run_in(stages.clone(), input.clone(), indexed, MAX_BLOCKING_BYTES).unwrap();
+        let read = run_in(stages.clone(), input.clone(), indexed, MAX_OPERATION_BYTES).unwrap();
         assert_eq!(table, read, "{field}");
         // Too little memory for a table, and enough for what is found.
-        let again = run_in(stages, input.clone(), environment(), 1200).unwrap();
+        let again = run_in(stages, input.clone(), environment(), 3500).unwrap();
         assert_eq!(table, again, "{field}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod grouping;
 mod joining;
+mod memory;
 mod planning;
 mod properties;
 mod shaping;
@@ -12,9 +13,10 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 
-use super::{Documents, Environment, MAX_BLOCKING_BYTES, Pipeline, SystemStage};
+use super::{Documents, Environment, Pipeline, SystemStage};
 use crate::error::QueryError;
 use crate::expression::Variables;
+use crate::meter::{MAX_OPERATION_BYTES, Meter};
 
 /// Collections held in memory; one called `broken` cannot be read.
 #[derive(Default)]
@@ -111,7 +113,8 @@ fn run_in(
     let variables = Variables::new(11).with_variable("given", Bson::Int32(5));
     let pipeline = Pipeline::parse(&array(stages), &variables)?;
     let input = Box::new(input.into_iter().map(Ok));
-    pipeline.run_within(input, environment, &variables, memory_limit).collect()
+    let variables = variables.with_meter(Meter::new(memory_limit));
+    pipeline.run(input, environment, &variables).collect()
 }
 
 fn run_within(
@@ -123,7 +126,7 @@ fn run_within(
 }
 
 fn try_run(stages: Bson, input: Vec<Document>) -> Result<Vec<Document>, QueryError> {
-    run_within(stages, input, MAX_BLOCKING_BYTES)
+    run_within(stages, input, MAX_OPERATION_BYTES)
 }
 
 #[track_caller]

@@ -1,0 +1,87 @@
+//! One look at a deployment: every server asked once, and one of them for what it says of its set.
+//!
+//! What `doctor` does first, for the commands that show a deployment or act on it.
+
+use quorate_connection_string::{ConnectionString, Limit};
+use quorate_protocol::ServerAddress;
+
+use super::STAGE_LIMIT;
+use super::examination::{Examination, ExaminationError, examine};
+use super::inside::Inside;
+use super::login::{self, Login};
+use super::probe::Prober;
+use crate::connect;
+use crate::explain::Election;
+use crate::finding::Finding;
+use crate::screen::Failure;
+
+/// What was seen.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    /// Every server, and what a client believes.
+    pub(crate) seen: Examination,
+    login: Option<Login>,
+}
+
+impl Survey {
+    /// Asks the deployment.
+    ///
+    /// # Errors
+    ///
+    /// If the connection string contradicts itself or its names cannot be looked up.
+    pub(crate) async fn take(uri: ConnectionString) -> Result<Self, Failure> {
+        let (uri, seeds) =
+            connect::find_seeds(uri).await.map_err(|error| connect::not_found(&error))?;
+        let limit = uri.options().connect_timeout.and_then(Limit::bound).unwrap_or(STAGE_LIMIT);
+        let tls = connect::tls_options(&uri);
+        let prober = Prober::new(limit, uri.tls_enabled().then_some(&tls)).map_err(|error| {
+            Failure::Misuse(format!("{error}; correct the tls options of the connection string"))
+        })?;
+        let seen = examine(uri, seeds, &prober, &mut |_| Ok(())).await;
+        let seen = seen.map_err(|error| match error {
+            ExaminationError::Output(error) => Failure::Output(error),
+            ExaminationError::Options(error) => {
+                Failure::Misuse(format!("{error}; correct the connection string"))
+            }
+        })?;
+        let login = login::log_in(&seen, &prober).await;
+        Ok(Self { seen, login })
+    }
+
+    /// What the asked member says of its set.
+    pub(crate) fn inside(&self) -> Option<&Inside> {
+        self.login.as_ref()?.inside.as_ref()
+    }
+
+    /// Who leads, or why nobody does.
+    pub(crate) fn election(&self) -> Option<&Election> {
+        self.inside()?.election.as_ref()
+    }
+
+    /// What is wrong with the login, if anything.
+    pub(crate) fn login_finding(&self) -> Option<&Finding> {
+        let codes = ["authentication_failed", "login_needed", "mechanism"];
+        self.login.as_ref()?.findings.iter().find(|finding| codes.contains(&finding.code))
+    }
+
+    /// Whether the server that was asked is locked.
+    pub(crate) fn is_locked(&self) -> bool {
+        let findings = self.login.iter().flat_map(|login| &login.findings);
+        findings.into_iter().any(|finding| finding.code == "fsync_locked")
+    }
+
+    /// Every member that anything is known of, in order.
+    pub(crate) fn members(&self) -> Vec<ServerAddress> {
+        let mut members: Vec<ServerAddress> = self.seen.probes.keys().cloned().collect();
+        let told = self.inside().and_then(|inside| inside.status.as_ref());
+        members.extend(told.iter().flat_map(|status| &status.members).map(|m| m.address.clone()));
+        // A name that the set does not use is a way in, and no member.
+        if let Some(settings) = self.inside().and_then(|inside| inside.settings.as_ref()) {
+            members.retain(|member| settings.members.contains_key(member));
+            members.extend(settings.members.keys().cloned());
+        }
+        members.sort();
+        members.dedup();
+        members
+    }
+}

@@ -1,0 +1,80 @@
+//! Who may stand for election while a primary hands over.
+//!
+//! `replSetFreeze` keeps a secondary from standing for a while, and with 0 lets it stand again.
+
+use std::time::Duration;
+
+use bson::raw::RawDocumentBuf;
+use bson::rawdoc;
+use quorate_client::Client;
+use quorate_connection_string::ConnectionString;
+use quorate_protocol::ServerAddress;
+use quorate_server_discovery::{ServerType, TopologyDescription};
+use tokio::time::timeout;
+
+use crate::remedy;
+use crate::screen::Failure;
+use crate::words::listed;
+
+/// How long the others are kept from standing, in seconds: longer than an election takes, and over by
+/// itself if nobody undoes it.
+const FROZEN_SECONDS: i32 = 60;
+
+/// How long one member may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// The secondaries besides the one that is to lead; nobody if none was named.
+///
+/// # Errors
+///
+/// If the named one is no secondary of the set.
+pub(super) fn others(
+    to: Option<&ServerAddress>,
+    topology: &TopologyDescription,
+) -> Result<Vec<ServerAddress>, Failure> {
+    let Some(to) = to else { return Ok(Vec::new()) };
+    let secondaries: Vec<ServerAddress> = topology
+        .servers()
+        .iter()
+        .filter(|server| server.server_type() == ServerType::RsSecondary)
+        .map(|server| server.address().clone())
+        .collect();
+    if !secondaries.contains(to) {
+        return Err(Failure::Misuse(format!(
+            "{to} is no secondary of this set, so that it cannot lead; choose among {}",
+            listed(&secondaries)
+        )));
+    }
+    Ok(secondaries.into_iter().filter(|secondary| secondary != to).collect())
+}
+
+/// Keeps these members from standing for a while.
+pub(super) async fn forbid(uri: &ConnectionString, members: &[ServerAddress]) {
+    for member in members {
+        ask(uri, member, rawdoc! { "replSetFreeze": FROZEN_SECONDS }).await;
+    }
+}
+
+/// Lets these members stand again.
+pub(super) async fn allow<'a>(
+    uri: &ConnectionString,
+    members: impl IntoIterator<Item = &'a ServerAddress>,
+) {
+    for member in members {
+        ask(uri, member, rawdoc! { "replSetFreeze": 0 }).await;
+    }
+}
+
+/// Asks a member to stand now instead of waiting for its timeout.
+pub(super) async fn encourage(uri: &ConnectionString, member: &ServerAddress) {
+    ask(uri, member, rawdoc! { "replSetStepUp": 1 }).await;
+}
+
+/// Sends a command to one member. What it says to it is no matter: a member that is down cannot
+/// stand, and servers without the command elect as they always do.
+async fn ask(uri: &ConnectionString, member: &ServerAddress, command: RawDocumentBuf) {
+    let uri = remedy::member_uri(&uri.to_uri_with_secrets(), member.as_str());
+    let Ok(client) = Client::with_uri(&uri) else { return };
+    let _ = timeout(ANSWER_WITHIN, client.run_command("admin", &command)).await;
+    client.close().await;
+}

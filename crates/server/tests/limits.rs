@@ -1,0 +1,226 @@
+//! What the machine gives a process: descriptors, permissions, room on the disk.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+#![allow(dead_code, reason = "the set of processes is shared with other tests")]
+
+#[path = "replica_set/client.rs"]
+mod client;
+#[path = "replica_set/namespaces.rs"]
+mod namespaces;
+#[path = "replica_set/set.rs"]
+mod set;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use bson::{Bson, Document, doc};
+use client::{Client, TIMEOUT};
+use set::{Set, wait};
+
+/// A server by itself, started by a shell that has done something first.
+struct Alone {
+    address: SocketAddr,
+    process: Child,
+}
+
+impl Alone {
+    fn start(before: &str, data: &Path) -> Self {
+        let mut process = Command::new("sh")
+            .args(["-c", &format!("{before} && exec \"$0\" \"$@\"")])
+            .args([env!("CARGO_BIN_EXE_quorate-member"), "--leash", "--data"])
+            .arg(data)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let port: u16 = line.trim().parse().expect("the server prints its port");
+        Self { address: ([127, 0, 0, 1], port).into(), process }
+    }
+
+    fn run(&self, command: Document) -> Document {
+        Client::connect(self.address, TIMEOUT).unwrap().run(&command, TIMEOUT).unwrap()
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn insert(id: i32) -> Document {
+    doc! {
+        "insert": "c", "documents": [{ "_id": id, "padding": "x".repeat(1000) }], "$db": "db",
+        "writeConcern": { "j": true },
+    }
+}
+
+#[test]
+fn silent_connections_leave_the_store_its_descriptors() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Alone::start("ulimit -Sn 64 && ulimit -Hn 200", directory.path());
+    let mut early = Client::connect(server.address, TIMEOUT).unwrap();
+    let reply = early.run(&insert(0), TIMEOUT).unwrap();
+    assert_eq!(reply.get_i32("n").unwrap(), 1);
+    let status = early.run(&doc! { "serverStatus": 1, "$db": "admin" }, TIMEOUT).unwrap();
+    let connections = status.get_document("connections").unwrap();
+    let number = |name: &str| match connections.get(name) {
+        Some(Bson::Int32(number)) => i64::from(*number),
+        Some(Bson::Int64(number)) => *number,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!(number("current") + number("available"), 100, "half of the hard limit");
+    // Some of them are refused, some wait to be accepted.
+    let silent: Vec<TcpStream> =
+        (0..300).filter_map(|_| TcpStream::connect(server.address).ok()).collect();
+    assert!(silent.len() > 150);
+    for id in 1..200 {
+        let reply = early.run(&insert(id), TIMEOUT).unwrap();
+        assert_eq!(reply.get_i32("n").ok(), Some(1), "{reply}");
+    }
+    let collections = (0..50).map(|number| format!("more{number}"));
+    for name in collections {
+        let create = doc! { "create": name, "$db": "db" };
+        let reply = early.run(&create, TIMEOUT).unwrap();
+        assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+    }
+    drop(silent);
+    wait("a new client", || {
+        let mut client = Client::connect(server.address, TIMEOUT).ok()?;
+        let reply = client.run(&doc! { "ping": 1, "$db": "admin" }, TIMEOUT).ok()?;
+        (reply.get_f64("ok").ok() == Some(1.0)).then_some(())
+    });
+}
+
+#[test]
+fn data_is_its_owners_alone_whatever_the_umask() {
+    let directory = tempfile::tempdir().unwrap();
+    for (place, existed) in [("new", false), ("old", true)] {
+        let data = directory.path().join(place);
+        if existed {
+            fs::create_dir(&data).unwrap();
+            fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let server = Alone::start("umask 000", &data);
+        assert_eq!(server.run(insert(1)).get_i32("n").unwrap(), 1);
+        drop(server);
+        let mut open = Vec::new();
+        let mut left = vec![data];
+        while let Some(path) = left.pop() {
+            let found = fs::metadata(&path).unwrap();
+            if found.permissions().mode() & 0o077 != 0 {
+                open.push((path.clone(), found.permissions().mode()));
+            }
+            if found.is_dir() {
+                left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+    }
+}
+
+/// A small disk in memory, mounted for one test.
+struct SmallDisk(PathBuf);
+
+/// Set to `without` on a machine where nothing can be mounted, to have the test say so and pass.
+const WITHOUT: &str = "QUORATE_MOUNTS";
+
+impl SmallDisk {
+    /// Mounts it; none if the machine cannot and whoever runs the tests knows.
+    #[allow(clippy::print_stderr, reason = "what is not shown is said")]
+    fn mount(at: &Path) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=512m", "quorate"]).arg(at);
+        if mount.status().is_ok_and(|status| status.success()) {
+            return Some(Self(at.to_owned()));
+        }
+        let known = std::env::var(WITHOUT).is_ok_and(|value| value == "without");
+        assert!(known, "nothing can be mounted here: run as root, or set {WITHOUT}=without");
+        eprintln!("NOT SHOWN: nothing can be mounted here");
+        None
+    }
+
+    /// Leaves this many bytes free.
+    fn fill(&self, left: u64) {
+        let free = rustix::fs::statvfs(&self.0).unwrap();
+        let bytes = (free.f_bavail * free.f_frsize).saturating_sub(left);
+        let file = fs::File::create(self.filler()).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).unwrap();
+    }
+
+    fn make_room(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The member may hold it a moment longer than its process is there.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_primary_whose_disk_is_full_hands_over_and_is_healthy_when_there_is_room() {
+    let mut set = Set::start(0);
+    let Some(disk) = SmallDisk::mount(&set.data(0)) else { return };
+    for _ in 0..3 {
+        set.add();
+    }
+    let set = set.initiate(doc! {});
+    // The member with the small disk leads.
+    set.reconfigure(|config| {
+        let members = config.get_array_mut("members").unwrap();
+        members[0].as_document_mut().unwrap().insert("priority", 10);
+    });
+    set.wait("the preferred primary", || {
+        let hello = set.run(0, doc! { "hello": 1 }).ok()?;
+        hello.get_bool("isWritablePrimary").ok()?.then_some(())
+    });
+    set.insert(0, doc! { "_id": 1 }, "majority".into()).unwrap();
+    disk.fill(8 * 1024 * 1024);
+    // Every refusal on the way is one that drivers retry.
+    let mut next = 2;
+    let refusal = set.wait("the first refusal", || {
+        next += 1;
+        let command = doc! {
+            "insert": "c", "documents": [{ "_id": next }], "$db": "db", "lsid": session(),
+            "txnNumber": i64::from(next),
+        };
+        let reply = set.run(0, command).ok()?;
+        (reply.get_f64("ok").ok() == Some(0.0)).then_some(reply)
+    });
+    let code = refusal.get_i32("code").unwrap();
+    assert!([189, 10107, 11602].contains(&code), "{refusal}");
+    let labels = refusal.get_array("errorLabels").unwrap();
+    assert!(labels.contains(&Bson::from("RetryableWriteError")), "{refusal}");
+    let other = set.primary_among(&[1, 2]);
+    for id in 1000..1010 {
+        set.insert(other, doc! { "_id": id }, Bson::from(2)).unwrap();
+    }
+    assert!(set.is_running(0), "it is there, and waits");
+    disk.make_room();
+    set.wait_until_identical();
+    set.wait("the preferred primary again", || {
+        let hello = set.run(0, doc! { "hello": 1 }).ok()?;
+        hello.get_bool("isWritablePrimary").ok()?.then_some(())
+    });
+    set.insert(0, doc! { "_id": 2000 }, "majority".into()).unwrap();
+}
+
+fn session() -> Document {
+    let bytes = vec![7; 16];
+    doc! { "id": bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes } }
+}
