@@ -12,6 +12,7 @@ mod background;
 mod opening;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -290,10 +291,12 @@ impl Shared {
         let mut ends: BTreeMap<u32, LogEnd> = BTreeMap::new();
         for operation in batch.operations.iter().filter(|operation| operation.change.is_of_log()) {
             let log = operation.keyspace.0 as u32;
-            if !ends.contains_key(&log) {
-                ends.insert(log, LogEnd::new(self.last_position(commit, log, None)?));
-            }
-            let Some(end) = ends.get_mut(&log) else { continue };
+            let end = match ends.entry(log) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    place.insert(LogEnd::new(self.last_position(commit, log, None)?))
+                }
+            };
             match operation.change {
                 Change::Append(position, _) => end.append(position)?,
                 Change::Trim(below) => end.trim(below)?,

@@ -63,7 +63,9 @@ impl Node {
         most: usize,
         most_bytes: usize,
     ) -> Result<OplogEntries, CommandError> {
-        let Some(replication) = self.replication() else { return Ok(OplogEntries::default()) };
+        if self.replication().is_none() {
+            return Ok(OplogEntries::default());
+        }
         let view = self.view();
         let start = from.map(|timestamp| RecordId(timestamp.as_u64()));
         let scan = view.scan_oplog((start, Bound::Unbounded), Direction::Forward)?;

@@ -64,6 +64,9 @@ impl Work {
     }
 }
 
+/// What a thread does until the store goes.
+type Loop = fn(&Shared);
+
 /// The threads.
 pub(super) struct Background {
     shared: Arc<Shared>,
@@ -73,9 +76,9 @@ pub(super) struct Background {
 impl Background {
     pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
         let mut background = Self { shared: Arc::clone(shared), threads: Vec::new() };
-        let run: [(&str, fn(&Shared)); 2] =
+        let loops: [(&str, Loop); 2] =
             [("storage-flush", Shared::flush_loop), ("storage-merge", Shared::merge_loop)];
-        for (name, run) in run {
+        for (name, run) in loops {
             let shared = Arc::clone(shared);
             let thread =
                 thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared))?;
