@@ -57,6 +57,8 @@ pub struct NodeOptions {
     pub oplog_bytes: Option<u64>,
     /// Where sorts put what they cannot hold in memory; without it they fail at their limit.
     pub scratch: Option<Arc<dyn Scratch>>,
+    /// Whether the commands that are for tests can be run: fail points.
+    pub test_commands: bool,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
 }
@@ -288,7 +290,7 @@ impl Node {
     ///
     /// If there is no such command, or the client's roles do not allow it.
     pub fn authorize(&self, client: &Client, command: &Command) -> Result<(), CommandError> {
-        dispatch::authorize(self, client, command).map(drop)
+        dispatch::admit(self, client, command).map(drop)
     }
 
     /// Refuses a client that has not proved to be another member of the set.

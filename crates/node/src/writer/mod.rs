@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
+use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
 use quorate_wire::to_bson_timestamp;
@@ -310,6 +311,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         old: &RawDocument,
         new: RawDocumentBuf,
+        told_as: &ToldAs,
         bypass_validation: bool,
     ) -> Result<(), CommandError> {
         check_document(&new)?;
@@ -317,7 +319,7 @@ impl<'n> Writer<'n> {
             check_validator(collection, &new)?;
         }
         let (before, after) = (keys_of(collection, old)?, keys_of(collection, &new)?);
-        self.replace_with_keys(collection, record, (old, before), (new, after))
+        self.replace_with_keys(collection, record, (old, before), (new, after), told_as)
     }
 
     /// Replaces a document that was checked before. With it and its successor come their keys.
@@ -327,6 +329,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         (old, before): (&RawDocument, Vec<DocumentKeys>),
         (new, after): (RawDocumentBuf, Vec<DocumentKeys>),
+        told_as: &ToldAs,
     ) -> Result<(), CommandError> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
@@ -349,7 +352,7 @@ impl<'n> Writer<'n> {
         }
         self.note_change(collection.ident, record);
         self.note_multikey(collection, &multikey)?;
-        self.log_update(&mut batch, collection, old, &new)?;
+        self.log_update(&mut batch, collection, old, &new, told_as)?;
         let (old_bytes, new_bytes) = (old.as_bytes().len() as u64, new.as_bytes().len() as u64);
         let key = record_key(collection.ident, record);
         batch.insert(keyspaces.records, key, self.stored_document(new));
