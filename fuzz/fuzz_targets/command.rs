@@ -118,6 +118,7 @@ fn member() -> Node {
         compressors: Vec::new(),
         authentication: false,
         oplog_bytes: None,
+        test_commands: true,
         max_connections: 100,
         ..NodeOptions::default()
     };

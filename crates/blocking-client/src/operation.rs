@@ -198,6 +198,10 @@ impl Client {
         let mut body = operation.command.to_owned();
         body.append(cstr!("$db"), operation.database);
         let SelectionCriteria::Read(preference) = operation.criteria else { return body };
+        // A command that brings its own keeps it: servers refuse a field that comes twice.
+        if matches!(body.get("$readPreference"), Ok(Some(_))) {
+            return body;
+        }
         let topology = self.topology();
         let Some(description) = topology.server(server) else { return body };
         let argument = read_preference_for_op_msg(

@@ -492,6 +492,9 @@ pub(crate) struct ServeArguments {
     /// Let whoever reaches --bind read and write everything.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) insecure: bool,
+    /// Let clients run the commands that are for tests: configureFailPoint injects faults.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
+    pub(crate) enable_test_commands: bool,
     /// Ask clients for a login. The first user is created from this machine, with createUser.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) auth: bool,

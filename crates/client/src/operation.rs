@@ -563,6 +563,10 @@ impl Inner {
 const LOAD_BALANCED_SESSION_LIFETIME: Duration = Duration::from_secs(30 * 60);
 
 fn add_read_preference(operation: &Operation<'_>, selected: &Selected, body: &mut RawDocumentBuf) {
+    // A command that brings its own keeps it: servers refuse a field that comes twice.
+    if matches!(body.get("$readPreference"), Ok(Some(_))) {
+        return;
+    }
     let preference = match &operation.target {
         Target::Write => return,
         Target::Read(preference) | Target::WritingPipeline(preference) => Some(preference),

@@ -8,12 +8,11 @@ use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 
-use crate::commands::LONG_COMMANDS;
-use crate::dispatch::{Effect, find};
+use crate::command_table::{CommandFacts, Effect, find};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
-use crate::generic_arguments::writing_stage;
 use crate::profile::Work;
+use crate::touched::writing_stage;
 use crate::users::Login;
 use crate::writer::check_command_value;
 
@@ -86,12 +85,19 @@ pub struct Command {
     pub body: Arc<Document>,
     /// Document sequences by name. They belong to the fields of the same names.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
+    facts: Option<&'static CommandFacts>,
 }
 
 impl Command {
     /// A command without document sequences.
     pub fn new(body: Document) -> Self {
-        Self { body: Arc::new(body), sequences: Vec::new() }
+        let facts = find(command_name(&body));
+        Self { body: Arc::new(body), sequences: Vec::new(), facts }
+    }
+
+    /// What the command table says of it; none if there is no such command.
+    pub fn facts(&self) -> Option<&'static CommandFacts> {
+        self.facts
     }
 
     /// Reads a command that has arrived.
@@ -119,9 +125,15 @@ impl Command {
             if parsed.is_empty() {
                 payload = payload_name(name);
             }
-            parsed.insert(name, Bson::try_from(value)?);
+            if parsed.insert(name, Bson::try_from(value)?).is_some() {
+                return Err(CommandError::new(
+                    ErrorCode::DUPLICATE_FIELD,
+                    format!("BSON field '{}.{name}' is a duplicate field", command_name(&parsed)),
+                ));
+            }
         }
-        Ok(Self { body: Arc::new(parsed), sequences })
+        let facts = find(command_name(&parsed));
+        Ok(Self { body: Arc::new(parsed), sequences, facts })
     }
 
     /// The body, to change it.
@@ -132,7 +144,7 @@ impl Command {
     /// Whether it usually takes so little time that nobody need make room for others.
     pub fn is_short(&self) -> bool {
         let name = self.name();
-        if LONG_COMMANDS.contains(&name) {
+        if self.facts.is_some_and(|facts| facts.scans) {
             return false;
         }
         // Statements that name no single document go through as many as there are.
@@ -155,7 +167,7 @@ impl Command {
         if self.name() == "aggregate" {
             return writing_stage(&self.body).is_some();
         }
-        find(self.name()).is_some_and(|facts| facts.effect == Effect::Writes)
+        self.facts.is_some_and(|facts| facts.effect == Effect::Writes)
     }
 
     /// How long it may take, if the client set a limit.
@@ -170,8 +182,7 @@ impl Command {
 
     /// A copy for running the command a second time, made only of commands that may ask for it.
     pub fn clone_if_it_may_wait(&self) -> Option<Self> {
-        let waits = self.body.contains_key("maxAwaitTimeMS") || self.name() == "getMore";
-        waits.then(|| self.clone())
+        self.facts.filter(|facts| facts.waits).map(|_| self.clone())
     }
 
     /// The first key.

@@ -108,6 +108,7 @@ codes! {
     NOT_PRIMARY_OR_SECONDARY = 13436 "NotPrimaryOrSecondary",
     OUT_OF_DISK_SPACE = 14031 "OutOfDiskSpace",
     KEY_TOO_LONG = 17280 "KeyTooLong",
+    DUPLICATE_FIELD = 40413 "Location40413",
     UNKNOWN_FIELD = 40415 "Location40415",
     MISSING_FIELD = 40414 "Location40414",
 }

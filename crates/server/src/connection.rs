@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
-    Client, Command, CommandError, Context, ErrorCode, Injection, Interrupt, Outcome, Registered,
-    Reply, WaitFor,
+    Answerer, Client, Command, CommandError, CommandFacts, Context, ErrorCode, Injection,
+    Interrupt, Outcome, Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTime;
 use quorate_wire::{
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::logging::get_log;
 use crate::net::Stream;
 use crate::patience::{Patience, reached};
-use crate::replica_set::{Cut, OplogStream, ReadConcern, ReplicaSet, write_concern_error};
+use crate::replica_set::{OplogStream, ReadConcern, ReplicaSet, write_concern_error};
 use crate::server::Shared;
 use crate::write_gate::Entered;
 
@@ -201,7 +201,7 @@ impl Connection {
             Err(_) => return Ok(Next::GoOn),
         };
         self.note_handshake(&command);
-        self.is_member |= is_between_members(command.name());
+        self.is_member |= command.facts().is_some_and(CommandFacts::is_between_members);
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
         if streams && is_hello(command.name()) && !command.body.contains_key("maxAwaitTimeMS") {
             let why =
@@ -297,6 +297,8 @@ impl Connection {
         command: Command,
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let (started, name) = (Instant::now(), command.name().to_owned());
+        // What members say to each other has its own times.
+        let internal = command.facts().is_some_and(CommandFacts::is_between_members);
         self.reads_majority = false;
         let mut context = Context {
             now: self.shared.clock.now(),
@@ -314,8 +316,6 @@ impl Connection {
             self.tell(&operation, &name, started.elapsed(), body);
         }
         drop(operation);
-        // What members say to each other has its own times.
-        let internal = name.starts_with("replSet");
         if let (Some(set), Some(body), false) = (&self.shared.replica_set, &mut body, internal) {
             set.tell_time(body, self.reads_majority);
         }
@@ -357,7 +357,7 @@ impl Connection {
                 return Ok(Some(error_body(error)));
             }
         }
-        if (is_answered_here(command.name()) || locks(&command))
+        if is_answered_here(&command)
             && let Err(error) = self.shared.node.authorize(&self.client, &command)
         {
             return Ok(Some(error_body(&error)));
@@ -530,7 +530,7 @@ impl Connection {
     /// Short commands run where they are; others let this worker's other tasks move on.
     fn run_command(&self, context: &Context, command: Command) -> Outcome {
         let node = &self.shared.node;
-        let kills = command.name().starts_with("kill");
+        let kills = command.facts().is_some_and(CommandFacts::may_interrupt_others);
         let breaks = command.name() == "configureFailPoint";
         let outcome = if command.is_short() {
             node.run(context, command)
@@ -711,17 +711,12 @@ fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
 }
 
-/// Commands that only members send each other.
-fn is_between_members(name: &str) -> bool {
-    Cut::concerns(name) || name == "replSetGetRBID"
-}
-
-/// Commands that the member itself never sees, or not at first, so that whether they are allowed is asked before.
-fn is_answered_here(name: &str) -> bool {
-    matches!(
-        name,
-        "shutdown" | "getLog" | "quorateExplainElection" | "setDefaultRWConcern" | "fsyncUnlock"
-    ) || name.starts_with("replSet")
+/// Whether another component than the member answers the command, or acts before the member does, so
+/// that whether it is allowed is asked here.
+fn is_answered_here(command: &Command) -> bool {
+    locks(command)
+        || command.name() == "setDefaultRWConcern"
+        || command.facts().is_some_and(|facts| facts.answerer() != Answerer::Member)
 }
 
 /// Waits until writes may pass, or the server ends.

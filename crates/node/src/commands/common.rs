@@ -19,6 +19,7 @@ use crate::records::DocumentBytes;
 use crate::replication::Commit;
 use crate::sort::Room;
 use crate::tail::Tail;
+use crate::users::session_owner;
 
 /// A reply made of a document.
 pub(super) fn reply(document: &Document) -> Result<Outcome, CommandError> {
@@ -186,6 +187,7 @@ pub(super) fn open_cursor(
     let mut cursor = Cursor {
         namespace,
         session: request.session.clone(),
+        owner: session_owner(request.node, &request.context.client),
         stream,
         remaining: options.limit,
         held_back: None,

@@ -95,7 +95,7 @@ fn shown(request: &Request<'_>, defaults: Option<&DefaultConcerns>) -> Document 
 }
 
 /// A read concern that may be a default; none takes the chosen one back.
-fn read_concern(given: &Document) -> Result<Option<Document>, CommandError> {
+pub(crate) fn read_concern(given: &Document) -> Result<Option<Document>, CommandError> {
     if given.is_empty() {
         return Ok(None);
     }
@@ -113,7 +113,7 @@ fn read_concern(given: &Document) -> Result<Option<Document>, CommandError> {
 }
 
 /// A write concern that may be a default; none takes the chosen one back.
-fn write_concern(given: &Document) -> Result<Option<Document>, CommandError> {
+pub(crate) fn write_concern(given: &Document) -> Result<Option<Document>, CommandError> {
     if given.is_empty() {
         return Ok(None);
     }

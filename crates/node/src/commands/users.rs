@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_authentication::scram::StoredCredentials;
+use quorate_query::diff::ToldAs;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, reply};
@@ -145,7 +146,8 @@ fn change_user(
     change(&mut document);
     let mut collection = writer.collection_or_create(&users_namespace())?;
     let raw = to_raw(&document)?;
-    writer.replace(&mut collection, found.record, &found.document, raw, true)?;
+    let told_as = ToldAs::Replacement;
+    writer.replace(&mut collection, found.record, &found.document, raw, &told_as, true)?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
@@ -204,9 +206,14 @@ pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outc
         CommandError::bad_value("usersInfo takes a name, {user, db}, a list of them, or 1")
     })?;
     let with_credentials = fields.flag("showCredentials")?;
-    let users = find_users(request.node, &query)?;
-    let shown: Vec<_> =
-        users.iter().map(|user| Bson::from(user.public(with_credentials))).collect();
+    let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
+    let mut shown = Vec::new();
+    for user in find_users(request.node, &query)? {
+        let user = user.public(with_credentials);
+        if filter.as_ref().map_or(Ok(true), |filter| filter.matches(&user))? {
+            shown.push(Bson::from(user));
+        }
+    }
     reply(&doc! { "users": shown, "ok": 1.0 })
 }
 

@@ -9,8 +9,8 @@ use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
 
 use super::{Published, Replication, Standing};
+use crate::command_table::Effect;
 use crate::context::{Client, Command};
-use crate::dispatch::Effect;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
 

@@ -57,7 +57,13 @@ impl Member {
 
     /// A member whose clients must log in.
     pub(crate) fn guarded() -> Self {
-        Self::open_with(ModelStore::new(), NodeOptions { authentication: true, ..options() })
+        let options = NodeOptions { authentication: true, test_commands: true, ..options() };
+        Self::open_with(ModelStore::new(), options)
+    }
+
+    /// A member that lets tests inject faults.
+    pub(crate) fn for_tests() -> Self {
+        Self::open_with(ModelStore::new(), NodeOptions { test_commands: true, ..options() })
     }
 
     fn open(store: ModelStore, oplog_bytes: Option<u64>) -> Self {

@@ -238,7 +238,7 @@ impl ReplicaSet {
     /// Answers a command of the replica set; none if it is not one.
     pub(crate) async fn answer(&self, command: &Command) -> Option<RawDocumentBuf> {
         let name = command.name();
-        self.inbox.cut.admit(name).await;
+        self.inbox.cut.admit(command).await;
         let replies = match name {
             "replSetGetStatus" => {
                 let progress = self.progress.clone();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, doc, rawdoc};
-use quorate_node::{Client, Command, CommandError, ErrorCode, Standing};
+use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, Standing};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
 
@@ -42,14 +42,12 @@ impl ReadConcern {
     }
 }
 
-/// The commands that read at the set's default read concern if they give none.
-const DEFAULT_READERS: [&str; 4] = ["aggregate", "count", "distinct", "find"];
-
 impl ReplicaSet {
     /// Gives a read the level that was chosen for the set, if it names none. What members keep to
     /// themselves has no level.
     pub(crate) fn complete_read_concern(&self, command: &mut Command) -> Result<(), CommandError> {
-        if !DEFAULT_READERS.contains(&command.name()) || command.database() == "local" {
+        let reads = command.facts().is_some_and(CommandFacts::takes_a_default_read_concern);
+        if !reads || command.database() == "local" {
             return Ok(());
         }
         let Some(chosen) = self.node.default_concerns()?.and_then(|known| known.read.clone())
