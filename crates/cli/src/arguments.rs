@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// Send one command to the server that suits it, and print the reply.
     #[command(after_help = RunArguments::EXAMPLES)]
     Run(RunArguments),
+    /// Follow the changes of a deployment, a database or a collection.
+    #[command(after_help = TailArguments::EXAMPLES)]
+    Tail(TailArguments),
     /// Run a real replica set on this machine, one process per member.
     #[command(after_help = UpArguments::EXAMPLES)]
     Up(UpArguments),
@@ -90,6 +93,7 @@ impl Arguments {
             Some(Command::Doctor(doctor)) => doctor.json,
             Some(Command::Replay(replay)) => replay.json,
             Some(Command::Run(run)) => run.json,
+            Some(Command::Tail(tail)) => tail.json,
             Some(Command::Watch(watch)) => watch.json,
             Some(Command::Serve(serve)) => serve.json,
             Some(Command::Up(up)) => up.json,
@@ -131,6 +135,37 @@ Examples:
 
 A deployment with a problem ends in code 1. A message that is recognised ends in code 0, any other
 in code 1. Each stage takes at most 5 s, or connectTimeoutMS of the connection string.";
+}
+
+/// `quorate tail`.
+#[derive(Debug, Args)]
+pub(crate) struct TailArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// What to follow: a database or a collection in one; all of them if this is left out.
+    #[arg(value_name = "DB[.COLLECTION]")]
+    pub(crate) namespace: Option<String>,
+    /// Begin with changes of this time: 15m, 2h or 1d ago, 2026-11-15T20:00:00Z, or seconds since 1970.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) since: Option<String>,
+    /// Go on where this file says, and keep in it how far the feed has come.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resume_file: Option<PathBuf>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl TailArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop.orders --since 15m
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop --resume-file orders.place --json
+
+The feed goes on through failovers. A feed that is killed goes on after the last change that it has
+printed and stored; that one may be printed again, and none is left out.";
 }
 
 /// `quorate watch`.

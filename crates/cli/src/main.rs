@@ -29,6 +29,7 @@ mod screen;
 mod serve;
 mod signals;
 mod status;
+mod tail;
 mod topology_view;
 mod up;
 mod view;
@@ -70,6 +71,7 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),
         Some(Command::Run(arguments)) => run::run(arguments, screen),
+        Some(Command::Tail(arguments)) => tail::run(arguments, screen),
         Some(Command::Serve(arguments)) => serve::run(arguments, screen),
         Some(Command::Completions(completions)) => manual::completions(completions, screen),
         Some(Command::Man(man)) => manual::page(man, screen),
