@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_query::QueryError;
+use quorate_query::diff::ToldAs;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{
@@ -550,7 +551,12 @@ impl Sink<'_, '_> {
                     after.insert("_id", id.clone());
                 }
                 let raw = to_raw(&after)?;
-                writer.replace(collection, found.record, &found.document, raw, self.bypass)
+                let told_as = match merge.when_matched {
+                    WhenMatched::Replace => ToldAs::Replacement,
+                    _ => ToldAs::ShortestDifference,
+                };
+                let old = &found.document;
+                writer.replace(collection, found.record, old, raw, &told_as, self.bypass)
             }
             None => match merge.when_not_matched {
                 WhenNotMatched::Discard => Ok(()),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, DateTime, Document, doc};
 use quorate_query::matcher::Matcher;
+use quorate_query::update::Change;
 use quorate_query::{Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
@@ -144,10 +145,10 @@ pub(super) struct ParsedUpdate {
 
 impl ParsedUpdate {
     /// The document after the update; none if it stays the same.
-    pub(super) fn apply(&self, found: &Found) -> Result<Option<Document>, CommandError> {
+    pub(super) fn apply(&self, found: &Found) -> Result<Option<Change>, CommandError> {
         let before = Document::try_from(&*found.document)?;
         let context = self.context.with_array_index(found.details.array_index);
-        Ok(self.update.apply(&before, &context)?)
+        Ok(self.update.change(&before, &context)?)
     }
 
     /// The document that the query and the update describe.
@@ -181,10 +182,11 @@ impl ParsedUpdate {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         found: &Found,
-        after: &Document,
+        change: &Change,
     ) -> Result<(), CommandError> {
-        let raw = to_raw(after)?;
-        writer.replace(collection, found.record, &found.document, raw, self.bypass_validation)
+        let (raw, bypass) = (to_raw(&change.after)?, self.bypass_validation);
+        let old = &found.document;
+        writer.replace(collection, found.record, old, raw, &change.told_as, bypass)
     }
 }
 

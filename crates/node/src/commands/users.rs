@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_authentication::scram::StoredCredentials;
+use quorate_query::diff::ToldAs;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, reply};
@@ -145,7 +146,8 @@ fn change_user(
     change(&mut document);
     let mut collection = writer.collection_or_create(&users_namespace())?;
     let raw = to_raw(&document)?;
-    writer.replace(&mut collection, found.record, &found.document, raw, true)?;
+    let told_as = ToldAs::Replacement;
+    writer.replace(&mut collection, found.record, &found.document, raw, &told_as, true)?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 

@@ -42,23 +42,18 @@ impl Node {
                 writer.drop_collection(&collection)?;
             }
         }
-        let records = self.keyspaces().records;
-        for (keyspace, range) in [
-            (records, KeyRange::prefix(&replication.oplog.prefix())),
-            (replication.keyspace, KeyRange::prefix(&[UNDO_ROW])),
-        ] {
-            loop {
-                let scan =
-                    writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
-                let mut batch = Batch::new();
-                for pair in scan.take(WIPE_STEP) {
-                    batch.remove(keyspace, pair?.0);
-                }
-                let done = batch.len() < WIPE_STEP;
-                writer.commit(batch)?;
-                if done {
-                    break;
-                }
+        writer.clear_history()?;
+        let (keyspace, range) = (replication.keyspace, KeyRange::prefix(&[UNDO_ROW]));
+        loop {
+            let scan = writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
+            let mut batch = Batch::new();
+            for pair in scan.take(WIPE_STEP) {
+                batch.remove(keyspace, pair?.0);
+            }
+            let done = batch.len() < WIPE_STEP;
+            writer.commit(batch)?;
+            if done {
+                break;
             }
         }
         guard(&replication.deferred_indexes).clear();
