@@ -108,6 +108,7 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     options.authentication = arguments.auth;
     options.membership = membership(arguments)?;
     options.tls = tls(arguments)?;
+    options.test_commands = arguments.enable_test_commands;
     options.server.max_connections = arguments.max_connections;
     options.advertise.clone_from(&arguments.advertise);
     if let Some(bytes) = arguments.oplog_size {
@@ -318,6 +319,9 @@ fn tell_ready(
     match data {
         Some(data) => screen.talk_unless_json(format_args!("serving {data}; Ctrl-C stops")),
         None => screen.talk_unless_json("serving from memory, nothing is kept; Ctrl-C stops"),
+    }
+    if arguments.enable_test_commands {
+        screen.talk_unless_json("warning: test commands are on: clients may inject faults");
     }
     if arguments.insecure {
         screen.talk_unless_json("warning: whoever reaches this address reads and writes");

@@ -16,6 +16,7 @@ use crate::namespace::Namespace;
 use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
+use crate::users::LoggedIn;
 
 /// The most cursors open at once.
 pub const MAX_OPEN_CURSORS: usize = 10_000;
@@ -37,6 +38,8 @@ pub(crate) type DocumentStream =
 pub(crate) struct Cursor {
     pub(crate) namespace: Namespace,
     pub(crate) session: Option<SessionId>,
+    /// The user who opened it, where clients log in.
+    pub(crate) owner: Option<LoggedIn>,
     pub(crate) stream: DocumentStream,
     /// Documents the client may still get; `None` without a limit.
     pub(crate) remaining: Option<u64>,
@@ -225,6 +228,7 @@ struct Entry {
     cursor: Option<Cursor>,
     namespace: Namespace,
     session: Option<SessionId>,
+    owner: Option<LoggedIn>,
     last_used: MonotonicTime,
     no_timeout: bool,
     /// What is left of the `maxTimeMS` of the command that opened it.
@@ -254,6 +258,7 @@ impl Cursors {
         let entry = Entry {
             namespace: cursor.namespace.clone(),
             session: cursor.session.clone(),
+            owner: cursor.owner.clone(),
             no_timeout: cursor.no_timeout,
             cursor: Some(cursor),
             last_used: now,
@@ -269,6 +274,7 @@ impl Cursors {
         id: i64,
         namespace: &Namespace,
         session: Option<&SessionId>,
+        user: Option<&LoggedIn>,
     ) -> Result<Cursor, CommandError> {
         let Some(entry) = self.open.get_mut(&id) else {
             return Err(CommandError::new(
@@ -284,6 +290,12 @@ impl Cursors {
                      different namespace {}",
                     entry.namespace
                 ),
+            ));
+        }
+        if entry.owner.as_ref() != user {
+            return Err(CommandError::new(
+                ErrorCode::UNAUTHORIZED,
+                format!("cursor id {id} was not created by the authenticated user"),
             ));
         }
         if entry.session.as_ref() != session {
@@ -330,6 +342,11 @@ impl Cursors {
         self.open.get(&id).is_some_and(|entry| entry.namespace == *namespace)
     }
 
+    /// Whether another user opened the cursor.
+    pub(crate) fn belongs_to_another(&self, id: i64, user: Option<&LoggedIn>) -> bool {
+        self.open.get(&id).is_some_and(|entry| entry.owner.as_ref() != user)
+    }
+
     /// Closes the cursors of some sessions.
     pub(crate) fn kill_sessions(&mut self, ended: impl Fn(&SessionId) -> bool) {
         self.open.retain(|_, entry| !entry.session.as_ref().is_some_and(&ended));
@@ -372,6 +389,7 @@ mod tests {
         Cursor {
             namespace: Namespace::new("db", "c").unwrap(),
             session,
+            owner: None,
             stream: Box::new(stream),
             remaining: None,
             held_back: None,
@@ -441,12 +459,12 @@ mod tests {
         let id = cursors.add(cursor(1, None), at(0)).unwrap();
         let other = SessionId::from_bytes(vec![1; 16]);
         let code = |result: Result<Cursor, CommandError>| result.err().unwrap().code.0;
-        assert_eq!(code(cursors.check_out(id, &namespace, Some(&other))), 50738);
-        let taken = cursors.check_out(id, &namespace, None).unwrap();
-        assert_eq!(code(cursors.check_out(id, &namespace, None)), 12051);
+        assert_eq!(code(cursors.check_out(id, &namespace, Some(&other), None)), 50738);
+        let taken = cursors.check_out(id, &namespace, None, None).unwrap();
+        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 12051);
         assert!(cursors.kill(id));
         cursors.check_in(id, taken, at(1));
-        assert_eq!(code(cursors.check_out(id, &namespace, None)), 43);
+        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 43);
     }
 
     #[test]

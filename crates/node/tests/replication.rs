@@ -4,49 +4,15 @@
 
 mod support;
 
-use std::ops::Bound;
-
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::Now;
 use quorate_protocol::{MemberState, OpTime, Term, Timestamp, WallTime};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
-use support::set::{OPLOG_BYTES, commit, position, primary, secondary, show};
+use support::set::{
+    OPLOG_BYTES, commit, entries, hash, position, primary, secondary, show, write_everything,
+};
 use support::{Member, now};
-
-fn entries(member: &Member) -> Vec<RawDocumentBuf> {
-    member.node.read_oplog(Bound::Unbounded, usize::MAX, usize::MAX).unwrap().entries
-}
-
-fn hash(member: &Member) -> Document {
-    let mut reply = member.ok(doc! {
-        "dbHash": 1, "$readPreference": {"mode": "nearest"},
-    });
-    reply.remove("timeMillis");
-    reply
-}
-
-/// One of everything that is logged.
-fn write_everything(member: &Member) {
-    let long = "x".repeat(100);
-    member.insert("a", (0..5).map(|i| doc! {"_id": i, "n": 1, "l": &long}).collect());
-    member.ok(doc! {"update": "a", "updates": [
-        {"q": {"_id": 1}, "u": {"$inc": {"n": 5}, "$set": {"sub": {"x": 1}}}},
-        {"q": {"_id": 2}, "u": {"other": true}},
-        {"q": {"_id": 9}, "u": {"$set": {"born": "by upsert"}}, "upsert": true},
-    ]});
-    member.ok(doc! {"delete": "a", "deletes": [{"q": {"_id": 0}, "limit": 1}]});
-    member.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"n": 1}, "name": "n_1"}]});
-    member.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"l": 1}, "name": "l_1"}]});
-    member.ok(doc! {"dropIndexes": "a", "index": "l_1"});
-    member.ok(doc! {"collMod": "a", "validator": {"n": {"$exists": true}}});
-    member.ok(doc! {"create": "c", "capped": true, "size": 4096, "max": 2});
-    member.insert("c", (0..4).map(|i| doc! {"_id": i}).collect());
-    member.insert("doomed", vec![doc! {"_id": 1}]);
-    member.ok(doc! {"drop": "doomed"});
-    member.insert("old", vec![doc! {"_id": 1}]);
-    member.ok(doc! {"renameCollection": "db.old", "to": "db.new", "$db": "admin"});
-}
 
 fn write_more(member: &Member) {
     member.insert("a", vec![doc! {"_id": "more", "n": 1}]);
@@ -72,7 +38,7 @@ fn every_write_makes_an_entry_and_timestamps_rise() {
 }
 
 #[test]
-fn applied_entries_make_the_same_data_and_twice_is_once() {
+fn applied_entries_make_the_same_data() {
     let (from, to) = (primary(), secondary());
     write_everything(&from);
     let last = to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
@@ -310,80 +276,6 @@ fn the_commit_point_survives_a_restart() {
     assert!(recovered.last > first);
 }
 
-/// `replIndexPrefetch`: a parameter, and no effect on what is applied.
-#[test]
-fn what_is_read_ahead_can_be_set_and_changes_no_data() {
-    let from = primary();
-    from.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"n": 1}, "name": "n_1"}]});
-    from.insert("a", (0..400).map(|i| doc! {"_id": i, "n": i % 7}).collect());
-    from.ok(doc! {"update": "a", "updates": [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": true}]});
-    for setting in ["none", "_id_only", "all"] {
-        let to = secondary();
-        let set = |value: &str| {
-            to.run(doc! {"setParameter": 1, "replIndexPrefetch": value, "$db": "admin"})
-        };
-        assert_eq!(set(setting).get_str("was").unwrap(), "all");
-        assert_eq!(set("some").get_i32("code").unwrap(), 2);
-        let shown = to.ok(doc! {"getParameter": 1, "replIndexPrefetch": 1, "$db": "admin"});
-        assert_eq!(shown.get_str("replIndexPrefetch").unwrap(), setting);
-        to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
-        assert_eq!(hash(&to), hash(&from));
-        show(&to.node, MemberState::Primary, true);
-        to.validate("a");
-    }
-}
-
-/// Digest §9: threads work out the changes of a batch, each its own documents; the result is that of
-/// one entry after the other, also where documents come again and collections change in between.
-#[test]
-fn a_batch_prepared_by_threads_is_applied_as_one_entry_after_the_other() {
-    let from = primary();
-    let index = |spec: Document| doc! {"createIndexes": "a", "indexes": [spec]};
-    from.ok(index(doc! {"key": {"n": 1}, "name": "n"}));
-    let mut state = 7_u64;
-    let mut next = |below: u64| {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
-    for step in 0..1200_i64 {
-        let id = next(40) as i64;
-        let update = |change: Document| doc! {"update": "a", "updates": [change]};
-        let command = match next(8) {
-            0 | 1 => update(doc! {"q": {"_id": id}, "u": {"n": step, "list": []}, "upsert": true}),
-            2 => update(doc! {"q": {"_id": id}, "u": {"$inc": {"n": 1}}}),
-            3 => update(doc! {"q": {"_id": id}, "u": {"$push": {"list": step}}}),
-            4 => doc! {"delete": "a", "deletes": [{"q": {"_id": id}, "limit": 1}]},
-            _ => doc! {"insert": "a", "documents": [{"_id": 10_000 + step, "n": step}]},
-        };
-        from.ok(command);
-        match step {
-            150 => drop(from.ok(index(doc! {"key": {"list": 1}, "name": "list"}))),
-            300 => drop(from.ok(doc! {"dropIndexes": "a", "index": "n"})),
-            450 => {
-                let partial = doc! {"n": {"$gt": 100}};
-                let spec = doc! {"key": {"n": -1}, "name": "p", "partialFilterExpression": partial};
-                from.ok(index(spec));
-            }
-            _ => {}
-        }
-    }
-    assert!(entries(&from).len() > 512, "threads take part from there on");
-    let (together, apart) = (secondary(), secondary());
-    together.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
-    let mut previous = OpTime::NULL;
-    for entry in entries(&from) {
-        let at = quorate_node::entry_position(&entry).unwrap().op_time;
-        apart.node.apply(previous, vec![entry], now()).unwrap();
-        previous = at;
-    }
-    for to in [together, apart] {
-        assert_eq!(hash(&to), hash(&from));
-        show(&to.node, MemberState::Primary, true);
-        to.validate("a");
-    }
-}
-
 /// Digest §7: above its size the oplog drops only what is older than the minimum retention.
 #[test]
 fn young_entries_stay_although_the_oplog_is_too_large() {
@@ -424,83 +316,6 @@ fn an_awaited_hello_checks_what_it_is_given() {
         let version = reply.get_document("topologyVersion").unwrap();
         assert_eq!(version.get_i64("counter").unwrap(), 3);
     }
-}
-
-/// Digest §7: what is applied over a copy may find the documents in any later state.
-#[test]
-fn entries_over_a_copy_fit_documents_of_a_later_time() {
-    let from = primary();
-    let unique = doc! {"key": {"n": 1}, "name": "n", "unique": true};
-    from.insert("a", vec![doc! {"_id": 0, "n": 0}]);
-    from.ok(doc! {"createIndexes": "a", "indexes": [unique]});
-    let begin = entries(&from).len();
-    from.insert("a", vec![doc! {"_id": 1, "n": 1}, doc! {"_id": 2, "n": 2}]);
-    let change = doc! {"q": {"_id": 2}, "u": {"$set": {"n": 3}}};
-    from.ok(doc! {"update": "a", "updates": [change]});
-    from.ok(doc! {"delete": "a", "deletes": [{"q": {"_id": 1}, "limit": 1}]});
-    // Its value is taken again, by another document.
-    from.insert("a", vec![doc! {"_id": 4, "n": 1}]);
-    let meanwhile = entries(&from).split_off(begin);
-
-    // The copy already holds the end of the story; the entries begin before it.
-    let to = secondary();
-    to.node.wipe(now()).unwrap();
-    let namespace = quorate_node::Namespace::new("db", "a").unwrap();
-    to.node.clone_collection(&namespace, uuid_of(&from, "a"), Document::new(), now()).unwrap();
-    let documents = from.find(doc! {"find": "a"});
-    let documents = documents.iter().map(|d| RawDocumentBuf::try_from(d).unwrap()).collect();
-    to.node.clone_documents(&namespace, documents, now()).unwrap();
-    let unique = doc! {"v": 2, "key": {"n": 1}, "name": "n", "unique": true};
-    to.node.clone_index(&namespace, unique, now()).unwrap();
-    let last = to.node.apply_cloned(meanwhile, now()).unwrap();
-    to.node.finish_clone(last, now()).unwrap();
-    assert_eq!(last, position(&from));
-    assert_eq!(hash(&to), hash(&from));
-}
-
-fn uuid_of(member: &Member, name: &str) -> bson::Binary {
-    let listed = member.ok(doc! {"listCollections": 1, "filter": {"name": name}});
-    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
-    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
-    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
-    uuid.clone()
-}
-
-/// Digest §10: collections are copied by their names; a rename meanwhile must not cost documents.
-#[test]
-fn a_copy_of_a_collection_that_is_renamed_is_whole_or_begins_again() {
-    let from = primary();
-    from.insert("a", vec![doc! {"_id": 0}]);
-    from.insert("b", vec![doc! {"_id": "old"}]);
-    let (a, old) = (uuid_of(&from, "a"), uuid_of(&from, "b"));
-    let begin = entries(&from).len();
-    // Not a document of the collection that will have the name.
-    from.insert("b", vec![doc! {"_id": "doomed"}]);
-    from.ok(doc! {
-        "renameCollection": "db.a", "to": "db.b", "dropTarget": true, "$db": "admin",
-    });
-    // As `$out` does: a collection that comes into being and is renamed, all of it in the log.
-    from.insert("fresh", vec![doc! {"_id": 1}]);
-    from.ok(doc! {"renameCollection": "db.fresh", "to": "db.final", "$db": "admin"});
-    let meanwhile = entries(&from).split_off(begin);
-    let copy = |names: &[(&str, &bson::Binary)], in_part: bool| {
-        let to = secondary();
-        to.node.wipe(now()).unwrap();
-        for (name, uuid) in names {
-            let namespace = quorate_node::Namespace::new("db", name).unwrap();
-            to.node.clone_collection(&namespace, (*uuid).clone(), Document::new(), now()).unwrap();
-            let documents = if in_part { vec![] } else { vec![bson::rawdoc! {"_id": 0}] };
-            to.node.clone_documents(&namespace, documents, now()).unwrap();
-            if in_part {
-                to.node.copied_in_part((*uuid).clone());
-            }
-        }
-        let applied = to.node.apply_cloned(meanwhile.clone(), now());
-        applied.is_ok().then(|| hash(&to) == hash(&from))
-    };
-    assert_eq!(copy(&[("a", &a), ("b", &old)], false), Some(true), "copied before the rename");
-    assert_eq!(copy(&[("b", &a)], false), Some(true), "listed after it");
-    assert_eq!(copy(&[("a", &a)], true), None, "its name was gone when its turn came");
 }
 
 /// Digest §10: entries that are written during a copy wait on disk, however many they are.

@@ -66,6 +66,8 @@ pub enum SourceLost {
     TooStale,
     /// It rolled back.
     RolledBack,
+    /// Its entries do not follow ours: its oplog was trimmed past our last entry.
+    Gap,
     /// This member changed its role or was told another source.
     NoLongerWanted,
 }
@@ -81,6 +83,7 @@ pub enum Event {
     PeerUp { peer: MemberId },
     PeerDown { peer: MemberId, cause: Unreachable },
     PrimaryCrashed { primary: MemberId },
+    AllRestarted,
     PrimaryKnown { primary: MemberId, term: Term },
     DryRunStarted { reason: ElectionReason, term: Term },
     DryRunVetoed { by: MemberId, veto: Veto, count: u32 },
@@ -109,11 +112,14 @@ pub enum Event {
     CommitPointAdvanced(OpTime),
     RollbackStarted { source: MemberId, last: OpTime },
     RollbackFound { common_point: OpTime },
+    NoCommonPoint { source: MemberId, last: OpTime, source_oldest: OpTime },
     RolledBack { last: OpTime },
     InitialSyncStarted { source: MemberId, attempt: u32 },
     InitialSyncFailed { attempt: u32 },
     InitialSyncFinished { at: OpTime },
     AuthenticationFailed { peer: ServerAddress },
+    MemoryLost,
+    MemoryRegained { since: Term },
     ShuttingDown,
     Fatal(Fatal),
 }
@@ -137,6 +143,9 @@ impl fmt::Display for Event {
                     "the primary {primary} crashed: its connection was reset, its port refuses"
                 )
             }
+            Self::AllRestarted => f.write_str(
+                "sees a majority and no primary after its start: stands without waiting",
+            ),
             Self::PrimaryKnown { primary, term } => write!(f, "{primary} is primary of {term:?}"),
             Self::DryRunStarted { reason, term } => {
                 write!(f, "asks all members for a dry run in {term:?} ({reason})")
@@ -186,6 +195,11 @@ impl fmt::Display for Event {
             Self::Unfrozen => f.write_str("may stand again"),
             Self::SourceChosen { source, after } => write!(f, "copies from {source} after {after}"),
             Self::SourceLost { source, why } => write!(f, "leaves source {source}: {why}"),
+            Self::TooStale { last, source_oldest } if source_oldest <= last => write!(
+                f,
+                "too stale: no member has the entries that are needed to undo its last ones (up to \
+                 {last}); wipe its data directory to copy everything anew, or enlarge the oplog"
+            ),
             Self::TooStale { last, source_oldest } => write!(
                 f,
                 "too stale: last entry {last}, every source begins at {source_oldest} or later, {} s \
@@ -199,6 +213,12 @@ impl fmt::Display for Event {
             Self::RollbackFound { common_point } => {
                 write!(f, "histories part after {common_point}")
             }
+            Self::NoCommonPoint { source, last, source_oldest } => write!(
+                f,
+                "cannot roll back: its log (last entry {last}) shares no entry with the oplog of \
+                 {source}, which begins at {source_oldest}; unless another member has a longer \
+                 oplog, wipe this member's data directory to copy everything anew"
+            ),
             Self::RolledBack { last } => write!(f, "rolled back to {last}"),
             Self::InitialSyncStarted { source, attempt } => {
                 write!(f, "initial sync, attempt {attempt}, from {source}")
@@ -209,6 +229,13 @@ impl fmt::Display for Event {
             Self::InitialSyncFinished { at } => write!(f, "initial sync finished at {at}"),
             Self::AuthenticationFailed { peer } => {
                 write!(f, "{peer} refuses our credentials; give all members one keyfile")
+            }
+            Self::MemoryLost => f.write_str(
+                "joins with an empty disk: it gives no vote, and its copies count for no majority, \
+                 until every other voter has answered it (it may have voted before)",
+            ),
+            Self::MemoryRegained { since } => {
+                write!(f, "every other voter has answered: it votes in terms after {since:?}")
             }
             Self::ShuttingDown => f.write_str("shuts down"),
             Self::Fatal(fatal) => write!(f, "must end: {fatal}"),
@@ -229,6 +256,7 @@ impl fmt::Display for SourceLost {
             Self::Behind => f.write_str("it lacks our last entry"),
             Self::TooStale => f.write_str("it no longer has what we need next"),
             Self::RolledBack => f.write_str("it rolled back"),
+            Self::Gap => f.write_str("its entries do not follow ours"),
             Self::NoLongerWanted => f.write_str("not wanted any more"),
         }
     }

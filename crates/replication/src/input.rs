@@ -11,6 +11,7 @@ use quorate_protocol::{
 
 use crate::config_check::Allowances;
 use crate::election::LastVote;
+use crate::memory::Memory;
 use crate::write_concern::WriteConcern;
 
 macro_rules! identifier {
@@ -76,6 +77,10 @@ pub struct Recovered {
     pub initial_sync: bool,
     /// How many rollbacks there were.
     pub rollback_id: i32,
+    /// What is still known of the votes that were given.
+    pub memory: Memory,
+    /// There are documents that would be copied to others, whatever the oplog says.
+    pub has_documents: bool,
 }
 
 /// What somebody asks of a member: another member, an administrator, or a primary that hands over.
@@ -192,6 +197,9 @@ impl std::fmt::Display for Unreachable {
 pub struct FetchedBatch {
     /// The first entry of the first batch of a fetch, which must be our last one. Ignored later.
     pub first: Option<OpTime>,
+    /// The entry that stands right before the entries of this batch in the source's log, read from
+    /// that log together with them. Ignored in the first batch of a fetch, which begins with it.
+    pub previous: Option<OpTime>,
     /// The last entry, if there is any beyond what we have.
     pub last: Option<OpTimeAndWallTime>,
     /// The source's oldest entry.
@@ -215,6 +223,8 @@ pub enum FetchFailure {
     Connection,
     /// The source answered with an error.
     Refused,
+    /// The source no longer has the entry that its stream had come to: its oplog was trimmed past it.
+    PlaceLost,
 }
 
 /// What the host did for an initial sync.
@@ -324,6 +334,13 @@ pub enum Input {
         fetch: FetchId,
         /// That entry.
         common_point: OpTimeAndWallTime,
+    },
+    /// The source's whole oplog was compared with ours, and they share no entry.
+    NoCommonPoint {
+        /// Of which search.
+        fetch: FetchId,
+        /// The source's oldest entry.
+        source_oldest: OpTime,
     },
     /// The search for a common point could not be finished.
     CommonPointUnknown {

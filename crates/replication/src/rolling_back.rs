@@ -52,6 +52,20 @@ impl Member {
         self.persist(Change::RollbackId(self.rollback_id), after);
     }
 
+    /// The source's oplog begins after the point where the histories part. Nothing can be undone with
+    /// its help: another source may have a longer oplog, otherwise this member is too stale.
+    pub(crate) fn on_no_common_point(&mut self, id: FetchId, source_oldest: OpTime) {
+        let Role::RollBack(roll_back) = &self.role else { return };
+        if roll_back.stage != RollBackStage::Searching(id) {
+            return;
+        }
+        let source = roll_back.source;
+        let last = self.log.written.op_time;
+        self.emit(Event::NoCommonPoint { source, last, source_oldest });
+        self.become_follower(StepDownReason::Reconfig);
+        self.note_divergence(source, source_oldest);
+    }
+
     pub(crate) fn on_common_point_unknown(&mut self, id: FetchId) {
         if !self.is_searching(id) {
             return;
@@ -78,6 +92,7 @@ impl Member {
         self.log.applied = self.log.applied.min(last);
         self.log.min_valid = min_valid;
         self.sync.last_fetched = last.op_time;
+        self.sync.diverged = false;
         self.emit(Event::RolledBack { last: last.op_time });
         self.become_follower(StepDownReason::Reconfig);
     }

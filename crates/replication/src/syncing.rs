@@ -50,6 +50,8 @@ pub(crate) struct Sync {
     denied: BTreeMap<MemberId, MonotonicTime>,
     /// The oldest entry of each source that was too new for us.
     stale: BTreeMap<MemberId, OpTime>,
+    /// A source has shown that our last entries are not the set's, and cannot help to undo them.
+    pub(crate) diverged: bool,
     /// When we changed to closer sources. At most as many as count.
     changes: VecDeque<MonotonicTime>,
     report: Report,
@@ -86,6 +88,7 @@ impl Sync {
             forced: None,
             denied: BTreeMap::new(),
             stale: BTreeMap::new(),
+            diverged: false,
             changes: VecDeque::new(),
             report: Report::Idle,
             reported_at: None,
@@ -150,6 +153,7 @@ impl Member {
             Choice::Source(source) => self.fetch_from(source),
             Choice::WaitForPings | Choice::Nobody => {
                 self.timers.set(Timer::SyncSource, self.now + SOURCE_RETRY);
+                self.check_too_stale();
             }
         }
     }
@@ -225,9 +229,13 @@ impl Member {
         if self.sync.fetch.is_some_and(|fetch| fetch.id == id) {
             let deny = match cause {
                 FetchFailure::Refused => DENY_AFTER_FAILURE,
-                FetchFailure::Connection => SOURCE_RETRY,
+                FetchFailure::Connection | FetchFailure::PlaceLost => SOURCE_RETRY,
             };
-            self.lose_source(SourceLost::Failed, Some(deny));
+            let why = match cause {
+                FetchFailure::PlaceLost => SourceLost::Gap,
+                FetchFailure::Connection | FetchFailure::Refused => SourceLost::Failed,
+            };
+            self.lose_source(why, Some(deny));
         }
     }
 
@@ -248,12 +256,18 @@ impl Member {
             Some(known) if known != batch.rollback_id => {
                 return self.lose_source(SourceLost::RolledBack, None);
             }
+            // Entries that do not follow our last one would leave a hole: the next fetch begins with
+            // our last entry again, which shows whether the source still has it.
+            Some(_) if batch.last.is_some() && batch.previous != Some(self.sync.last_fetched) => {
+                return self.lose_source(SourceLost::Gap, Some(SOURCE_RETRY));
+            }
             Some(_) => {}
         }
         self.timers.set(Timer::FetchSilence, self.now + SOURCE_SILENCE);
         if let Role::Follower(follower) = &mut self.role {
             follower.too_stale = None;
             self.sync.stale.clear();
+            self.sync.diverged = false;
         }
         if batch.source_is_primary && batch.term == self.term {
             if self.primary != Some(fetch.source) {
@@ -324,6 +338,14 @@ impl Member {
             }
         }
         false
+    }
+
+    /// A source does not have what is needed to undo our last entries: as good as one that is too new.
+    pub(crate) fn note_divergence(&mut self, source: MemberId, source_oldest: OpTime) {
+        self.sync.diverged = true;
+        self.sync.stale.insert(source, source_oldest);
+        self.deny(source, DENY_WHEN_STALE);
+        self.check_too_stale();
     }
 
     /// Too stale is a verdict about every source: as long as one might help, it is not final.

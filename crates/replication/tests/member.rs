@@ -11,8 +11,8 @@ use quorate_protocol::{
     OpTimeAndWallTime, ServerAddress, Term, VoteRequest,
 };
 use quorate_replication::{
-    Change, Fatal, FetchFailure, FetchedBatch, Input, Output, Recovered, Reply, Request, RequestId,
-    Unreachable, WaiterId, WriteConcern,
+    Change, Event, Fatal, FetchFailure, FetchedBatch, Input, Output, Recovered, Reply, Request,
+    RequestId, Unreachable, WaiterId, WriteConcern,
 };
 use subject::{
     Subject, acknowledgement, address, append, config, entry, fetch_among, heartbeat_from, primary,
@@ -238,6 +238,7 @@ fn diverged(commit_point: OpTimeAndWallTime) -> Subject {
     }
     let batch = FetchedBatch {
         first: Some(entry(2, 10).op_time),
+        previous: None,
         last: Some(entry(2, 12)),
         source_oldest: entry(0, 1).op_time,
         source_last: entry(2, 12),
@@ -287,6 +288,71 @@ fn a_rollback_stores_its_id_then_cuts_then_follows_again() {
     let status = subject.member.status();
     assert_eq!(status.state(), MemberState::Recovering, "until it is consistent again");
     assert_eq!((status.written(), status.rollback_id()), (entry(1, 5), 1));
+}
+
+/// No common point is left in the source's oplog: the member is too stale, says so, and shows no
+/// diverged data while it looks for another source.
+#[test]
+fn a_member_without_a_common_point_is_recovering_and_too_stale() {
+    let mut subject = diverged(entry(1, 5));
+    let fetch = search_of(&subject);
+    let source_oldest = entry(0, 1).op_time;
+    let outputs = subject.give(Input::NoCommonPoint { fetch, source_oldest });
+    let told = |wanted: fn(&Event) -> bool| {
+        outputs.iter().any(|output| matches!(output, Output::Event(event) if wanted(event)))
+    };
+    assert!(told(|event| matches!(event, Event::NoCommonPoint { .. })), "{outputs:?}");
+    assert!(told(|event| matches!(event, Event::TooStale { .. })), "{outputs:?}");
+    for _ in 0..150 {
+        subject.now = subject.now + Duration::from_secs(1);
+        let outputs = subject.give(Input::Tick);
+        assert_eq!(subject.member.status().state(), MemberState::Recovering);
+        for output in outputs {
+            match output {
+                Output::Send { request, to, message: Request::Heartbeat(_), .. } => {
+                    let (state, last) = if to == address(1) {
+                        (MemberState::Primary, entry(2, 12))
+                    } else {
+                        (MemberState::Secondary, entry(1, 5))
+                    };
+                    subject.hear(request, reply_of(state, last));
+                }
+                Output::FindCommonPoint { fetch, .. } => {
+                    subject.give(Input::NoCommonPoint { fetch, source_oldest });
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(subject.member.status().state(), MemberState::Recovering, "not in between");
+    }
+}
+
+/// As long as another member might have a longer oplog, the verdict is not final; diverged data is
+/// not shown meanwhile either.
+#[test]
+fn a_member_that_diverged_is_recovering_while_another_source_may_help() {
+    let mut subject = diverged(entry(1, 5));
+    let fetch = search_of(&subject);
+    while !subject.outputs.iter().any(|output| {
+        matches!(output, Output::Send { to, message: Request::Heartbeat(_), .. } if *to == address(2))
+    }) {
+        subject.now = subject.now + Duration::from_secs(1);
+        subject.give(Input::Tick);
+    }
+    let two = subject.heartbeat_to(2);
+    subject.hear(two, reply_of(MemberState::Secondary, entry(2, 12)));
+    let source_oldest = entry(0, 1).op_time;
+    let outputs = subject.give(Input::NoCommonPoint { fetch, source_oldest });
+    let stale = |output: &Output| matches!(output, Output::Event(Event::TooStale { .. }));
+    assert!(!outputs.iter().any(stale), "m2 may help: {outputs:?}");
+    assert_eq!(subject.member.status().state(), MemberState::Recovering);
+    let followed = (0..10).any(|_| {
+        subject.now = subject.now + Duration::from_secs(1);
+        let outputs = subject.give(Input::Tick);
+        fetch_among(&outputs).is_some()
+    });
+    assert!(followed, "it asks the other member");
+    assert_eq!(subject.member.status().state(), MemberState::Recovering);
 }
 
 fn write_and_wait(subject: &mut Subject) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quorate_node::{CommandError, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
+use quorate_storage::{DiskOptions, DiskStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -59,6 +59,8 @@ pub struct StartOptions {
     pub membership: Membership,
     /// How it encrypts, if it does.
     pub tls: Option<TlsOptions>,
+    /// Whether the commands that are for tests can be run: fail points.
+    pub test_commands: bool,
     /// Where nonces, salts and identifiers come from; none draws one from the operating system, as
     /// whoever guesses it can pretend to be somebody else.
     pub seed: Option<u64>,
@@ -82,6 +84,7 @@ impl StartOptions {
             authentication: false,
             membership: Membership::Anybody,
             tls: None,
+            test_commands: false,
             seed: None,
             server: ServerOptions::default(),
         }
@@ -183,7 +186,7 @@ fn open(
             private_directory(&directory).map_err(|source| {
                 StartError::Open(OpenError::Io { path: directory.clone(), source })
             })?;
-            let store = LsmStore::open(&directory, LsmOptions::default());
+            let store = DiskStore::open(&directory, DiskOptions::default());
             let store = store.map_err(not_opened)?;
             if let Some(torn) = store.torn_tail() {
                 tracing::warn!(
@@ -211,6 +214,7 @@ fn open(
         oplog_bytes: options.replica_set.as_ref().map(|_| options.oplog_bytes),
         authentication,
         member_keys: security.keys.clone(),
+        test_commands: options.test_commands,
         max_connections: options.server.max_connections,
         scratch: directory.as_ref().map(|directory| {
             Arc::new(ScratchDirectory::new(directory.join("scratch"))) as Arc<dyn Scratch>

@@ -81,7 +81,7 @@ impl<H: Host + Default> World<H> {
             .as_ref()
             .is_some_and(|member| member.status().state().is_readable());
         if !readable || request.source_epoch.is_some_and(|known| known != epoch) {
-            return self.answer_fetch(index, request, None);
+            return self.answer_fetch(index, request, Err(FetchFailure::Refused));
         }
         let newer = self.nodes[index].host.last().op_time > request.after;
         if request.first || newer {
@@ -115,9 +115,9 @@ impl<H: Host + Default> World<H> {
         &self,
         index: usize,
         request: FetchRequest,
-    ) -> Option<(FetchedBatch, Vec<Entry>)> {
+    ) -> Result<(FetchedBatch, Vec<Entry>), FetchFailure> {
         let node = &self.nodes[index];
-        let status = node.member.as_ref()?.status();
+        let status = node.member.as_ref().ok_or(FetchFailure::Connection)?.status();
         let log = &node.host.log()[node.host.oldest()..];
         let start =
             log.partition_point(|entry| entry.op_time().timestamp < request.after.timestamp);
@@ -126,6 +126,7 @@ impl<H: Host + Default> World<H> {
         let entries: Vec<Entry> = log[start + skip..].iter().take(BATCH).copied().collect();
         let batch = FetchedBatch {
             first: first.filter(|_| request.first),
+            previous: first.filter(|_| skip == 1),
             last: entries.last().map(|entry| entry.position),
             source_oldest: log.first().map(Entry::op_time).unwrap_or_default(),
             source_last: node.host.last(),
@@ -134,14 +135,17 @@ impl<H: Host + Default> World<H> {
             source_is_primary: status.state() == MemberState::Primary,
             rollback_id: status.rollback_id(),
         };
-        Some((batch, entries))
+        if !request.first && skip == 0 {
+            return Err(FetchFailure::PlaceLost);
+        }
+        Ok((batch, entries))
     }
 
     fn answer_fetch(
         &mut self,
         index: usize,
         request: FetchRequest,
-        found: Option<(FetchedBatch, Vec<Entry>)>,
+        found: Result<(FetchedBatch, Vec<Entry>), FetchFailure>,
     ) {
         let reply = FetchReply {
             fetch: request.fetch,
@@ -158,10 +162,12 @@ impl<H: Host + Default> World<H> {
             return;
         }
         let fetch = reply.fetch;
-        let Some((batch, entries)) = reply.found else {
-            self.nodes[index].fetching = None;
-            let cause = FetchFailure::Refused;
-            return self.feed(index, Input::FetchFailed { fetch, cause });
+        let (batch, entries) = match reply.found {
+            Ok(found) => found,
+            Err(cause) => {
+                self.nodes[index].fetching = None;
+                return self.feed(index, Input::FetchFailed { fetch, cause });
+            }
         };
         fetching.source_epoch = Some(reply.source_epoch);
         // The next request is numbered: a duplicate of this reply is then ignored.
@@ -261,7 +267,10 @@ impl<H: Host + Default> World<H> {
             .map(|entry| entry.position);
         let input = match common {
             Some(common_point) => Input::CommonPointFound { fetch, common_point },
-            None => Input::CommonPointUnknown { fetch },
+            None => {
+                let source_oldest = theirs.first().copied().unwrap_or_default();
+                Input::NoCommonPoint { fetch, source_oldest }
+            }
         };
         self.feed(index, input);
     }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use quorate_protocol::{MonotonicTime, OpTime, ServerAddress};
 use quorate_replication::election::LastVote;
 use quorate_replication::{
-    Change, FetchId, FetchedBatch, InitialSyncStep, Member, Reply, Request, RequestId,
-    RequestToken, Ticket,
+    Change, FetchFailure, FetchId, FetchedBatch, InitialSyncStep, Member, Reply, Request,
+    RequestId, RequestToken, Ticket,
 };
 
 use crate::host::{Entry, Host};
@@ -23,6 +23,8 @@ pub(crate) enum Message {
         request: Request,
     },
     Reply {
+        /// The process that asked: a connection does not outlive it.
+        to: Life,
         id: RequestId,
         sent: MonotonicTime,
         reply: Reply,
@@ -71,8 +73,7 @@ pub(crate) struct FetchReply {
     pub(crate) fetch: FetchId,
     pub(crate) sequence: u64,
     pub(crate) source_epoch: u64,
-    /// `None` if the source refuses.
-    pub(crate) found: Option<(FetchedBatch, Vec<Entry>)>,
+    pub(crate) found: Result<(FetchedBatch, Vec<Entry>), FetchFailure>,
 }
 
 /// Copying entries, at the member that copies.

@@ -85,6 +85,7 @@ impl Member {
         };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--json", "--until-stdin-closes", "--breakable"]);
+        command.arg("--enable-test-commands");
         command.args(["--replset", &recipe.set_name, "--port", &recipe.port.to_string()]);
         match &recipe.data {
             Some(directory) => command.arg("--data").arg(directory),

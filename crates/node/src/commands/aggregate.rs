@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_query::QueryError;
+use quorate_query::diff::ToldAs;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{
@@ -88,7 +89,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     }
     match run.pipeline.output() {
         Some(output) => {
-            let concern = WriteConcern::parse(&fields)?;
+            let concern = WriteConcern::parse(&command)?;
             let bypass = fields.flag("bypassDocumentValidation")?;
             let sink = Sink { request, variables: &variables, reading: &reading, bypass };
             let commit = sink.write(output, run.documents)?;
@@ -282,24 +283,8 @@ impl Reading {
         namespace: &Namespace,
         stages: &[Bson],
     ) -> Result<(Option<Arc<Collection>>, Vec<Bson>), CommandError> {
-        let mut stages = stages.to_vec();
-        let mut name = namespace.clone();
-        for _ in 0..MAX_VIEW_DEPTH {
-            let Some(collection) = self.catalog.get(&name) else { return Ok((None, stages)) };
-            let Some(view) = &collection.view else {
-                return Ok((Some(Arc::clone(collection)), stages));
-            };
-            name = Namespace::new(&name.database, &view.on)?;
-            if self.guarded && is_secret(&name) {
-                return Err(not_for_pipelines(&name));
-            }
-            let own = view.pipeline.iter().cloned().map(Bson::Document);
-            stages = own.chain(stages).collect();
-        }
-        Err(CommandError::new(
-            ErrorCode(165),
-            format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
-        ))
+        let (name, stages) = follow_views(&self.catalog, self.guarded, namespace, stages)?;
+        Ok((self.catalog.get(&name).cloned(), stages))
     }
 
     fn read_collection(
@@ -317,6 +302,41 @@ impl Reading {
             .collect();
         Ok(self.start(&namespace, &stages, &Variables::new(0), None)?.documents)
     }
+}
+
+/// What a view stands on, with the view's stages before the given ones; a collection as it is.
+pub(super) fn resolve_view(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    stages: &[Bson],
+) -> Result<(Namespace, Vec<Bson>), CommandError> {
+    let guarded = request.node.options().authentication;
+    follow_views(&request.catalog(), guarded, namespace, stages)
+}
+
+/// Follows views down to a collection, which may not exist.
+fn follow_views(
+    catalog: &Catalog,
+    guarded: bool,
+    namespace: &Namespace,
+    stages: &[Bson],
+) -> Result<(Namespace, Vec<Bson>), CommandError> {
+    let mut stages = stages.to_vec();
+    let mut name = namespace.clone();
+    for _ in 0..MAX_VIEW_DEPTH {
+        let view = catalog.get(&name).and_then(|collection| collection.view.as_ref());
+        let Some(view) = view else { return Ok((name, stages)) };
+        name = Namespace::new(&name.database, &view.on)?;
+        if guarded && is_secret(&name) {
+            return Err(not_for_pipelines(&name));
+        }
+        let own = view.pipeline.iter().cloned().map(Bson::Document);
+        stages = own.chain(stages).collect();
+    }
+    Err(CommandError::new(
+        ErrorCode(165),
+        format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
+    ))
 }
 
 /// Whether a collection tells more than the right to read its database gives: credentials, and what
@@ -531,7 +551,12 @@ impl Sink<'_, '_> {
                     after.insert("_id", id.clone());
                 }
                 let raw = to_raw(&after)?;
-                writer.replace(collection, found.record, &found.document, raw, self.bypass)
+                let told_as = match merge.when_matched {
+                    WhenMatched::Replace => ToldAs::Replacement,
+                    _ => ToldAs::ShortestDifference,
+                };
+                let old = &found.document;
+                writer.replace(collection, found.record, old, raw, &told_as, self.bypass)
             }
             None => match merge.when_not_matched {
                 WhenNotMatched::Discard => Ok(()),

@@ -8,7 +8,7 @@ use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
 
-use crate::context::{Outcome, Reply};
+use crate::context::{Command, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -19,6 +19,7 @@ use crate::records::DocumentBytes;
 use crate::replication::Commit;
 use crate::sort::Room;
 use crate::tail::Tail;
+use crate::users::session_owner;
 
 /// A reply made of a document.
 pub(super) fn reply(document: &Document) -> Result<Outcome, CommandError> {
@@ -34,8 +35,8 @@ pub(super) struct WriteConcern {
 
 impl WriteConcern {
     /// Reads `writeConcern`. A member without a set can acknowledge for itself only.
-    pub(super) fn parse(fields: &Fields<'_>) -> Result<Self, CommandError> {
-        let Some(concern) = fields.document("writeConcern")? else { return Ok(Self::default()) };
+    pub(super) fn parse(command: &Command) -> Result<Self, CommandError> {
+        let Some(concern) = command.write_concern()? else { return Ok(Self::default()) };
         let concern_fields = Fields::new(concern, "writeConcern");
         let mut journal = concern_fields.flag("j")?;
         match concern.get("w") {
@@ -186,6 +187,7 @@ pub(super) fn open_cursor(
     let mut cursor = Cursor {
         namespace,
         session: request.session.clone(),
+        owner: session_owner(request.node, &request.context.client),
         stream,
         remaining: options.limit,
         held_back: None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bson::{Bson, doc};
 
 use super::common::reply;
+use crate::command_table::Access;
 use crate::context::{Command, Outcome, WaitFor};
 use crate::cursors::BatchName;
 use crate::dispatch::Request;
@@ -13,6 +14,8 @@ use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
 use crate::generic_arguments::ReadsAt;
 use crate::namespace::Namespace;
+use crate::touched::EVERY_DATABASE;
+use crate::users::{Rights, session_owner};
 
 /// How long a `getMore` at the end of a collection waits if the client does not say.
 const DEFAULT_AWAIT: Duration = Duration::from_secs(1);
@@ -31,7 +34,13 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
             ))
         })?,
     };
-    let mut cursor = request.node.cursors().check_out(*id, &namespace, request.session.as_ref())?;
+    let user = session_owner(request.node, &request.context.client);
+    let mut cursor = request.node.cursors().check_out(
+        *id,
+        &namespace,
+        request.session.as_ref(),
+        user.as_ref(),
+    )?;
     cursor.interrupt.set(Arc::clone(&request.context.interrupt));
     let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
     if fields.has("maxTimeMS") && !awaits {
@@ -111,12 +120,21 @@ pub(super) fn kill_cursors(
     if ids.is_empty() {
         return Err(CommandError::bad_value("Must specify at least one cursor id to kill"));
     }
+    let user = session_owner(request.node, &request.context.client);
+    let any = Rights::of(request.node, &request.context.client)?
+        .allow(Access::ClusterAdmin, EVERY_DATABASE);
     let (mut killed, mut missing) = (Vec::new(), Vec::new());
     let mut cursors = request.node.cursors();
     for id in ids {
         let Bson::Int64(number) = id else {
             return Err(fields.wrong_type("cursors", id, "long"));
         };
+        if !any && cursors.belongs_to_another(*number, user.as_ref()) {
+            return Err(CommandError::new(
+                ErrorCode::UNAUTHORIZED,
+                format!("not authorized to kill cursor {number}: another user opened it"),
+            ));
+        }
         if cursors.is_open_on(*number, &namespace) {
             cursors.kill(*number);
             killed.push(id.clone());

@@ -22,7 +22,7 @@ const CLOSE_ON_STEP_DOWN: &str = "closeConnectionsOnStepDown";
 fn parameters(request: &Request<'_>) -> Document {
     let mut parameters = doc! {
         "featureCompatibilityVersion": { "version": "7.0" },
-        "enableTestCommands": true,
+        "enableTestCommands": request.node.options().test_commands,
         "authenticationMechanisms": ["SCRAM-SHA-1", "SCRAM-SHA-256", "MONGODB-X509"],
         "requireApiVersion": false,
         "logicalSessionRefreshMillis": 300_000,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
+use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
 
 use super::Replication;
@@ -47,21 +48,26 @@ impl Node {
         entries: Vec<RawDocumentBuf>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        let last = self.log_positions().written.op_time;
-        // Entries on top of any other log would be a history that nobody wrote.
-        if last < previous || (last > previous && !is_among(last, &entries)) {
-            return Err(CommandError::new(
-                ErrorCode::INTERNAL_ERROR,
-                format!("the log ends at {last}, but entries that follow {previous} came"),
-            ));
-        }
-        self.apply_as(entries, Fit::Exact, now)
+        check_order(&entries)?;
+        self.apply_chunks(entries, Fit::Exact, Some(previous), now)
     }
 
-    pub(super) fn apply_as(
+    /// Applies entries over a copy, whose log begins with the first of them.
+    pub(super) fn apply_over_copy(
+        &self,
+        entries: Vec<RawDocumentBuf>,
+        now: Now,
+    ) -> Result<OpTimeAndWallTime, CommandError> {
+        check_order(&entries)?;
+        self.apply_chunks(entries, Fit::Relaxed, None, now)
+    }
+
+    /// `previous` is the entry that the first one follows; none if the log need not be looked at.
+    fn apply_chunks(
         &self,
         entries: Vec<RawDocumentBuf>,
         fit: Fit,
+        mut previous: Option<OpTime>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
         let mut entries = entries;
@@ -72,7 +78,9 @@ impl Node {
                 // Most of it is put where it may be already, which only the writer sees.
                 Fit::Relaxed => entries.into_iter().map(ToApply::from).collect(),
             };
-            self.write(now).apply(entries_now.into(), fit)?;
+            let last = entries_now.last().map(|last| entry_position(&last.entry)).transpose()?;
+            self.write(now).apply(entries_now.into(), fit, previous)?;
+            previous = previous.and(last.map(|last| last.op_time));
             entries = rest;
         }
         Ok(self.log_positions().written)
@@ -80,8 +88,17 @@ impl Node {
 }
 
 impl Writer<'_> {
-    fn apply(&mut self, mut entries: VecDeque<ToApply>, fit: Fit) -> Result<(), CommandError> {
+    fn apply(
+        &mut self,
+        mut entries: VecDeque<ToApply>,
+        fit: Fit,
+        previous: Option<OpTime>,
+    ) -> Result<(), CommandError> {
         let last = self.node().log_positions().written.op_time;
+        // Under the write lock, so that the log cannot grow or be cut between this and the append.
+        if let Some(previous) = previous {
+            check_that_log_ends_at(previous, last, &entries)?;
+        }
         while let Some(next) = entries.front() {
             if entry_position(&next.entry)?.op_time > last {
                 break;
@@ -190,7 +207,9 @@ impl Writer<'_> {
         document: RawDocumentBuf,
     ) -> Result<(), CommandError> {
         match self.find_by_id(collection, &document)? {
-            Some((record, old)) => self.replace(collection, record, &old, document, true),
+            Some((record, old)) => {
+                self.replace(collection, record, &old, document, &ToldAs::default(), true)
+            }
             None => self.insert(collection, vec![document], true, true)?.into_iter().collect(),
         }
     }
@@ -234,7 +253,10 @@ impl Writer<'_> {
         match change {
             Change::Replace { record, old, new, before, after } => {
                 check_document(&new)?;
-                self.replace_with_keys(&mut collection, record, (&old, before), (new, after))
+                {
+                    let (old, new) = ((&*old, before), (new, after));
+                    self.replace_with_keys(&mut collection, record, old, new, &ToldAs::default())
+                }
             }
             Change::Remove { record, old, keys } => {
                 self.remove_with_keys(&collection, record, &old, keys)
@@ -401,8 +423,39 @@ impl Touched {
     }
 }
 
-fn is_among(op_time: OpTime, entries: &[RawDocumentBuf]) -> bool {
-    entries.iter().any(|entry| entry_position(entry).is_ok_and(|at| at.op_time == op_time))
+/// Entries on top of any other log would be a history that no member wrote. The log may be ahead of
+/// `previous` only if it ends with one of these entries: then the first of them were applied before.
+fn check_that_log_ends_at(
+    previous: OpTime,
+    last: OpTime,
+    entries: &VecDeque<ToApply>,
+) -> Result<(), CommandError> {
+    let is_among = || {
+        entries.iter().any(|next| entry_position(&next.entry).is_ok_and(|at| at.op_time == last))
+    };
+    if last == previous || (last > previous && is_among()) {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::INTERNAL_ERROR,
+        format!("the log ends at {last}, but entries that follow {previous} came"),
+    ))
+}
+
+/// Positions rise from entry to entry, terms and timestamps each by themselves.
+fn check_order(entries: &[RawDocumentBuf]) -> Result<(), CommandError> {
+    let mut before = OpTime::NULL;
+    for entry in entries {
+        let at = entry_position(entry)?.op_time;
+        if at.timestamp <= before.timestamp || at.term < before.term {
+            return Err(CommandError::new(
+                ErrorCode::INTERNAL_ERROR,
+                format!("the source sent the entry {at} after {before}; resync this member"),
+            ));
+        }
+        before = at;
+    }
+    Ok(())
 }
 
 /// The collection with the options and the index specifications of a `collMod` entry.

@@ -9,7 +9,6 @@ use bson::{Binary, Document, RawDocumentBuf};
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_storage::{Batch, Direction, KeyRange};
 
-use super::apply::Fit;
 use super::guard;
 use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
@@ -43,23 +42,18 @@ impl Node {
                 writer.drop_collection(&collection)?;
             }
         }
-        let records = self.keyspaces().records;
-        for (keyspace, range) in [
-            (records, KeyRange::prefix(&replication.oplog.prefix())),
-            (replication.keyspace, KeyRange::prefix(&[UNDO_ROW])),
-        ] {
-            loop {
-                let scan =
-                    writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
-                let mut batch = Batch::new();
-                for pair in scan.take(WIPE_STEP) {
-                    batch.remove(keyspace, pair?.0);
-                }
-                let done = batch.len() < WIPE_STEP;
-                writer.commit(batch)?;
-                if done {
-                    break;
-                }
+        writer.clear_history()?;
+        let (keyspace, range) = (replication.keyspace, KeyRange::prefix(&[UNDO_ROW]));
+        loop {
+            let scan = writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
+            let mut batch = Batch::new();
+            for pair in scan.take(WIPE_STEP) {
+                batch.remove(keyspace, pair?.0);
+            }
+            let done = batch.len() < WIPE_STEP;
+            writer.commit(batch)?;
+            if done {
+                break;
             }
         }
         guard(&replication.deferred_indexes).clear();
@@ -156,7 +150,7 @@ impl Node {
         entries: Vec<RawDocumentBuf>,
         now: Now,
     ) -> Result<OpTimeAndWallTime, CommandError> {
-        self.apply_as(entries, Fit::Relaxed, now)
+        self.apply_over_copy(entries, now)
     }
 
     /// Builds what had to wait for consistent data, remembers that it is consistent from this entry
@@ -164,10 +158,17 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// If the store fails.
+    /// If the store fails, or the log does not end with this entry.
     pub fn finish_clone(&self, at: OpTimeAndWallTime, now: Now) -> Result<(), CommandError> {
         {
             let mut writer = self.write(now);
+            let last = self.log_positions().written.op_time;
+            if last != at.op_time {
+                return Err(CommandError::new(
+                    ErrorCode::OPERATION_FAILED,
+                    format!("the copy ends at {last} instead of {}; it begins again", at.op_time),
+                ));
+            }
             writer.build_deferred_indexes()?;
             let mut batch = Batch::new();
             writer.put_min_valid(&mut batch, at)?;
@@ -214,8 +215,9 @@ impl Writer<'_> {
             ));
         }
         // In the history the name was free: what has it here is older, or newer and yet to come.
+        // Its removal is no entry of the log: the rename is.
         if let Some(other) = self.collection(to) {
-            self.drop_collection(&other)?;
+            self.without_logging(|writer| writer.drop_collection(&other))?;
         }
         self.rename_collection(collection, to)
     }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use bson::RawDocumentBuf;
-use quorate_protocol::{OpTimeAndWallTime, Timestamp};
+use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_storage::Bytes;
 
 use super::oplog::OplogEntries;
@@ -42,18 +42,19 @@ impl Recent {
         *self = Self::default();
     }
 
-    /// What follows this entry; none if that is not known here.
+    /// What follows this entry; none if the entry is not kept here.
     pub(super) fn after(
         &self,
-        timestamp: Timestamp,
+        previous: OpTime,
         most: usize,
         most_bytes: usize,
     ) -> Option<OplogEntries> {
-        let known = |entry: &(OpTimeAndWallTime, Bytes)| entry.0.op_time.timestamp;
-        if self.entries.front().is_none_or(|oldest| known(oldest) > timestamp) {
+        let known = |entry: &(OpTimeAndWallTime, Bytes)| entry.0.op_time;
+        let start = self.entries.partition_point(|entry| known(entry) <= previous);
+        let before = self.entries.get(start.checked_sub(1)?)?;
+        if known(before) != previous {
             return None;
         }
-        let start = self.entries.partition_point(|entry| known(entry) <= timestamp);
         let mut found = OplogEntries::default();
         let mut bytes = 0;
         for (position, entry) in self.entries.range(start..).take(most) {
@@ -71,7 +72,7 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use bson::rawdoc;
-    use quorate_protocol::{OpTime, WallTime};
+    use quorate_protocol::{Timestamp, WallTime};
 
     use super::*;
 
@@ -81,9 +82,12 @@ mod tests {
         (OpTimeAndWallTime { op_time, wall_time: WallTime(0) }, entry.into_bytes().into())
     }
 
+    fn at(seconds: u32) -> OpTime {
+        OpTime::new(1, Timestamp { seconds, increment: 1 })
+    }
+
     fn after(recent: &Recent, seconds: u32) -> Option<usize> {
-        let timestamp = Timestamp { seconds, increment: 1 };
-        recent.after(timestamp, 100, usize::MAX).map(|found| found.entries.len())
+        recent.after(at(seconds), 100, usize::MAX).map(|found| found.entries.len())
     }
 
     #[test]
@@ -94,9 +98,12 @@ mod tests {
         assert_eq!(after(&recent, 0), None, "what came before the oldest is not known");
         assert_eq!(after(&recent, 1), Some(3));
         assert_eq!(after(&recent, 4), Some(0));
-        let timestamp = Timestamp { seconds: 1, increment: 1 };
-        assert_eq!(recent.after(timestamp, 2, usize::MAX).unwrap().entries.len(), 2);
-        assert_eq!(recent.after(timestamp, 9, 1).unwrap().entries.len(), 1);
+        assert_eq!(recent.after(at(1), 2, usize::MAX).unwrap().entries.len(), 2);
+        assert_eq!(recent.after(at(1), 9, 1).unwrap().entries.len(), 1);
+        let other_term = OpTime::new(2, Timestamp { seconds: 2, increment: 1 });
+        assert!(recent.after(other_term, 9, 1).is_none(), "an entry that was never here");
+        let between = OpTime::new(1, Timestamp { seconds: 2, increment: 7 });
+        assert!(recent.after(between, 9, 1).is_none(), "an entry that was never here");
         recent.clear();
         assert_eq!(after(&recent, 4), None);
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
-use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Bytes, CommitSequence};
 use quorate_wire::to_bson_timestamp;
 
@@ -15,7 +14,6 @@ use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
 use crate::error::CommandError;
 use crate::moments::Moment;
-use crate::records::record_key;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: what waits for the disk, and what waits for other members.
@@ -101,14 +99,25 @@ impl Writer<'_> {
             batch.insert(replication.keyspace, undo_key(timestamp), row);
         }
         let size = entry.as_bytes().len() as u64;
-        let key = record_key(oplog, RecordId(timestamp.as_u64()));
         let entry = Bytes::from(entry.into_bytes());
-        batch.insert(self.node.keyspaces().records, key, entry.clone());
+        batch.append_to_log(self.node.keyspaces().oplog, timestamp.as_u64(), entry.clone());
         self.adjust_totals(oplog, |totals: &mut Totals| {
             totals.documents += 1;
             totals.bytes += size;
         });
         self.log_state.pending.push((position, entry));
+    }
+
+    /// A document that is about to be stored. If the entry logged last holds it, as that of an insert
+    /// does, it is a part of that entry, which the journal then holds once.
+    pub(crate) fn stored_document(&self, document: RawDocumentBuf) -> Bytes {
+        let bytes = document.into_bytes();
+        let shared = self.log_state.pending.last().and_then(|(_, entry)| {
+            let object = RawDocument::from_bytes(entry).ok()?.get_document("o").ok()?.as_bytes();
+            let start = object.as_ptr() as usize - entry.as_ptr() as usize;
+            (object == bytes).then(|| entry.slice(start..start + object.len()))
+        });
+        shared.unwrap_or_else(|| bytes.into())
     }
 
     /// Remembers what a repeated write is answered with, as its primary does.
@@ -174,6 +183,14 @@ impl Writer<'_> {
 
     pub(super) fn begin_cloning(&mut self) {
         self.log_state.mode = Mode::Clone;
+    }
+
+    /// Changes data without a place in the log; what is being replayed is as it was afterwards.
+    pub(super) fn without_logging<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        let mode = std::mem::replace(&mut self.log_state.mode, Mode::Clone);
+        let done = change(self);
+        self.log_state.mode = mode;
+        done
     }
 
     pub(super) fn is_cloning(&self) -> bool {

@@ -7,7 +7,7 @@
 use bson::raw::cstr;
 use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
-use quorate_query::diff::{OplogUpdate, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, oplog_update};
 use quorate_storage::Batch;
 use quorate_wire::{timestamp_from, to_bson_date_time};
 
@@ -85,6 +85,7 @@ impl Writer<'_> {
         collection: &Collection,
         old: &RawDocument,
         new: &RawDocument,
+        told_as: &ToldAs,
     ) -> Result<(), CommandError> {
         if !self.logs(Some(collection)) {
             return Ok(());
@@ -93,7 +94,7 @@ impl Writer<'_> {
         if self.log_otherwise(batch, Some(&before))? {
             return Ok(());
         }
-        let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?);
+        let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?, told_as);
         let OplogUpdate::Entry(change) = change else { return Ok(()) };
         let (object, target) = (to_raw(&change)?, id_document(new));
         let entry = Entry {

@@ -1,5 +1,8 @@
 //! Members of a set, driven by hand in place of a host.
 
+use std::ops::Bound;
+
+use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Decided, Node, Published};
 use quorate_protocol::{
     HelloReply, MemberState, ObjectId, OpTimeAndWallTime, Term, TopologyVersion,
@@ -56,4 +59,46 @@ pub(crate) fn position(member: &Member) -> OpTimeAndWallTime {
 /// A majority has the log up to here.
 pub(crate) fn commit(member: &Member, commit_point: OpTimeAndWallTime) {
     member.node.decide(Decided { term: Term(1), rollback_id: 1, commit_point });
+}
+
+pub(crate) fn entries(member: &Member) -> Vec<RawDocumentBuf> {
+    member.node.read_oplog(Bound::Unbounded, usize::MAX, usize::MAX).unwrap().entries
+}
+
+pub(crate) fn hash(member: &Member) -> Document {
+    let mut reply = member.ok(doc! {
+        "dbHash": 1, "$readPreference": {"mode": "nearest"},
+    });
+    reply.remove("timeMillis");
+    reply
+}
+
+/// One of everything that is logged.
+pub(crate) fn write_everything(member: &Member) {
+    let long = "x".repeat(100);
+    member.insert("a", (0..5).map(|i| doc! {"_id": i, "n": 1, "l": &long}).collect());
+    member.ok(doc! {"update": "a", "updates": [
+        {"q": {"_id": 1}, "u": {"$inc": {"n": 5}, "$set": {"sub": {"x": 1}}}},
+        {"q": {"_id": 2}, "u": {"other": true}},
+        {"q": {"_id": 9}, "u": {"$set": {"born": "by upsert"}}, "upsert": true},
+    ]});
+    member.ok(doc! {"delete": "a", "deletes": [{"q": {"_id": 0}, "limit": 1}]});
+    member.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"n": 1}, "name": "n_1"}]});
+    member.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"l": 1}, "name": "l_1"}]});
+    member.ok(doc! {"dropIndexes": "a", "index": "l_1"});
+    member.ok(doc! {"collMod": "a", "validator": {"n": {"$exists": true}}});
+    member.ok(doc! {"create": "c", "capped": true, "size": 4096, "max": 2});
+    member.insert("c", (0..4).map(|i| doc! {"_id": i}).collect());
+    member.insert("doomed", vec![doc! {"_id": 1}]);
+    member.ok(doc! {"drop": "doomed"});
+    member.insert("old", vec![doc! {"_id": 1}]);
+    member.ok(doc! {"renameCollection": "db.old", "to": "db.new", "$db": "admin"});
+}
+
+pub(crate) fn uuid_of(member: &Member, name: &str) -> bson::Binary {
+    let listed = member.ok(doc! {"listCollections": 1, "filter": {"name": name}});
+    let listed = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    let info = listed[0].as_document().unwrap().get_document("info").unwrap();
+    let Some(bson::Bson::Binary(uuid)) = info.get("uuid") else { panic!("{info}") };
+    uuid.clone()
 }

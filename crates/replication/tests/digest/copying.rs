@@ -16,6 +16,7 @@ fn following() -> (Subject, FetchId) {
 fn batch(first: Option<OpTime>, last: Option<OpTimeAndWallTime>) -> FetchedBatch {
     FetchedBatch {
         first,
+        previous: Some(entry(1, 5).op_time),
         last,
         source_oldest: entry(0, 1).op_time,
         source_last: last.unwrap_or(entry(1, 5)),
@@ -235,4 +236,30 @@ fn entries_for_a_delayed_member_carry_its_delay() {
     let through = entry(1, 6).op_time;
     let delay = Duration::from_secs(60);
     assert!(outputs.contains(&Output::ApplyThrough { through, delay }), "{outputs:?}");
+}
+
+/// Entries that do not follow what was fetched before are not applied: they would leave a hole.
+#[test]
+fn a_batch_that_does_not_follow_the_last_one_is_refused() {
+    let applied = |outputs: &[Output]| {
+        outputs.iter().any(|output| matches!(output, Output::ApplyThrough { .. }))
+    };
+    let second = |previous: Option<OpTime>| {
+        let (mut subject, fetch) = following();
+        let first = batch(Some(entry(1, 5).op_time), Some(entry(1, 6)));
+        assert!(applied(&subject.give(Input::EntriesFetched { fetch, batch: first })));
+        let next = FetchedBatch { previous, ..batch(None, Some(entry(1, 9))) };
+        let outputs = subject.give(Input::EntriesFetched { fetch, batch: next });
+        let gap = SourceLost::Gap;
+        let left = outputs.iter().any(
+            |output| matches!(output, Output::Event(Event::SourceLost { why, .. }) if *why == gap),
+        );
+        assert_ne!(applied(&outputs), left, "applied, or the source is left");
+        left
+    };
+    assert!(!second(Some(entry(1, 6).op_time)), "it follows");
+    assert!(second(Some(entry(1, 8).op_time)), "the source's oplog was trimmed past our place");
+    assert!(second(Some(entry(1, 5).op_time)), "we have its first entries already");
+    assert!(second(Some(entry(2, 6).op_time)), "another branch");
+    assert!(second(None), "the source does not say");
 }

@@ -133,6 +133,7 @@ impl Stage {
             Change::Config(config) => facts.config = Some((**config).clone()),
             Change::InitialSync(on) => facts.initial_sync = *on,
             Change::RollbackId(id) => facts.rollback_id = *id,
+            Change::Memory(memory) => facts.memory = *memory,
             Change::Initiate(config) => {
                 facts.config = Some((**config).clone());
                 let last = self.append_own(index, 0);
@@ -180,7 +181,10 @@ impl Stage {
                 let common = mine.copied().find(|entry| theirs.contains(entry));
                 let input = match common {
                     Some(common_point) => Input::CommonPointFound { fetch, common_point },
-                    None => Input::CommonPointUnknown { fetch },
+                    None => {
+                        let source_oldest = theirs.first().map(|e| e.op_time).unwrap_or_default();
+                        Input::NoCommonPoint { fetch, source_oldest }
+                    }
                 };
                 self.cue(HOP * 2, Cue::Give(index, life, Box::new(input)));
             }
@@ -230,6 +234,7 @@ impl Stage {
         let entries: Vec<OpTimeAndWallTime> = source[start + skip..].to_vec();
         let batch = FetchedBatch {
             first: found.filter(|_| first),
+            previous: found,
             last: entries.last().copied(),
             source_oldest: source.first().map(|e| e.op_time).unwrap_or_default(),
             source_last: self.actors[to].last(),

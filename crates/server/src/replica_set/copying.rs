@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{CommandError, ErrorCode, Node, Undo, entry_position};
-use quorate_protocol::{OpTimeAndWallTime, ServerAddress};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, ServerAddress};
 use quorate_replication::{FetchId, Input};
 
 use super::client::{Client, ClientError};
@@ -48,7 +48,8 @@ pub(super) async fn find_common_point(
     dialer: Dialer,
 ) {
     let input = match common_point(&dialer, &source, &node).await {
-        Ok(common_point) => Input::CommonPointFound { fetch, common_point },
+        Ok(Ok(common_point)) => Input::CommonPointFound { fetch, common_point },
+        Ok(Err(NoCommonPoint { source_oldest })) => Input::NoCommonPoint { fetch, source_oldest },
         Err(error) => {
             tracing::warn!(%source, %error, "the common point was not found");
             Input::CommonPointUnknown { fetch }
@@ -57,15 +58,21 @@ pub(super) async fn find_common_point(
     inbox.post(Message::Input(input));
 }
 
+/// The two oplogs were compared to the end of one of them, and share no entry.
+struct NoCommonPoint {
+    source_oldest: OpTime,
+}
+
 async fn common_point(
     dialer: &Dialer,
     source: &ServerAddress,
     node: &Node,
-) -> Result<OpTimeAndWallTime, ClientError> {
+) -> Result<Result<OpTimeAndWallTime, NoCommonPoint>, ClientError> {
     let mut theirs = Backwards::open(dialer, source).await?;
     let mut ours: Vec<OpTimeAndWallTime> = Vec::new();
     let mut our_oldest = None;
     let mut their_newest = theirs.next().await?;
+    let mut their_oldest = OpTime::NULL;
     for _ in 0..MAX_COMPARED {
         if ours.is_empty() {
             ours = node
@@ -73,9 +80,12 @@ async fn common_point(
                 .map_err(|error| ClientError::Reply(error.message))?;
             ours.reverse();
         }
-        let (Some(mine), Some(their)) = (ours.last().copied(), their_newest) else { break };
+        their_oldest = their_newest.map_or(their_oldest, |their| their.op_time);
+        let (Some(mine), Some(their)) = (ours.last().copied(), their_newest) else {
+            return Ok(Err(NoCommonPoint { source_oldest: their_oldest }));
+        };
         if mine.op_time == their.op_time {
-            return Ok(mine);
+            return Ok(Ok(mine));
         }
         if mine.op_time > their.op_time {
             our_oldest = Some(mine.op_time.timestamp);
@@ -84,7 +94,7 @@ async fn common_point(
             their_newest = theirs.next().await?;
         }
     }
-    Err(ClientError::Reply("the logs share no entry; resync this member".to_owned()))
+    Err(ClientError::Reply(format!("no common entry among the newest {MAX_COMPARED}")))
 }
 
 /// Another member's log, newest entry first.

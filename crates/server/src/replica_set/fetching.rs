@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
+use quorate_node::ErrorCode;
 use quorate_protocol::{OpTime, ServerAddress, Term};
 use quorate_replication::{FetchFailure, FetchId, FetchedBatch, Input};
 use quorate_wire::MsgFlags;
@@ -95,7 +96,11 @@ async fn fetch(wanted: Wanted, buffer: &Arc<Semaphore>, inbox: &Inbox, dialer: &
         ClientError::Refused { code, message } => {
             let source = &wanted.source;
             tracing::info!(%source, code, message, "the source refuses to be copied from");
-            FetchFailure::Refused
+            if code == ErrorCode::CAPPED_POSITION_LOST.0 {
+                FetchFailure::PlaceLost
+            } else {
+                FetchFailure::Refused
+            }
         }
         error => {
             tracing::debug!(source = %wanted.source, %error, "copying ended");

@@ -88,7 +88,9 @@ async fn fill(
 /// The entries of a source from one of them on.
 pub(super) struct EntryStream {
     client: Client,
-    from: Option<OpTime>,
+    /// The entry that the next batch begins with or follows.
+    place: OpTime,
+    begun: bool,
 }
 
 impl EntryStream {
@@ -99,23 +101,30 @@ impl EntryStream {
     ) -> Result<Self, ClientError> {
         let mut client = Client::connect(dialer, source, COMMAND_TIMEOUT).await?;
         client.send(&find_command(from, Term(from.term)), MsgFlags::EXHAUST_ALLOWED).await?;
-        Ok(Self { client, from: Some(from) })
+        Ok(Self { client, place: from, begun: false })
     }
 
-    /// The next batch. The first one begins with the entry that was asked for, or there is a gap.
+    /// The next batch. The first one begins with the entry that was asked for, each further one follows
+    /// the one before, or there is a gap.
     pub(super) async fn next(&mut self) -> Result<Batch, ClientError> {
         let received = tokio::time::timeout(COMMAND_TIMEOUT, self.client.next()).await;
         let body = check(received.map_err(|_| ClientError::TimedOut)??.body)?;
         let batch = parse_batch(&body)
             .ok_or_else(|| ClientError::Reply("a batch of the oplog cannot be read".to_owned()))?;
-        if let Some(from) = self.from.take()
-            && batch.facts.first != Some(from)
-        {
+        let place = self.place;
+        let follows = if self.begun {
+            batch.entries.is_empty() || batch.facts.previous == Some(place)
+        } else {
+            batch.facts.first == Some(place)
+        };
+        if !follows {
             return Err(ClientError::Reply(format!(
-                "the source no longer has its entry {from}; give it a larger oplog \
+                "the source no longer has its entry {place}; give it a larger oplog \
                  (replSetResizeOplog)"
             )));
         }
+        self.begun = true;
+        self.place = batch.facts.last.map_or(place, |last| last.op_time);
         Ok(batch)
     }
 }

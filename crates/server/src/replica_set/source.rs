@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use quorate_node::{CommandError, ErrorCode, Node};
-use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp};
+use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use tokio::sync::watch;
 
-use super::stream::{MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, batch_document};
+use super::stream::{MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, Place, batch_document};
 use super::{ReplicaSet, RoleView, SetView};
 
 /// A follower hears of us at least this often, or takes us for dead.
@@ -26,10 +26,11 @@ pub(crate) struct OplogStream {
     /// Changes with what followers decide by, unlike the view, which changes with every write.
     role: watch::Receiver<RoleView>,
     appended: watch::Receiver<OpTimeAndWallTime>,
-    position: Bound<Timestamp>,
+    /// The entry that the follower asked for.
+    asked: OpTime,
     told: Option<SetView>,
-    /// The last entry that was sent.
-    sent: OpTime,
+    /// The last entry that was sent: the next batch follows it.
+    sent: Option<OpTime>,
     rollback_id: i32,
     oldest: OpTime,
     ended: bool,
@@ -56,9 +57,9 @@ impl OplogStream {
             view,
             role: set.role(),
             appended: set.appended(),
-            position: Bound::Included(from.timestamp),
+            asked: from,
             told: None,
-            sent: OpTime::NULL,
+            sent: None,
             rollback_id: now.rollback_id,
             oldest: node.oldest_entry()?,
             ended: false,
@@ -75,7 +76,8 @@ impl OplogStream {
     ///
     /// # Errors
     ///
-    /// If the store fails.
+    /// If the store fails, or the oplog no longer holds the last entry that was sent: what comes next
+    /// would not follow what the follower has.
     pub(crate) fn next_batch(
         &mut self,
         node: &Node,
@@ -84,24 +86,30 @@ impl OplogStream {
         self.appended.borrow_and_update();
         self.role.borrow_and_update();
         let view = *self.view.borrow_and_update();
-        let found = node.read_oplog(self.position, MAX_BATCH_ENTRIES, MAX_BATCH_BYTES)?;
+        let found = match self.sent {
+            Some(sent) => node
+                .read_oplog_after(sent, MAX_BATCH_ENTRIES, MAX_BATCH_BYTES)?
+                .ok_or_else(|| place_lost(sent))?,
+            None => {
+                let from = Bound::Included(self.asked.timestamp);
+                node.read_oplog(from, MAX_BATCH_ENTRIES, MAX_BATCH_BYTES)?
+            }
+        };
         let bytes: usize = found.entries.iter().map(|entry| entry.as_bytes().len()).sum();
         // Also when there is nothing to tell, or whoever asks would never wait again.
         self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= MAX_BATCH_BYTES;
-        let first = self.told.is_none();
-        let news = first || say_something || self.told != Some(view);
+        let news = say_something || self.told != Some(view);
         if found.entries.is_empty() && !news {
             return Ok(None);
         }
-        if let Some(last) = found.last {
-            self.position = Bound::Excluded(last.op_time.timestamp);
-            self.sent = last.op_time;
-        }
+        let previous = self.sent;
+        self.sent = found.last.map(|last| last.op_time).or(self.sent);
         self.told = Some(view);
         // The log was cut: the follower must look again, at whomever.
         self.ended = view.rollback_id != self.rollback_id;
         let last = node.log_positions().written;
-        Ok(Some(batch_document(found.entries, first, self.oldest, last, &view)))
+        let place = Place { previous, oldest: self.oldest, last };
+        Ok(Some(batch_document(found.entries, &place, &view)))
     }
 
     /// Returns when there may be something to tell; true if it is time to say something anyway.
@@ -111,7 +119,7 @@ impl OplogStream {
         }
         // The commit point moves with every write: it is not worth waking up for, because the next
         // entry takes it along. Only if none comes is it told by itself.
-        let owed = self.told.is_some_and(|told| told.commit_point.op_time < self.sent);
+        let owed = self.told.is_some_and(|told| Some(told.commit_point.op_time) < self.sent);
         let patience = if owed { COMMIT_POINT_PATIENCE } else { KEEP_ALIVE };
         tokio::select! {
             biased;
@@ -129,11 +137,22 @@ impl OplogStream {
     /// here, because its last write was acknowledged before it sent the next.
     async fn gather(&mut self) {
         let (sent, role) = (self.sent, self.role.borrow().to_owned());
-        let settled = |view: &SetView| view.commit_point.op_time >= sent || view.role() != role;
+        let settled =
+            |view: &SetView| Some(view.commit_point.op_time) >= sent || view.role() != role;
         if settled(&self.view.borrow()) {
             return;
         }
         // Either way the next batch goes out now.
         let _ = tokio::time::timeout(GATHERING, self.view.wait_for(settled)).await;
     }
+}
+
+fn place_lost(sent: OpTime) -> CommandError {
+    CommandError::new(
+        ErrorCode::CAPPED_POSITION_LOST,
+        format!(
+            "the oplog no longer holds {sent}, the last entry that was sent; give it a larger oplog \
+             (replSetResizeOplog)"
+        ),
+    )
 }

@@ -44,20 +44,29 @@ pub(super) fn wanted(command: &Document) -> Option<OpTime> {
     parse_optime(command.get_document("$replData").ok()?).ok()
 }
 
+/// What the source's log says of a batch.
+pub(super) struct Place {
+    /// The entry that the batch follows; none in the first batch, which begins with it.
+    pub(super) previous: Option<OpTime>,
+    /// The source's oldest entry.
+    pub(super) oldest: OpTime,
+    /// The source's newest entry.
+    pub(super) last: OpTimeAndWallTime,
+}
+
 /// One message of the stream.
 pub(super) fn batch_document(
     entries: Vec<RawDocumentBuf>,
-    first: bool,
-    oldest: OpTime,
-    last: OpTimeAndWallTime,
+    place: &Place,
     view: &SetView,
 ) -> RawDocumentBuf {
+    let Place { previous, oldest, last } = *place;
     let mut batch = RawArrayBuf::new();
     for entry in entries {
         batch.push(entry);
     }
     let mut cursor = rawdoc! { "id": 1_i64, "ns": "local.oplog.rs" };
-    cursor.append(if first { cstr!("firstBatch") } else { cstr!("nextBatch") }, batch);
+    cursor.append(if previous.is_none() { cstr!("firstBatch") } else { cstr!("nextBatch") }, batch);
     let mut data = rawdoc! { "term": view.term.0, "rbid": view.rollback_id };
     data.append(cstr!("isPrimary"), view.is_primary);
     append_optime(&mut data, cstr!("lastOpCommitted"), view.commit_point.op_time);
@@ -65,6 +74,9 @@ pub(super) fn batch_document(
     append_optime(&mut data, cstr!("lastOpVisible"), last.op_time);
     data.append(cstr!("lastVisibleWall"), to_bson_date_time(last.wall_time));
     append_optime(&mut data, cstr!("oldest"), oldest);
+    if let Some(previous) = previous {
+        append_optime(&mut data, cstr!("previous"), previous);
+    }
     let mut body = RawDocumentBuf::new();
     body.append(cstr!("cursor"), cursor);
     body.append(cstr!("$replData"), data);
@@ -94,10 +106,12 @@ pub(super) fn parse_batch(body: &RawDocument) -> Option<Batch> {
         let wall_time = wall.map(|wall| quorate_wire::date_time_from(*wall)).unwrap_or_default();
         Some(OpTimeAndWallTime { op_time, wall_time })
     };
+    let previous = data.contains_key("previous").then(|| position("previous", None)).flatten();
     let first = entries.first().map(|entry| entry_position(entry)).transpose().ok()?;
     let last = entries.last().map(|entry| entry_position(entry)).transpose().ok()?;
     let facts = FetchedBatch {
         first: first.map(|first| first.op_time),
+        previous: previous.map(|previous| previous.op_time),
         last,
         source_oldest: position("oldest", None)?.op_time,
         source_last: position("lastOpVisible", Some("lastVisibleWall"))?,

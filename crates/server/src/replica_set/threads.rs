@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
-use quorate_node::{CommandError, MAX_APPLY_ENTRIES, Node};
+use quorate_node::{CommandError, MAX_APPLY_ENTRIES, Node, entry_position};
 use quorate_protocol::OpTime;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -66,6 +66,15 @@ pub(super) struct Entries {
     pub(super) room: Vec<OwnedSemaphorePermit>,
     /// How old they must be.
     pub(super) delay: Duration,
+}
+
+impl Entries {
+    /// Whether these may be applied together with those, in one batch. Entries that do not follow are
+    /// left to be refused by themselves.
+    fn is_followed_by(&self, more: &Self) -> bool {
+        let last = self.entries.last().and_then(|last| entry_position(last).ok());
+        self.delay == more.delay && last.is_some_and(|last| last.op_time == more.previous)
+    }
 }
 
 enum Change {
@@ -243,7 +252,7 @@ impl Applying {
                     // What has gathered is committed at once: fewer commits, and fewer syncs.
                     while joined.entries.len() < MAX_APPLY_ENTRIES {
                         match self.next() {
-                            Some(Change::Apply(more)) if more.delay == joined.delay => {
+                            Some(Change::Apply(more)) if joined.is_followed_by(&more) => {
                                 joined.entries.extend(more.entries);
                                 joined.room.extend(more.room);
                             }
