@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{
     Answerer, Client, Command, CommandError, CommandFacts, Context, ErrorCode, Injection,
-    Interrupt, Outcome, Registered, Reply, WaitFor,
+    Interrupt, Outcome, Registered, Reply, Standing, WaitFor,
 };
-use quorate_protocol::OpTime;
+use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, Message,
     MsgFlags, MsgWriter, OpReply, Payload, ReplyFlags, RequestId, topology_version_document,
@@ -78,14 +78,42 @@ struct Events {
     topology: watch::Receiver<()>,
     commits: watch::Receiver<u64>,
     kills: watch::Receiver<()>,
+    commit_point: CommitPoint,
+}
+
+/// The commit point, and what a command has seen of it.
+struct CommitPoint {
+    /// Where the log stands, on a member of a set.
+    standing: Option<watch::Receiver<Standing>>,
+    seen: OpTimeAndWallTime,
 }
 
 impl Events {
     fn of(shared: &Shared) -> Self {
+        let standing = shared.replica_set.as_ref().map(|set| set.standing_changes());
+        let seen = standing.as_ref().map(|now| now.borrow().commit_point).unwrap_or_default();
         Self {
             topology: shared.topology.subscribe(),
             commits: shared.commits.subscribe(),
             kills: shared.kills.subscribe(),
+            commit_point: CommitPoint { standing, seen },
+        }
+    }
+}
+
+impl CommitPoint {
+    /// Returns when the commit point is another than the command has seen.
+    async fn moved(&mut self) {
+        let seen = self.seen;
+        match &mut self.standing {
+            Some(standing) => {
+                let found = standing.wait_for(|now| now.commit_point != seen).await;
+                match found.map(|now| now.commit_point) {
+                    Ok(moved) => self.seen = moved,
+                    Err(_) => std::future::pending().await,
+                }
+            }
+            None => std::future::pending().await,
         }
     }
 }
@@ -588,6 +616,9 @@ impl Connection {
                 () = &mut timeout => return Ok(true),
                 _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
                 _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
+                () = events.commit_point.moved(), if event == WaitFor::CommitPoint => {
+                    return Ok(true);
+                }
                 _ = events.kills.changed() => {
                     if interrupt.check().is_err() {
                         return Ok(true);

@@ -12,6 +12,7 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::guard;
 use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
+use crate::change_stream::IMAGE_ROW;
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
@@ -46,6 +47,7 @@ impl Node {
         for (keyspace, range) in [
             (records, KeyRange::prefix(&replication.oplog.prefix())),
             (replication.keyspace, KeyRange::prefix(&[UNDO_ROW])),
+            (replication.keyspace, KeyRange::prefix(&[IMAGE_ROW])),
         ] {
             loop {
                 let scan =

@@ -15,6 +15,7 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::apply::{altered, namespace_of};
 use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::image_key;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
@@ -195,6 +196,7 @@ impl Writer<'_> {
             let record = RecordId(at.timestamp.as_u64());
             batch.remove(node.keyspaces().records, record_key(replication.oplog, record));
             batch.remove(replication.keyspace, undo_key(at.timestamp));
+            batch.remove(replication.keyspace, image_key(at.timestamp.as_u64(), 0));
         }
     }
 
