@@ -298,3 +298,24 @@ fn the_expiry_of_images_is_a_parameter_of_the_deployment() {
     assert_eq!(images.get_i64("expireAfterSeconds").unwrap(), 100);
     assert_eq!(member.code(admin(doc! { "getClusterParameter": "other" })), 72);
 }
+
+#[test]
+fn watching_takes_the_right_to_read_what_is_watched() {
+    let member = Member::guarded();
+    let narrow = member.log_in("narrow", &[("read", "admin"), ("read", "d")]);
+    let wide = member.log_in("wide", &[("readAnyDatabase", "admin")]);
+    let code =
+        |context: &quorate_node::Context, database: &str, target: Bson, options: Document| {
+            let mut command = aggregate(target, vec![doc! { "$changeStream": options }]);
+            command.insert("$db", database);
+            member.run_as(context, command).get_i32("code").unwrap()
+        };
+    let all = || doc! { "allChangesForCluster": true };
+    // 40573 is the answer of a member without a set, after rights were checked.
+    assert_eq!(code(&narrow, "admin", 1.into(), all()), 13);
+    assert_eq!(code(&wide, "admin", 1.into(), all()), 40573);
+    assert_eq!(code(&narrow, "d", 1.into(), doc! {}), 40573);
+    assert_eq!(code(&narrow, "d", "c".into(), doc! {}), 40573);
+    assert_eq!(code(&narrow, "e", "c".into(), doc! {}), 13);
+    assert_eq!(code(&narrow, "e", 1.into(), doc! {}), 13);
+}
