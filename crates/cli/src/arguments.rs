@@ -12,6 +12,7 @@ use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
 use crate::list::{ListArguments, MemberArguments};
 use crate::status::StatusArguments;
+use crate::what_if::WhatIfArguments;
 
 /// Finds, watches, explains and runs MongoDB-compatible replica sets.
 #[derive(Debug, Parser)]
@@ -44,6 +45,9 @@ pub(crate) enum Command {
     /// Send one command to the server that suits it, and print the reply.
     #[command(after_help = RunArguments::EXAMPLES)]
     Run(RunArguments),
+    /// Follow the changes of a deployment, a database or a collection.
+    #[command(after_help = TailArguments::EXAMPLES)]
+    Tail(TailArguments),
     /// Run a real replica set on this machine, one process per member.
     #[command(after_help = UpArguments::EXAMPLES)]
     Up(UpArguments),
@@ -65,6 +69,9 @@ pub(crate) enum Command {
     /// Let another member lead, as planned, and measure how long writes stop.
     #[command(after_help = SwitchoverArguments::EXAMPLES)]
     Switchover(SwitchoverArguments),
+    /// Forecast what happens if members go, or the configuration changes.
+    #[command(after_help = WhatIfArguments::EXAMPLES)]
+    WhatIf(WhatIfArguments),
     /// Break a set on purpose and measure how long writes stop.
     #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
@@ -86,12 +93,14 @@ impl Arguments {
             Some(Command::Doctor(doctor)) => doctor.json,
             Some(Command::Replay(replay)) => replay.json,
             Some(Command::Run(run)) => run.json,
+            Some(Command::Tail(tail)) => tail.json,
             Some(Command::Watch(watch)) => watch.json,
             Some(Command::Serve(serve)) => serve.json,
             Some(Command::Up(up)) => up.json,
             Some(Command::Down(down)) => down.json,
             Some(Command::Drill(drill)) => drill.json,
             Some(Command::Status(status)) => status.json,
+            Some(Command::WhatIf(what_if)) => what_if.json,
             Some(Command::List(list)) => list.json,
             Some(Command::Start(member) | Command::Stop(member) | Command::Restart(member)) => {
                 member.json
@@ -128,6 +137,37 @@ A deployment with a problem ends in code 1. A message that is recognised ends in
 in code 1. Each stage takes at most 5 s, or connectTimeoutMS of the connection string.";
 }
 
+/// `quorate tail`.
+#[derive(Debug, Args)]
+pub(crate) struct TailArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// What to follow: a database or a collection in one; all of them if this is left out.
+    #[arg(value_name = "DB[.COLLECTION]")]
+    pub(crate) namespace: Option<String>,
+    /// Begin with changes of this time: 15m, 2h or 1d ago, 2026-11-15T20:00:00Z, or seconds since 1970.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub(crate) since: Option<String>,
+    /// Go on where this file says, and keep in it how far the feed has come.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resume_file: Option<PathBuf>,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl TailArguments {
+    const EXAMPLES: &str = "\
+Examples:
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0'
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop.orders --since 15m
+  quorate tail 'mongodb://localhost:27017/?replicaSet=rs0' shop --resume-file orders.place --json
+
+The feed goes on through failovers. A feed that is killed goes on after the last change that it has
+printed and stored; that one may be printed again, and none is left out.";
+}
+
 /// `quorate watch`.
 #[derive(Debug, Args)]
 pub(crate) struct WatchArguments {
@@ -140,6 +180,13 @@ pub(crate) struct WatchArguments {
     /// Show it on a web page here, too: a port, or an address of loopback with a port.
     #[arg(long, value_name = "ADDR", value_parser = page_address)]
     pub(crate) web: Option<SocketAddr>,
+    /// Serve /metrics, /healthz, /primary and /secondary here: a port, or an address with a port.
+    /// Beyond this machine it takes --metrics-token.
+    #[arg(long, value_name = "ADDR", value_parser = any_address)]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// The file of the secret that requests for metrics must carry as a bearer token.
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub(crate) metrics_token: Option<PathBuf>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -152,6 +199,7 @@ Examples:
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
   quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --metrics 0.0.0.0:9216 --metrics-token token 'mongodb://a,b,c/?replicaSet=rs0'
 
 On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
 change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
@@ -163,6 +211,10 @@ pub(crate) struct ReplayArguments {
     /// The recording, as `quorate watch --record` writes it; - reads stdin.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Print one page of HTML that holds everything: a slider, the steps, what the client believed
+    /// and what each member said.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) html: bool,
     /// Print one JSON object per line; t_ns is the time in the recording.
     #[arg(long)]
     pub(crate) json: bool,
@@ -173,6 +225,7 @@ impl ReplayArguments {
 Examples:
   quorate replay incident.jsonl
   quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
+  quorate replay --html incident.jsonl > incident.html
 
 The same file gives the same output, to the byte, on any machine at any time.";
 }
@@ -319,6 +372,17 @@ fn election_timeout(text: &str) -> Result<Duration, String> {
 
 /// Where the page of `quorate` without arguments is, or on any other port if this one is taken.
 pub(crate) const DEFAULT_PAGE_PORT: u16 = 27080;
+
+/// An address to listen on: a port of this machine, or an address with a port.
+fn any_address(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Err(_) => text
+            .replace("localhost:", "127.0.0.1:")
+            .parse()
+            .map_err(|_| "give a port, or an address such as 0.0.0.0:9216".to_owned()),
+    }
+}
 
 /// An address for the page. Whoever reaches it sees everything, so it is on this machine only.
 fn page_address(text: &str) -> Result<SocketAddr, String> {

@@ -146,7 +146,7 @@ pub(crate) struct Finder {
 
 enum Source {
     Records(Scan),
-    Index(IndexSource),
+    Index(Box<IndexSource>),
     Ended,
 }
 
@@ -177,13 +177,13 @@ impl Finder {
             Access::After(record) => {
                 Source::Records(view.scan_records_after(collection.ident, record)?)
             }
-            Access::Index(access) => Source::Index(IndexSource {
+            Access::Index(access) => Source::Index(Box::new(IndexSource {
                 begun: 0,
                 scan: None,
                 seen: access.index.multikey.then(BTreeSet::new),
                 records: RecordReader::new(view),
                 access,
-            }),
+            })),
         };
         Ok(Self { collection, matcher, source, interrupt, examined: Examined::default() })
     }

@@ -13,7 +13,7 @@ use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
 use quorate_query::ProcessMemory;
-use quorate_storage::{Batch, CommitSequence, Store};
+use quorate_storage::{Batch, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
@@ -116,13 +116,16 @@ impl Node {
         options: NodeOptions,
         now: Now,
     ) -> Result<Self, CommandError> {
-        let keyspaces = Keyspaces {
+        let mut keyspaces = Keyspaces {
             catalog: store.create_keyspace("catalog")?,
             records: store.create_keyspace("records")?,
             indexes: store.create_keyspace("indexes")?,
             sessions: store.create_keyspace("sessions")?,
+            oplog: store.create_log("oplog")?,
+            history: None,
         };
         let catalog = Catalog::load(&*store.snapshot(), keyspaces.catalog)?;
+        keyspaces.history = catalog.get(&oplog_namespace()).map(|oplog| oplog.ident);
         let mut generator = Generator::new(options.seed);
         let process_id = generator.object_id(now.wall);
         let cursor_seed = generator.next_u64();
@@ -161,15 +164,22 @@ impl Node {
             let credentials = key.stored_credentials(salt.clone()).map_err(scram_refused)?;
             node.member_credentials.push(credentials);
         }
+        if let Some(oplog) = node.keyspaces.history {
+            node.write(now).move_history(oplog)?;
+        }
         if let Some(bytes) = node.options.oplog_bytes {
             let mut writer = node.write(now);
             let oplog = match writer.collection(&oplog_namespace()) {
-                Some(oplog) => oplog,
-                None => writer.create_oplog(bytes)?,
+                Some(oplog) => oplog.ident,
+                None => {
+                    writer.clear_history()?;
+                    writer.create_oplog(bytes)?.ident
+                }
             };
-            writer.resume_timestamps(oplog.ident)?;
             drop(writer);
-            node.oplog = Some(oplog.ident);
+            node.keyspaces.history = Some(oplog);
+            node.oplog = Some(oplog);
+            node.write(now).resume_timestamps(oplog)?;
         }
         Ok(node)
     }
@@ -467,6 +477,11 @@ impl Node {
 
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Compares all that the store holds with its checksums.
+    pub(crate) fn verify_store(&self) -> Result<Vec<Damage>, CommandError> {
+        Ok(self.store.verify()?)
     }
 
     pub(crate) fn view(&self) -> View {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quorate_node::{CommandError, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
-use quorate_storage::{LsmOptions, LsmStore, ModelStore, OpenError, Store};
+use quorate_storage::{DiskOptions, DiskStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -174,7 +174,7 @@ fn open(
             private_directory(&directory).map_err(|source| {
                 StartError::Open(OpenError::Io { path: directory.clone(), source })
             })?;
-            let store = LsmStore::open(&directory, LsmOptions::default());
+            let store = DiskStore::open(&directory, DiskOptions::default());
             let store = store.map_err(not_opened)?;
             if let Some(torn) = store.torn_tail() {
                 tracing::warn!(

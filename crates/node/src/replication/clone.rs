@@ -43,12 +43,10 @@ impl Node {
                 writer.drop_collection(&collection)?;
             }
         }
-        let records = self.keyspaces().records;
-        for (keyspace, range) in [
-            (records, KeyRange::prefix(&replication.oplog.prefix())),
-            (replication.keyspace, KeyRange::prefix(&[UNDO_ROW])),
-            (replication.keyspace, KeyRange::prefix(&[IMAGE_ROW])),
-        ] {
+        writer.clear_history()?;
+        let keyspace = replication.keyspace;
+        for row in [UNDO_ROW, IMAGE_ROW] {
+            let range = KeyRange::prefix(&[row]);
             loop {
                 let scan =
                     writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
-use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Bytes, CommitSequence};
 use quorate_wire::to_bson_timestamp;
 
@@ -16,7 +15,6 @@ use super::{Author, not_writable};
 use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::moments::Moment;
-use crate::records::record_key;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: what waits for the disk, and what waits for other members.
@@ -109,14 +107,25 @@ impl Writer<'_> {
             self.keep_image(batch, collection, before, timestamp.as_u64());
         }
         let size = entry.as_bytes().len() as u64;
-        let key = record_key(oplog, RecordId(timestamp.as_u64()));
         let entry = Bytes::from(entry.into_bytes());
-        batch.insert(self.node.keyspaces().records, key, entry.clone());
+        batch.append_to_log(self.node.keyspaces().oplog, timestamp.as_u64(), entry.clone());
         self.adjust_totals(oplog, |totals: &mut Totals| {
             totals.documents += 1;
             totals.bytes += size;
         });
         self.log_state.pending.push((position, entry));
+    }
+
+    /// A document that is about to be stored. If the entry logged last holds it, as that of an insert
+    /// does, it is a part of that entry, which the journal then holds once.
+    pub(crate) fn stored_document(&self, document: RawDocumentBuf) -> Bytes {
+        let bytes = document.into_bytes();
+        let shared = self.log_state.pending.last().and_then(|(_, entry)| {
+            let object = RawDocument::from_bytes(entry).ok()?.get_document("o").ok()?.as_bytes();
+            let start = object.as_ptr() as usize - entry.as_ptr() as usize;
+            (object == bytes).then(|| entry.slice(start..start + object.len()))
+        });
+        shared.unwrap_or_else(|| bytes.into())
     }
 
     /// Remembers what a repeated write is answered with, as its primary does.
