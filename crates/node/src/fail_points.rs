@@ -347,6 +347,7 @@ mod tests {
             now: Now { wall: WallTime(0), monotonic: MonotonicTime::ZERO },
             client: Arc::new(Client { metadata, ..Client::default() }),
             may_wait: true,
+            may_look_at: None,
             interrupt: Arc::new(Interrupt::default()),
         }
     }

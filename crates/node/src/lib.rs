@@ -37,6 +37,7 @@ mod profile;
 mod protected;
 mod records;
 mod replication;
+mod scheduling;
 mod scratch;
 mod select;
 mod sessions;

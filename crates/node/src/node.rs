@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::{self, Replication};
+use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
 use crate::users::{Mechanism, scram_refused};
@@ -101,6 +102,8 @@ pub struct Node {
     change_feed: Feed,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
+    /// Writes that run aside and may hold the write lock for long.
+    long_writes: AtomicUsize,
     /// Whether there is no room for what clients want to add.
     disk_full: AtomicBool,
 }
@@ -157,6 +160,7 @@ impl Node {
             memory: Arc::default(),
             change_feed: Feed::default(),
             write_locks: AtomicU64::new(0),
+            long_writes: AtomicUsize::new(0),
             disk_full: AtomicBool::new(false),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -208,7 +212,10 @@ impl Node {
 
     /// Notes that a command is in progress, until the value is dropped.
     pub fn register(&self, context: &Context, command: &Command) -> Registered {
-        self.operations.register(context, command)
+        // A command of the profiler is told of by the level that it found.
+        let switches = command.name() == "profile";
+        let precedes_profile = switches && self.profiler.lock().of(command.database()).level == 0;
+        self.operations.register(context, command, precedes_profile)
     }
 
     /// Counts a connection, until the value is dropped.
@@ -274,6 +281,15 @@ impl Node {
 
     pub(crate) fn write_locks(&self) -> u64 {
         self.write_locks.load(Ordering::Relaxed)
+    }
+
+    /// Counts a long write, until the value is dropped.
+    pub(crate) fn long_write_runs(&self) -> LongWrite<'_> {
+        LongWrite::begin(&self.long_writes)
+    }
+
+    pub(crate) fn has_long_writes(&self) -> bool {
+        self.long_writes.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn counters(&self) -> &Counters {

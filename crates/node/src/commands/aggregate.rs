@@ -95,7 +95,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     }
     match run.pipeline.output() {
         Some(output) => {
-            let concern = WriteConcern::parse(&fields)?;
+            let concern = WriteConcern::parse(&command)?;
             let bypass = fields.flag("bypassDocumentValidation")?;
             let sink = Sink { request, variables: &variables, reading: &reading, bypass };
             let commit = sink.write(output, run.documents)?;

@@ -9,7 +9,7 @@ use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
 
 use crate::change_stream::ChangeStream;
-use crate::context::{Outcome, Reply};
+use crate::context::{Command, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -36,8 +36,8 @@ pub(super) struct WriteConcern {
 
 impl WriteConcern {
     /// Reads `writeConcern`. A member without a set can acknowledge for itself only.
-    pub(super) fn parse(fields: &Fields<'_>) -> Result<Self, CommandError> {
-        let Some(concern) = fields.document("writeConcern")? else { return Ok(Self::default()) };
+    pub(super) fn parse(command: &Command) -> Result<Self, CommandError> {
+        let Some(concern) = command.write_concern()? else { return Ok(Self::default()) };
         let concern_fields = Fields::new(concern, "writeConcern");
         let mut journal = concern_fields.flag("j")?;
         match concern.get("w") {

@@ -38,7 +38,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "create");
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     check_collation(&fields)?;
     let options = kept_options(&fields)?;
     let mut writer = request.node.write(request.context.now);
@@ -151,7 +151,7 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     }
     writer.alter_collection(altered, Some(change))?;
     answer.insert("ok", 1.0);
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
 }
 
@@ -198,7 +198,7 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
         Some(other) => whole_number(other).is_some_and(|number| number != 0),
         None => false,
     };
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     if source == target {
         return Err(CommandError::new(
             ErrorCode::ILLEGAL_OPERATION,

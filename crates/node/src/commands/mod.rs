@@ -316,6 +316,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::cursor)
         .fields(&["collection", "batchSize", "term", "lastKnownCommittedOpTime"])
         .waits()
+        .scans()
         .in_transaction(AfterTheFirst)
         .stable(),
     command("killCursors", cursor_commands::kill_cursors, "closes cursors")
@@ -350,7 +351,6 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::named)
         .fields(&["query", "limit", "skip", "hint", "collation", "fields"])
         .without(&["collectionUUID", "encryptionInformation"])
-        .scans()
         .takes_default_read_concern()
         .stable(),
     command("distinct", distinct::distinct, "the different values of a field")
@@ -358,7 +358,6 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::named)
         .fields(&["key", "query", "hint", "collation"])
         .without(&["collectionUUID"])
-        .scans()
         .reads_snapshots()
         .takes_default_read_concern()
         .in_transaction(Allowed),

@@ -27,6 +27,7 @@ pub(crate) fn context() -> Context {
         now: now(),
         client: Arc::new(Client { connection_id: 1, ..Client::default() }),
         may_wait: true,
+        may_look_at: None,
         interrupt: Arc::new(Interrupt::default()),
     }
 }
@@ -109,8 +110,12 @@ impl Member {
             command.insert("$db", "db");
         }
         match self.node.run(context, Command::new(command)) {
-            Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
-            Outcome::Wait { .. } => panic!("the command wants to wait"),
+            Outcome::Reply(mut reply) => {
+                // As the server around a member does with every reply.
+                self.node.tell_topology_version(&mut reply.body);
+                Document::try_from(&*reply.body).unwrap()
+            }
+            other => panic!("the command did not answer: {other:?}"),
         }
     }
 
