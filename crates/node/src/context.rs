@@ -318,6 +318,8 @@ pub enum WaitFor {
     TopologyChange,
     /// Something was committed.
     Commit,
+    /// The newest entry that no election can lose has moved on.
+    CommitPoint,
 }
 
 /// The answer to a command.

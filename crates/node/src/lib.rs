@@ -12,6 +12,7 @@
 //! `quorate-storage`.
 
 mod catalog;
+mod change_stream;
 mod command_table;
 mod commands;
 mod context;

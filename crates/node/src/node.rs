@@ -17,6 +17,7 @@ use quorate_storage::{Batch, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::Feed;
 use crate::context::{Client, Command, Context, Now, Outcome, Reply};
 use crate::counters::Counters;
 use crate::cursors::Cursors;
@@ -97,6 +98,8 @@ pub struct Node {
     cluster_time: AtomicU64,
     /// The memory that the operations of clients share.
     memory: Arc<ProcessMemory>,
+    /// The newest committed entries, for change streams.
+    change_feed: Feed,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
     /// Writes that run aside and may hold the write lock for long.
@@ -155,6 +158,7 @@ impl Node {
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
             memory: Arc::default(),
+            change_feed: Feed::default(),
             write_locks: AtomicU64::new(0),
             long_writes: AtomicUsize::new(0),
             disk_full: AtomicBool::new(false),
@@ -365,7 +369,7 @@ impl Node {
         lock(&self.sessions).expire(now.monotonic);
         let mut writer = self.write(now);
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
-        let forgotten = writer.trim_undo()?;
+        let forgotten = writer.trim_undo()? | writer.trim_images(now)?;
         writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten)
     }
@@ -424,6 +428,21 @@ impl Node {
     /// The memory that the operations of clients share.
     pub fn memory(&self) -> &Arc<ProcessMemory> {
         &self.memory
+    }
+
+    /// The data as a majority has it; none before anything is known to be committed.
+    pub(crate) fn majority_view(&self) -> Option<Arc<Moment>> {
+        self.replication()?.majority_view()
+    }
+
+    /// Where a member of a set keeps rows beside its oplog.
+    pub(crate) fn facts_keyspace(&self) -> Option<quorate_storage::KeyspaceId> {
+        self.replication().map(Replication::facts_keyspace)
+    }
+
+    /// The newest committed entries, for change streams.
+    pub(crate) fn change_feed(&self) -> &Feed {
+        &self.change_feed
     }
 
     /// A number that no other command gets.

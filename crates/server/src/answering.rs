@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
     Answerer, Command, CommandError, CommandFacts, Context, ErrorCode, Injection, Interrupt,
-    Interruption, Outcome, Registered, Reply, WaitFor,
+    Interruption, Outcome, Registered, Reply, Standing, WaitFor,
 };
+use quorate_protocol::OpTimeAndWallTime;
 use tokio::sync::watch;
 
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
@@ -57,14 +58,42 @@ struct Events {
     topology: watch::Receiver<()>,
     commits: watch::Receiver<u64>,
     kills: watch::Receiver<()>,
+    commit_point: CommitPoint,
+}
+
+/// The commit point, and what a command has seen of it.
+struct CommitPoint {
+    /// Where the log stands, on a member of a set.
+    standing: Option<watch::Receiver<Standing>>,
+    seen: OpTimeAndWallTime,
+}
+
+impl CommitPoint {
+    /// Returns when the commit point is another than the command has seen.
+    async fn moved(&mut self) {
+        let seen = self.seen;
+        match &mut self.standing {
+            Some(standing) => {
+                let found = standing.wait_for(|now| now.commit_point != seen).await;
+                match found.map(|now| now.commit_point) {
+                    Ok(moved) => self.seen = moved,
+                    Err(_) => std::future::pending().await,
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
 }
 
 impl Events {
     fn of(shared: &Shared) -> Self {
+        let standing = shared.replica_set.as_ref().map(|set| set.standing_changes());
+        let seen = standing.as_ref().map(|now| now.borrow().commit_point).unwrap_or_default();
         Self {
             topology: shared.topology.subscribe(),
             commits: shared.commits.subscribe(),
             kills: shared.kills.subscribe(),
+            commit_point: CommitPoint { standing, seen },
         }
     }
 }
@@ -463,6 +492,9 @@ impl Connection {
                 () = &mut timeout => return Ok(false),
                 _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
                 _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
+                () = events.commit_point.moved(), if event == WaitFor::CommitPoint => {
+                    return Ok(true);
+                }
                 _ = events.kills.changed() => {
                     if interrupt.check().is_err() {
                         return Ok(true);

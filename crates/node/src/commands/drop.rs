@@ -57,6 +57,9 @@ pub(super) fn drop_database(
     for collection in &collections {
         writer.drop_collection(collection)?;
     }
+    if !collections.is_empty() {
+        writer.log_drop_database(&request.database)?;
+    }
     request.node.cursors().kill_namespaces(|gone| gone.database == request.database);
     let mut answer = doc! {};
     if !collections.is_empty() {

@@ -68,7 +68,10 @@ impl Member {
     }
 
     fn open(store: ModelStore, oplog_bytes: Option<u64>) -> Self {
-        Self::open_with(store, NodeOptions { oplog_bytes, ..options() })
+        Self::open_with(
+            store,
+            NodeOptions { oplog_bytes, test_commands: oplog_bytes.is_some(), ..options() },
+        )
     }
 
     fn open_with(store: ModelStore, options: NodeOptions) -> Self {

@@ -155,6 +155,11 @@ pub(crate) struct ReplicaSet {
 }
 
 impl ReplicaSet {
+    /// Where the log stands, as it changes.
+    pub(crate) fn standing_changes(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+
     /// Prepares the host. Nothing runs before [`start`](Self::start).
     pub(crate) fn new(
         node: Arc<Node>,
