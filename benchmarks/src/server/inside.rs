@@ -10,7 +10,7 @@ use std::time::Duration;
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Client, Command, Context, Interrupt, Node, NodeOptions, Now, Outcome};
 use quorate_protocol::{MonotonicTime, WallTime};
-use quorate_storage::{LsmOptions, LsmStore};
+use quorate_storage::{DiskOptions, DiskStore};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::ours::{command_of, record};
@@ -30,7 +30,7 @@ pub struct Inside {
 
 impl Inside {
     pub fn open(directory: &Path, records: i64) -> Self {
-        let store = Arc::new(LsmStore::open(directory, LsmOptions::default()).unwrap());
+        let store = Arc::new(DiskStore::open(directory, DiskOptions::default()).unwrap());
         let node = Node::open(store, NodeOptions::default(), now()).unwrap();
         let inside = Self { node, next: records, records };
         let indexes = vec![doc! {"key": {"n": 1}, "name": "n_1"}];
@@ -84,6 +84,7 @@ impl Inside {
             now: now(),
             client: Arc::new(Client::default()),
             may_wait: false,
+            may_look_at: None,
             interrupt: Arc::new(Interrupt::default()),
         };
         let command = Command::from_raw(command, sequences).unwrap();

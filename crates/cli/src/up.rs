@@ -309,10 +309,14 @@ fn tell_ready(
         false => screen.line(uri)?,
     }
     screen.flush()?;
-    screen.event("ready", json!({"uri": uri, "elapsed_ms": elapsed_ms}))?;
+    let event = json!({"uri": uri, "elapsed_ms": elapsed_ms, "test_commands": true});
+    screen.event("ready", event)?;
     screen.talk_unless_json(format_args!(
         "{FINE}ready{FINE:#} after {elapsed_ms} ms: a write was acknowledged by a majority"
     ));
+    screen.talk_unless_json(
+        "the members take test commands (fail points), as under serve --enable-test-commands",
+    );
     Ok(())
 }
 

@@ -28,6 +28,7 @@ struct Deployment {
 async fn deploy(authentication: bool) -> Deployment {
     let directory = tempfile::tempdir().unwrap();
     let mut options = StartOptions::new(Place::Directory(directory.path().to_owned()));
+    options.test_commands = true;
     options.authentication = authentication;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let running = Server::start(listener, options).await.unwrap();

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{Bson, Document, doc};
 
+use crate::command_table::CommandFacts;
 use crate::commands::TABLE;
 use crate::context::Command;
-use crate::dispatch::CommandFacts;
 use crate::finder::Examined;
 
 /// A counter that only grows.

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bson::{DateTime, Document, Timestamp, doc, rawdoc};
 
+use crate::commands::{read_concern, write_concern};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::node::Node;
@@ -31,11 +32,15 @@ pub struct DefaultConcerns {
 }
 
 impl DefaultConcerns {
+    /// Reads the stored document. What the command would have refused does not count: it was written
+    /// by another way, before the collection was protected.
     fn from_document(document: &Document) -> Self {
-        let concern = |name| document.get_document(name).ok().cloned();
+        let concern = |name| document.get_document(name).ok();
+        let read = concern("defaultReadConcern").and_then(|given| read_concern(given).ok()?);
+        let write = concern("defaultWriteConcern").and_then(|given| write_concern(given).ok()?);
         Self {
-            read: concern("defaultReadConcern"),
-            write: concern("defaultWriteConcern"),
+            read,
+            write,
             updated: document
                 .get_timestamp("updateOpTime")
                 .unwrap_or(Timestamp { time: 0, increment: 0 }),
@@ -76,7 +81,12 @@ pub(crate) fn settings_namespace() -> Namespace {
 
 /// Whether changes of this collection may change the defaults.
 pub(crate) fn is_settings(namespace: &Namespace) -> bool {
-    namespace.collection == COLLECTION && namespace.database == DATABASE
+    is_settings_collection(&namespace.database, &namespace.collection)
+}
+
+/// Whether it is the collection of the settings.
+pub(crate) fn is_settings_collection(database: &str, collection: &str) -> bool {
+    collection == COLLECTION && database == DATABASE
 }
 
 /// The document in memory.
@@ -136,5 +146,23 @@ impl Node {
         let found = view.by_id(&collection, &rawdoc! { "_id": DOCUMENT_ID })?;
         let Some((_, document)) = found else { return Ok(None) };
         Ok(Some(DefaultConcerns::from_document(&Document::try_from(&*document)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_command_would_have_refused_does_not_count() {
+        let stored = |write: Document| {
+            DefaultConcerns::from_document(&doc! {
+                "defaultReadConcern": { "level": "majority" }, "defaultWriteConcern": write,
+            })
+        };
+        let good = stored(doc! { "w": 2, "wtimeout": 0 });
+        assert!(good.read.is_some() && good.write.is_some());
+        let bad = stored(doc! { "w": 0 });
+        assert!(bad.read.is_some() && bad.write.is_none());
     }
 }

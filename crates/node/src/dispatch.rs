@@ -1,4 +1,4 @@
-//! The one table of commands, and what happens to every command before its own code runs.
+//! What happens to every command before its own code runs, and to its errors.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,83 +7,24 @@ use quorate_protocol::Timestamp;
 use quorate_query::Meter;
 
 use crate::catalog::{Catalog, Collection};
-use crate::commands;
+use crate::command_table::{CommandFacts, Effect};
 use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::to_raw;
 use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments::{self, ReadsAt};
 use crate::moments::Moment;
 use crate::namespace::{Namespace, check_database_name};
 use crate::node::Node;
+use crate::not_offered;
 use crate::profile::Work;
+use crate::protected;
 use crate::records::View;
 use crate::replication::check_role;
 use crate::sessions::SessionId;
 use crate::transactions::{self, Body, Numbered, transactions_collection};
 use crate::users::{EXTERNAL, check_access, session_owner};
 use crate::writer::{RetryableWrite, Writer};
-
-/// What a command does to the data, which decides where it may run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
-    /// Looks at the server, not at data.
-    Inspects,
-    /// Reads data: on a secondary only if the client allows it.
-    Reads,
-    /// Changes data: on a primary only.
-    Writes,
-}
-
-/// Who may run a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Anybody, before logging in.
-    Anybody,
-    /// Anybody who has logged in.
-    LoggedIn,
-    /// Whoever may read the database.
-    Read,
-    /// Whoever may write to the database.
-    ReadWrite,
-    /// Whoever administers the database.
-    DatabaseAdmin,
-    /// Whoever administers the users of the database.
-    UserAdmin,
-    /// Whoever watches the server.
-    ClusterMonitor,
-    /// Whoever administers the server.
-    ClusterAdmin,
-    /// Other members of the set.
-    Internal,
-}
-
-impl Access {
-    /// The built-in role that gives it, for messages.
-    pub(crate) fn role(self) -> &'static str {
-        match self {
-            Self::Anybody | Self::LoggedIn => "none",
-            Self::Read => "read",
-            Self::ReadWrite => "readWrite",
-            Self::DatabaseAdmin => "dbAdmin",
-            Self::UserAdmin => "userAdmin",
-            Self::ClusterMonitor => "clusterMonitor",
-            Self::ClusterAdmin => "clusterAdmin",
-            Self::Internal => "__system",
-        }
-    }
-}
-
-/// Everything the server knows about a command besides its code.
-pub(crate) struct CommandFacts {
-    pub(crate) name: &'static str,
-    pub(crate) aliases: &'static [&'static str],
-    pub(crate) effect: Effect,
-    pub(crate) access: Access,
-    pub(crate) admin_only: bool,
-    pub(crate) help: &'static str,
-    pub(crate) run: fn(&Request<'_>, Command) -> Result<Outcome, CommandError>,
-}
 
 /// A command that has passed the common checks.
 pub(crate) struct Request<'a> {
@@ -176,26 +117,16 @@ impl Request<'_> {
     }
 }
 
-/// The command of this name. `isMaster` has always been matched in any case.
-pub(crate) fn find(name: &str) -> Option<&'static CommandFacts> {
-    let is_alias =
-        |facts: &&CommandFacts| facts.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name));
-    let by_name = commands::TABLE.iter().find(|facts| facts.name == name);
-    by_name.or_else(|| commands::TABLE.iter().find(is_alias))
-}
-
-/// Refuses a command that there is not, or that the client may not run.
-pub(crate) fn authorize(
+/// Refuses a command that there is not, that the client may not run, that has fields which no such
+/// command has, or that would change what clients may not change.
+pub(crate) fn admit(
     node: &Node,
     client: &Client,
     command: &Command,
 ) -> Result<&'static CommandFacts, CommandError> {
-    let name = command.name();
-    let Some(facts) = find(name) else {
-        return Err(CommandError::new(
-            ErrorCode::COMMAND_NOT_FOUND,
-            format!("no such command: '{name}'"),
-        ));
+    let facts = match command.facts() {
+        Some(facts) if !facts.test_only || node.options().test_commands => facts,
+        known => return Err(not_found(command.name(), known.is_some())),
     };
     let database = command.database();
     // The users of other authorities have a database that holds nothing else.
@@ -205,11 +136,24 @@ pub(crate) fn authorize(
     if facts.admin_only && database != "admin" {
         return Err(CommandError::new(
             ErrorCode::UNAUTHORIZED,
-            format!("{name} may only be run against the admin database."),
+            format!("{} may only be run against the admin database.", command.name()),
         ));
     }
     check_access(node, client, facts, command)?;
+    generic_arguments::check_fields(facts, &command.body)?;
+    protected::check(node, facts, command)?;
     Ok(facts)
+}
+
+fn not_found(name: &str, is_for_tests: bool) -> CommandError {
+    let way = match not_offered::way_around(name) {
+        _ if is_for_tests => {
+            "; it is for tests, start the server with --enable-test-commands".to_owned()
+        }
+        Some(way) => format!("; MongoDB's command is not offered here: {way}"),
+        None => String::new(),
+    };
+    CommandError::new(ErrorCode::COMMAND_NOT_FOUND, format!("no such command: '{name}'{way}"))
 }
 
 /// Runs a command: errors become replies.
@@ -218,9 +162,14 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     let result = prepare(node, context, &command).and_then(|(facts, request)| {
         let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
         let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
+        let aside = facts.effect == Effect::Writes && context.may_look_at.is_none();
+        let _long = aside.then(|| node.long_write_runs());
         node.counters().command(facts, &command);
         let checked = transactions::check_target(&request, facts, &command);
         let outcome = checked.and_then(|()| (facts.run)(&request, command));
+        if request.interrupt.has_given_way() {
+            return Ok(Outcome::Long);
+        }
         let outcome = transactions::conclude(&request, outcome);
         let examined = request.interrupt.take_examined();
         node.counters().ran(facts, outcome.is_err(), examined);
@@ -249,7 +198,7 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
 fn is_complete(outcome: &Result<Outcome, CommandError>) -> bool {
     match outcome {
         Ok(Outcome::Reply(reply)) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
-        Ok(Outcome::Wait { .. }) => true,
+        Ok(Outcome::Wait { .. } | Outcome::Long) => true,
         Err(_) => false,
     }
 }
@@ -265,9 +214,8 @@ fn prepare<'a>(
     command: &Command,
 ) -> Result<(&'static CommandFacts, Request<'a>), CommandError> {
     context.interrupt.check()?;
-    let facts = authorize(node, &context.client, command)?;
+    let facts = admit(node, &context.client, command)?;
     let (name, database) = (command.name(), command.database());
-    let fields = Fields::new(&command.body, facts.name);
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;
     check_room(node, facts)?;
@@ -287,9 +235,11 @@ fn prepare<'a>(
     // A transaction has its own moment, whatever its first statement says about reading.
     let reads_at = match transaction {
         Some(_) => ReadsAt::Newest,
-        None => generic_arguments::reads_at(facts, &fields)?,
+        None => generic_arguments::reads_at(facts, command)?,
     };
     let moment = node.pin(reads_at, context.now.monotonic)?;
+    // A statement cannot be run again: its transaction has begun.
+    let may_look_at = context.may_look_at.filter(|_| transaction.is_none());
     let request = Request {
         node,
         context,
@@ -299,9 +249,9 @@ fn prepare<'a>(
         moment,
         reads_at,
         retryable,
+        interrupt: InterruptSlot::within(Arc::clone(&context.interrupt), may_look_at),
         transaction,
         ends,
-        interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
         meter: OnceLock::new(),
     };
     Ok((facts, request))

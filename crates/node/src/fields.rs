@@ -128,6 +128,39 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Letters that may differ between a field and the one it is taken for.
+const MAX_TYPING_ERRORS: usize = 2;
+
+/// Characters of an unknown field that an error shows.
+const MAX_SHOWN_FIELD: usize = 100;
+
+/// The error for a field that a command or statement does not have. Names the nearest one that it has.
+pub(crate) fn unknown_field(path: &str, field: &str, known: &[&str]) -> CommandError {
+    let shown: String = field.chars().take(MAX_SHOWN_FIELD).collect();
+    let nearest = known
+        .iter()
+        .map(|name| (strsim::osa_distance(&shown, name), name))
+        .min()
+        .filter(|(distance, name)| *distance <= MAX_TYPING_ERRORS && *distance < name.len());
+    let hint = nearest.map(|(_, name)| format!(" Did you mean '{name}'?")).unwrap_or_default();
+    CommandError::new(
+        ErrorCode::UNKNOWN_FIELD,
+        format!("BSON field '{path}.{shown}' is an unknown field.{hint}"),
+    )
+}
+
+/// Refuses fields that a statement does not have.
+pub(crate) fn check_known(
+    document: &Document,
+    path: &str,
+    known: &[&str],
+) -> Result<(), CommandError> {
+    match document.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(field) => Err(unknown_field(path, field, known)),
+        None => Ok(()),
+    }
+}
+
 /// A number without a fraction that fits in 64 bits.
 pub(crate) fn whole_number(value: &Bson) -> Option<i64> {
     match value {
@@ -163,6 +196,19 @@ mod tests {
         let error = fields.integer("f").unwrap_err();
         assert_eq!(error.code, ErrorCode::TYPE_MISMATCH);
         assert!(error.message.contains("find.f") && error.message.contains("'string'"));
+    }
+
+    #[test]
+    fn an_unknown_field_is_named_with_the_nearest_known_one() {
+        let known = ["filter", "sort", "q"];
+        let message = |field: &str| unknown_field("find", field, &known).message;
+        assert_eq!(
+            message("fitler"),
+            "BSON field 'find.fitler' is an unknown field. Did you mean 'filter'?"
+        );
+        assert_eq!(message("projection"), "BSON field 'find.projection' is an unknown field.");
+        assert_eq!(message("x"), "BSON field 'find.x' is an unknown field.");
+        assert!(message(&"x".repeat(1 << 20)).len() < 200);
     }
 
     #[test]

@@ -1,46 +1,87 @@
-//! Fields that any command may have: the version of the API, time limits and read concerns.
+//! Fields that any command may have: the version of the API, time limits and read concerns. Every
+//! command's own fields are checked here too.
 
 use bson::{Bson, Document};
 use quorate_protocol::Timestamp;
 use quorate_wire::timestamp_from;
 
+use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
-use crate::dispatch::{CommandFacts, Effect};
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::Fields;
+use crate::fields::{Fields, unknown_field};
 use crate::node::Node;
+use crate::touched::writing_stage;
 
-/// The commands of version 1 of the stable API.
-const STABLE_COMMANDS: [&str; 22] = [
-    "aggregate",
-    "collMod",
-    "count",
-    "create",
-    "createIndexes",
-    "delete",
-    "drop",
-    "dropDatabase",
-    "dropIndexes",
-    "endSessions",
-    "explain",
-    "find",
-    "findAndModify",
-    "getMore",
-    "hello",
-    "insert",
-    "killCursors",
-    "listCollections",
-    "listDatabases",
-    "listIndexes",
-    "ping",
-    "update",
-];
+/// Whether every command may have this field.
+///
+/// Those that clients send are documented with `runCommand`; the others come from routers and members
+/// of MongoDB deployments, and are left unread.
+pub(crate) fn is_generic(field: &str) -> bool {
+    matches!(
+        field,
+        "$db"
+            | "$readPreference"
+            | "$clusterTime"
+            | "lsid"
+            | "txnNumber"
+            | "autocommit"
+            | "startTransaction"
+            | "maxTimeMS"
+            | "maxTimeMSOpOnly"
+            | "readConcern"
+            | "writeConcern"
+            | "comment"
+            | "apiVersion"
+            | "apiStrict"
+            | "apiDeprecationErrors"
+            | "rawData"
+            | "$audit"
+            | "$client"
+            | "$configServerState"
+            | "$configTime"
+            | "$topologyTime"
+            | "$oplogQueryData"
+            | "$queryOptions"
+            | "$replData"
+            | "allowImplicitCollectionCreation"
+            | "clientOperationKey"
+            | "coordinator"
+            | "databaseVersion"
+            | "mayBypassWriteBlocking"
+            | "shardVersion"
+            | "help"
+    )
+}
 
-/// Commands of the stable API that drivers send on their own.
-const STABLE_SESSION_COMMANDS: [&str; 3] = ["refreshSessions", "saslStart", "saslContinue"];
+/// Refuses fields that the command does not have: a misspelt filter would match everything.
+pub(crate) fn check_fields(facts: &CommandFacts, body: &Document) -> Result<(), CommandError> {
+    let KnownFields::Only(known) = facts.fields else { return Ok(()) };
+    for (field, value) in body.iter().skip(1) {
+        if is_generic(field) || known.contains(&field.as_str()) {
+            continue;
+        }
+        if facts.not_offered.contains(&field.as_str()) {
+            if is_absent(value) {
+                continue;
+            }
+            return Err(CommandError::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!("{} with {field} is not supported; leave it out", facts.name),
+            ));
+        }
+        return Err(unknown_field(facts.name, field, known));
+    }
+    Ok(())
+}
 
-/// The commands that can read what was there at one time.
-const SNAPSHOT_COMMANDS: [&str; 3] = ["aggregate", "distinct", "find"];
+/// Whether a value asks for nothing.
+fn is_absent(value: &Bson) -> bool {
+    match value {
+        Bson::Null | Bson::Boolean(false) => true,
+        Bson::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
 
 /// Stages about the server itself, which the stable API leaves out.
 const UNSTABLE_STAGES: [&str; 4] =
@@ -58,14 +99,14 @@ pub(crate) fn check(
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
     if facts.effect == Effect::Reads {
-        check_read_concern(node, &command.body)?;
+        check_read_concern(node, command)?;
     }
     // A transaction reads a snapshot whatever its statements do.
-    if reads_snapshots(facts) || fields.has("autocommit") {
+    if facts.reads_snapshots || fields.has("autocommit") {
         return Ok(());
     }
     // A cursor has its moment already, whatever is said along with its id.
-    if wanted_snapshot(&fields)?.is_some() && facts.name != "getMore" {
+    if wanted_snapshot(command)?.is_some() && facts.name != "getMore" {
         return Err(CommandError::new(
             ErrorCode::INVALID_OPTIONS,
             format!(
@@ -100,7 +141,7 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandErr
         return Ok(());
     }
     let name = facts.name;
-    if !STABLE_COMMANDS.contains(&name) && !STABLE_SESSION_COMMANDS.contains(&name) {
+    if !facts.in_stable_api {
         return Err(CommandError::new(
             ErrorCode::API_STRICT_ERROR,
             format!("Provided apiStrict:true, but the command {name} is not in API Version 1"),
@@ -115,24 +156,6 @@ fn check_api(fields: &Fields<'_>, facts: &CommandFacts) -> Result<(), CommandErr
         )),
         _ => Ok(()),
     }
-}
-
-/// The stage by which a pipeline writes.
-pub(crate) fn writing_stage(command: &Document) -> Option<&str> {
-    let last = command.get("pipeline")?.as_array()?.last()?.as_document()?;
-    last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
-}
-
-/// The database that a pipeline writes to, if it does. A target that cannot be read is refused later.
-pub(crate) fn output_database(command: &Command) -> Option<&str> {
-    let stage = writing_stage(&command.body)?;
-    let last = command.body.get_array("pipeline").ok()?.last()?.as_document()?;
-    let target = match last.get(stage)? {
-        Bson::Document(merge) if stage == "$merge" => merge.get("into")?,
-        other => other,
-    };
-    let named = target.as_document().and_then(|target| target.get_str("db").ok());
-    Some(named.unwrap_or(command.database()))
 }
 
 /// What a read with read concern `snapshot` asks for.
@@ -155,13 +178,13 @@ pub(crate) enum ReadsAt {
 }
 
 /// The data that a command asks to read. Commands that cannot read another read the newest.
-pub(crate) fn reads_at(facts: &CommandFacts, fields: &Fields<'_>) -> Result<ReadsAt, CommandError> {
-    let snapshot = wanted_snapshot(fields)?;
-    if let Some(snapshot) = snapshot.filter(|_| reads_snapshots(facts)) {
+pub(crate) fn reads_at(facts: &CommandFacts, command: &Command) -> Result<ReadsAt, CommandError> {
+    let snapshot = wanted_snapshot(command)?;
+    if let Some(snapshot) = snapshot.filter(|_| facts.reads_snapshots) {
         return Ok(ReadsAt::Snapshot(snapshot.at));
     }
-    let concern = fields.document("readConcern")?;
-    let Some(concern) = concern.filter(|_| reads_snapshots(facts) || facts.name == "count") else {
+    let concern = command.read_concern()?;
+    let Some(concern) = concern.filter(|_| facts.has_default_read_concern) else {
         return Ok(ReadsAt::Newest);
     };
     let concern = Fields::new(concern, "readConcern");
@@ -177,14 +200,9 @@ pub(crate) fn reads_at(facts: &CommandFacts, fields: &Fields<'_>) -> Result<Read
     })
 }
 
-/// Whether a command can read what was there at one time.
-pub(crate) fn reads_snapshots(facts: &CommandFacts) -> bool {
-    SNAPSHOT_COMMANDS.contains(&facts.name)
-}
-
 /// The snapshot that a command asks for, if it does.
-pub(crate) fn wanted_snapshot(fields: &Fields<'_>) -> Result<Option<WantedSnapshot>, CommandError> {
-    let Some(concern) = fields.document("readConcern")? else { return Ok(None) };
+pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot>, CommandError> {
+    let Some(concern) = command.read_concern()? else { return Ok(None) };
     let concern = Fields::new(concern, "readConcern");
     let at = match concern.raw("atClusterTime") {
         Some(Bson::Timestamp(time)) => Some(timestamp_from(*time)),
@@ -202,13 +220,12 @@ pub(crate) fn wanted_snapshot(fields: &Fields<'_>) -> Result<Option<WantedSnapsh
 }
 
 /// Without a set there is one copy of the data, and every level but two reads it.
-fn check_read_concern(node: &Node, command: &Document) -> Result<(), CommandError> {
-    let fields = Fields::new(command, "readConcern");
-    let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
+fn check_read_concern(node: &Node, command: &Command) -> Result<(), CommandError> {
+    let Some(concern) = command.read_concern()? else { return Ok(()) };
     match Fields::new(concern, "readConcern").string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
-        Some(level @ ("linearizable" | "snapshot")) if writing_stage(command).is_some() => {
-            let stage = writing_stage(command).unwrap_or_default();
+        Some(level @ ("linearizable" | "snapshot")) if writing_stage(&command.body).is_some() => {
+            let stage = writing_stage(&command.body).unwrap_or_default();
             Err(CommandError::new(
                 ErrorCode::INVALID_OPTIONS,
                 format!("{stage} cannot be used with a '{level}' read concern level"),

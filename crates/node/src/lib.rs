@@ -12,6 +12,8 @@
 //! `quorate-storage`.
 
 mod catalog;
+mod change_stream;
+mod command_table;
 mod commands;
 mod context;
 mod counters;
@@ -28,21 +30,26 @@ mod index_keys;
 mod moments;
 mod namespace;
 mod node;
+mod not_offered;
 mod operations;
 mod plan;
 mod profile;
+mod protected;
 mod records;
 mod replication;
+mod scheduling;
 mod scratch;
 mod select;
 mod sessions;
 mod sort;
 mod tail;
+mod touched;
 mod transactions;
 mod ttl;
 mod users;
 mod writer;
 
+pub use command_table::{Answerer, CommandFacts, InTransaction};
 pub use context::{
     Certificate, Client, Command, Context, Interrupt, Interruption, Now, Outcome, Reply, WaitFor,
 };

@@ -168,6 +168,8 @@ mod tests {
             catalog: keyspace,
             records: keyspace,
             indexes: keyspace,
+            oplog: store.create_log("oplog").unwrap(),
+            history: None,
             sessions: keyspace,
         };
         Arc::new(Moment {

@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
 use quorate_query::ProcessMemory;
-use quorate_storage::{Batch, CommitSequence, Store};
+use quorate_storage::{Batch, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::Feed;
 use crate::context::{Client, Command, Context, Now, Outcome, Reply};
 use crate::counters::Counters;
 use crate::cursors::Cursors;
@@ -31,6 +32,7 @@ use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::{self, Replication};
+use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
 use crate::transactions::EndQueue;
@@ -58,6 +60,8 @@ pub struct NodeOptions {
     pub oplog_bytes: Option<u64>,
     /// Where sorts put what they cannot hold in memory; without it they fail at their limit.
     pub scratch: Option<Arc<dyn Scratch>>,
+    /// Whether the commands that are for tests can be run: fail points.
+    pub test_commands: bool,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
 }
@@ -96,8 +100,12 @@ pub struct Node {
     cluster_time: AtomicU64,
     /// The memory that the operations of clients share.
     memory: Arc<ProcessMemory>,
+    /// The newest committed entries, for change streams.
+    change_feed: Feed,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
+    /// Writes that run aside and may hold the write lock for long.
+    long_writes: AtomicUsize,
     /// Whether there is no room for what clients want to add.
     disk_full: AtomicBool,
 }
@@ -113,13 +121,16 @@ impl Node {
         options: NodeOptions,
         now: Now,
     ) -> Result<Self, CommandError> {
-        let keyspaces = Keyspaces {
+        let mut keyspaces = Keyspaces {
             catalog: store.create_keyspace("catalog")?,
             records: store.create_keyspace("records")?,
             indexes: store.create_keyspace("indexes")?,
             sessions: store.create_keyspace("sessions")?,
+            oplog: store.create_log("oplog")?,
+            history: None,
         };
         let catalog = Catalog::load(&*store.snapshot(), keyspaces.catalog)?;
+        keyspaces.history = catalog.get(&oplog_namespace()).map(|oplog| oplog.ident);
         let mut generator = Generator::new(options.seed);
         let process_id = generator.object_id(now.wall);
         let cursor_seed = generator.next_u64();
@@ -150,7 +161,9 @@ impl Node {
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
             memory: Arc::default(),
+            change_feed: Feed::default(),
             write_locks: AtomicU64::new(0),
+            long_writes: AtomicUsize::new(0),
             disk_full: AtomicBool::new(false),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -158,15 +171,22 @@ impl Node {
             let credentials = key.stored_credentials(salt.clone()).map_err(scram_refused)?;
             node.member_credentials.push(credentials);
         }
+        if let Some(oplog) = node.keyspaces.history {
+            node.write(now).move_history(oplog)?;
+        }
         if let Some(bytes) = node.options.oplog_bytes {
             let mut writer = node.write(now);
             let oplog = match writer.collection(&oplog_namespace()) {
-                Some(oplog) => oplog,
-                None => writer.create_oplog(bytes)?,
+                Some(oplog) => oplog.ident,
+                None => {
+                    writer.clear_history()?;
+                    writer.create_oplog(bytes)?.ident
+                }
             };
-            writer.resume_timestamps(oplog.ident)?;
             drop(writer);
-            node.oplog = Some(oplog.ident);
+            node.keyspaces.history = Some(oplog);
+            node.oplog = Some(oplog);
+            node.write(now).resume_timestamps(oplog)?;
         }
         Ok(node)
     }
@@ -195,7 +215,10 @@ impl Node {
 
     /// Notes that a command is in progress, until the value is dropped.
     pub fn register(&self, context: &Context, command: &Command) -> Registered {
-        self.operations.register(context, command)
+        // A command of the profiler is told of by the level that it found.
+        let switches = command.name() == "profile";
+        let precedes_profile = switches && self.profiler.lock().of(command.database()).level == 0;
+        self.operations.register(context, command, precedes_profile)
     }
 
     /// Counts a connection, until the value is dropped.
@@ -263,6 +286,15 @@ impl Node {
         self.write_locks.load(Ordering::Relaxed)
     }
 
+    /// Counts a long write, until the value is dropped.
+    pub(crate) fn long_write_runs(&self) -> LongWrite<'_> {
+        LongWrite::begin(&self.long_writes)
+    }
+
+    pub(crate) fn has_long_writes(&self) -> bool {
+        self.long_writes.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -281,7 +313,7 @@ impl Node {
     ///
     /// If there is no such command, or the client's roles do not allow it.
     pub fn authorize(&self, client: &Client, command: &Command) -> Result<(), CommandError> {
-        dispatch::authorize(self, client, command).map(drop)
+        dispatch::admit(self, client, command).map(drop)
     }
 
     /// Refuses a client that has not proved to be another member of the set.
@@ -344,7 +376,7 @@ impl Node {
             writer.end_transactions(|session| ended.contains(session));
         }
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
-        let forgotten = writer.trim_undo()?;
+        let forgotten = writer.trim_undo()? | writer.trim_images(now)?;
         writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten)
     }
@@ -405,6 +437,21 @@ impl Node {
         &self.memory
     }
 
+    /// The data as a majority has it; none before anything is known to be committed.
+    pub(crate) fn majority_view(&self) -> Option<Arc<Moment>> {
+        self.replication()?.majority_view()
+    }
+
+    /// Where a member of a set keeps rows beside its oplog.
+    pub(crate) fn facts_keyspace(&self) -> Option<quorate_storage::KeyspaceId> {
+        self.replication().map(Replication::facts_keyspace)
+    }
+
+    /// The newest committed entries, for change streams.
+    pub(crate) fn change_feed(&self) -> &Feed {
+        &self.change_feed
+    }
+
     /// A number that no other command gets.
     pub(crate) fn next_seed(&self) -> u64 {
         lock(&self.seeds).next_u64()
@@ -453,6 +500,11 @@ impl Node {
 
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Compares all that the store holds with its checksums.
+    pub(crate) fn verify_store(&self) -> Result<Vec<Damage>, CommandError> {
+        Ok(self.store.verify()?)
     }
 
     pub(crate) fn view(&self) -> View {

@@ -4,7 +4,11 @@
 //!   records   <ident> <record id>             →  the document, as BSON
 //!   indexes   <ident> <key> <record id>       →  empty        (not unique)
 //!             <ident> <key>                   →  record id    (unique)
+//!   oplog     <record id>                     →  the entry of local.oplog.rs, as BSON
 //! ```
+//!
+//! `oplog` is a log: see `docs/storage-format.md`. All reads of records go through [`View`], which
+//! knows where those of a collection lie.
 //!
 //! A unique index keeps the record id in the value, so that looking a key up is a point read and
 //! two documents cannot have the same key.
@@ -27,6 +31,30 @@ pub(crate) struct Keyspaces {
     pub(crate) records: KeyspaceId,
     pub(crate) indexes: KeyspaceId,
     pub(crate) sessions: KeyspaceId,
+    /// A log: the entries of the history.
+    pub(crate) oplog: KeyspaceId,
+    /// The collection whose records are the entries of the log.
+    pub(crate) history: Option<Ident>,
+}
+
+impl Keyspaces {
+    /// Where the records of a collection lie, and the keys of all of them.
+    fn records_of(&self, collection: Ident) -> (KeyspaceId, KeyRange) {
+        if self.history == Some(collection) {
+            (self.oplog, KeyRange::all())
+        } else {
+            (self.records, KeyRange::prefix(&collection.prefix()))
+        }
+    }
+
+    /// The key of a record where [`records_of`](Self::records_of) says.
+    fn key_of(&self, collection: Ident, record: RecordId) -> Vec<u8> {
+        if self.history == Some(collection) {
+            record.to_bytes().to_vec()
+        } else {
+            record_key(collection, record)
+        }
+    }
 }
 
 pub(crate) fn record_key(collection: Ident, record: RecordId) -> Vec<u8> {
@@ -72,8 +100,9 @@ impl View {
         collection: &Collection,
         record: RecordId,
     ) -> Result<Option<DocumentBytes>, CommandError> {
-        let key = record_key(collection.ident, record);
-        let stored = self.snapshot.get(self.keyspaces.records, &key)?;
+        let key = self.keyspaces.key_of(collection.ident, record);
+        let (keyspace, _) = self.keyspaces.records_of(collection.ident);
+        let stored = self.snapshot.get(keyspace, &key)?;
         stored.map(DocumentBytes::stored).transpose()
     }
 
@@ -82,8 +111,8 @@ impl View {
         ident: Ident,
         direction: Direction,
     ) -> Result<Scan, CommandError> {
-        let range = KeyRange::prefix(&ident.prefix());
-        Ok(self.snapshot.scan(self.keyspaces.records, range, direction)?)
+        let (keyspace, range) = self.keyspaces.records_of(ident);
+        Ok(self.snapshot.scan(keyspace, range, direction)?)
     }
 
     pub(crate) fn scan_records_after(
@@ -91,9 +120,9 @@ impl View {
         ident: Ident,
         record: RecordId,
     ) -> Result<Scan, CommandError> {
-        let whole = KeyRange::prefix(&ident.prefix());
-        let range = KeyRange { start: Bound::Excluded(record_key(ident, record)), ..whole };
-        Ok(self.snapshot.scan(self.keyspaces.records, range, Direction::Forward)?)
+        let (keyspace, whole) = self.keyspaces.records_of(ident);
+        let start = Bound::Excluded(self.keyspaces.key_of(ident, record));
+        Ok(self.snapshot.scan(keyspace, KeyRange { start, ..whole }, Direction::Forward)?)
     }
 
     /// The records from this one on, in either direction.
@@ -103,13 +132,24 @@ impl View {
         record: RecordId,
         direction: Direction,
     ) -> Result<Scan, CommandError> {
-        let whole = KeyRange::prefix(&ident.prefix());
-        let from = Bound::Included(record_key(ident, record));
+        let (keyspace, whole) = self.keyspaces.records_of(ident);
+        let from = Bound::Included(self.keyspaces.key_of(ident, record));
         let range = match direction {
             Direction::Forward => KeyRange { start: from, ..whole },
             Direction::Backward => KeyRange { end: from, ..whole },
         };
-        Ok(self.snapshot.scan(self.keyspaces.records, range, direction)?)
+        Ok(self.snapshot.scan(keyspace, range, direction)?)
+    }
+
+    /// Entries of the history from one bound to another.
+    pub(crate) fn scan_oplog(
+        &self,
+        (start, end): (Bound<RecordId>, Bound<RecordId>),
+        direction: Direction,
+    ) -> Result<Scan, CommandError> {
+        let key = |bound: Bound<RecordId>| bound.map(|record| record.to_bytes().to_vec());
+        let range = KeyRange { start: key(start), end: key(end) };
+        Ok(self.snapshot.scan(self.keyspaces.oplog, range, direction)?)
     }
 
     pub(crate) fn scan_index(

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use bson::{Document, doc};
 use quorate_node::{Command, Node, NodeOptions, Outcome};
 use quorate_storage::{
-    Batch, Bytes, CommitError, CommitSequence, Direction, KeyRange, KeyspaceError, KeyspaceId,
-    ModelStore, ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError,
+    Batch, Bytes, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
+    KeyspaceId, LogTotals, ModelStore, ReadError, Scan, Snapshot, Store, StoreStatistics,
+    SyncError,
 };
 use support::{Member, context, now};
 
@@ -86,11 +87,18 @@ impl Snapshot for GatedSnapshot {
             item
         })))
     }
+
+    fn log_totals(&self, log: KeyspaceId) -> Result<LogTotals, ReadError> {
+        self.snapshot.log_totals(log)
+    }
 }
 
 impl Store for GatedStore {
     fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
         self.store.create_keyspace(name)
+    }
+    fn create_log(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        self.store.create_log(name)
     }
     fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
         self.store.drop_keyspace(keyspace)
@@ -116,6 +124,9 @@ impl Store for GatedStore {
     }
     fn statistics(&self) -> StoreStatistics {
         self.store.statistics()
+    }
+    fn verify(&self) -> Result<Vec<Damage>, ReadError> {
+        self.store.verify()
     }
 }
 

@@ -164,7 +164,7 @@ proptest! {
 
     #[test]
     fn every_command_gets_a_reply(commands in proptest::collection::vec(command(), 1..12)) {
-        let member = Member::new();
+        let member = Member::for_tests();
         member.insert("c", (0..4).map(|n| doc! {"_id": n, "a": [n, {"b": n}]}).collect());
         for command in commands {
             let reply = member.run(command.clone());

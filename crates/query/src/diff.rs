@@ -5,7 +5,7 @@
 //! s<index>: {…}}`. Applying a delta twice, or to a later version of the document, is harmless:
 //! what no longer fits is skipped, because a later entry will set it right.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bson::{Bson, Document};
 
@@ -26,15 +26,60 @@ pub enum OplogUpdate {
     Entry(Document),
 }
 
+/// How an entry tells of an update, so that a change stream can tell its clients what was done.
+#[derive(Debug, Clone, Default)]
+pub enum ToldAs {
+    /// The client replaced the document: the entry holds the new one whole.
+    Replacement,
+    /// The client's operators touched these places: the entry tells what each became.
+    Places(Places),
+    /// A pipeline computed the document: the entry is as short as it can be.
+    #[default]
+    ShortestDifference,
+}
+
+/// The places that operators touched, as a tree of field names and array positions.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    inner: BTreeMap<String, Places>,
+    /// Whether an operator's path ends here.
+    touched: bool,
+    /// Whether that operator adds and removes elements rather than setting the whole value.
+    elements: bool,
+}
+
+impl Places {
+    /// Records the place at the end of a path.
+    pub(crate) fn record(&mut self, path: &[String], elements: bool) {
+        let mut place = self;
+        for name in path {
+            place = place.inner.entry(name.clone()).or_default();
+        }
+        place.touched = true;
+        place.elements = elements;
+    }
+}
+
 /// Describes the way from one version to the next.
-pub fn oplog_update(before: &Document, after: &Document) -> OplogUpdate {
+pub fn oplog_update(before: &Document, after: &Document, told_as: &ToldAs) -> OplogUpdate {
     if identical_documents(before, after) {
         return OplogUpdate::Unchanged;
     }
-    let diff = document_diff(before, after);
-    if measure(&diff).bytes >= measure(after).bytes && after.contains_key("_id") {
-        return OplogUpdate::Entry(after.clone());
-    }
+    let diff = match told_as {
+        ToldAs::Replacement => return OplogUpdate::Entry(after.clone()),
+        ToldAs::Places(places) => match touched_diff(before, after, places) {
+            // Nothing is lost where a place was not recorded: the whole document tells it all.
+            diff if diff.is_empty() => return OplogUpdate::Entry(after.clone()),
+            diff => diff,
+        },
+        ToldAs::ShortestDifference => {
+            let diff = document_diff(before, after);
+            if measure(&diff).bytes >= measure(after).bytes && after.contains_key("_id") {
+                return OplogUpdate::Entry(after.clone());
+            }
+            diff
+        }
+    };
     let mut entry = Document::new();
     entry.insert("$v", 2);
     entry.insert("diff", diff);
@@ -96,13 +141,96 @@ fn document_diff(before: &Document, after: &Document) -> Document {
         .filter(|name| !inserts.contains_key(name))
         .map(|name| (name.clone(), Bson::Boolean(false)))
         .collect();
-    let mut diff = Document::new();
-    for (section, fields) in [("d", deletes), ("u", updates), ("i", inserts)] {
-        if !fields.is_empty() {
-            diff.insert(section, fields);
+    Sections { deletes, updates, inserts, nested }.into_diff()
+}
+
+/// The sections of a document's delta.
+#[derive(Default)]
+struct Sections {
+    deletes: Document,
+    updates: Document,
+    inserts: Document,
+    nested: Document,
+}
+
+impl Sections {
+    fn into_diff(self) -> Document {
+        let mut diff = Document::new();
+        for (section, fields) in [("d", self.deletes), ("u", self.updates), ("i", self.inserts)] {
+            if !fields.is_empty() {
+                diff.insert(section, fields);
+            }
+        }
+        diff.extend(self.nested);
+        diff
+    }
+}
+
+/// What the touched places of a document became. Operators append the fields that they create, so
+/// that these come in the order of the new document.
+fn touched_diff(before: &Document, after: &Document, places: &Places) -> Document {
+    let mut sections = Sections::default();
+    for (name, place) in &places.inner {
+        match (before.get(name), after.get(name)) {
+            (Some(_), None) => {
+                sections.deletes.insert(name, false);
+            }
+            (Some(old), Some(new)) if !identical(old, new) => {
+                match touched_value(old, new, place) {
+                    Some(inner) => {
+                        sections.nested.insert(format!("s{name}"), inner);
+                    }
+                    None => {
+                        sections.updates.insert(name, new.clone());
+                    }
+                }
+            }
+            _ => {}
         }
     }
-    diff.extend(nested);
+    for (name, value) in after {
+        if places.inner.contains_key(name) && !before.contains_key(name) {
+            sections.inserts.insert(name, value.clone());
+        }
+    }
+    sections.into_diff()
+}
+
+/// The delta inside a value that was changed; `None` if the value is told whole.
+fn touched_value(old: &Bson, new: &Bson, place: &Places) -> Option<Document> {
+    match (old, new) {
+        _ if place.touched && !place.elements => None,
+        (Bson::Array(_), Bson::Array(_)) if place.touched => value_diff(old, new),
+        _ if place.touched => None,
+        (Bson::Document(old), Bson::Document(new)) => Some(touched_diff(old, new, place)),
+        (Bson::Array(old), Bson::Array(new)) => Some(touched_elements(old, new, place)),
+        _ => None,
+    }
+}
+
+fn touched_elements(before: &[Bson], after: &[Bson], place: &Places) -> Document {
+    let mut diff = Document::new();
+    diff.insert("a", true);
+    let mut touched: Vec<(usize, &Places)> =
+        place.inner.iter().filter_map(|(name, place)| Some((name.parse().ok()?, place))).collect();
+    touched.sort_unstable_by_key(|(index, _)| *index);
+    for (index, place) in touched {
+        match (before.get(index), after.get(index)) {
+            (Some(old), Some(new)) if identical(old, new) => {}
+            (Some(old), Some(new)) => match touched_value(old, new, place) {
+                Some(inner) => {
+                    diff.insert(format!("s{index}"), inner);
+                }
+                None => {
+                    diff.insert(format!("u{index}"), new.clone());
+                }
+            },
+            (None, Some(new)) => {
+                diff.insert(format!("u{index}"), new.clone());
+            }
+            (_, None) => {}
+        }
+    }
     diff
 }
 

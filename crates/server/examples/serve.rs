@@ -20,6 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let port: u16 = option("--port").map_or(Ok(0), |port| port.parse())?;
     let place = option("--data").map_or(Place::Memory, |data| Place::Directory(data.into()));
     let mut options = StartOptions::new(place);
+    options.test_commands = true;
     options.authentication = arguments.iter().any(|argument| argument == "--auth");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let mut running = Server::start(listener, options).await?;

@@ -3,21 +3,26 @@
 //! ```text
 //!   <data>/LOCK     locked while a process has the store open
 //!   <data>/FORMAT   "QUORATE" and one version byte
-//!   <data>/engine/  the files of the engine
+//!   <data>/…        what `docs/storage-format.md` describes
 //! ```
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::files::{DIRECTORY_MODE, FILE_MODE, Files, RealFiles, replace};
+
 /// The newest layout of keys and values this program reads and writes.
-pub const FORMAT_VERSION: u8 = 1;
+pub const FORMAT_VERSION: u8 = 2;
+
+/// The layout of release 0.1, which is migrated.
+pub(crate) const FIRST_FORMAT: u8 = 1;
 
 const MAGIC: &[u8; 7] = b"QUORATE";
 const LOCK_FILE: &str = "LOCK";
 const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_DRAFT: &str = "FORMAT.new";
-const ENGINE_DIRECTORY: &str = "engine";
 
 /// A store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +70,12 @@ pub enum OpenError {
         /// Where the first damaged record begins.
         offset: u64,
     },
+    /// A file of the journal is not there.
+    #[error("{} is missing; restore the files from a copy or resync the member", .segment.display())]
+    MissingSegment {
+        /// The file.
+        segment: PathBuf,
+    },
     /// The engine could not recover its files.
     #[error("the files in {} are damaged; restore them from a copy or resync the member", .directory.display())]
     Engine {
@@ -79,16 +90,20 @@ pub enum OpenError {
 /// A data directory that no other process can open while this value lives.
 pub(crate) struct DataDirectory {
     path: PathBuf,
+    /// The version byte that was found, or written into an empty directory.
+    found: u8,
     /// Closing the file releases the lock, also when the process is killed.
     _lock: File,
 }
 
 impl DataDirectory {
     pub(crate) fn open(path: &Path) -> Result<Self, OpenError> {
-        fs::create_dir_all(path).map_err(|source| io_error(path, source))?;
+        RealFiles.create_directory(path).map_err(|source| io_error(path, source))?;
         let lock = lock(path)?;
-        let directory = Self { path: path.to_owned(), _lock: lock };
-        directory.check_or_write_format()?;
+        let mut directory = Self { path: path.to_owned(), found: FORMAT_VERSION, _lock: lock };
+        directory.found = directory.check_or_write_format()?;
+        let closed = fs::set_permissions(path, Permissions::from_mode(DIRECTORY_MODE));
+        closed.map_err(|source| io_error(path, source))?;
         Ok(directory)
     }
 
@@ -96,27 +111,29 @@ impl DataDirectory {
         &self.path
     }
 
-    pub(crate) fn engine_path(&self) -> PathBuf {
-        self.path.join(ENGINE_DIRECTORY)
+    /// The version of the files in it.
+    pub(crate) fn found_format(&self) -> u8 {
+        self.found
     }
 
-    fn check_or_write_format(&self) -> Result<(), OpenError> {
+    fn check_or_write_format(&self) -> Result<u8, OpenError> {
         let path = self.path.join(FORMAT_FILE);
         match fs::read(&path) {
             Ok(bytes) => self.check_format(&bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.refuse_foreign_files()?;
-                self.write_format().map_err(|source| io_error(&path, source))
+                self.write_format()?;
+                Ok(FORMAT_VERSION)
             }
             Err(source) => Err(io_error(&path, source)),
         }
     }
 
-    fn check_format(&self, bytes: &[u8]) -> Result<(), OpenError> {
+    fn check_format(&self, bytes: &[u8]) -> Result<u8, OpenError> {
         match bytes.split_last() {
             Some((&found, magic)) if magic == MAGIC => {
-                if (1..=FORMAT_VERSION).contains(&found) {
-                    Ok(())
+                if (FIRST_FORMAT..=FORMAT_VERSION).contains(&found) {
+                    Ok(found)
                 } else {
                     Err(OpenError::NewerFormat { directory: self.path.clone(), found })
                 }
@@ -139,15 +156,12 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Written aside and renamed, so that a crash leaves either no format file or a whole one.
-    fn write_format(&self) -> io::Result<()> {
-        let draft = self.path.join(FORMAT_DRAFT);
-        let mut file = File::create(&draft)?;
-        file.write_all(MAGIC)?;
-        file.write_all(&[FORMAT_VERSION])?;
-        file.sync_all()?;
-        fs::rename(&draft, self.path.join(FORMAT_FILE))?;
-        File::open(&self.path)?.sync_all()
+    /// Says that the files are of this program's version. Written aside and renamed, so that a crash
+    /// leaves the old format file or the new one.
+    pub(crate) fn write_format(&self) -> Result<(), OpenError> {
+        let bytes = [&MAGIC[..], &[FORMAT_VERSION]].concat();
+        replace(&RealFiles, &self.path, (FORMAT_DRAFT, FORMAT_FILE), &bytes)
+            .map_err(|source| io_error(&self.path.join(FORMAT_FILE), source))
     }
 }
 
@@ -157,6 +171,7 @@ fn lock(directory: &Path) -> Result<File, OpenError> {
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(FILE_MODE)
         .open(&path)
         .map_err(|source| io_error(&path, source))?;
     match file.try_lock() {
@@ -186,9 +201,9 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_by_name() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join(FORMAT_FILE), b"QUORATE\x02").unwrap();
+        fs::write(directory.path().join(FORMAT_FILE), b"QUORATE\x03").unwrap();
         let error = DataDirectory::open(directory.path()).err().unwrap();
-        assert!(error.to_string().contains("storage format 2"), "{error}");
+        assert!(error.to_string().contains("storage format 3"), "{error}");
     }
 
     #[test]
@@ -200,9 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn the_format_file_is_eight_bytes() {
+    fn the_format_file_is_eight_bytes_and_only_the_owner_may_look() {
         let directory = tempfile::tempdir().unwrap();
         DataDirectory::open(directory.path()).unwrap();
-        assert_eq!(fs::read(directory.path().join(FORMAT_FILE)).unwrap(), b"QUORATE\x01");
+        assert_eq!(fs::read(directory.path().join(FORMAT_FILE)).unwrap(), b"QUORATE\x02");
+        let mode = |name| fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode(FORMAT_FILE) & 0o777, 0o600);
+        assert_eq!(mode(LOCK_FILE) & 0o777, 0o600);
+        assert_eq!(mode(".") & 0o777, 0o700);
     }
 }

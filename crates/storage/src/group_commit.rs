@@ -52,6 +52,12 @@ impl GroupCommit {
         self.progress().syncs
     }
 
+    /// What was written is unknown: every later write and sync is refused.
+    pub(crate) fn fail(&self) {
+        self.progress().failed = true;
+        self.changed.notify_all();
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.progress().failed
     }

@@ -4,26 +4,34 @@
 //!   Batch ──commit──▶ visible to new snapshots ──sync_through──▶ survives a crash
 //! ```
 //!
-//! The crate owns the [`Store`] trait, its two implementations ([`LsmStore`] on disk and
+//! The crate owns the [`Store`] trait, its two implementations ([`DiskStore`] on disk and
 //! [`ModelStore`] in memory, with writes that can be lost on purpose), and the order-preserving
 //! encoding of BSON values into keys ([`key`]). What the keys and values mean is left to the
-//! member built on top. Nothing here reads a clock or draws a random number; only `LsmStore`
-//! touches files. Every byte on disk is accounted for in `docs/storage-format.md`.
+//! member built on top. Nothing here reads a clock or draws a random number; only `DiskStore`
+//! touches files, those of its journal through [`Files`]. Every byte on disk is accounted for in
+//! `docs/storage-format.md`.
 
+mod disk;
+mod files;
 mod format;
 mod group_commit;
+mod journal;
 pub mod key;
-mod lsm;
+mod manifest;
+mod migration;
 mod model;
+mod simulated_files;
 mod store;
-mod torn;
+mod trees;
 
+pub use disk::{DiskOptions, DiskStore};
+pub use files::{FileHandle, Files, RealFiles};
 pub use format::{FORMAT_VERSION, OpenError};
-pub use lsm::{LsmOptions, LsmStore};
+pub use journal::recovery::TornTail;
 pub use model::ModelStore;
+pub use simulated_files::{Fate, SimulatedFiles};
 pub use store::{
-    Batch, Bytes, CommitError, CommitSequence, Direction, KeyRange, KeyspaceError, KeyspaceId,
-    MAX_KEY_LENGTH, MAX_KEYSPACE_NAME_LENGTH, ReadError, Scan, Snapshot, Store, StoreStatistics,
-    SyncError,
+    Batch, Bytes, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
+    KeyspaceId, LogTotals, MAX_KEY_LENGTH, MAX_KEYSPACE_NAME_LENGTH, ReadError, Scan, Snapshot,
+    Store, StoreStatistics, SyncError,
 };
-pub use torn::TornTail;

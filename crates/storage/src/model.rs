@@ -2,7 +2,7 @@
 //!
 //! This file owns a small multi-version map. Every key keeps its versions from the oldest state
 //! that anyone may still ask for: a living snapshot, or a crash that loses everything after the
-//! last sync. The store draws no random numbers: whoever simulates the crash says what is lost.
+//! last sync. The store draws no random numbers: the caller that simulates a crash says what is lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::group_commit::GroupCommit;
 use crate::store::{
-    Batch, Bytes, CommitError, CommitSequence, Direction, KeyRange, KeyspaceError, KeyspaceId,
-    ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError, check_keyspace_name,
+    Batch, Bytes, Change, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
+    KeyspaceId, LogEnd, LogTotals, ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError,
+    check_keyspace_name,
 };
 
 /// How many pairs a scan copies while it holds the lock, so that it does not block writers.
@@ -38,6 +39,7 @@ struct State {
 
 struct Keyspace {
     name: String,
+    is_log: bool,
     /// A dropped keyspace stays while a snapshot taken before may read it.
     dropped_after: Option<CommitSequence>,
     versions: BTreeMap<Bytes, Vec<Version>>,
@@ -83,8 +85,9 @@ impl ModelStore {
                 Some((key.clone(), vec![version]))
             };
             let versions = keyspace.versions.iter().filter_map(at_survivor).collect();
-            let name = keyspace.name.clone();
-            restarted.keyspaces.insert(id, Keyspace { name, dropped_after: None, versions });
+            let (name, is_log) = (keyspace.name.clone(), keyspace.is_log);
+            let dropped_after = None;
+            restarted.keyspaces.insert(id, Keyspace { name, is_log, dropped_after, versions });
         }
         drop(state);
         Self::from_state(restarted)
@@ -110,6 +113,97 @@ impl ModelStore {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn create(&self, name: &str, is_log: bool) -> Result<KeyspaceId, KeyspaceError> {
+        check_keyspace_name(name)?;
+        let mut state = self.lock();
+        let live = |keyspace: &Keyspace| keyspace.dropped_after.is_none() && keyspace.name == name;
+        if let Some((&id, found)) = state.keyspaces.iter().find(|(_, keyspace)| live(keyspace)) {
+            return if found.is_log == is_log {
+                Ok(id)
+            } else {
+                Err(KeyspaceError::WrongKind { name: name.to_owned() })
+            };
+        }
+        if self.group.has_failed() {
+            return Err(KeyspaceError::Poisoned);
+        }
+        let id = KeyspaceId(state.next_keyspace);
+        state.next_keyspace += 1;
+        let (name, versions) = (name.to_owned(), BTreeMap::new());
+        state.keyspaces.insert(id, Keyspace { name, is_log, dropped_after: None, versions });
+        Ok(id)
+    }
+}
+
+impl Keyspace {
+    fn put(
+        &mut self,
+        key: Bytes,
+        value: Option<Bytes>,
+        at: CommitSequence,
+        horizon: CommitSequence,
+    ) {
+        let versions = self.versions.entry(key.clone()).or_default();
+        prune(versions, horizon);
+        if versions.last().is_some_and(|last| last.since == at) {
+            versions.pop();
+        }
+        versions.push(Version { since: at, value });
+        if versions.iter().all(|version| version.value.is_none()) {
+            self.versions.remove(&key);
+        }
+    }
+
+    /// Removes what is in a range of positions.
+    fn clear(
+        &mut self,
+        range: impl std::ops::RangeBounds<Bytes>,
+        at: CommitSequence,
+        horizon: CommitSequence,
+    ) {
+        let keys: Vec<_> = self.versions.range(range).map(|(key, _)| key.clone()).collect();
+        keys.into_iter().for_each(|key| self.put(key, None, at, horizon));
+    }
+
+    /// The last position that has an entry, below a limit if there is one.
+    fn last_position(&self, below: Option<u64>) -> Option<u64> {
+        let end = below.map_or(Bound::Unbounded, |below| Bound::Excluded(key_of(below)));
+        let mut keys = self.versions.range((Bound::Unbounded, end)).rev();
+        let (key, _) =
+            keys.find(|(_, versions)| versions.last().is_some_and(|last| last.value.is_some()))?;
+        key.first_chunk().map(|position| u64::from_be_bytes(*position))
+    }
+}
+
+fn key_of(position: u64) -> Bytes {
+    Bytes::from(&position.to_be_bytes())
+}
+
+/// Whether all operations fit their keyspaces.
+fn check(state: &State, batch: &Batch) -> Result<(), CommitError> {
+    let mut ends: BTreeMap<KeyspaceId, LogEnd> = BTreeMap::new();
+    for operation in &batch.operations {
+        let keyspace = state.keyspaces.get(&operation.keyspace);
+        let keyspace = keyspace
+            .filter(|keyspace| keyspace.dropped_after.is_none())
+            .ok_or(CommitError::UnknownKeyspace)?;
+        if keyspace.is_log != operation.change.is_of_log() {
+            return Err(CommitError::WrongKind);
+        }
+        let new = || LogEnd::new(keyspace.last_position(None));
+        let end = match operation.change {
+            Change::Put(..) | Change::Remove(_) => continue,
+            _ => ends.entry(operation.keyspace).or_insert_with(new),
+        };
+        match operation.change {
+            Change::Append(position, _) => end.append(position)?,
+            Change::Trim(below) => end.trim(below)?,
+            Change::Cut(from) => end.cut(keyspace.last_position(Some(from)))?,
+            Change::Put(..) | Change::Remove(_) => {}
+        }
+    }
+    Ok(())
 }
 
 impl State {
@@ -143,21 +237,11 @@ fn prune(versions: &mut Vec<Version>, horizon: CommitSequence) {
 
 impl Store for ModelStore {
     fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
-        check_keyspace_name(name)?;
-        let mut state = self.lock();
-        let live = |keyspace: &Keyspace| keyspace.dropped_after.is_none() && keyspace.name == name;
-        if let Some((&id, _)) = state.keyspaces.iter().find(|(_, keyspace)| live(keyspace)) {
-            return Ok(id);
-        }
-        if self.group.has_failed() {
-            return Err(KeyspaceError::Poisoned);
-        }
-        let id = KeyspaceId(state.next_keyspace);
-        state.next_keyspace += 1;
-        let keyspace =
-            Keyspace { name: name.to_owned(), dropped_after: None, versions: BTreeMap::new() };
-        state.keyspaces.insert(id, keyspace);
-        Ok(id)
+        self.create(name, false)
+    }
+
+    fn create_log(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        self.create(name, true)
     }
 
     fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
@@ -201,26 +285,20 @@ impl Store for ModelStore {
         if self.group.has_failed() {
             return Err(CommitError::Poisoned);
         }
-        let live = |id: &KeyspaceId| {
-            state.keyspaces.get(id).is_some_and(|keyspace| keyspace.dropped_after.is_none())
-        };
-        if !batch.operations.iter().all(|operation| live(&operation.keyspace)) {
-            return Err(CommitError::UnknownKeyspace);
-        }
+        check(&state, &batch)?;
         let sequence = self.group.committed();
         let horizon = state.horizon();
         state.last_committed = sequence;
         for operation in batch.operations {
             let Some(keyspace) = state.keyspaces.get_mut(&operation.keyspace) else { continue };
-            let key = operation.key.clone();
-            let versions = keyspace.versions.entry(operation.key).or_default();
-            prune(versions, horizon);
-            if versions.last().is_some_and(|last| last.since == sequence) {
-                versions.pop();
-            }
-            versions.push(Version { since: sequence, value: operation.value });
-            if versions.iter().all(|version| version.value.is_none()) {
-                keyspace.versions.remove(&key);
+            match operation.change {
+                Change::Put(key, value) => keyspace.put(key, Some(value), sequence, horizon),
+                Change::Remove(key) => keyspace.put(key, None, sequence, horizon),
+                Change::Append(position, entry) => {
+                    keyspace.put(key_of(position), Some(entry), sequence, horizon);
+                }
+                Change::Trim(below) => keyspace.clear(..key_of(below), sequence, horizon),
+                Change::Cut(from) => keyspace.clear(key_of(from).., sequence, horizon),
             }
         }
         Ok(sequence)
@@ -240,6 +318,11 @@ impl Store for ModelStore {
 
     fn statistics(&self) -> StoreStatistics {
         StoreStatistics { commits: self.group.last_committed().as_u64(), syncs: self.group.syncs() }
+    }
+
+    fn verify(&self) -> Result<Vec<Damage>, ReadError> {
+        // Memory keeps what is written to it.
+        Ok(Vec::new())
     }
 }
 
@@ -294,6 +377,24 @@ impl Snapshot for ModelSnapshot {
             direction,
             chunk: Vec::new().into_iter(),
         }))
+    }
+
+    fn log_totals(&self, log: KeyspaceId) -> Result<LogTotals, ReadError> {
+        if !self.keyspaces.contains(&log) {
+            return Err(ReadError::UnknownKeyspace);
+        }
+        let state = self.moment.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let keyspace = state.keyspaces.get(&log).ok_or(ReadError::UnknownKeyspace)?;
+        if !keyspace.is_log {
+            return Err(ReadError::NotALog);
+        }
+        let mut totals = LogTotals::default();
+        let entries = keyspace.versions.values().filter_map(|found| visible(found, self.moment.at));
+        for entry in entries {
+            totals.entries += 1;
+            totals.bytes += entry.len() as u64;
+        }
+        Ok(totals)
     }
 }
 

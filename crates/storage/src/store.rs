@@ -5,8 +5,11 @@
 
 use std::fmt;
 use std::io;
-use std::ops::{Bound, Deref};
+use std::ops::{Bound, Deref, Range};
+use std::path::PathBuf;
 use std::sync::Arc;
+
+use byteview::ByteView;
 
 /// The longest key a store accepts. The engine on disk counts key bytes in sixteen bits.
 pub const MAX_KEY_LENGTH: usize = 65_535;
@@ -24,12 +27,18 @@ pub const MAX_KEYSPACE_NAME_LENGTH: usize = 255;
 ///   that order which includes everything a successful [`sync_through`](Self::sync_through)
 ///   covered.
 /// - One sync serves every caller that waits for it.
-/// - After a failed sync nobody knows what the disk holds, so every later write and sync is
-///   refused. Reads go on.
+/// - After a failed sync what the disk holds is unknown, so every later write and sync is refused.
+///   Reads go on.
 /// - Creating and dropping a keyspace is durable on return and not part of any batch.
+/// - A keyspace is a tree or a log, as it was created. A log is written with
+///   [`Batch::append_to_log`], [`Batch::trim_log`] and [`Batch::cut_log`] only, and read like a tree
+///   whose keys are positions of eight bytes, most significant first.
 pub trait Store: Send + Sync + 'static {
     /// The keyspace of this name, made if it does not exist.
     fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError>;
+
+    /// The log of this name, made if it does not exist.
+    fn create_log(&self, name: &str) -> Result<KeyspaceId, KeyspaceError>;
 
     /// Removes a keyspace and all it holds. Snapshots taken before still read it.
     fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError>;
@@ -54,6 +63,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// How much has been done since the store was opened.
     fn statistics(&self) -> StoreStatistics;
+
+    /// Reads everything that is stored and compares it with its checksums. Returns what is damaged;
+    /// an error means that a file could not be read at all. Blocks the calling thread for long.
+    fn verify(&self) -> Result<Vec<Damage>, ReadError>;
 }
 
 /// All keyspaces at one moment.
@@ -68,6 +81,42 @@ pub trait Snapshot: Send + Sync {
         range: KeyRange,
         direction: Direction,
     ) -> Result<Scan, ReadError>;
+
+    /// How much a log holds.
+    fn log_totals(&self, log: KeyspaceId) -> Result<LogTotals, ReadError>;
+}
+
+/// How much a log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LogTotals {
+    /// How many entries.
+    pub entries: u64,
+    /// Their bytes, without what the store adds.
+    pub bytes: u64,
+}
+
+/// A place whose bytes do not have the checksum they were written with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub file: PathBuf,
+    /// Where in the file, as far as it is known.
+    pub offset: Option<u64>,
+    /// The keyspace, if the file is that of one.
+    pub keyspace: Option<String>,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is damaged", self.file.display())?;
+        if let Some(offset) = self.offset {
+            write!(f, " at byte {offset}")?;
+        }
+        match &self.keyspace {
+            Some(keyspace) => write!(f, " (keyspace {keyspace})"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Pairs in key order. After an error the scan is over.
@@ -75,7 +124,18 @@ pub type Scan = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + Sen
 
 /// An immutable run of bytes, cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Bytes(pub(crate) fjall::Slice);
+pub struct Bytes(pub(crate) ByteView);
+
+impl Bytes {
+    /// A part of it that shares its memory.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within it.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        Self(self.0.slice(range))
+    }
+}
 
 impl Deref for Bytes {
     type Target = [u8];
@@ -142,9 +202,22 @@ pub struct Batch {
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) keyspace: KeyspaceId,
-    pub(crate) key: Bytes,
-    /// `None` removes the key.
-    pub(crate) value: Option<Bytes>,
+    pub(crate) change: Change,
+}
+
+/// What an operation does to its keyspace.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// Of a tree: a value under a key.
+    Put(Bytes, Bytes),
+    /// Of a tree: no value under a key.
+    Remove(Bytes),
+    /// Of a log: one more entry.
+    Append(u64, Bytes),
+    /// Of a log: no entry below this position.
+    Trim(u64),
+    /// Of a log: no entry at or above this position.
+    Cut(u64),
 }
 
 impl Batch {
@@ -153,14 +226,36 @@ impl Batch {
         Self::default()
     }
 
-    /// Puts a value under a key, in place of any other.
+    /// Puts a value under a key of a tree, in place of any other.
+    ///
+    /// A value that is a [`slice`](Bytes::slice) of the entry appended last costs the journal only a
+    /// reference to it.
     pub fn insert(&mut self, keyspace: KeyspaceId, key: impl Into<Bytes>, value: impl Into<Bytes>) {
-        self.operations.push(Operation { keyspace, key: key.into(), value: Some(value.into()) });
+        self.push(keyspace, Change::Put(key.into(), value.into()));
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key of a tree, if it is there.
     pub fn remove(&mut self, keyspace: KeyspaceId, key: impl Into<Bytes>) {
-        self.operations.push(Operation { keyspace, key: key.into(), value: None });
+        self.push(keyspace, Change::Remove(key.into()));
+    }
+
+    /// Appends an entry to a log. Its position must be above those of all other entries.
+    pub fn append_to_log(&mut self, log: KeyspaceId, position: u64, entry: impl Into<Bytes>) {
+        self.push(log, Change::Append(position, entry.into()));
+    }
+
+    /// Removes the entries of a log below a position.
+    pub fn trim_log(&mut self, log: KeyspaceId, below: u64) {
+        self.push(log, Change::Trim(below));
+    }
+
+    /// Removes the entries of a log from a position on. Comes before what the same batch appends.
+    pub fn cut_log(&mut self, log: KeyspaceId, from: u64) {
+        self.push(log, Change::Cut(from));
+    }
+
+    fn push(&mut self, keyspace: KeyspaceId, change: Change) {
+        self.operations.push(Operation { keyspace, change });
     }
 
     /// Adds the operations of another batch after its own.
@@ -168,11 +263,14 @@ impl Batch {
         self.operations.extend(other.operations);
     }
 
-    /// Its operations in order: a keyspace, a key, and the value to put there; none to remove it.
-    pub fn into_operations(self) -> impl Iterator<Item = (KeyspaceId, Bytes, Option<Bytes>)> {
-        self.operations
-            .into_iter()
-            .map(|operation| (operation.keyspace, operation.key, operation.value))
+    /// Its changes of trees, in order: a keyspace, a key, and the value to put there; none to remove
+    /// it. What it does to logs is left out.
+    pub fn into_tree_changes(self) -> impl Iterator<Item = (KeyspaceId, Bytes, Option<Bytes>)> {
+        self.operations.into_iter().filter_map(|operation| match operation.change {
+            Change::Put(key, value) => Some((operation.keyspace, key, Some(value))),
+            Change::Remove(key) => Some((operation.keyspace, key, None)),
+            Change::Append(..) | Change::Trim(_) | Change::Cut(_) => None,
+        })
     }
 
     /// How many operations it holds.
@@ -185,20 +283,27 @@ impl Batch {
         self.operations.is_empty()
     }
 
-    /// The bytes of its keys and values.
+    /// The bytes of its keys, values and entries.
     pub fn byte_size(&self) -> usize {
-        let size = |operation: &Operation| {
-            operation.key.len() + operation.value.as_ref().map_or(0, |value| value.len())
+        let size = |operation: &Operation| match &operation.change {
+            Change::Put(key, value) => key.len() + value.len(),
+            Change::Remove(key) => key.len(),
+            Change::Append(_, entry) => POSITION_LENGTH + entry.len(),
+            Change::Trim(_) | Change::Cut(_) => POSITION_LENGTH,
         };
         self.operations.iter().map(size).sum()
     }
 
     /// Refuses keys that the engine on disk cannot hold, so that both stores agree.
     pub(crate) fn check_keys(&self) -> Result<(), CommitError> {
+        let length = |operation: &Operation| match &operation.change {
+            Change::Put(key, _) | Change::Remove(key) => Some(key.len()),
+            Change::Append(..) | Change::Trim(_) | Change::Cut(_) => None,
+        };
         match self
             .operations
             .iter()
-            .map(|operation| operation.key.len())
+            .filter_map(length)
             .find(|length| !(1..=MAX_KEY_LENGTH).contains(length))
         {
             Some(length) => Err(CommitError::KeyLength { length }),
@@ -206,6 +311,58 @@ impl Batch {
         }
     }
 }
+
+impl Change {
+    /// Whether only a log can change in this way.
+    pub(crate) fn is_of_log(&self) -> bool {
+        matches!(self, Self::Append(..) | Self::Trim(_) | Self::Cut(_))
+    }
+}
+
+/// Follows the end of a log through the operations of a batch, and refuses what would not keep its
+/// positions rising.
+pub(crate) struct LogEnd {
+    /// The position of the last entry.
+    pub(crate) last: Option<u64>,
+    appended: bool,
+}
+
+impl LogEnd {
+    pub(crate) fn new(last: Option<u64>) -> Self {
+        Self { last, appended: false }
+    }
+
+    pub(crate) fn append(&mut self, position: u64) -> Result<(), CommitError> {
+        match self.last {
+            Some(last) if position <= last => Err(CommitError::NotAtEnd { position, last }),
+            _ => {
+                self.last = Some(position);
+                self.appended = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// The entries before `from` end at `last`.
+    pub(crate) fn cut(&mut self, last: Option<u64>) -> Result<(), CommitError> {
+        if self.appended {
+            return Err(CommitError::CutAfterAppend);
+        }
+        self.last = last;
+        Ok(())
+    }
+
+    pub(crate) fn trim(&mut self, below: u64) -> Result<(), CommitError> {
+        if self.appended {
+            return Err(CommitError::CutAfterAppend);
+        }
+        self.last = self.last.filter(|&last| last >= below);
+        Ok(())
+    }
+}
+
+/// The bytes of a position in a log.
+pub(crate) const POSITION_LENGTH: usize = 8;
 
 /// Which end a scan starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +409,34 @@ impl KeyRange {
     }
 }
 
+impl KeyRange {
+    /// The positions that are in it: from the first on, below the second, if the first is below it.
+    pub(crate) fn positions(&self) -> (u64, Option<u64>) {
+        // A key that is not of eight bytes lies between two positions, and so do its bounds.
+        let (start, end) = (first_at(&self.start, false), first_at(&self.end, true));
+        match start {
+            Some(start) => (start, end),
+            None => (u64::MAX, Some(0)),
+        }
+    }
+}
+
+/// The first position that is not below a bound. `None` is beyond all positions.
+fn first_at(bound: &Bound<Vec<u8>>, is_end: bool) -> Option<u64> {
+    let (key, past_equal) = match bound {
+        Bound::Unbounded => return if is_end { None } else { Some(0) },
+        Bound::Included(key) => (key, is_end),
+        Bound::Excluded(key) => (key, !is_end),
+    };
+    let mut position = [0; POSITION_LENGTH];
+    let kept = key.len().min(POSITION_LENGTH);
+    position[..kept].copy_from_slice(&key[..kept]);
+    let position = u64::from_be_bytes(position);
+    // A longer key lies above the position that it starts with, a shorter one below or at it.
+    let above = key.len() > POSITION_LENGTH || key.len() == POSITION_LENGTH && past_equal;
+    if above { position.checked_add(1) } else { Some(position) }
+}
+
 /// The smallest key greater than every key with this prefix; none if the prefix is all `0xFF`.
 fn successor_of_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|&byte| byte != u8::MAX)? + 1;
@@ -284,6 +469,15 @@ pub enum KeyspaceError {
     /// The keyspace was dropped before.
     #[error("the keyspace does not exist; create it first")]
     Unknown,
+    /// A keyspace of this name is of the other kind.
+    #[error("the keyspace {name} exists, and is a tree where a log is asked for or the reverse")]
+    WrongKind {
+        /// The name given.
+        name: String,
+    },
+    /// The disk has no room for the files of a keyspace.
+    #[error("the disk is full; free some space and try again")]
+    DiskFull,
     /// An earlier sync failed.
     #[error("the store stopped writing after a failed sync; restart to recover what was synced")]
     Poisoned,
@@ -304,6 +498,26 @@ pub enum CommitError {
         /// The length of the key.
         length: usize,
     },
+    /// The batch writes to a log as if it were a tree, or the reverse.
+    #[error("the batch treats a log as a tree or a tree as a log; use the operations of its kind")]
+    WrongKind,
+    /// An entry would not be the last of its log.
+    #[error("position {position} is not above {last}, the last of the log; append in order")]
+    NotAtEnd {
+        /// The position of the entry.
+        position: u64,
+        /// The last position in the log.
+        last: u64,
+    },
+    /// A log is shortened after the same batch appended to it.
+    #[error("the batch shortens a log that it has appended to; shorten it first")]
+    CutAfterAppend,
+    /// The batch is longer than one record may be.
+    #[error("the batch has more than a record can hold; split it")]
+    TooLarge,
+    /// The disk has no room for the batch. Nothing of it is stored, and the store goes on.
+    #[error("the disk is full, and the batch is not stored; free some space and try again")]
+    DiskFull,
     /// An earlier sync or write failed.
     #[error("the store stopped writing after a failed sync; restart to recover what was synced")]
     Poisoned,
@@ -332,6 +546,12 @@ pub enum ReadError {
     /// The keyspace did not exist when the snapshot was taken.
     #[error("the keyspace does not exist in this snapshot; create it first")]
     UnknownKeyspace,
+    /// What is stored does not have the checksum it was written with.
+    #[error("{0}; restore the files from a copy or resync the member")]
+    Damaged(Damage),
+    /// The keyspace is not a log.
+    #[error("the keyspace is not a log; ask for the totals of a log")]
+    NotALog,
     /// The engine could not read its files.
     #[error("the storage engine could not read; check the disk")]
     Engine(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId, LsmOptions, LsmStore, Store};
+use quorate_storage::{Batch, Direction, DiskOptions, DiskStore, KeyRange, KeyspaceId, Store};
 
 const ROUNDS: u64 = 5;
 const WRITERS: u64 = 4;
@@ -72,7 +72,7 @@ fn whole_number(line: String) -> Option<u64> {
 }
 
 fn check(directory: &Path, acknowledged: &BTreeSet<u64>) -> BTreeSet<u64> {
-    let store = LsmStore::open(directory, LsmOptions::default()).unwrap();
+    let store = DiskStore::open(directory, DiskOptions::default()).unwrap();
     let snapshot = store.snapshot();
     let numbers = |keyspace: KeyspaceId| -> BTreeSet<u64> {
         let pairs = snapshot.scan(keyspace, KeyRange::all(), Direction::Forward).unwrap();
@@ -91,12 +91,12 @@ fn check(directory: &Path, acknowledged: &BTreeSet<u64>) -> BTreeSet<u64> {
     found[0].clone()
 }
 
-fn open_keyspaces(store: &LsmStore) -> [KeyspaceId; 3] {
+fn open_keyspaces(store: &DiskStore) -> [KeyspaceId; 3] {
     KEYSPACES.map(|name| store.create_keyspace(name).unwrap())
 }
 
 fn write_until_killed(directory: &Path, first: u64) {
-    let store = Arc::new(LsmStore::open(directory, LsmOptions::default()).unwrap());
+    let store = Arc::new(DiskStore::open(directory, DiskOptions::default()).unwrap());
     let keyspaces = open_keyspaces(&store);
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {

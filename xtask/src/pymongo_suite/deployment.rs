@@ -21,10 +21,10 @@ impl Deployment {
         let certificate = |name: &str| tests.join("certificates").join(name);
         let mut command = Command::new(program);
         match topology {
-            Topology::Standalone => command.arg("serve"),
-            Topology::Guarded => command.args(["serve", "--auth"]),
+            Topology::Standalone => command.args(["serve", "--enable-test-commands"]),
+            Topology::Guarded => command.args(["serve", "--enable-test-commands", "--auth"]),
             Topology::Encrypted => command
-                .args(["serve", "--auth", "--tls-cert"])
+                .args(["serve", "--enable-test-commands", "--auth", "--tls-cert"])
                 .arg(certificate("server.pem"))
                 .arg("--tls-ca")
                 .arg(certificate("ca.pem")),

@@ -84,6 +84,7 @@ impl Deployment {
         for _ in 0..shape.members {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
             let mut options = StartOptions::new(Place::Memory);
+            options.test_commands = true;
             options.replica_set = (shape.topology == "replicaset").then(|| SET_NAME.to_owned());
             options.authentication = shape.authentication;
             if shape.authentication && shape.topology == "replicaset" {

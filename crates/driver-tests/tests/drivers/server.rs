@@ -85,6 +85,7 @@ impl TestServer {
     async fn start(set_name: Option<&'static str>, change: impl FnOnce(&mut StartOptions)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut options = StartOptions::new(Place::Directory(directory.path().to_owned()));
+        options.test_commands = true;
         options.replica_set = set_name.map(str::to_owned);
         change(&mut options);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_query::QueryError;
+use quorate_query::diff::ToldAs;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{
@@ -15,7 +16,8 @@ use quorate_query::pipeline::{
 };
 
 use super::common::{
-    CursorOptions, WriteConcern, check_collation, command_variables, open_cursor, sort_room,
+    CursorOptions, WriteConcern, check_collation, command_variables, open_change_stream,
+    open_cursor, sort_room,
 };
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
@@ -23,6 +25,7 @@ use super::insert::check_writable;
 use super::session_commands::visible_sessions;
 use super::statistics;
 use crate::catalog::{Catalog, Collection, Index};
+use crate::change_stream;
 use crate::context::{Command, Outcome, Reply};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
@@ -59,7 +62,6 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
             "BSON field 'aggregate.pipeline' is missing but a required field",
         )
     })?;
-    refuse_change_stream(request, stages)?;
     let explain = fields.flag("explain")?;
     let mut options = CursorOptions::new(request);
     match fields.document("cursor")? {
@@ -76,6 +78,11 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         return super::explain::explain_aggregate(request, &namespace, stages, &fields);
     }
     let variables = command_variables(request, &fields)?;
+    if change_stream::is_change_stream(stages) {
+        let stream =
+            change_stream::open(request, &namespace, whole_database, stages, variables, &fields)?;
+        return open_change_stream(request, namespace, stream, options);
+    }
     let hint = fields.raw("hint").cloned();
     let reading = Reading::new(request, &namespace, stages, options.interrupt.clone())?
         .with_room(sort_room(request, &fields)?);
@@ -88,7 +95,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     }
     match run.pipeline.output() {
         Some(output) => {
-            let concern = WriteConcern::parse(&fields)?;
+            let concern = WriteConcern::parse(&command)?;
             let bypass = fields.flag("bypassDocumentValidation")?;
             let sink = Sink { request, variables: &variables, reading: &reading, bypass };
             let commit = sink.write(output, run.documents)?;
@@ -102,24 +109,6 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         }
         None => open_cursor(request, namespace, raw_stream(run.documents), options),
     }
-}
-
-/// Without a set, by the code by which drivers know that a deployment has no change streams.
-fn refuse_change_stream(request: &Request<'_>, stages: &[Bson]) -> Result<(), CommandError> {
-    let first = stages.first().and_then(Bson::as_document);
-    if !first.is_some_and(|stage| stage.contains_key("$changeStream")) {
-        return Ok(());
-    }
-    Err(match request.node.oplog() {
-        None => CommandError::new(
-            ErrorCode(40573),
-            "The $changeStream stage is only supported on replica sets",
-        ),
-        Some(_) => CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "$changeStream is not supported; tail local.oplog.rs with a tailable cursor",
-        ),
-    })
 }
 
 /// A find on a view, as the pipeline that does the same.
@@ -282,24 +271,8 @@ impl Reading {
         namespace: &Namespace,
         stages: &[Bson],
     ) -> Result<(Option<Arc<Collection>>, Vec<Bson>), CommandError> {
-        let mut stages = stages.to_vec();
-        let mut name = namespace.clone();
-        for _ in 0..MAX_VIEW_DEPTH {
-            let Some(collection) = self.catalog.get(&name) else { return Ok((None, stages)) };
-            let Some(view) = &collection.view else {
-                return Ok((Some(Arc::clone(collection)), stages));
-            };
-            name = Namespace::new(&name.database, &view.on)?;
-            if self.guarded && is_secret(&name) {
-                return Err(not_for_pipelines(&name));
-            }
-            let own = view.pipeline.iter().cloned().map(Bson::Document);
-            stages = own.chain(stages).collect();
-        }
-        Err(CommandError::new(
-            ErrorCode(165),
-            format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
-        ))
+        let (name, stages) = follow_views(&self.catalog, self.guarded, namespace, stages)?;
+        Ok((self.catalog.get(&name).cloned(), stages))
     }
 
     fn read_collection(
@@ -317,6 +290,41 @@ impl Reading {
             .collect();
         Ok(self.start(&namespace, &stages, &Variables::new(0), None)?.documents)
     }
+}
+
+/// What a view stands on, with the view's stages before the given ones; a collection as it is.
+pub(super) fn resolve_view(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    stages: &[Bson],
+) -> Result<(Namespace, Vec<Bson>), CommandError> {
+    let guarded = request.node.options().authentication;
+    follow_views(&request.catalog(), guarded, namespace, stages)
+}
+
+/// Follows views down to a collection, which may not exist.
+fn follow_views(
+    catalog: &Catalog,
+    guarded: bool,
+    namespace: &Namespace,
+    stages: &[Bson],
+) -> Result<(Namespace, Vec<Bson>), CommandError> {
+    let mut stages = stages.to_vec();
+    let mut name = namespace.clone();
+    for _ in 0..MAX_VIEW_DEPTH {
+        let view = catalog.get(&name).and_then(|collection| collection.view.as_ref());
+        let Some(view) = view else { return Ok((name, stages)) };
+        name = Namespace::new(&name.database, &view.on)?;
+        if guarded && is_secret(&name) {
+            return Err(not_for_pipelines(&name));
+        }
+        let own = view.pipeline.iter().cloned().map(Bson::Document);
+        stages = own.chain(stages).collect();
+    }
+    Err(CommandError::new(
+        ErrorCode(165),
+        format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
+    ))
 }
 
 /// Whether a collection tells more than the right to read its database gives: credentials, and what
@@ -531,7 +539,12 @@ impl Sink<'_, '_> {
                     after.insert("_id", id.clone());
                 }
                 let raw = to_raw(&after)?;
-                writer.replace(collection, found.record, &found.document, raw, self.bypass)
+                let told_as = match merge.when_matched {
+                    WhenMatched::Replace => ToldAs::Replacement,
+                    _ => ToldAs::ShortestDifference,
+                };
+                let old = &found.document;
+                writer.replace(collection, found.record, old, raw, &told_as, self.bypass)
             }
             None => match merge.when_not_matched {
                 WhenNotMatched::Discard => Ok(()),

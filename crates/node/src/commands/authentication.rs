@@ -11,7 +11,9 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
-use crate::users::{EXTERNAL, LoggedIn, Mechanism, Pending, failed, find_user, scram_refused};
+use crate::users::{
+    EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, scram_refused,
+};
 
 /// Random bytes in a server's nonce.
 const NONCE_LENGTH: usize = 24;
@@ -61,7 +63,9 @@ fn credentials_of(
         return Ok(keys.filter(|key| key.mechanism == mechanism).cloned().collect());
     }
     let user = find_user(request.node, &who.database, &who.name)?;
-    Ok(user.and_then(|user| user.credentials(mechanism)).into_iter().collect())
+    let decoy = decoy_credentials(request.node, who, mechanism);
+    let known = user.and_then(|user| user.credentials(mechanism));
+    Ok(vec![known.unwrap_or(decoy)])
 }
 
 pub(super) fn sasl_continue(
@@ -143,9 +147,11 @@ pub(super) fn append_to_hello(
 ) -> Result<(), CommandError> {
     if let Some(asked) = fields.string("saslSupportedMechs")?
         && let Some((database, name)) = asked.split_once('.')
-        && let Some(user) = find_user(request.node, database, name)?
     {
-        let names = user.mechanisms().into_iter().map(|mechanism| Bson::from(mechanism.name()));
+        // An unknown user looks like one with the usual mechanisms.
+        let user = find_user(request.node, database, name)?;
+        let mechanisms = user.map_or_else(|| Mechanism::ALL.to_vec(), |user| user.mechanisms());
+        let names = mechanisms.into_iter().map(|mechanism| Bson::from(mechanism.name()));
         answer.insert("saslSupportedMechs", names.collect::<Vec<_>>());
     }
     if let Some(first) = fields.document("speculativeAuthenticate")? {

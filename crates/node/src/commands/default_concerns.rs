@@ -19,7 +19,7 @@ const MAX_MEMBERS: i64 = 50;
 pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     require_set(request)?;
     let fields = Fields::new(&command.body, "setDefaultRWConcern");
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let read = fields.document("defaultReadConcern")?.map(read_concern).transpose()?;
     let write = fields.document("defaultWriteConcern")?.map(write_concern).transpose()?;
     if read.is_none() && write.is_none() {
@@ -95,7 +95,7 @@ fn shown(request: &Request<'_>, defaults: Option<&DefaultConcerns>) -> Document 
 }
 
 /// A read concern that may be a default; none takes the chosen one back.
-fn read_concern(given: &Document) -> Result<Option<Document>, CommandError> {
+pub(crate) fn read_concern(given: &Document) -> Result<Option<Document>, CommandError> {
     if given.is_empty() {
         return Ok(None);
     }
@@ -113,7 +113,7 @@ fn read_concern(given: &Document) -> Result<Option<Document>, CommandError> {
 }
 
 /// A write concern that may be a default; none takes the chosen one back.
-fn write_concern(given: &Document) -> Result<Option<Document>, CommandError> {
+pub(crate) fn write_concern(given: &Document) -> Result<Option<Document>, CommandError> {
     if given.is_empty() {
         return Ok(None);
     }

@@ -11,18 +11,24 @@ use super::steps::Steps;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::{Fields, check_known, to_raw};
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
+
+/// The fields of a statement.
+const STATEMENT_FIELDS: [&str; 4] = ["q", "limit", "collation", "hint"];
 
 pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let statements = statements(&mut command, "deletes", "delete")?;
+    for statement in &statements {
+        check_known(statement, "delete.deletes", &STATEMENT_FIELDS)?;
+    }
     let fields = Fields::new(&command.body, "delete");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
 
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;

@@ -7,10 +7,12 @@ use quorate_query::matcher::Matcher;
 use quorate_wire::to_bson_date_time;
 
 use super::common::reply;
+use crate::command_table::{Access, Effect};
 use crate::context::{Command, Outcome, Reply};
-use crate::dispatch::{Effect, Request};
+use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
+use crate::generic_arguments::is_generic;
 use crate::operations::OperationId;
 use crate::profile::Profile;
 
@@ -64,18 +66,19 @@ pub(super) fn whats_my_uri(request: &Request<'_>, _: Command) -> Result<Outcome,
     reply(&doc! { "you": &request.context.client.address, "ok": 1.0 })
 }
 
-pub(super) fn list_commands(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
+pub(super) fn list_commands(request: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
     let mut commands = Document::new();
-    for facts in super::TABLE {
+    let tests = request.node.options().test_commands;
+    for facts in super::TABLE.iter().filter(|facts| tests || !facts.test_only) {
         commands.insert(
             facts.name,
             doc! {
                 "help": facts.help,
-                "requiresAuth": facts.access != crate::dispatch::Access::Anybody,
+                "requiresAuth": facts.access != Access::Anybody,
                 "role": facts.access.role(),
                 "secondaryOk": facts.effect == Effect::Inspects,
                 "adminOnly": facts.admin_only,
-                "apiVersions": ["1"],
+                "apiVersions": if facts.in_stable_api { vec!["1"] } else { vec![] },
             },
         );
     }
@@ -90,7 +93,7 @@ pub(super) fn get_command_line(request: &Request<'_>, _: Command) -> Result<Outc
             "compression": { "compressors": options.compressors.join(",") },
         },
         // Drivers' tests look here to learn whether fail points can be set.
-        "setParameter": { "enableTestCommands": "1" },
+        "setParameter": { "enableTestCommands": if options.test_commands { "1" } else { "0" } },
     };
     reply(&doc! { "argv": ["quorate", "serve"], "parsed": parsed, "ok": 1.0 })
 }
@@ -105,8 +108,7 @@ pub(super) fn fsync(request: &Request<'_>, command: Command) -> Result<Outcome, 
 }
 
 /// Filters of `currentOp` that are no fields of what it shows.
-const CURRENT_OP_OPTIONS: [&str; 6] =
-    ["currentOp", "$all", "$ownOps", "$db", "lsid", "$readPreference"];
+const CURRENT_OP_OPTIONS: [&str; 5] = ["currentOp", "$all", "$ownOps", "$local", "$truncateOps"];
 
 pub(super) fn current_operations(
     request: &Request<'_>,
@@ -116,7 +118,7 @@ pub(super) fn current_operations(
     let filter: Document = command
         .body
         .iter()
-        .filter(|(name, _)| !CURRENT_OP_OPTIONS.contains(&name.as_str()))
+        .filter(|(name, _)| !is_generic(name) && !CURRENT_OP_OPTIONS.contains(&name.as_str()))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     let matcher = Matcher::parse(&filter)?;

@@ -7,11 +7,15 @@ use quorate_storage::Direction;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::aggregate::resolve_view;
 use super::common::{command_compiler, command_variables, reply};
+use super::find::as_pipeline;
+use crate::command_table;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
+use crate::generic_arguments;
 use crate::namespace::Namespace;
 use crate::plan::{Access, Plan};
 use crate::select::Selection;
@@ -35,6 +39,9 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         .next()
         .map(|(name, argument)| (name.clone(), argument.clone()))
         .ok_or_else(|| CommandError::bad_value("explain needs a command"))?;
+    if let Some(facts) = command_table::find(&name) {
+        generic_arguments::check_fields(facts, &inner)?;
+    }
     let inner_fields = Fields::new(&inner, &name);
     let collection = argument.as_str().unwrap_or("");
     let namespace = Namespace::new(&request.database, collection)?;
@@ -48,6 +55,9 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
             format!("Explain failed due to unknown command: {name}"),
         ));
     };
+    if name == "find" && is_view(request, &namespace) {
+        return explain_aggregate(request, &namespace, &as_pipeline(&inner_fields)?, &inner_fields);
+    }
     let statement = match name.as_str() {
         "update" => inner_fields.documents("updates")?.and_then(|mut all| all.pop()),
         "delete" => inner_fields.documents("deletes")?.and_then(|mut all| all.pop()),
@@ -80,6 +90,7 @@ pub(super) fn explain_aggregate(
     fields: &Fields<'_>,
 ) -> Result<Outcome, CommandError> {
     let variables = command_variables(request, fields)?;
+    let (namespace, stages) = &resolve_view(request, namespace, stages)?;
     let down = Pipeline::parse(stages, &variables)?.push_down();
     let filter = down.filter.unwrap_or_default();
     let compiler = command_compiler(request, fields)?;
@@ -115,6 +126,10 @@ fn explained(request: &Request<'_>, stage: &Bson) -> Bson {
         None => drop(explained.insert("strategy", "HashJoin")),
     }
     explained.into()
+}
+
+fn is_view(request: &Request<'_>, namespace: &Namespace) -> bool {
+    request.catalog().get(namespace).is_some_and(|found| found.view.is_some())
 }
 
 fn describe(
@@ -180,6 +195,9 @@ fn stages(plan: &Plan, filter: &Document, selection: &Selection, sorts: bool) ->
             "stage": "COLLSCAN", "filter": filter.clone(), "direction": shown(*direction),
         },
         Access::After(_) => doc! { "stage": "COLLSCAN", "direction": "forward" },
+        Access::Index(access) if access.is_by_id() && !sorts && filter.len() == 1 => {
+            doc! { "stage": "IDHACK" }
+        }
         Access::Index(access) => {
             let mut bounds = Document::new();
             for (path, known) in access.index.paths.iter().zip(&access.bounds) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
+use quorate_query::update::Change;
 use quorate_query::{Projection, Update};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
@@ -31,7 +32,7 @@ struct Modification {
 enum Action {
     Nothing,
     Remove(Found),
-    Store(Found, Document),
+    Store(Found, Change),
     Insert(Document),
 }
 
@@ -43,7 +44,7 @@ pub(super) fn find_and_modify(
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "findAndModify");
     check_collation(&fields)?;
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let (remove, upsert, new) =
         (fields.flag("remove")?, fields.flag("upsert")?, fields.flag("new")?);
     check_combination(&fields, remove, upsert, new)?;
@@ -225,7 +226,7 @@ fn change(found: Found, update: &ParsedUpdate, new: bool) -> Result<Modification
     let before = Document::try_from(&*found.document)?;
     let after = update.apply(&found)?;
     let value = match &after {
-        Some(after) if new => after.clone(),
+        Some(change) if new => change.after.clone(),
         _ => before,
     };
     Ok(Modification {

@@ -5,11 +5,14 @@ use quorate_query::matcher::Matcher;
 
 use super::common::{open_list, reply};
 use crate::catalog::{Collection, ID_INDEX};
+use crate::command_table::Access;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
-use crate::error::CommandError;
+use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
 use crate::namespace::Namespace;
+use crate::touched::EVERY_DATABASE;
+use crate::users::Rights;
 
 pub(super) fn list_databases(
     request: &Request<'_>,
@@ -18,12 +21,21 @@ pub(super) fn list_databases(
     let fields = Fields::new(&command.body, "listDatabases");
     let names_only = fields.flag("nameOnly")?;
     let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
+    let rights = Rights::of(request.node, &request.context.client)?;
+    let sees_all = rights.allow(Access::ListDatabases, EVERY_DATABASE);
+    let only_own = fields.boolean("authorizedDatabases")?.unwrap_or(!sees_all);
+    if !only_own && !sees_all {
+        return Err(CommandError::new(
+            ErrorCode::UNAUTHORIZED,
+            "not authorized to list all databases; leave authorizedDatabases out to see your own",
+        ));
+    }
     let catalog = request.node.catalog();
     let mut names = catalog.databases();
     // Clients expect these to be there, even on a server that has just started.
     names.extend(["admin", "config", "local"].map(str::to_owned));
     let (mut databases, mut total) = (Vec::new(), 0);
-    for name in names {
+    for name in names.into_iter().filter(|name| !only_own || rights.reach(name)) {
         let collections: Vec<_> = catalog.in_database(&name).cloned().collect();
         let mut description = doc! { "name": &name };
         if !names_only {

@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod authentication;
+mod cluster_parameters;
 mod common;
 mod count;
 mod create;
@@ -28,175 +29,505 @@ mod update;
 mod users;
 mod x509;
 
+pub(crate) use cluster_parameters::image_expiry;
+pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;
 
-use crate::dispatch::{Access, CommandFacts, Effect};
+use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, command};
+use crate::touched;
 
-/// Commands that may look at all data there is.
-pub(crate) const LONG_COMMANDS: [&str; 11] = [
-    "aggregate",
-    "collStats",
-    "count",
-    "createIndexes",
-    "dbHash",
-    "dbStats",
-    "distinct",
-    "dropDatabase",
-    "explain",
-    "listDatabases",
-    "validate",
+use Access::{
+    Anybody, ClusterAdmin, ClusterMonitor, DatabaseAdmin, LoggedIn, Look, Read, Shape, UserAdmin,
+    Write,
+};
+use Answerer::{Process, ReplicaSet};
+use InTransaction::{AfterTheFirst, Allowed};
+
+/// Every command there is.
+pub(crate) static TABLE: &[CommandFacts] = &[
+    // The connection.
+    command("hello", hello::hello, "what this server is and can do")
+        .alias(&["isMaster", "ismaster"])
+        .inspects(Anybody)
+        .any_fields()
+        .waits()
+        .in_transaction(AfterTheFirst)
+        .stable(),
+    command("ping", diagnostics::ping, "answers").inspects(Anybody).stable(),
+    command("buildInfo", diagnostics::build_info, "the version of the server")
+        .alias(&["buildinfo"])
+        .inspects(Anybody)
+        .in_transaction(AfterTheFirst),
+    command("whatsmyuri", diagnostics::whats_my_uri, "the address of the client").inspects(Anybody),
+    command("connectionStatus", authentication::connection_status, "who is logged in")
+        .inspects(Anybody)
+        .fields(&["showPrivileges"])
+        .in_transaction(AfterTheFirst),
+    command("saslStart", authentication::sasl_start, "begins to log in")
+        .inspects(Anybody)
+        .fields(&["mechanism", "payload", "autoAuthorize", "options", "db"])
+        .stable(),
+    command("saslContinue", authentication::sasl_continue, "goes on logging in")
+        .inspects(Anybody)
+        .fields(&["conversationId", "payload"])
+        .stable(),
+    command("authenticate", x509::authenticate, "logs in with a certificate")
+        .inspects(Anybody)
+        .fields(&["mechanism", "user", "db"])
+        .stable(),
+    command("logout", authentication::logout, "logs out").inspects(Anybody),
+    command("listCommands", diagnostics::list_commands, "this list").inspects(Anybody),
+    // Users.
+    command("createUser", users::create_user, "adds a user")
+        .writes(UserAdmin)
+        .fields(&["pwd", "roles", "customData", "mechanisms", "digestPassword"])
+        .without(&["authenticationRestrictions"]),
+    command("updateUser", users::update_user, "changes a user")
+        .writes(UserAdmin)
+        .fields(&["pwd", "roles", "customData", "mechanisms", "digestPassword"])
+        .without(&["authenticationRestrictions"]),
+    command("dropUser", users::drop_user, "removes a user").writes(UserAdmin),
+    command("dropAllUsersFromDatabase", users::drop_all_users, "removes the users of a database")
+        .writes(UserAdmin),
+    command("grantRolesToUser", users::grant_roles, "gives a user roles")
+        .writes(UserAdmin)
+        .fields(&["roles"]),
+    command("revokeRolesFromUser", users::revoke_roles, "takes roles from a user")
+        .writes(UserAdmin)
+        .fields(&["roles"]),
+    command("usersInfo", users::users_info, "the users there are")
+        .reads(UserAdmin)
+        .on(touched::users)
+        .fields(&[
+            "showCredentials",
+            "showCustomData",
+            "showPrivileges",
+            "showAuthenticationRestrictions",
+            "filter",
+        ]),
+    // The process and its settings.
+    command("hostInfo", diagnostics::host_info, "the machine it runs on")
+        .inspects(ClusterMonitor)
+        .on_admin(),
+    command("getCmdLineOpts", diagnostics::get_command_line, "how the server was started")
+        .inspects(ClusterMonitor)
+        .on_admin(),
+    command("getLog", outside::needs_a_process, "recent log lines")
+        .inspects(ClusterMonitor)
+        .on_admin()
+        .answered_by(Process),
+    command("logRotate", diagnostics::ok, "does nothing").inspects(ClusterAdmin).on_admin(),
+    command("serverStatus", statistics::server_status, "counters of the server")
+        .inspects(ClusterMonitor)
+        .any_fields(),
+    command("getParameter", parameters::get_parameter, "parameters of the server")
+        .inspects(ClusterMonitor)
+        .on_admin()
+        .any_fields(),
+    command("setParameter", parameters::set_parameter, "changes a parameter")
+        .inspects(ClusterAdmin)
+        .on_admin()
+        .any_fields(),
+    command("getClusterParameter", cluster_parameters::get, "parameters of the deployment")
+        .inspects(ClusterAdmin)
+        .on_admin(),
+    command(
+        "setClusterParameter",
+        cluster_parameters::set,
+        "changes a parameter of the deployment",
+    )
+    .writes(ClusterAdmin)
+    .on_admin(),
+    command(
+        "getDefaultRWConcern",
+        default_concerns::get,
+        "the concerns of commands that give none",
+    )
+    .inspects(ClusterMonitor)
+    .on_admin()
+    .fields(&["inMemory"]),
+    command(
+        "setDefaultRWConcern",
+        default_concerns::set,
+        "chooses the concerns of commands that give none",
+    )
+    .writes(ClusterAdmin)
+    .on_admin()
+    .fields(&["defaultReadConcern", "defaultWriteConcern"]),
+    command("configureFailPoint", parameters::configure_fail_point, "injects faults")
+        .inspects(ClusterAdmin)
+        .on_admin()
+        .fields(&["mode", "data"])
+        .for_tests(),
+    command("fsync", diagnostics::fsync, "forces writes to disk")
+        .inspects(ClusterAdmin)
+        .on_admin()
+        .fields(&["lock", "async", "fsyncLockAcquisitionTimeoutMillis"]),
+    command("fsyncUnlock", outside::needs_a_process, "lets writes go on after fsync with lock")
+        .inspects(ClusterAdmin)
+        .on_admin()
+        .answered_by(Process),
+    command("currentOp", diagnostics::current_operations, "commands in progress")
+        .inspects(ClusterMonitor)
+        .on_admin()
+        .on(touched::operations)
+        .any_fields(),
+    command("killOp", diagnostics::kill_operation, "stops a command")
+        .inspects(ClusterAdmin)
+        .on_admin()
+        .fields(&["op"])
+        .interrupts_others(),
+    command(
+        "profile",
+        diagnostics::profile,
+        "which commands are told of, in the log and in system.profile",
+    )
+    .inspects(DatabaseAdmin)
+    .fields(&["slowms", "sampleRate", "filter"]),
+    command("shutdown", outside::needs_a_process, "ends the server")
+        .inspects(ClusterAdmin)
+        .on_admin()
+        .fields(&["force", "timeoutSecs"])
+        .answered_by(Process),
+    // Sessions.
+    command("startSession", session_commands::start, "starts a session").inspects(LoggedIn),
+    command("refreshSessions", session_commands::refresh, "keeps sessions alive")
+        .inspects(LoggedIn)
+        .stable(),
+    command("commitTransaction", crate::transactions::commit, "commits a transaction")
+        .writes(LoggedIn)
+        .on_admin()
+        .fields(&["recoveryToken"])
+        .stable(),
+    command(
+        "abortTransaction",
+        crate::transactions::abort,
+        "ends a transaction without its changes",
+    )
+    .writes(LoggedIn)
+    .on_admin()
+    .fields(&["recoveryToken"])
+    .stable(),
+    command("endSessions", session_commands::end, "ends sessions").inspects(LoggedIn).stable(),
+    command(
+        "killSessions",
+        session_commands::kill,
+        "ends sessions, their cursors and what runs in them",
+    )
+    .inspects(LoggedIn)
+    .interrupts_others(),
+    command(
+        "killAllSessions",
+        session_commands::kill_all,
+        "ends all sessions, or those of some users",
+    )
+    .inspects(ClusterAdmin)
+    .interrupts_others(),
+    command(
+        "killAllSessionsByPattern",
+        session_commands::kill_by_pattern,
+        "ends the sessions that patterns describe",
+    )
+    .inspects(ClusterAdmin)
+    .interrupts_others(),
+    // Documents.
+    command("insert", insert::insert, "inserts documents")
+        .writes(Write)
+        .on(touched::named)
+        .fields(&[
+            "documents",
+            "ordered",
+            "bypassDocumentValidation",
+            "bypassEmptyTsReplacement",
+            "stmtId",
+            "stmtIds",
+        ])
+        .without(&["collectionUUID", "encryptionInformation"])
+        .retryable()
+        .in_transaction(Allowed)
+        .stable(),
+    command("update", update::update, "changes documents")
+        .writes(Write)
+        .on(touched::named)
+        .fields(&[
+            "updates",
+            "ordered",
+            "bypassDocumentValidation",
+            "bypassEmptyTsReplacement",
+            "let",
+            "stmtId",
+            "stmtIds",
+        ])
+        .without(&["collectionUUID", "encryptionInformation"])
+        .retryable()
+        .in_transaction(Allowed)
+        .stable(),
+    command("delete", delete::delete, "deletes documents")
+        .writes(Write)
+        .on(touched::named)
+        .fields(&["deletes", "ordered", "bypassDocumentValidation", "let", "stmtId", "stmtIds"])
+        .without(&["collectionUUID", "encryptionInformation"])
+        .retryable()
+        .in_transaction(Allowed)
+        .stable(),
+    command("findAndModify", find_and_modify::find_and_modify, "changes a document and returns it")
+        .alias(&["findandmodify"])
+        .writes(Write)
+        .on(touched::named)
+        .fields(&[
+            "query",
+            "fields",
+            "sort",
+            "hint",
+            "collation",
+            "arrayFilters",
+            "remove",
+            "update",
+            "upsert",
+            "new",
+            "let",
+            "bypassDocumentValidation",
+            "bypassEmptyTsReplacement",
+            "stmtId",
+        ])
+        .without(&["collectionUUID", "encryptionInformation"])
+        .retryable()
+        .in_transaction(Allowed)
+        .stable(),
+    command("find", find::find, "reads documents")
+        .reads(Read)
+        .on(touched::named)
+        .fields(&[
+            "filter",
+            "sort",
+            "projection",
+            "hint",
+            "skip",
+            "limit",
+            "batchSize",
+            "singleBatch",
+            "allowDiskUse",
+            "min",
+            "max",
+            "returnKey",
+            "showRecordId",
+            "tailable",
+            "awaitData",
+            "oplogReplay",
+            "noCursorTimeout",
+            "allowPartialResults",
+            "collation",
+            "let",
+            "term",
+        ])
+        .without(&["resumeAfter", "collectionUUID", "$_requestResumeToken", "$_resumeAfter"])
+        .reads_snapshots()
+        .takes_default_read_concern()
+        .in_transaction(Allowed)
+        .stable(),
+    command("getMore", cursor_commands::get_more, "reads on from a cursor")
+        .reads(Read)
+        .on(touched::cursor)
+        .fields(&["collection", "batchSize", "term", "lastKnownCommittedOpTime"])
+        .waits()
+        .scans()
+        .in_transaction(AfterTheFirst)
+        .stable(),
+    command("killCursors", cursor_commands::kill_cursors, "closes cursors")
+        .inspects(LoggedIn)
+        .on(touched::named)
+        .fields(&["cursors"])
+        .in_transaction(AfterTheFirst)
+        .interrupts_others()
+        .stable(),
+    command("aggregate", aggregate::aggregate, "runs documents through a pipeline")
+        .reads(Read)
+        .on(touched::pipeline)
+        .fields(&[
+            "pipeline",
+            "explain",
+            "allowDiskUse",
+            "cursor",
+            "bypassDocumentValidation",
+            "bypassEmptyTsReplacement",
+            "collation",
+            "hint",
+            "let",
+        ])
+        .without(&["collectionUUID", "encryptionInformation"])
+        .scans()
+        .reads_snapshots()
+        .takes_default_read_concern()
+        .in_transaction(Allowed)
+        .stable(),
+    command("count", count::count, "counts documents")
+        .reads(Read)
+        .on(touched::named)
+        .fields(&["query", "limit", "skip", "hint", "collation", "fields"])
+        .without(&["collectionUUID", "encryptionInformation"])
+        .takes_default_read_concern()
+        .stable(),
+    command("distinct", distinct::distinct, "the different values of a field")
+        .reads(Read)
+        .on(touched::named)
+        .fields(&["key", "query", "hint", "collation"])
+        .without(&["collectionUUID"])
+        .reads_snapshots()
+        .takes_default_read_concern()
+        .in_transaction(Allowed),
+    command("explain", explain::explain, "how a command would be carried out")
+        .reads(Read)
+        .on(touched::explained)
+        .fields(&["verbosity"])
+        .scans()
+        .stable(),
+    // Collections, indexes and databases.
+    command("create", create::create, "creates a collection or a view")
+        .writes(Shape)
+        .on(touched::view)
+        .fields(&[
+            "capped",
+            "size",
+            "max",
+            "validator",
+            "validationLevel",
+            "validationAction",
+            "viewOn",
+            "pipeline",
+            "expireAfterSeconds",
+            "collation",
+            "autoIndexId",
+            "idIndex",
+            "indexOptionDefaults",
+            "storageEngine",
+            "changeStreamPreAndPostImages",
+            "flags",
+            "temp",
+        ])
+        .without(&["timeseries", "clusteredIndex", "encryptedFields"])
+        .in_transaction(Allowed)
+        .stable(),
+    command("collMod", create::modify, "changes the options of a collection")
+        .writes(DatabaseAdmin)
+        .on(touched::view)
+        .fields(&[
+            "index",
+            "validator",
+            "validationLevel",
+            "validationAction",
+            "viewOn",
+            "pipeline",
+            "changeStreamPreAndPostImages",
+        ])
+        .without(&["cappedSize", "cappedMax", "expireAfterSeconds", "timeseries", "dryRun"])
+        .stable(),
+    command("renameCollection", create::rename, "renames a collection")
+        .writes(Shape)
+        .on_admin()
+        .on(touched::rename)
+        .fields(&["to", "dropTarget", "stayTemp"])
+        .without(&["collectionUUID"]),
+    command("drop", drop::drop_collection, "removes a collection")
+        .writes(Shape)
+        .on(touched::named)
+        .without(&["collectionUUID"])
+        .stable(),
+    command("dropDatabase", drop::drop_database, "removes a database")
+        .writes(DatabaseAdmin)
+        .scans()
+        .stable(),
+    command("createIndexes", indexes::create_indexes, "adds indexes")
+        .writes(Shape)
+        .on(touched::named)
+        .fields(&["indexes", "commitQuorum", "ignoreUnknownIndexOptions"])
+        .scans()
+        .in_transaction(Allowed)
+        .stable(),
+    command("listIndexes", indexes::list_indexes, "the indexes of a collection")
+        .reads(Look)
+        .on(touched::named)
+        .fields(&["cursor", "includeBuildUUIDs", "includeIndexBuildInfo"])
+        .stable(),
+    command("dropIndexes", indexes::drop_indexes, "removes indexes")
+        .alias(&["deleteIndexes"])
+        .writes(Shape)
+        .on(touched::named)
+        .fields(&["index"])
+        .stable(),
+    command("listDatabases", list::list_databases, "the databases there are")
+        .reads(LoggedIn)
+        .on_admin()
+        .fields(&["filter", "nameOnly", "authorizedDatabases"])
+        .scans()
+        .stable(),
+    command("listCollections", list::list_collections, "the collections of a database")
+        .reads(Look)
+        .fields(&["cursor", "filter", "nameOnly", "authorizedCollections"])
+        .stable(),
+    command("collStats", statistics::collection_statistics, "how much a collection holds")
+        .alias(&["collstats"])
+        .reads(Look)
+        .on(touched::named)
+        .fields(&["scale", "verbose", "waitForLock", "numericOnly"])
+        .scans(),
+    command("dbStats", statistics::database_statistics, "how much a database holds")
+        .alias(&["dbstats"])
+        .reads(Look)
+        .fields(&["scale", "freeStorage"])
+        .scans(),
+    command("validate", statistics::validate, "checks that documents and indexes agree")
+        .reads(DatabaseAdmin)
+        .on(touched::named)
+        .fields(&[
+            "full",
+            "scandata",
+            "background",
+            "metadata",
+            "enforceFastCount",
+            "checkBSONConformance",
+        ])
+        .without(&["repair", "fixMultikey"])
+        .scans(),
+    command("dbHash", statistics::database_hash, "a fingerprint of the data")
+        .alias(&["dbhash"])
+        .reads(Read)
+        .fields(&["collections", "skipTempCollections"])
+        .scans(),
+    // The replica set.
+    command(
+        "replSetResizeOplog",
+        resize_oplog::resize_oplog,
+        "how much history this member keeps, and for how long",
+    )
+    .inspects(ClusterAdmin)
+    .on_admin()
+    .fields(&["size", "minRetentionHours"]),
+    set_command("replSetInitiate", "makes a replica set"),
+    set_command("replSetReconfig", "changes the members of the set").fields(&["force"]),
+    set_command("replSetStepDown", "hands leadership over")
+        .fields(&["force", "secondaryCatchUpPeriodSecs"]),
+    set_command("replSetStepUp", "asks to be elected").fields(&["skipDryRun"]),
+    set_command("replSetFreeze", "keeps from being elected for a while"),
+    set_command("replSetSyncFrom", "chooses whom to copy from"),
+    set_command("replSetMaintenance", "takes no reads for a while"),
+    set_command("replSetGetStatus", "what the members are doing")
+        .inspects(ClusterMonitor)
+        .fields(&["initialSync"]),
+    set_command("replSetGetConfig", "the configuration of the set")
+        .inspects(ClusterMonitor)
+        .fields(&["commitmentStatus"]),
+    set_command("quorateExplainElection", "why there is or is not a primary")
+        .inspects(ClusterMonitor),
+    set_command("replSetGetRBID", "how often this member rolled back").between_members(),
+    set_command("replSetHeartbeat", "what members tell each other all the time").between_members(),
+    set_command("replSetRequestVotes", "asks for a vote").between_members(),
+    set_command("replSetUpdatePosition", "tells how far members have come").between_members(),
 ];
 
-macro_rules! table {
-    ($($name:literal $(| $alias:literal)* => $run:path, $effect:ident, $access:ident
-        $(, $admin:ident)?; $help:literal)+) => {
-        /// Every command there is.
-        pub(crate) static TABLE: &[CommandFacts] = &[
-            $(CommandFacts {
-                name: $name,
-                aliases: &[$($alias),*],
-                effect: Effect::$effect,
-                access: Access::$access,
-                admin_only: table!(@admin $($admin)?),
-                help: $help,
-                run: $run,
-            },)+
-        ];
-    };
-    (@admin admin) => { true };
-    (@admin) => { false };
-}
-
-table! {
-    "hello" | "isMaster" | "ismaster" => hello::hello, Inspects, Anybody;
-        "what this server is and can do"
-    "ping" => diagnostics::ping, Inspects, Anybody; "answers"
-    "buildInfo" | "buildinfo" => diagnostics::build_info, Inspects, Anybody;
-        "the version of the server"
-    "hostInfo" => diagnostics::host_info, Inspects, ClusterMonitor, admin; "the machine it runs on"
-    "whatsmyuri" => diagnostics::whats_my_uri, Inspects, Anybody; "the address of the client"
-    "connectionStatus" => authentication::connection_status, Inspects, Anybody; "who is logged in"
-    "saslStart" => authentication::sasl_start, Inspects, Anybody; "begins to log in"
-    "saslContinue" => authentication::sasl_continue, Inspects, Anybody; "goes on logging in"
-    "authenticate" => x509::authenticate, Inspects, Anybody; "logs in with a certificate"
-    "logout" => authentication::logout, Inspects, Anybody; "logs out"
-    "createUser" => users::create_user, Writes, UserAdmin; "adds a user"
-    "updateUser" => users::update_user, Writes, UserAdmin; "changes a user"
-    "dropUser" => users::drop_user, Writes, UserAdmin; "removes a user"
-    "dropAllUsersFromDatabase" => users::drop_all_users, Writes, UserAdmin;
-        "removes the users of a database"
-    "grantRolesToUser" => users::grant_roles, Writes, UserAdmin; "gives a user roles"
-    "revokeRolesFromUser" => users::revoke_roles, Writes, UserAdmin; "takes roles from a user"
-    "usersInfo" => users::users_info, Reads, UserAdmin; "the users there are"
-    "listCommands" => diagnostics::list_commands, Inspects, Anybody; "this list"
-    "getCmdLineOpts" => diagnostics::get_command_line, Inspects, ClusterMonitor, admin;
-        "how the server was started"
-    "getLog" => outside::needs_a_process, Inspects, ClusterMonitor, admin; "recent log lines"
-    "logRotate" => diagnostics::ok, Inspects, ClusterAdmin, admin; "does nothing"
-    "serverStatus" => statistics::server_status, Inspects, ClusterMonitor;
-        "counters of the server"
-    "getParameter" => parameters::get_parameter, Inspects, ClusterMonitor, admin;
-        "parameters of the server"
-    "setParameter" => parameters::set_parameter, Inspects, ClusterAdmin, admin;
-        "changes a parameter"
-    "getDefaultRWConcern" => default_concerns::get, Inspects, ClusterMonitor, admin;
-        "the concerns of commands that give none"
-    "setDefaultRWConcern" => default_concerns::set, Writes, ClusterAdmin, admin;
-        "chooses the concerns of commands that give none"
-    "configureFailPoint" => parameters::configure_fail_point, Inspects, ClusterAdmin, admin;
-        "injects faults"
-    "startSession" => session_commands::start, Inspects, LoggedIn; "starts a session"
-    "refreshSessions" => session_commands::refresh, Inspects, LoggedIn; "keeps sessions alive"
-    "commitTransaction" => crate::transactions::commit, Writes, LoggedIn, admin;
-        "commits a transaction"
-    "abortTransaction" => crate::transactions::abort, Writes, LoggedIn, admin;
-        "ends a transaction without its changes"
-    "endSessions" => session_commands::end, Inspects, LoggedIn; "ends sessions"
-    "killSessions" => session_commands::kill, Inspects, LoggedIn;
-        "ends sessions, their cursors and what runs in them"
-    "killAllSessions" => session_commands::kill_all, Inspects, ClusterAdmin;
-        "ends all sessions, or those of some users"
-    "killAllSessionsByPattern" => session_commands::kill_by_pattern, Inspects, ClusterAdmin;
-        "ends the sessions that patterns describe"
-    "insert" => insert::insert, Writes, ReadWrite; "inserts documents"
-    "delete" => delete::delete, Writes, ReadWrite; "deletes documents"
-    "update" => update::update, Writes, ReadWrite; "changes documents"
-    "findAndModify" | "findandmodify" => find_and_modify::find_and_modify, Writes, ReadWrite;
-        "changes a document and returns it"
-    "aggregate" => aggregate::aggregate, Reads, Read; "runs documents through a pipeline"
-    "explain" => explain::explain, Reads, Read; "how a command would be carried out"
-    "find" => find::find, Reads, Read; "reads documents"
-    "getMore" => cursor_commands::get_more, Reads, Read; "reads on from a cursor"
-    "killCursors" => cursor_commands::kill_cursors, Inspects, LoggedIn; "closes cursors"
-    "count" => count::count, Reads, Read; "counts documents"
-    "distinct" => distinct::distinct, Reads, Read; "the different values of a field"
-    "create" => create::create, Writes, ReadWrite; "creates a collection or a view"
-    "collMod" => create::modify, Writes, DatabaseAdmin; "changes the options of a collection"
-    "renameCollection" => create::rename, Writes, ReadWrite, admin; "renames a collection"
-    "drop" => drop::drop_collection, Writes, ReadWrite; "removes a collection"
-    "dropDatabase" => drop::drop_database, Writes, DatabaseAdmin; "removes a database"
-    "listDatabases" => list::list_databases, Reads, LoggedIn, admin; "the databases there are"
-    "listCollections" => list::list_collections, Reads, Read; "the collections of a database"
-    "createIndexes" => indexes::create_indexes, Writes, ReadWrite; "adds indexes"
-    "listIndexes" => indexes::list_indexes, Reads, Read; "the indexes of a collection"
-    "dropIndexes" | "deleteIndexes" => indexes::drop_indexes, Writes, ReadWrite; "removes indexes"
-    "collStats" | "collstats" => statistics::collection_statistics, Reads, Read;
-        "how much a collection holds"
-    "dbStats" | "dbstats" => statistics::database_statistics, Reads, Read;
-        "how much a database holds"
-    "validate" => statistics::validate, Reads, DatabaseAdmin;
-        "checks that documents and indexes agree"
-    "dbHash" | "dbhash" => statistics::database_hash, Reads, Read; "a fingerprint of the data"
-    "replSetResizeOplog" => resize_oplog::resize_oplog, Inspects, ClusterAdmin, admin;
-        "how much history this member keeps, and for how long"
-    "fsync" => diagnostics::fsync, Inspects, ClusterAdmin, admin; "forces writes to disk"
-    "fsyncUnlock" => outside::needs_a_process, Inspects, ClusterAdmin, admin;
-        "lets writes go on after fsync with lock"
-    "currentOp" => diagnostics::current_operations, Inspects, ClusterMonitor, admin;
-        "commands in progress"
-    "killOp" => diagnostics::kill_operation, Inspects, ClusterAdmin, admin; "stops a command"
-    "profile" => diagnostics::profile, Inspects, DatabaseAdmin;
-        "which commands are told of, in the log and in system.profile"
-    "shutdown" => outside::needs_a_process, Inspects, ClusterAdmin, admin; "ends the server"
-    "replSetInitiate" => outside::needs_a_set, Inspects, ClusterAdmin, admin; "makes a replica set"
-    "replSetReconfig" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
-        "changes the members of the set"
-    "replSetStepDown" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
-        "hands leadership over"
-    "replSetStepUp" => outside::needs_a_set, Inspects, ClusterAdmin, admin; "asks to be elected"
-    "replSetFreeze" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
-        "keeps from being elected for a while"
-    "replSetSyncFrom" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
-        "chooses whom to copy from"
-    "replSetMaintenance" => outside::needs_a_set, Inspects, ClusterAdmin, admin;
-        "takes no reads for a while"
-    "replSetGetStatus" => outside::needs_a_set, Inspects, ClusterMonitor, admin;
-        "what the members are doing"
-    "replSetGetConfig" => outside::needs_a_set, Inspects, ClusterMonitor, admin;
-        "the configuration of the set"
-    "quorateExplainElection" => outside::needs_a_set, Inspects, ClusterMonitor, admin;
-        "why there is or is not a primary"
-    "replSetGetRBID" => outside::needs_a_set, Inspects, Internal, admin;
-        "how often this member rolled back"
-    "replSetHeartbeat" => outside::needs_a_set, Inspects, Internal, admin;
-        "what members tell each other all the time"
-    "replSetRequestVotes" => outside::needs_a_set, Inspects, Internal, admin;
-        "asks for a vote"
-    "replSetUpdatePosition" => outside::needs_a_set, Inspects, Internal, admin;
-        "tells how far members have come"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_is_there_once() {
-        let mut names: Vec<_> =
-            TABLE.iter().flat_map(|facts| facts.aliases.iter().chain([&facts.name])).collect();
-        names.sort();
-        let count = names.len();
-        names.dedup();
-        assert_eq!(names.len(), count);
-    }
+/// A command that the host of the replica set answers.
+const fn set_command(name: &'static str, help: &'static str) -> CommandFacts {
+    command(name, outside::needs_a_set, help)
+        .inspects(ClusterAdmin)
+        .on_admin()
+        .answered_by(ReplicaSet)
 }

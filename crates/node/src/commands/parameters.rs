@@ -28,7 +28,7 @@ const TRANSACTION_LOCK_REQUEST: &str = "maxTransactionLockRequestTimeoutMillis";
 fn parameters(request: &Request<'_>) -> Document {
     let mut parameters = doc! {
         "featureCompatibilityVersion": { "version": "7.0" },
-        "enableTestCommands": true,
+        "enableTestCommands": request.node.options().test_commands,
         "authenticationMechanisms": ["SCRAM-SHA-1", "SCRAM-SHA-256", "MONGODB-X509"],
         "requireApiVersion": false,
         "logicalSessionRefreshMillis": 300_000,

@@ -56,6 +56,10 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         "localTime": to_bson_date_time(now.wall),
         "asserts": { "user": request.node.counters().failures() },
         "connections": connections,
+        "fsyncLock": {
+            "locked": request.node.write_locks() > 0,
+            "lockCount": request.node.write_locks() as i64,
+        },
         "globalLock": global_lock(request, uptime.as_micros() as i64),
         "logicalSessionRecordCache": {
             "activeSessionsCount": request.node.sessions().count() as i32,
@@ -261,6 +265,23 @@ pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcom
     let view = writer.view().clone();
     drop(writer);
     let mut findings = Findings::default();
+    if fields.flag("full")? {
+        for damage in request.node.verify_store()? {
+            findings.problem(damage.to_string());
+        }
+        if findings.count > 0 {
+            // What lies in damaged files cannot be judged.
+            return reply(&doc! {
+                "ns": namespace.to_string(),
+                "nrecords": counted.documents as i64,
+                "nIndexes": collection.indexes.len() as i32,
+                "valid": false,
+                "warnings": [],
+                "errors": findings.problems,
+                "ok": 1.0,
+            });
+        }
+    }
     let documents = check_records(request, &collection, &view, &mut findings)?;
     let mut keys_per_index = Document::new();
     let mut missing = findings.expected.len();

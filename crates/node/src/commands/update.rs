@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, DateTime, Document, doc};
 use quorate_query::matcher::Matcher;
+use quorate_query::update::Change;
 use quorate_query::{Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
@@ -13,11 +14,15 @@ use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
+
+/// The fields of a statement.
+const STATEMENT_FIELDS: [&str; 7] =
+    ["q", "u", "multi", "upsert", "collation", "arrayFilters", "hint"];
 
 /// What a pipeline with an unknown stage fails with.
 const UNRECOGNIZED_STAGE: ErrorCode = ErrorCode(40324);
@@ -34,16 +39,14 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let statements = statements(&mut command, "updates", "update")?;
-    if statements.iter().any(|statement| statement.contains_key("sort")) {
-        // Comes with wire version 25; clients decide by the failure of the whole command.
-        return Err(CommandError::new(
-            ErrorCode::UNKNOWN_FIELD,
-            "BSON field 'update.updates.sort' is an unknown field.",
-        ));
+    // Clients decide by the failure of the whole command whether `sort`, which comes with wire version
+    // 25, is understood.
+    for statement in &statements {
+        check_known(statement, "update.updates", &STATEMENT_FIELDS)?;
     }
     let fields = Fields::new(&command.body, "update");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
 
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
@@ -142,10 +145,10 @@ pub(super) struct ParsedUpdate {
 
 impl ParsedUpdate {
     /// The document after the update; none if it stays the same.
-    pub(super) fn apply(&self, found: &Found) -> Result<Option<Document>, CommandError> {
+    pub(super) fn apply(&self, found: &Found) -> Result<Option<Change>, CommandError> {
         let before = Document::try_from(&*found.document)?;
         let context = self.context.with_array_index(found.details.array_index);
-        Ok(self.update.apply(&before, &context)?)
+        Ok(self.update.change(&before, &context)?)
     }
 
     /// The document that the query and the update describe.
@@ -179,10 +182,11 @@ impl ParsedUpdate {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         found: &Found,
-        after: &Document,
+        change: &Change,
     ) -> Result<(), CommandError> {
-        let raw = to_raw(after)?;
-        writer.replace(collection, found.record, &found.document, raw, self.bypass_validation)
+        let (raw, bypass) = (to_raw(&change.after)?, self.bypass_validation);
+        let old = &found.document;
+        writer.replace(collection, found.record, old, raw, &change.told_as, bypass)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
 use quorate_authentication::scram::StoredCredentials;
+use quorate_query::diff::ToldAs;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, reply};
@@ -29,7 +30,7 @@ pub(super) fn create_user(
         return Err(CommandError::bad_value("users need a name and a database that is replicated"));
     }
     let password = fields.string("pwd")?;
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let roles = roles(request, &fields)?.ok_or_else(|| {
         CommandError::bad_value("\"createUser\" command requires a \"roles\" array")
     })?;
@@ -95,7 +96,7 @@ pub(super) fn update_user(
             "Must specify at least one field to update in updateUser",
         ));
     }
-    change_user(request, &fields, name, |user| user.extend(changes))
+    change_user(request, &command, name, |user| user.extend(changes))
 }
 
 pub(super) fn grant_roles(
@@ -123,7 +124,7 @@ fn change_roles(
     let fields = Fields::new(&command.body, &request.name);
     let name = fields.required_string(&request.name)?;
     let named = roles(request, &fields)?.unwrap_or_default();
-    change_user(request, &fields, name, |user| {
+    change_user(request, command, name, |user| {
         let mut current = user.get_array("roles").cloned().unwrap_or_default();
         change(&mut current, named);
         user.insert("roles", current);
@@ -132,11 +133,11 @@ fn change_roles(
 
 fn change_user(
     request: &Request<'_>,
-    fields: &Fields<'_>,
+    command: &Command,
     name: &str,
     change: impl FnOnce(&mut Document),
 ) -> Result<Outcome, CommandError> {
-    let concern = WriteConcern::parse(fields)?;
+    let concern = WriteConcern::parse(command)?;
     let id = format!("{}.{name}", request.database);
     let mut writer = request.node.write(request.context.now);
     let found =
@@ -145,7 +146,8 @@ fn change_user(
     change(&mut document);
     let mut collection = writer.collection_or_create(&users_namespace())?;
     let raw = to_raw(&document)?;
-    writer.replace(&mut collection, found.record, &found.document, raw, true)?;
+    let told_as = ToldAs::Replacement;
+    writer.replace(&mut collection, found.record, &found.document, raw, &told_as, true)?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
@@ -204,9 +206,14 @@ pub(super) fn users_info(request: &Request<'_>, command: Command) -> Result<Outc
         CommandError::bad_value("usersInfo takes a name, {user, db}, a list of them, or 1")
     })?;
     let with_credentials = fields.flag("showCredentials")?;
-    let users = find_users(request.node, &query)?;
-    let shown: Vec<_> =
-        users.iter().map(|user| Bson::from(user.public(with_credentials))).collect();
+    let filter = fields.document("filter")?.map(Matcher::parse).transpose()?;
+    let mut shown = Vec::new();
+    for user in find_users(request.node, &query)? {
+        let user = user.public(with_credentials);
+        if filter.as_ref().map_or(Ok(true), |filter| filter.matches(&user))? {
+            shown.push(Bson::from(user));
+        }
+    }
     reply(&doc! { "users": shown, "ok": 1.0 })
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocument, RawDocumentBuf};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
+use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
 
 use super::Replication;
@@ -207,7 +208,9 @@ impl Writer<'_> {
         document: RawDocumentBuf,
     ) -> Result<(), CommandError> {
         match self.find_by_id(collection, &document)? {
-            Some((record, old)) => self.replace(collection, record, &old, document, true),
+            Some((record, old)) => {
+                self.replace(collection, record, &old, document, &ToldAs::default(), true)
+            }
             None => self.insert(collection, vec![document], true, true)?.into_iter().collect(),
         }
     }
@@ -256,7 +259,10 @@ impl Writer<'_> {
         match change {
             Change::Replace { record, old, new, before, after } => {
                 check_document(&new)?;
-                self.replace_with_keys(&mut collection, record, (&old, before), (new, after))
+                {
+                    let (old, new) = ((&*old, before), (new, after));
+                    self.replace_with_keys(&mut collection, record, old, new, &ToldAs::default())
+                }
             }
             Change::Remove { record, old, keys } => {
                 self.remove_with_keys(&collection, record, &old, keys)

@@ -12,6 +12,7 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::guard;
 use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
+use crate::change_stream::IMAGE_ROW;
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
@@ -42,11 +43,10 @@ impl Node {
                 writer.drop_collection(&collection)?;
             }
         }
-        let records = self.keyspaces().records;
-        for (keyspace, range) in [
-            (records, KeyRange::prefix(&replication.oplog.prefix())),
-            (replication.keyspace, KeyRange::prefix(&[UNDO_ROW])),
-        ] {
+        writer.clear_history()?;
+        let keyspace = replication.keyspace;
+        for row in [UNDO_ROW, IMAGE_ROW] {
+            let range = KeyRange::prefix(&[row]);
             loop {
                 let scan =
                     writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;

@@ -1,21 +1,21 @@
 //! Reading `local.oplog.rs` from a position, in either direction.
 //!
-//! How entries are made is the writer's business. The record id of an entry is its timestamp, so that
-//! any position is one seek away. Digest §7.
+//! How entries are made is the writer's business. The record id of an entry is its timestamp, and the
+//! entries are a log of the store, so that any position is one seek away.
 
 use std::ops::Bound;
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
+use quorate_storage::Direction;
 use quorate_storage::key::RecordId;
-use quorate_storage::{Direction, KeyRange};
 use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time, to_bson_timestamp};
 
 use super::guard;
 use crate::catalog::Ident;
 use crate::error::{CommandError, ErrorCode};
 use crate::node::Node;
-use crate::records::{View, parse_record, record_key};
+use crate::records::{View, parse_record};
 
 /// The first byte of undo rows among the facts.
 pub(super) const UNDO_ROW: u8 = b'u';
@@ -74,18 +74,12 @@ impl Node {
         most_bytes: usize,
         uncounted: usize,
     ) -> Result<OplogEntries, CommandError> {
-        let Some(replication) = self.replication() else { return Ok(OplogEntries::default()) };
+        if self.replication().is_none() {
+            return Ok(OplogEntries::default());
+        }
         let view = self.view();
-        let key =
-            |timestamp: Timestamp| record_key(replication.oplog, RecordId(timestamp.as_u64()));
-        let whole = KeyRange::prefix(&replication.oplog.prefix());
-        let start = match from {
-            Bound::Included(from) => Bound::Included(key(from)),
-            Bound::Excluded(from) => Bound::Excluded(key(from)),
-            Bound::Unbounded => whole.start,
-        };
-        let range = KeyRange { start, end: whole.end };
-        let scan = view.snapshot.scan(view.keyspaces.records, range, Direction::Forward)?;
+        let start = from.map(|timestamp| RecordId(timestamp.as_u64()));
+        let scan = view.scan_oplog((start, Bound::Unbounded), Direction::Forward)?;
         let mut found = OplogEntries::default();
         let mut bytes = 0;
         for pair in scan.take(most) {
@@ -142,15 +136,12 @@ impl Node {
         below: Option<Timestamp>,
         most: usize,
     ) -> Result<Vec<OpTimeAndWallTime>, CommandError> {
-        let Some(replication) = self.replication() else { return Ok(Vec::new()) };
-        let view = self.view();
-        let whole = KeyRange::prefix(&replication.oplog.prefix());
-        let end = match below {
-            Some(below) => Bound::Excluded(record_key(replication.oplog, RecordId(below.as_u64()))),
-            None => whole.end,
-        };
-        let range = KeyRange { start: whole.start, end };
-        let scan = view.snapshot.scan(view.keyspaces.records, range, Direction::Backward)?;
+        if self.replication().is_none() {
+            return Ok(Vec::new());
+        }
+        let below = below.map(|below| RecordId(below.as_u64()));
+        let end = below.map_or(Bound::Unbounded, Bound::Excluded);
+        let scan = self.view().scan_oplog((Bound::Unbounded, end), Direction::Backward)?;
         scan.take(most).map(|pair| entry_position(&parse_record(&pair?.1)?)).collect()
     }
 

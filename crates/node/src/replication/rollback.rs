@@ -15,11 +15,12 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::apply::{altered, namespace_of};
 use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::image_key;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::records::{parse_record, record_key};
+use crate::records::parse_record;
 use crate::sessions::SessionId;
 use crate::transactions::{is_abort, is_apply_ops};
 use crate::writer::{RetryableWrite, Writer};
@@ -67,20 +68,19 @@ impl Node {
         self.forget_moments();
         // Every look begins below the entry undone last. From the end of the log it would wade through
         // all that was removed, and a long rollback would take the square of its length.
-        let mut rest = KeyRange::prefix(&replication.oplog.prefix());
+        let mut rest = Bound::Unbounded;
         loop {
             let view = writer.view();
-            let records = view.keyspaces.records;
-            let newest = view.snapshot.scan(records, rest.clone(), Direction::Backward)?.next();
+            let newest = view.scan_oplog((Bound::Unbounded, rest), Direction::Backward)?.next();
             let Some(pair) = newest else { break };
-            let (key, value) = pair?;
+            let (_, value) = pair?;
             let entry = parse_record(&value)?;
             let position = entry_position(&entry)?;
             if position.op_time <= common_point.op_time {
                 break;
             }
             writer.undo(&entry, position.op_time, keep)?;
-            rest.end = Bound::Excluded(key.to_vec());
+            rest = Bound::Excluded(RecordId(position.op_time.timestamp.as_u64()));
             entries += 1;
         }
         let (committed, _) = self.durability();
@@ -213,9 +213,9 @@ impl Writer<'_> {
             self.forget_statement(batch, write, *number);
         }
         if let Some(replication) = node.replication() {
-            let record = RecordId(at.timestamp.as_u64());
-            batch.remove(node.keyspaces().records, record_key(replication.oplog, record));
+            batch.cut_log(node.keyspaces().oplog, at.timestamp.as_u64());
             batch.remove(replication.keyspace, undo_key(at.timestamp));
+            batch.remove(replication.keyspace, image_key(at.timestamp.as_u64(), 0));
         }
     }
 

@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
-use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Bytes, CommitSequence};
 use quorate_wire::to_bson_timestamp;
 
 use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
+use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::moments::Moment;
-use crate::records::record_key;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: what waits for the disk, and what waits for other members.
@@ -77,6 +76,7 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         undo: Option<&RawDocument>,
+        collection: Option<&Collection>,
     ) -> Result<bool, CommandError> {
         if let Some(undone) = self.take_undone() {
             if let Some((at, statement)) = undone {
@@ -89,7 +89,7 @@ impl Writer<'_> {
         }
         let Some((entry, position)) = self.take_replayed()? else { return Ok(false) };
         self.replay_session(batch, &entry)?;
-        self.put_entry(batch, entry, position, undo);
+        self.put_entry(batch, entry, position, undo, collection);
         Ok(true)
     }
 
@@ -100,6 +100,7 @@ impl Writer<'_> {
         entry: RawDocumentBuf,
         position: OpTimeAndWallTime,
         undo: Option<&RawDocument>,
+        collection: Option<&Collection>,
     ) {
         let Some(oplog) = self.node.oplog() else { return };
         let timestamp = position.op_time.timestamp;
@@ -107,15 +108,31 @@ impl Writer<'_> {
             let row = undo.as_bytes().to_vec();
             batch.insert(replication.keyspace, undo_key(timestamp), row);
         }
+        if let (Some(collection), Some(undo)) = (collection, undo)
+            && let Ok(before) = undo.get_document("before")
+        {
+            self.keep_image(batch, collection, before, timestamp.as_u64());
+        }
         let size = entry.as_bytes().len() as u64;
-        let key = record_key(oplog, RecordId(timestamp.as_u64()));
         let entry = Bytes::from(entry.into_bytes());
-        batch.insert(self.node.keyspaces().records, key, entry.clone());
+        batch.append_to_log(self.node.keyspaces().oplog, timestamp.as_u64(), entry.clone());
         self.adjust_totals(oplog, |totals: &mut Totals| {
             totals.documents += 1;
             totals.bytes += size;
         });
         self.log_state.pending.push((position, entry));
+    }
+
+    /// A document that is about to be stored. If the entry logged last holds it, as that of an insert
+    /// does, it is a part of that entry, which the journal then holds once.
+    pub(crate) fn stored_document(&self, document: RawDocumentBuf) -> Bytes {
+        let bytes = document.into_bytes();
+        let shared = self.log_state.pending.last().and_then(|(_, entry)| {
+            let object = RawDocument::from_bytes(entry).ok()?.get_document("o").ok()?.as_bytes();
+            let start = object.as_ptr() as usize - entry.as_ptr() as usize;
+            (object == bytes).then(|| entry.slice(start..start + object.len()))
+        });
+        shared.unwrap_or_else(|| bytes.into())
     }
 
     /// Remembers what a repeated write is answered with, as its primary does.
@@ -147,6 +164,18 @@ impl Writer<'_> {
     pub(crate) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
         let mut batch = Batch::new();
         let object = rawdoc! { "msg": message };
+        let (operation, target) = (Operation::Noop, None);
+        let entry = Entry { operation, collection: None, object: &object, target, statement: None };
+        self.log(&mut batch, &entry, None)?;
+        self.commit(batch)
+    }
+
+    /// Logs that a database is gone, after its collections. The entry changes nothing: it is there for
+    /// those who watch.
+    pub(crate) fn log_drop_database(&mut self, database: &str) -> Result<(), CommandError> {
+        self.flush()?;
+        let mut batch = Batch::new();
+        let object = rawdoc! { "msg": "dropDatabase", "dropDatabase": database };
         let (operation, target) = (Operation::Noop, None);
         let entry = Entry { operation, collection: None, object: &object, target, statement: None };
         self.log(&mut batch, &entry, None)?;

@@ -10,18 +10,20 @@
 //! A primary writes all entries of a transaction in one batch, so nothing stands between them. Members
 //! keep partial entries in the log and apply the transaction with its last entry, in one batch.
 
+use std::ops::Bound;
+
 use bson::raw::{RawArrayBuf, cstr};
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
-use quorate_storage::Batch;
 use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, Direction};
 use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
 use super::rows::{SessionRow, number_key};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
-use crate::records::{parse_record, record_key};
+use crate::records::parse_record;
 use crate::sessions::SessionId;
 use crate::writer::{ENTRY_VERSION, Writer};
 
@@ -73,7 +75,7 @@ impl Writer<'_> {
                 object.append(cstr!("count"), operations.len() as i64);
             }
             let (entry, at) = self.transaction_entry(session, number, object, previous)?;
-            self.put_entry(batch, entry, at, (place == last).then_some(&*undo));
+            self.put_entry(batch, entry, at, (place == last).then_some(&*undo), None);
             (previous, position) = (at.op_time, at);
         }
         self.put_session_row(batch, session, number, position);
@@ -149,12 +151,10 @@ impl Writer<'_> {
             if parts.len() >= MAX_ENTRIES {
                 return Err(broken("it has too many entries"));
             }
-            let Some(oplog) = self.node.oplog() else { return Err(broken("there is no log")) };
-            let key = record_key(oplog, RecordId(timestamp));
-            let view = self.newest_view();
-            let found = view.snapshot.get(view.keyspaces.records, &key)?;
+            let at = Bound::Included(RecordId(timestamp));
+            let found = self.newest_view().scan_oplog((at, at), Direction::Forward)?.next();
             let found = found.ok_or_else(|| broken("an earlier entry of it is missing"))?;
-            let earlier = parse_record(&found)?;
+            let earlier = parse_record(&found?.1)?;
             parts.push(operations_of(&earlier)?);
             previous = previous_of(&earlier);
         }
@@ -188,7 +188,7 @@ impl Writer<'_> {
             }
             None => self.undo_of(&SessionId::from_bytes(Vec::new()), &stage.operations)?,
         };
-        self.put_entry(&mut batch, entry, position, Some(&undo));
+        self.put_entry(&mut batch, entry, position, Some(&undo), None);
         let changed = stage.changes_catalog.then(|| (*stage.catalog).clone());
         self.commit_staged(batch, changed, &stage)
     }
@@ -230,8 +230,8 @@ impl Writer<'_> {
     /// A new primary ends a transaction whose last entry it never got: no member has applied it. Such
     /// entries can only stand at the end of the log.
     pub(crate) fn abort_unfinished_chain(&mut self, term: Term) -> Result<(), CommandError> {
-        let Some(oplog) = self.node.oplog() else { return Ok(()) };
-        let newest = self.view.scan_records(oplog, quorate_storage::Direction::Backward)?.next();
+        let whole = (Bound::Unbounded, Bound::Unbounded);
+        let newest = self.view.scan_oplog(whole, Direction::Backward)?.next();
         let Some(pair) = newest else { return Ok(()) };
         let entry = parse_record(&pair?.1)?;
         let is_unfinished = entry.get_document("o").is_ok_and(is_partial);
@@ -245,7 +245,7 @@ impl Writer<'_> {
         self.log_state.write_as(None);
         let (entry, position) = made?;
         let mut batch = Batch::new();
-        self.put_entry(&mut batch, entry, position, None);
+        self.put_entry(&mut batch, entry, position, None, None);
         self.commit(batch)
     }
 }

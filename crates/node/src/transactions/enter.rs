@@ -8,8 +8,9 @@ use quorate_transactions::{AbortReason, Arrival, Kind, Place, Refusal, Verdict, 
 use super::rows::SessionRow;
 use super::stage::Stage;
 use super::{Body, refused};
+use crate::command_table::{CommandFacts, Effect, InTransaction};
 use crate::context::{Command, Context, Outcome};
-use crate::dispatch::{CommandFacts, Effect, Request};
+use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
 use crate::generic_arguments::wanted_snapshot;
@@ -18,27 +19,6 @@ use crate::node::Node;
 use crate::replication::not_writable;
 use crate::sessions::SessionId;
 use crate::writer::{RetryableWrite, Writer};
-
-/// Commands that may be the first statement of a transaction.
-const FIRST: [&str; 10] = [
-    "aggregate",
-    "bulkWrite",
-    "create",
-    "createIndexes",
-    "delete",
-    "distinct",
-    "find",
-    "findAndModify",
-    "insert",
-    "update",
-];
-
-/// Commands that may come later.
-const LATER: [&str; 6] =
-    ["buildInfo", "connectionStatus", "getMore", "hello", "killCursors", "ping"];
-
-/// Writes that a driver may repeat outside of transactions.
-const RETRYABLE: [&str; 4] = ["delete", "findAndModify", "insert", "update"];
 
 /// Stages that look at more than a snapshot, or write.
 const FORBIDDEN_STAGES: [&str; 10] = [
@@ -101,7 +81,7 @@ pub(crate) fn enter(
         None if is_end(facts) => {
             return Err(invalid(format!("{} needs autocommit: false", facts.name)));
         }
-        None if !RETRYABLE.contains(&facts.name) => {
+        None if !facts.retryable => {
             return Err(invalid(format!("{} cannot be retried; leave txnNumber out", facts.name)));
         }
         None => {
@@ -121,7 +101,7 @@ pub(crate) fn enter(
         return Err(not_writable());
     }
     let kind = if starts { Kind::Start } else { Kind::Continue };
-    begin_or_proceed(node, context, session, Arrival { number, kind }, &fields)
+    begin_or_proceed(node, context, session, Arrival { number, kind }, command)
         .map(Numbered::Statement)
 }
 
@@ -142,9 +122,10 @@ fn begin_or_proceed(
     context: &Context,
     session: &SessionId,
     arrival: Arrival,
-    fields: &Fields<'_>,
+    command: &Command,
 ) -> Result<Arc<Body>, CommandError> {
-    let past = match wanted_snapshot(fields)?.and_then(|snapshot| snapshot.at) {
+    let fields = Fields::new(&command.body, command.name());
+    let past = match wanted_snapshot(command)?.and_then(|snapshot| snapshot.at) {
         Some(at) => Some(node.moment(Some(at), context.now.monotonic)?),
         None => None,
     };
@@ -237,13 +218,14 @@ fn check_statement(
     starts: bool,
 ) -> Result<(), CommandError> {
     let name = facts.name;
-    if !FIRST.contains(&name) && !LATER.contains(&name) {
+    if facts.in_transaction == InTransaction::Refused {
         let way = if name == "count" { "; count with an aggregation" } else { "" };
         return Err(not_supported(format!(
             "Cannot run '{name}' in a multi-document transaction{way}."
         )));
     }
-    if starts && !FIRST.contains(&name) {
+    let may_begin = facts.in_transaction == InTransaction::Allowed;
+    if starts && !may_begin {
         return Err(not_supported(format!("Cannot start a transaction with '{name}'.")));
     }
     if fields.has("writeConcern") {
@@ -253,9 +235,8 @@ fn check_statement(
         ));
     }
     check_read_concern(fields, starts)?;
-    let reaches_data = FIRST.contains(&name);
     let database = command.database();
-    if reaches_data && matches!(database, "admin" | "config" | "local") {
+    if may_begin && matches!(database, "admin" | "config" | "local") {
         return Err(not_supported(format!(
             "Cannot run command against the '{database}' database in a transaction."
         )));
@@ -350,7 +331,7 @@ pub(crate) fn conclude(
 fn is_success(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Reply(reply) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
-        Outcome::Wait { .. } => true,
+        Outcome::Wait { .. } | Outcome::Long => true,
     }
 }
 

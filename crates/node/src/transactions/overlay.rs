@@ -9,7 +9,9 @@ use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use quorate_storage::{Batch, Bytes, Direction, KeyRange, KeyspaceId, ReadError, Scan, Snapshot};
+use quorate_storage::{
+    Batch, Bytes, Direction, KeyRange, KeyspaceId, LogTotals, ReadError, Scan, Snapshot,
+};
 
 /// What is under a key from a version on; none if it is removed.
 type Versions = Vec<(u64, Option<Bytes>)>;
@@ -40,7 +42,7 @@ impl Overlay {
         let mut changes = self.write();
         let Changes { version, keys, views } = &mut *changes;
         *version += 1;
-        for (keyspace, key, value) in batch.into_operations() {
+        for (keyspace, key, value) in batch.into_tree_changes() {
             let versions = keys.entry(keyspace).or_default().entry(key.to_vec()).or_default();
             forget_unseen(versions, *version, views);
             versions.push((*version, value));
@@ -157,6 +159,10 @@ struct Overlaid {
 }
 
 impl Snapshot for Overlaid {
+    fn log_totals(&self, keyspace: KeyspaceId) -> Result<LogTotals, ReadError> {
+        self.base.log_totals(keyspace)
+    }
+
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         match self.shown.get(keyspace, key) {
             Some(changed) => Ok(changed),

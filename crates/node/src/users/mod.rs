@@ -4,6 +4,8 @@
 //! whether a command may run. Without `authentication` in the options everybody may do everything,
 //! and users can still log in.
 
+#[cfg(test)]
+mod page;
 mod roles;
 mod scram;
 
@@ -18,15 +20,15 @@ use sha2::{Digest, Sha256};
 pub(crate) use quorate_authentication::ScramMechanism as Mechanism;
 
 pub(crate) use self::roles::Role;
-pub(crate) use self::scram::{credentials_to_document, failed, scram_refused};
+pub(crate) use self::scram::{credentials_to_document, decoy_credentials, failed, scram_refused};
+use crate::command_table::{Access, CommandFacts};
 use crate::context::{Client, Command, Interrupt};
-use crate::dispatch::{Access, CommandFacts};
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
-use crate::generic_arguments::output_database;
-use crate::namespace::{Namespace, PROFILE_COLLECTION};
+use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::select::Selection;
+use crate::touched::{EVERY_DATABASE, Touch};
 
 /// A user as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,9 +78,12 @@ impl User {
 /// The database of users whom certificates name.
 pub(crate) const EXTERNAL: &str = "$external";
 
+/// The database and the collection of the users.
+pub(crate) const USERS: (&str, &str) = ("admin", "system.users");
+
 /// Where users are stored.
 pub(crate) fn users_namespace() -> Namespace {
-    Namespace { database: "admin".to_owned(), collection: "system.users".to_owned() }
+    Namespace { database: USERS.0.to_owned(), collection: USERS.1.to_owned() }
 }
 
 /// The stored users that match a query.
@@ -164,7 +169,8 @@ impl PartialEq for Login {
     }
 }
 
-/// Refuses a command that the connection's user may not run.
+/// Refuses a command that the connection's user may not run. Every namespace that the command touches
+/// is looked at.
 pub(crate) fn check_access(
     node: &Node,
     client: &Client,
@@ -174,20 +180,9 @@ pub(crate) fn check_access(
     if !node.options().authentication || facts.access == Access::Anybody {
         return Ok(());
     }
-    let database = command.database();
-    // Credentials are nobody's business but that of those who administer users.
-    let users = users_namespace();
-    let named = command.body.get_str(command.name()).unwrap_or("");
-    let access = match named {
-        _ if database == users.database && named == users.collection => Access::UserAdmin,
-        // Tells what others asked for.
-        PROFILE_COLLECTION => Access::DatabaseAdmin,
-        _ => facts.access,
-    };
-    let who = client.login.state().user.clone();
-    let Some(who) = who else {
+    let Some(who) = client.login.state().user.clone() else {
         let first = matches!(facts.name, "createUser" | "replSetInitiate");
-        if first && database == "admin" && first_user_may_come(node, client)? {
+        if first && command.database() == "admin" && first_user_may_come(node, client)? {
             return Ok(());
         }
         return Err(CommandError::new(
@@ -195,25 +190,80 @@ pub(crate) fn check_access(
             format!("Command {} requires authentication", facts.name),
         ));
     };
-    if access == Access::LoggedIn || who == LoggedIn::member() {
+    if who == LoggedIn::member() {
         return Ok(());
     }
-    // Looked up each time: a role that was taken away is gone at once.
-    let roles = find_user(node, &who.database, &who.name)?.map_or(Vec::new(), |user| user.roles());
-    // A pipeline that writes takes the right to write there as well.
-    let output = output_database(command).map(|target| (Access::ReadWrite, target));
-    let mut wanted = std::iter::once((access, database)).chain(output);
-    let missing =
-        wanted.find(|(access, database)| !roles.iter().any(|role| role.allows(*access, database)));
-    let Some((access, database)) = missing else { return Ok(()) };
-    Err(CommandError::new(
+    // Looked up for each command: a role that was taken away is gone at once.
+    let mut roles = None;
+    (facts.touching)(facts, &command.body, command.database(), &mut |touch| {
+        let needed = touch.needed();
+        if needed == Access::LoggedIn {
+            return Ok(());
+        }
+        let roles = match &mut roles {
+            Some(known) => known,
+            unknown => unknown.insert(roles_of(node, &who)?),
+        };
+        if roles.iter().any(|role| role.allows(needed, touch.database, touch.collection)) {
+            return Ok(());
+        }
+        Err(refused(facts.name, needed, &touch))
+    })
+}
+
+fn refused(name: &str, needed: Access, touch: &Touch<'_>) -> CommandError {
+    let place = match (touch.database, touch.collection) {
+        (EVERY_DATABASE, _) => "all databases".to_owned(),
+        (database, Some(collection)) if !collection.is_empty() => {
+            format!("{database}.{collection}")
+        }
+        (database, _) => database.to_owned(),
+    };
+    CommandError::new(
         ErrorCode::UNAUTHORIZED,
         format!(
-            "not authorized on {database} to execute command {}; it takes the role {}",
-            facts.name,
-            access.role()
+            "not authorized on {place} to execute command {name}; it takes the role {}",
+            needed.role()
         ),
-    ))
+    )
+}
+
+fn roles_of(node: &Node, who: &LoggedIn) -> Result<Vec<Role>, CommandError> {
+    Ok(find_user(node, &who.database, &who.name)?.map_or(Vec::new(), |user| user.roles()))
+}
+
+/// What the client may do, for commands that show or do more with a further right.
+pub(crate) enum Rights {
+    /// Everything: there are no logins, or the client is another member.
+    All,
+    /// What these roles allow.
+    Of(Vec<Role>),
+}
+
+impl Rights {
+    pub(crate) fn of(node: &Node, client: &Client) -> Result<Self, CommandError> {
+        let who = client.login.state().user.clone().filter(|_| node.options().authentication);
+        match who {
+            None if node.options().authentication => Ok(Self::Of(Vec::new())),
+            None => Ok(Self::All),
+            Some(who) if who == LoggedIn::member() => Ok(Self::All),
+            Some(who) => Ok(Self::Of(roles_of(node, &who)?)),
+        }
+    }
+
+    pub(crate) fn allow(&self, access: Access, database: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(roles) => roles.iter().any(|role| role.allows(access, database, None)),
+        }
+    }
+
+    /// Whether any right reaches this database.
+    pub(crate) fn reach(&self, database: &str) -> bool {
+        let kinds =
+            [Access::Read, Access::Look, Access::Write, Access::DatabaseAdmin, Access::UserAdmin];
+        kinds.into_iter().any(|access| self.allow(access, database))
+    }
 }
 
 /// Refuses to give or take roles of a database whose users are not this client's to administer:
@@ -226,9 +276,8 @@ pub(crate) fn check_grant(
     // Nobody is logged in when the first user is made.
     let who = client.login.state().user.clone().filter(|_| node.options().authentication);
     let Some(who) = who.filter(|who| *who != LoggedIn::member()) else { return Ok(()) };
-    let user = find_user(node, &who.database, &who.name)?;
-    let roles = user.map_or(Vec::new(), |user| user.roles());
-    if roles.iter().any(|role| role.allows(Access::UserAdmin, database)) {
+    let roles = roles_of(node, &who)?;
+    if roles.iter().any(|role| role.allows(Access::UserAdmin, database, None)) {
         return Ok(());
     }
     Err(CommandError::new(

@@ -2,7 +2,7 @@
 
 use bson::{Bson, Document, doc};
 
-use crate::dispatch::Access;
+use crate::command_table::Access;
 
 /// A role on a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,10 +12,11 @@ pub(crate) struct Role {
 }
 
 /// The roles there are on every database.
-const DATABASE_ROLES: [&str; 5] = ["read", "readWrite", "dbAdmin", "userAdmin", "dbOwner"];
+pub(super) const DATABASE_ROLES: [&str; 5] =
+    ["read", "readWrite", "dbAdmin", "userAdmin", "dbOwner"];
 
 /// The roles there are on `admin` only.
-const ADMIN_ROLES: [&str; 11] = [
+pub(super) const ADMIN_ROLES: [&str; 11] = [
     "readAnyDatabase",
     "readWriteAnyDatabase",
     "dbAdminAnyDatabase",
@@ -50,35 +51,68 @@ impl Role {
         DATABASE_ROLES.contains(&name) || self.database == "admin" && ADMIN_ROLES.contains(&name)
     }
 
-    /// Whether the role allows this kind of command on this database.
-    pub(crate) fn allows(&self, access: Access, database: &str) -> bool {
+    /// Whether the role gives this right on this database, and on this collection if one is named.
+    ///
+    /// `local` and `config` are outside the roles for any database: the oplog holds what every database
+    /// holds, credentials among it.
+    pub(crate) fn allows(&self, access: Access, database: &str, collection: Option<&str>) -> bool {
         let own = self.database == database;
         let on_admin = self.database == "admin";
+        let any = on_admin && !matches!(database, "local" | "config");
         match self.name.as_str() {
             _ if access == Access::Internal => false,
             "root" => on_admin,
-            "read" => own && access == Access::Read,
-            "readWrite" => own && matches!(access, Access::Read | Access::ReadWrite),
-            "dbAdmin" => own && access == Access::DatabaseAdmin,
+            "read" => own && reads(access),
+            "readWrite" => own && writes(access),
+            "dbAdmin" => own && shapes(access),
             "userAdmin" => own && access == Access::UserAdmin,
-            "dbOwner" => own && is_about_a_database(access),
-            "readAnyDatabase" | "backup" => on_admin && access == Access::Read,
-            "readWriteAnyDatabase" | "restore" => {
-                on_admin && matches!(access, Access::Read | Access::ReadWrite)
+            "dbOwner" => own && (writes(access) || shapes(access) || access == Access::UserAdmin),
+            "readAnyDatabase" | "backup" => any && (reads(access) || lists(access)),
+            "readWriteAnyDatabase" | "restore" => any && (writes(access) || lists(access)),
+            "dbAdminAnyDatabase" => any && (shapes(access) || lists(access)),
+            "userAdminAnyDatabase" => any && (access == Access::UserAdmin || lists(access)),
+            "clusterMonitor" => {
+                on_admin
+                    && (matches!(access, Access::ClusterMonitor | Access::ListDatabases)
+                        || reads(access) && shows_the_set(database, collection))
             }
-            "dbAdminAnyDatabase" => on_admin && access == Access::DatabaseAdmin,
-            "userAdminAnyDatabase" => on_admin && access == Access::UserAdmin,
-            "clusterMonitor" => on_admin && access == Access::ClusterMonitor,
             "clusterAdmin" | "clusterManager" | "hostManager" => {
-                on_admin && matches!(access, Access::ClusterMonitor | Access::ClusterAdmin)
+                on_admin
+                    && (is_about_the_server(access)
+                        || reads(access) && shows_the_set(database, collection))
             }
             _ => false,
         }
     }
 }
 
-fn is_about_a_database(access: Access) -> bool {
-    matches!(access, Access::Read | Access::ReadWrite | Access::DatabaseAdmin | Access::UserAdmin)
+fn reads(access: Access) -> bool {
+    matches!(access, Access::Read | Access::Look)
+}
+
+fn writes(access: Access) -> bool {
+    reads(access) || matches!(access, Access::Write | Access::Shape)
+}
+
+fn shapes(access: Access) -> bool {
+    matches!(access, Access::Look | Access::Shape | Access::DatabaseAdmin)
+}
+
+fn lists(access: Access) -> bool {
+    access == Access::ListDatabases
+}
+
+fn is_about_the_server(access: Access) -> bool {
+    matches!(access, Access::ClusterMonitor | Access::ClusterAdmin | Access::ListDatabases)
+}
+
+/// Whether a collection tells of the set and its settings, and of no documents.
+fn shows_the_set(database: &str, collection: Option<&str>) -> bool {
+    match (database, collection) {
+        ("config", _) => true,
+        ("local", Some(name)) => name == "system.replset" || name.starts_with("replset."),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -91,21 +125,21 @@ mod tests {
 
     #[test]
     fn roles_hold_on_their_own_database() {
-        assert!(role("read", "a").allows(Access::Read, "a"));
-        assert!(!role("read", "a").allows(Access::Read, "b"));
-        assert!(!role("read", "a").allows(Access::ReadWrite, "a"));
-        assert!(role("readWrite", "a").allows(Access::Read, "a"));
-        assert!(!role("readWrite", "a").allows(Access::UserAdmin, "a"));
-        assert!(!role("dbOwner", "a").allows(Access::ClusterAdmin, "a"));
+        assert!(role("read", "a").allows(Access::Read, "a", None));
+        assert!(!role("read", "a").allows(Access::Read, "b", None));
+        assert!(!role("read", "a").allows(Access::Write, "a", None));
+        assert!(role("readWrite", "a").allows(Access::Read, "a", None));
+        assert!(!role("readWrite", "a").allows(Access::UserAdmin, "a", None));
+        assert!(!role("dbOwner", "a").allows(Access::ClusterAdmin, "a", None));
     }
 
     #[test]
     fn wide_roles_hold_everywhere_and_only_from_admin() {
-        assert!(role("readAnyDatabase", "admin").allows(Access::Read, "b"));
-        assert!(!role("readAnyDatabase", "b").allows(Access::Read, "b"));
-        assert!(role("root", "admin").allows(Access::ClusterAdmin, "admin"));
-        assert!(role("clusterMonitor", "admin").allows(Access::ClusterMonitor, "admin"));
-        assert!(!role("clusterMonitor", "admin").allows(Access::ClusterAdmin, "admin"));
+        assert!(role("readAnyDatabase", "admin").allows(Access::Read, "b", None));
+        assert!(!role("readAnyDatabase", "b").allows(Access::Read, "b", None));
+        assert!(role("root", "admin").allows(Access::ClusterAdmin, "admin", None));
+        assert!(role("clusterMonitor", "admin").allows(Access::ClusterMonitor, "admin", None));
+        assert!(!role("clusterMonitor", "admin").allows(Access::ClusterAdmin, "admin", None));
         assert!(role("root", "admin").exists() && !role("root", "b").exists());
         assert!(!role("emperor", "admin").exists());
     }

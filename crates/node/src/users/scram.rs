@@ -7,9 +7,11 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bson::{Document, doc};
 use quorate_authentication::ScramError;
 use quorate_authentication::scram::StoredCredentials;
+use sha2::{Digest, Sha256};
 
-use super::Mechanism;
+use super::{LoggedIn, Mechanism, users_namespace};
 use crate::error::{CommandError, ErrorCode};
+use crate::node::Node;
 
 /// What is stored to check a user's proof, as `admin.system.users` holds it.
 pub(crate) fn credentials_to_document(credentials: &StoredCredentials) -> Document {
@@ -33,6 +35,38 @@ pub(crate) fn credentials_from_document(
         stored_key: bytes("storedKey")?,
         server_key: bytes("serverKey")?,
     })
+}
+
+/// What an unknown user's proof is checked against, which no proof fits.
+///
+/// The salt is always the same for one name, on every member and after a restart, as that of a known
+/// user is: it is drawn from the identifier of the users' collection, which only those see who may list
+/// the collections of `admin`.
+pub(crate) fn decoy_credentials(
+    node: &Node,
+    who: &LoggedIn,
+    mechanism: Mechanism,
+) -> StoredCredentials {
+    let (collection, _) = node.read(&users_namespace());
+    let draw = |length: usize| -> Vec<u8> {
+        let secret = collection.as_ref().map_or(&[][..], |found| &found.uuid.bytes);
+        let digest = Sha256::new()
+            .chain_update(secret)
+            .chain_update(mechanism.name())
+            .chain_update(who.session_uid());
+        digest.finalize().iter().copied().cycle().take(length).collect()
+    };
+    let key_length = match mechanism {
+        Mechanism::ScramSha1 => 20,
+        Mechanism::ScramSha256 => 32,
+    };
+    StoredCredentials {
+        mechanism,
+        iterations: mechanism.default_iterations(),
+        salt: draw(mechanism.salt_length()),
+        stored_key: node.random_bytes(key_length),
+        server_key: node.random_bytes(key_length),
+    }
 }
 
 /// What a client hears of a conversation that went wrong.

@@ -249,6 +249,9 @@ impl Writer<'_> {
         }
         if batch.is_empty() {
             let mut batch = Batch::new();
+            if keyspaces.history == Some(ident) {
+                batch.cut_log(keyspaces.oplog, 0);
+            }
             let mut catalog = (*self.node.catalog()).clone();
             catalog.forget(ident, keyspaces.catalog, &mut batch);
             self.state.greatest_keys.remove(&ident);

@@ -17,8 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
+use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
-use quorate_storage::{Batch, CommitSequence, Direction};
+use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
 use quorate_transactions::TransactionId;
 use quorate_wire::to_bson_timestamp;
 
@@ -316,7 +317,7 @@ impl<'n> Writer<'n> {
             }
             self.note_change(collection.ident, staged.record);
             let key = record_key(collection.ident, staged.record);
-            batch.insert(keyspaces.records, key, staged.document.into_bytes());
+            batch.insert(keyspaces.records, key, self.stored_document(staged.document));
             for (entry, value) in staged.entries {
                 batch.insert(keyspaces.indexes, entry, value);
             }
@@ -337,6 +338,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         old: &RawDocument,
         new: RawDocumentBuf,
+        told_as: &ToldAs,
         bypass_validation: bool,
     ) -> Result<(), CommandError> {
         check_document(&new)?;
@@ -344,7 +346,7 @@ impl<'n> Writer<'n> {
             check_validator(collection, &new)?;
         }
         let (before, after) = (keys_of(collection, old)?, keys_of(collection, &new)?);
-        self.replace_with_keys(collection, record, (old, before), (new, after))
+        self.replace_with_keys(collection, record, (old, before), (new, after), told_as)
     }
 
     /// Replaces a document that was checked before. With it and its successor come their keys.
@@ -354,6 +356,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         (old, before): (&RawDocument, Vec<DocumentKeys>),
         (new, after): (RawDocumentBuf, Vec<DocumentKeys>),
+        told_as: &ToldAs,
     ) -> Result<(), CommandError> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
@@ -384,9 +387,10 @@ impl<'n> Writer<'n> {
         }
         self.note_change(collection.ident, record);
         self.note_multikey(collection, &multikey)?;
-        self.log_update(&mut batch, collection, old, &new)?;
+        self.log_update(&mut batch, collection, old, &new, told_as)?;
         let growth = new.as_bytes().len() as i64 - old.as_bytes().len() as i64;
-        batch.insert(keyspaces.records, record_key(collection.ident, record), new.into_bytes());
+        let key = record_key(collection.ident, record);
+        batch.insert(keyspaces.records, key, self.stored_document(new));
         self.commit(batch)?;
         self.grow_totals(collection.ident, 0, growth);
         Ok(())
@@ -433,17 +437,23 @@ impl<'n> Writer<'n> {
         Ok(())
     }
 
-    /// How much the collection holds. The first call after a start looks at every record.
+    /// How much the collection holds. The first call after a start looks at every record, but for
+    /// those of the history.
     pub(crate) fn totals(&mut self, collection: &Collection) -> Result<Totals, CommandError> {
         let known = self.state.collections.get(&collection.ident).and_then(|state| state.totals);
         if let Some(totals) = known {
             return Ok(totals);
         }
         let mut totals = Totals::default();
-        for pair in self.view.scan_records(collection.ident, Direction::Forward)? {
-            let (_, value) = pair?;
-            totals.documents += 1;
-            totals.bytes += value.len() as u64;
+        if self.view.keyspaces.history == Some(collection.ident) {
+            let log = self.view.snapshot.log_totals(self.view.keyspaces.oplog)?;
+            totals = Totals { documents: log.entries, bytes: log.bytes };
+        } else {
+            for pair in self.view.scan_records(collection.ident, Direction::Forward)? {
+                let (_, value) = pair?;
+                totals.documents += 1;
+                totals.bytes += value.len() as u64;
+            }
         }
         self.state.collections.entry(collection.ident).or_default().totals = Some(totals);
         Ok(totals)
@@ -521,6 +531,7 @@ impl<'n> Writer<'n> {
         let retained_from = now.saturating_sub(retention.as_secs());
         let mut batch = Batch::new();
         let (mut excess, mut removed) = (totals.bytes - capped.bytes, Totals::default());
+        let mut trimmed_below = None;
         for pair in self.view.scan_records(oplog.ident, Direction::Forward)?.take(TRIM_STEP) {
             let (key, value) = pair?;
             // What is not committed may have to be undone, which takes its entry.
@@ -530,7 +541,7 @@ impl<'n> Writer<'n> {
                 excess = 0;
                 break;
             }
-            batch.remove(self.node.keyspaces().records, key);
+            trimmed_below = Some(record + 1);
             removed.documents += 1;
             removed.bytes += value.len() as u64;
             excess = excess.saturating_sub(value.len() as u64);
@@ -538,12 +549,42 @@ impl<'n> Writer<'n> {
                 break;
             }
         }
+        if let Some(below) = trimmed_below {
+            batch.trim_log(self.node.keyspaces().oplog, below);
+        }
         self.commit(batch)?;
         self.adjust_totals(oplog.ident, |totals| {
             totals.documents = totals.documents.saturating_sub(removed.documents);
             totals.bytes = totals.bytes.saturating_sub(removed.bytes);
         });
         Ok(excess > 0)
+    }
+
+    /// Moves the entries of the history from the records, where format 1 kept them, to the log.
+    pub(crate) fn move_history(&mut self, oplog: Ident) -> Result<(), CommandError> {
+        let keyspaces = self.node.keyspaces();
+        loop {
+            let range = KeyRange::prefix(&oplog.prefix());
+            let rows = self.view.snapshot.scan(keyspaces.records, range, Direction::Forward)?;
+            let mut batch = Batch::new();
+            for pair in rows.take(TRIM_STEP) {
+                let (key, entry) = pair?;
+                let Some(record) = RecordId::from_suffix(&key) else { continue };
+                batch.append_to_log(keyspaces.oplog, record.0, entry);
+                batch.remove(keyspaces.records, key);
+            }
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.commit(batch)?;
+        }
+    }
+
+    /// A history that is made begins with no entry.
+    pub(crate) fn clear_history(&mut self) -> Result<(), CommandError> {
+        let mut batch = Batch::new();
+        batch.cut_log(self.node.keyspaces().oplog, 0);
+        self.commit(batch)
     }
 
     /// Goes on from the newest entry of the history.

@@ -7,7 +7,7 @@
 use bson::raw::cstr;
 use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
-use quorate_query::diff::{OplogUpdate, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, oplog_update};
 use quorate_storage::Batch;
 use quorate_wire::{timestamp_from, to_bson_date_time};
 
@@ -85,15 +85,16 @@ impl Writer<'_> {
         collection: &Collection,
         old: &RawDocument,
         new: &RawDocument,
+        told_as: &ToldAs,
     ) -> Result<(), CommandError> {
         if !self.logs(Some(collection)) {
             return Ok(());
         }
         let before = rawdoc! { "before": old.to_owned() };
-        if !self.is_staging() && self.log_otherwise(batch, Some(&before))? {
+        if !self.is_staging() && self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
-        let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?);
+        let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?, told_as);
         let OplogUpdate::Entry(change) = change else { return Ok(()) };
         let (object, target) = (to_raw(&change)?, id_document(new));
         let entry = Entry {
@@ -157,7 +158,7 @@ impl Writer<'_> {
         if !self.logs(entry.collection) {
             return Ok(());
         }
-        if !self.is_staging() && self.log_otherwise(batch, undo)? {
+        if !self.is_staging() && self.log_otherwise(batch, undo, entry.collection)? {
             return Ok(());
         }
         self.append(batch, entry, undo)
@@ -207,7 +208,7 @@ impl Writer<'_> {
         document.append(cstr!("wall"), to_bson_date_time(self.now.wall));
         let op_time = OpTime::new(term, timestamp_from(timestamp));
         let position = OpTimeAndWallTime { op_time, wall_time: self.now.wall };
-        self.put_entry(batch, document, position, undo);
+        self.put_entry(batch, document, position, undo, entry.collection);
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ mod walk;
 
 use bson::{Bson, DateTime, Document, Timestamp};
 
+use crate::diff::{Places, ToldAs};
 use crate::error::{ErrorCode, QueryError};
 use crate::evaluate::{ExpressionCompiler, NoExpressions};
 use crate::value::{equal, measure};
@@ -36,6 +37,15 @@ enum Form {
     Operators { modifications: Vec<Modification>, filters: ArrayFilters },
     Replacement(Document),
     Pipeline(UpdatePipeline),
+}
+
+/// What an update makes of a document.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The document after the update.
+    pub after: Document,
+    /// How the oplog tells of it.
+    pub told_as: ToldAs,
 }
 
 /// What an update needs to know besides the document.
@@ -131,19 +141,39 @@ impl Update {
         before: &Document,
         context: &UpdateContext,
     ) -> Result<Option<Document>, QueryError> {
-        let after = self.compute(before, context)?;
+        Ok(self.change(before, context)?.map(|change| change.after))
+    }
+
+    /// The document after the update and how the oplog tells of it, or `None` if nothing changes.
+    pub fn change(
+        &self,
+        before: &Document,
+        context: &UpdateContext,
+    ) -> Result<Option<Change>, QueryError> {
+        let mut places = Places::default();
+        let after = self.compute(before, context, &mut places)?;
         if crate::value::size::identical_documents(before, &after) {
             return Ok(None);
         }
         check_id_unchanged(before, &after)?;
         measure(&after).check()?;
-        Ok(Some(after))
+        let told_as = match &self.form {
+            Form::Operators { .. } => ToldAs::Places(places),
+            Form::Replacement(_) => ToldAs::Replacement,
+            Form::Pipeline(_) => ToldAs::ShortestDifference,
+        };
+        Ok(Some(Change { after, told_as }))
     }
 
-    fn compute(&self, before: &Document, context: &UpdateContext) -> Result<Document, QueryError> {
+    fn compute(
+        &self,
+        before: &Document,
+        context: &UpdateContext,
+        places: &mut Places,
+    ) -> Result<Document, QueryError> {
         match &self.form {
             Form::Operators { modifications, filters } => {
-                modify::apply(modifications, filters, before, context)
+                modify::apply(modifications, filters, before, context, places)
             }
             Form::Replacement(replacement) => Ok(replace(before, replacement, context)),
             Form::Pipeline(pipeline) => {

@@ -11,6 +11,7 @@ use super::UpdateContext;
 use super::operators::Operator;
 use super::path::{ArrayFilters, Component, UpdatePath};
 use super::walk::Walk;
+use crate::diff::Places;
 use crate::error::{ErrorCode, QueryError};
 use crate::value::size::Growth;
 use crate::value::{PathComponent, identical};
@@ -60,6 +61,7 @@ pub(super) fn apply(
     filters: &ArrayFilters,
     before: &Document,
     context: &UpdateContext,
+    places: &mut Places,
 ) -> Result<Document, QueryError> {
     // Plain paths were compared when they were parsed, and one path cannot meet another.
     let dynamic = modifications.len() > 1
@@ -76,6 +78,8 @@ pub(super) fn apply(
         let operator = match &modification.operator {
             Operator::Rename { source } => match take_source(&mut root, source, &components)? {
                 Some(value) => {
+                    let source: Vec<_> = source.components.iter().map(Component::text).collect();
+                    places.record(&source, false);
                     renamed = Operator::Set(value);
                     &renamed
                 }
@@ -90,6 +94,7 @@ pub(super) fn apply(
             path: modification.path.as_str(),
             trail: Vec::new(),
             touched: touched.as_mut(),
+            places,
             growth: &mut growth,
         }
         .visit(&mut root, &components)?;

@@ -55,6 +55,14 @@ pub(super) enum BitOperation {
 }
 
 impl Operator {
+    /// Whether the operator adds and removes elements of an array rather than setting it.
+    pub(super) fn works_on_elements(&self) -> bool {
+        matches!(
+            self,
+            Self::Push(_) | Self::AddToSet(_) | Self::Pop(_) | Self::Pull(_) | Self::PullAll(_)
+        )
+    }
+
     /// The value for a place that does not exist yet; `None` if the operator leaves it so.
     pub(super) fn create(
         &self,

@@ -6,6 +6,7 @@
 use bson::{Bson, Document};
 
 use super::{Form, Update, UpdateContext, with_id_of};
+use crate::diff::Places;
 use crate::error::{ErrorCode, QueryError};
 use crate::matcher::{Comparison, Condition, Matcher, Node, Predicate};
 use crate::value::{Path, measure};
@@ -26,7 +27,7 @@ impl Update {
         let base = document_from(&equalities)?;
         let after = match &self.form {
             Form::Pipeline(pipeline) => pipeline.apply(&base)?,
-            _ => self.compute(&base, &context)?,
+            _ => self.compute(&base, &context, &mut Places::default())?,
         };
         super::check_id_unchanged(&base, &after)?;
         let after = with_id_of(&base, after);

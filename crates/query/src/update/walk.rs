@@ -9,6 +9,7 @@ use super::UpdateContext;
 use super::modify::Touched;
 use super::operators::Operator;
 use super::path::{ArrayFilters, Component};
+use crate::diff::Places;
 use crate::error::{ErrorCode, QueryError};
 use crate::value::PathComponent;
 use crate::value::size::Growth;
@@ -26,6 +27,8 @@ pub(super) struct Walk<'a> {
     pub(super) path: &'a str,
     pub(super) trail: Vec<String>,
     pub(super) touched: Option<&'a mut Touched>,
+    /// Where the oplog is told what was done.
+    pub(super) places: &'a mut Places,
     pub(super) growth: &'a mut Growth,
 }
 
@@ -72,6 +75,7 @@ impl Walk<'_> {
         } else if let Some(value) = document.get_mut(&field.name) {
             self.visit(value, rest)?;
         } else if let Some(value) = self.created(rest)? {
+            self.places.record(&self.trail, false);
             document.insert(&field.name, value);
         }
         self.trail.pop();
@@ -149,6 +153,7 @@ impl Walk<'_> {
     }
 
     fn touch(&mut self) -> Result<(), QueryError> {
+        self.places.record(&self.trail, self.operator.works_on_elements());
         match &mut self.touched {
             Some(touched) => touched.record(&self.trail),
             None => Ok(()),

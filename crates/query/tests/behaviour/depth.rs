@@ -2,7 +2,7 @@
 
 use crate::support::{TinyLanguage, assert_same, context};
 use bson::{Bson, Document, RawDocumentBuf, bson, doc};
-use quorate_query::diff::{OplogUpdate, apply_oplog_update, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
 use quorate_query::value::{GroupKey, compare_documents};
 use quorate_query::{Matcher, Projection, SortPattern, Update};
 
@@ -60,7 +60,9 @@ fn deep_updates_deltas_and_projections() {
     assert_same(&after, &nested(DEEPEST, bson!(2)));
     let created = update.apply(&doc! {}, &context()).unwrap().unwrap();
     assert_same(&created, &after);
-    let OplogUpdate::Entry(entry) = oplog_update(&before, &after) else { panic!("a change") };
+    let OplogUpdate::Entry(entry) = oplog_update(&before, &after, &ToldAs::default()) else {
+        panic!("a change")
+    };
     assert_same(&apply_oplog_update(&before, &entry).unwrap(), &after);
     let deep = Projection::parse_aggregate(&nested(DEEPEST, bson!("$b")), &TinyLanguage).unwrap();
     assert_same(&deep.apply(&doc! { "b": 7 }, None).unwrap(), &nested(DEEPEST, bson!(7)));

@@ -2,10 +2,10 @@
 
 use crate::support::assert_same;
 use bson::{Document, doc};
-use quorate_query::diff::{OplogUpdate, apply_oplog_update, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
 
 fn entry(before: &Document, after: &Document) -> Document {
-    match oplog_update(before, after) {
+    match oplog_update(before, after, &ToldAs::default()) {
         OplogUpdate::Entry(entry) => entry,
         OplogUpdate::Unchanged => panic!("{before} and {after} differ"),
     }
@@ -88,7 +88,7 @@ fn a_delta_that_does_not_pay_is_a_replacement() {
     let found = entry(&before, &after);
     assert_same(&found, &after);
     assert_same(&apply_oplog_update(&before, &found).unwrap(), &after);
-    assert_eq!(oplog_update(&before, &before), OplogUpdate::Unchanged);
+    assert_eq!(oplog_update(&before, &before, &ToldAs::default()), OplogUpdate::Unchanged);
 }
 
 #[test]
@@ -109,4 +109,74 @@ fn malformed_entries_are_refused() {
     assert!(code(doc! { "$v": 2, "diff": { "sl": { "a": true, "l": i64::MAX } } }));
     assert!(code(doc! { "$v": 2, "diff": { "sl": { "a": true, "u99999999999": 1 } } }));
     assert!(code(doc! { "$v": 2, "diff": { "sl": { "a": true, "ux": 1 } } }));
+}
+
+/// What the oplog says of an update.
+fn told(update: bson::Bson, before: Document) -> Document {
+    let compiler =
+        quorate_query::expression::Compiler::new(quorate_query::expression::Variables::new(0));
+    let update = quorate_query::Update::parse_with(&update, &[], &compiler).unwrap();
+    let context = crate::support::context().with_array_index(Some(1));
+    let change = update.change(&before, &context).unwrap().unwrap();
+    let OplogUpdate::Entry(entry) = oplog_update(&before, &change.after, &change.told_as) else {
+        panic!("a change");
+    };
+    assert_same(&apply_oplog_update(&before, &entry).unwrap(), &change.after);
+    entry
+}
+
+#[test]
+fn a_replacement_is_told_whole_however_little_it_changes() {
+    let before = doc! { "_id": 1, "a": 1, "pad": long() };
+    let replacement = doc! { "a": 2, "pad": long() };
+    let after = doc! { "_id": 1, "a": 2, "pad": long() };
+    assert_same(&told(replacement.into(), before), &after);
+}
+
+#[test]
+fn operators_are_told_by_the_places_they_touched() {
+    let diff = |update: Document, before: Document| {
+        told(update.into(), before).get_document("diff").unwrap().clone()
+    };
+    let nested = doc! { "_id": 1, "m": { "x": 1, "y": 2, "z": 3 } };
+    assert_same(
+        &diff(doc! { "$set": { "a.1": 2 } }, doc! { "_id": 1, "a": { "1": 1 } }),
+        &doc! { "sa": { "u": { "1": 2 } } },
+    );
+    assert_same(
+        &diff(doc! { "$unset": { "m.x": 1, "m.y": 1 } }, nested.clone()),
+        &doc! { "sm": { "d": { "x": false, "y": false } } },
+    );
+    assert_same(
+        &diff(doc! { "$set": { "m": { "x": 1, "y": 2, "z": 4 } } }, nested.clone()),
+        &doc! { "u": { "m": { "x": 1, "y": 2, "z": 4 } } },
+    );
+    assert_same(&diff(doc! { "$unset": { "m": 1 } }, nested), &doc! { "d": { "m": false } });
+    assert_same(
+        &diff(doc! { "$set": { "n.o": 1 } }, doc! { "_id": 1 }),
+        &doc! { "i": { "n": { "o": 1 } } },
+    );
+    let array = doc! { "_id": 1, "a": [{ "b": 1 }, { "b": 2 }] };
+    assert_same(
+        &diff(doc! { "$set": { "a.$.b": 5 } }, array.clone()),
+        &doc! { "sa": { "a": true, "s1": { "u": { "b": 5 } } } },
+    );
+    assert_same(
+        &diff(doc! { "$push": { "a": 1 } }, array.clone()),
+        &doc! { "sa": { "a": true, "u2": 1 } },
+    );
+    assert_same(
+        &diff(doc! { "$rename": { "a": "c" } }, doc! { "_id": 1, "a": 1, "b": 2 }),
+        &doc! { "d": { "a": false }, "i": { "c": 1 } },
+    );
+}
+
+#[test]
+fn a_pipeline_is_told_as_shortly_as_can_be() {
+    let before = doc! { "_id": 1, "a": [1, 2, 3, long()], "pad": long() };
+    let shrunk = bson::bson!([{ "$set": { "a": { "$slice": ["$a", 2] } } }]);
+    let expected = doc! { "$v": 2, "diff": { "u": { "a": [1, 2] } } };
+    let shorter = doc! { "$v": 2, "diff": { "sa": { "a": true, "l": 2 } } };
+    let found = told(shrunk, before);
+    assert!(found == expected || found == shorter, "{found}");
 }

@@ -3,7 +3,7 @@
 use crate::support::{assert_same, context};
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use proptest::prelude::*;
-use quorate_query::diff::{OplogUpdate, apply_oplog_update, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
 use quorate_query::value::{compare, equal};
 use quorate_query::{Matcher, Projection, SortPattern, Update};
 
@@ -267,19 +267,24 @@ proptest! {
     fn updates_never_panic_and_are_stable(update in update(), before in document()) {
         let context = context().with_array_index(Some(0));
         if let Ok(parsed) = Update::parse(&update.clone().into())
-            && let Ok(Some(after)) = parsed.apply(&before, &context)
+            && let Ok(Some(change)) = parsed.change(&before, &context)
         {
+            let after = change.after;
             prop_assert_ne!(after.to_vec().unwrap(), before.to_vec().unwrap());
-            let OplogUpdate::Entry(entry) = oplog_update(&before, &after) else {
-                return Err(TestCaseError::fail("a change must give an entry"));
-            };
-            assert_same(&apply_oplog_update(&before, &entry).unwrap(), &after);
+            for told_as in [ToldAs::Replacement, change.told_as, ToldAs::ShortestDifference] {
+                let OplogUpdate::Entry(entry) = oplog_update(&before, &after, &told_as) else {
+                    return Err(TestCaseError::fail("a change must give an entry"));
+                };
+                let once = apply_oplog_update(&before, &entry).unwrap();
+                assert_same(&once, &after);
+                assert_same(&apply_oplog_update(&once, &entry).unwrap(), &after);
+            }
         }
     }
 
     #[test]
     fn deltas_lead_from_any_version_to_any_other(before in document(), after in document()) {
-        match oplog_update(&before, &after) {
+        match oplog_update(&before, &after, &ToldAs::default()) {
             OplogUpdate::Unchanged => assert_same(&before, &after),
             OplogUpdate::Entry(entry) => {
                 let once = apply_oplog_update(&before, &entry).unwrap();

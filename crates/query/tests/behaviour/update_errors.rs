@@ -2,7 +2,7 @@
 
 use crate::support::{apply, context, leaves, update_refusal};
 use bson::{Bson, Document, bson, doc};
-use quorate_query::diff::{OplogUpdate, apply_oplog_update, oplog_update};
+use quorate_query::diff::{OplogUpdate, ToldAs, apply_oplog_update, oplog_update};
 use quorate_query::{Matcher, Projection, Update};
 
 #[test]
@@ -163,7 +163,9 @@ fn wide_input_takes_no_quadratic_time() {
     assert_eq!(narrow, Some(doc! {}));
     let reversed: Document =
         names.iter().rev().map(|name| (name.clone(), Bson::Int32(1))).collect();
-    let OplogUpdate::Entry(entry) = oplog_update(&wide, &reversed) else { panic!("a change") };
+    let OplogUpdate::Entry(entry) = oplog_update(&wide, &reversed, &ToldAs::default()) else {
+        panic!("a change")
+    };
     assert_eq!(apply_oplog_update(&wide, &entry).unwrap(), reversed);
     let projection = Projection::parse_find(&wide, &Matcher::match_all()).unwrap();
     assert_eq!(projection.apply(&wide, None).unwrap().len(), names.len());

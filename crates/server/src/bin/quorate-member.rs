@@ -32,6 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let place = option("--data").map_or(Place::Memory, |data| Place::Directory(data.into()));
     let mut start = StartOptions::new(place);
     start.replica_set = option("--replset").cloned();
+    start.test_commands = true;
     if let Some(bytes) = option("--oplog-bytes") {
         start.oplog_bytes = bytes.parse()?;
     }

@@ -10,11 +10,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
+use quorate_node::{Command, CommandFacts};
 use tokio::sync::watch;
-
-/// Commands that only other members send.
-const FROM_MEMBERS: [&str; 3] =
-    ["replSetHeartbeat", "replSetRequestVotes", "replSetUpdatePosition"];
 
 /// Whether this member is cut off. All clones are the same cut.
 #[derive(Clone, Debug, Default)]
@@ -31,14 +28,9 @@ impl Cut {
         *self.0.borrow()
     }
 
-    /// Whether only other members send a command.
-    pub(crate) fn concerns(command: &str) -> bool {
-        FROM_MEMBERS.contains(&command)
-    }
-
     /// Returns once a command may be answered: at once, unless another member sent it.
-    pub(super) async fn admit(&self, command: &str) {
-        if Self::concerns(command) {
+    pub(super) async fn admit(&self, command: &Command) {
+        if command.facts().is_some_and(CommandFacts::is_between_members) {
             // The sender lives as long as this cut.
             let _ = self.0.subscribe().wait_for(|is_cut| !is_cut).await;
         }
@@ -62,6 +54,7 @@ impl Cut {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bson::doc;
     use tokio::task::yield_now;
 
     #[tokio::test]
@@ -82,13 +75,15 @@ mod tests {
     #[tokio::test]
     async fn only_other_members_are_not_answered() {
         let cut = Cut::default();
-        cut.admit("replSetHeartbeat").await;
+        let command = |name: &str| Command::new(doc! { name: 1 });
+        cut.admit(&command("replSetHeartbeat")).await;
         cut.set(true);
-        cut.admit("hello").await;
-        cut.admit("replSetGetStatus").await;
+        cut.admit(&command("hello")).await;
+        cut.admit(&command("replSetGetStatus")).await;
+        let heartbeat = command("replSetHeartbeat");
         let held = tokio::select! {
             biased;
-            () = cut.admit("replSetHeartbeat") => false,
+            () = cut.admit(&heartbeat) => false,
             () = yield_now() => true,
         };
         assert!(held);

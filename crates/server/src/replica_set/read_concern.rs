@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
-use bson::{Binary, Bson, doc, rawdoc};
-use quorate_node::{Client, Command, CommandError, ErrorCode, Standing};
+use bson::{Binary, rawdoc};
+use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, Standing};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
 
@@ -33,7 +33,7 @@ pub(crate) enum ReadConcern {
 impl ReadConcern {
     /// The read concern of a command, if it needs other members.
     pub(crate) fn of(command: &Command) -> Option<Self> {
-        let concern = command.body.get_document("readConcern").ok()?;
+        let concern = command.read_concern().ok()??;
         match concern.get_str("level").ok()? {
             "majority" | "snapshot" => Some(Self::Majority),
             "linearizable" => Some(Self::Linearizable),
@@ -42,27 +42,22 @@ impl ReadConcern {
     }
 }
 
-/// The commands that read at the set's default read concern if they give none.
-const DEFAULT_READERS: [&str; 4] = ["aggregate", "count", "distinct", "find"];
-
 impl ReplicaSet {
     /// Gives a read the level that was chosen for the set, if it names none. What members keep to
     /// themselves has no level.
     pub(crate) fn complete_read_concern(&self, command: &mut Command) -> Result<(), CommandError> {
-        let is_default = DEFAULT_READERS.contains(&command.name()) && !is_statement(command);
-        if !is_default || command.database() == "local" {
+        let reads = command.facts().is_some_and(CommandFacts::takes_a_default_read_concern);
+        if !reads || is_statement(command) || command.database() == "local" {
             return Ok(());
         }
         let Some(chosen) = self.node.default_concerns()?.and_then(|known| known.read.clone())
         else {
             return Ok(());
         };
-        let given =
-            command.body_mut().entry("readConcern".to_owned()).or_insert(Bson::from(doc! {}));
-        if let Bson::Document(given) = given
-            && !given.contains_key("level")
-        {
-            given.extend(chosen);
+        let mut completed = command.read_concern()?.cloned().unwrap_or_default();
+        if !completed.contains_key("level") {
+            completed.extend(chosen);
+            command.set_read_concern(completed);
         }
         Ok(())
     }
@@ -92,7 +87,7 @@ impl ReplicaSet {
         &self,
         command: &Command,
     ) -> Result<(), CommandError> {
-        let Ok(concern) = command.body.get_document("readConcern") else { return Ok(()) };
+        let Ok(Some(concern)) = command.read_concern() else { return Ok(()) };
         let times = ["afterClusterTime", "atClusterTime"].map(|name| concern.get_timestamp(name));
         let after = times.into_iter().flatten().map(timestamp_from).max();
         let committed = ReadConcern::of(command) == Some(ReadConcern::Majority);

@@ -79,10 +79,11 @@ clerk.test.command("grantRolesToUser", "visitor", roles=["readWrite"])
 root.admin.command("createUser", "all", pwd="all", roles=["readWriteAnyDatabase"])
 everywhere = connect("all", "all").admin
 refused(13, lambda: everywhere["system.users"].find_one())
-everywhere.create_collection("stolen", viewOn="system.users")
+refused(13, lambda: everywhere.create_collection("stolen", viewOn="system.users"))
+root.admin.create_collection("stolen", viewOn="system.users")
 refused(13, lambda: everywhere.stolen.find_one())
 refused(13, lambda: list(everywhere.stolen.aggregate([])))
-refused(73, lambda: root.admin["system.users"].insert_one({"_id": "admin.fake"}))
+refused(20, lambda: root.admin["system.users"].insert_one({"_id": "admin.fake"}))
 join = {"$lookup": {"from": "system.users", "as": "users", "pipeline": []}}
 everywhere.c.insert_one({})
 refused(13, lambda: list(everywhere.c.aggregate([join])))

@@ -34,6 +34,7 @@ impl TestServer {
     pub(crate) async fn launch(change: impl FnOnce(&mut StartOptions)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut options = StartOptions::new(Place::Directory(directory.path().to_owned()));
+        options.test_commands = true;
         options.seed = Some(1);
         change(&mut options);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

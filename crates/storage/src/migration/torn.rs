@@ -1,4 +1,4 @@
-//! The end of the journal after a power failure.
+//! The end of the journal of format 1 after a power failure.
 //!
 //! The engine replays whole records and forgets a last one that ends too early. A record whose end
 //! reached the disk and whose middle did not is damage to it, and it refuses to open. Nobody was
@@ -18,11 +18,12 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::format::OpenError;
+use crate::journal::recovery::TornTail;
 
 const START: u8 = 1;
 const ITEM: u8 = 2;
@@ -35,15 +36,6 @@ const MAX_SEQUENCE_STEP: u64 = 1 << 32;
 
 /// How much of a value is looked at together.
 const CHUNK: usize = 4096;
-
-/// A last record that was cut off.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TornTail {
-    /// The journal.
-    pub journal: PathBuf,
-    /// Where the record began.
-    pub offset: u64,
-}
 
 /// What begins at a place of a journal.
 enum Found {

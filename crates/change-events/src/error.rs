@@ -1,0 +1,40 @@
+//! Why an event cannot be shown, or a token cannot be read.
+
+/// A refusal, with the code that clients know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct EventError {
+    /// The numeric code of the reply.
+    pub code: i32,
+    /// The text of the reply.
+    pub message: String,
+}
+
+impl EventError {
+    /// A token that this server did not make, or not for this stream.
+    pub const INVALID_RESUME_TOKEN: i32 = 260;
+    /// A stream that cannot go on.
+    pub const CHANGE_STREAM_FATAL: i32 = 280;
+    /// An image was required, and none was kept.
+    pub const NO_MATCHING_DOCUMENT: i32 = 47;
+    /// An event is larger than a document may be.
+    pub const BSON_OBJECT_TOO_LARGE: i32 = 10334;
+
+    /// A refusal with any code.
+    pub fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub(crate) fn token(reason: impl std::fmt::Display) -> Self {
+        Self::new(
+            Self::INVALID_RESUME_TOKEN,
+            format!(
+                "The resume token cannot be read: {reason}. Pass the _id of an event as it came"
+            ),
+        )
+    }
+
+    pub(crate) fn entry(reason: impl std::fmt::Display) -> Self {
+        Self::new(Self::CHANGE_STREAM_FATAL, format!("An oplog entry cannot be read: {reason}"))
+    }
+}

@@ -1,0 +1,327 @@
+//! The namespaces that a command touches, and the right that each takes.
+//!
+//! Entries of the command table name one of the functions below. They read the command's document and
+//! show every namespace it reads or changes: source and target of a rename, the output of a pipeline,
+//! what a view stands on, the command inside an `explain`. Rights and protection are decided from what
+//! they show, so both cover the same namespaces.
+
+use bson::{Bson, Document};
+
+use crate::command_table::{Access, CommandFacts, Effect, find};
+use crate::error::CommandError;
+use crate::fields::whole_number;
+use crate::namespace::PROFILE_COLLECTION;
+use crate::users::USERS;
+
+/// Stands for all databases: only roles that reach beyond one database give rights on it.
+pub(crate) const EVERY_DATABASE: &str = "";
+
+/// A namespace that a command touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Touch<'a> {
+    pub(crate) database: &'a str,
+    /// None for the database as a whole.
+    pub(crate) collection: Option<&'a str>,
+    pub(crate) access: Access,
+    /// Whether the command changes it.
+    pub(crate) changes: bool,
+}
+
+impl Touch<'_> {
+    /// The right that it takes, which for some collections is another than for their database.
+    pub(crate) fn needed(&self) -> Access {
+        if matches!(self.access, Access::Anybody | Access::LoggedIn | Access::Internal) {
+            return self.access;
+        }
+        match self.collection {
+            // Credentials are for those who administer users.
+            Some(name) if is_users(self.database, name) => Access::UserAdmin,
+            // Tells what other users asked for.
+            Some(PROFILE_COLLECTION) => Access::DatabaseAdmin,
+            _ => self.access,
+        }
+    }
+}
+
+/// Whether it is the collection of the users.
+pub(crate) fn is_users(database: &str, collection: &str) -> bool {
+    (database, collection) == USERS
+}
+
+type Visit<'v> = dyn FnMut(Touch<'_>) -> Result<(), CommandError> + 'v;
+
+fn first(body: &Document) -> Option<&Bson> {
+    body.iter().next().map(|(_, value)| value)
+}
+
+fn touch<'a>(facts: &CommandFacts, database: &'a str, collection: Option<&'a str>) -> Touch<'a> {
+    Touch { database, collection, access: facts.access, changes: facts.effect == Effect::Writes }
+}
+
+/// The database as a whole, or nothing in particular.
+pub(crate) fn database(
+    facts: &CommandFacts,
+    _: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    visit(touch(facts, database, None))
+}
+
+/// The collection that the first field names.
+pub(crate) fn named(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    visit(touch(facts, database, first(body).and_then(Bson::as_str)))
+}
+
+/// The collection of a cursor. Cursors of commands such as `listCollections` belong to none.
+pub(crate) fn cursor(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    let collection = body.get_str("collection").ok();
+    let access = match collection {
+        Some(name) if name.starts_with("$cmd.list") => Access::Look,
+        Some(name) if name.starts_with("$cmd") => Access::LoggedIn,
+        _ => facts.access,
+    };
+    visit(Touch { access, ..touch(facts, database, collection) })
+}
+
+/// Whether a pipeline is a change stream on the whole deployment.
+fn watches_every_database(stages: &[Bson]) -> bool {
+    let first = stages.first().and_then(Bson::as_document);
+    let options = first.and_then(|stage| stage.get_document("$changeStream").ok());
+    options.is_some_and(|options| options.get_bool("allChangesForCluster").unwrap_or(false))
+}
+
+/// What a pipeline reads, and where its documents go.
+pub(crate) fn pipeline(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    let source = first(body);
+    let stages = body.get_array("pipeline").ok();
+    let is_of_database = source.and_then(whole_number) == Some(1);
+    let opening = stages.and_then(|stages| stages.first()?.as_document()?.keys().next());
+    // These show what belongs to the client, unless a further right is given; the stage asks for it.
+    let shows_own =
+        opening.is_some_and(|stage| matches!(&stage[..], "$currentOp" | "$listLocalSessions"));
+    let access = if is_of_database && shows_own { Access::LoggedIn } else { facts.access };
+    visit(Touch { access, ..touch(facts, database, source.and_then(Bson::as_str)) })?;
+    if stages.is_some_and(|stages| watches_every_database(stages)) {
+        visit(Touch { collection: None, ..touch(facts, EVERY_DATABASE, None) })?;
+    }
+    let explains = body.get_bool("explain").unwrap_or(false);
+    match stages.and_then(|stages| output(stages, database)) {
+        Some((database, collection)) => visit(Touch {
+            database,
+            collection: Some(collection),
+            access: Access::Write,
+            changes: !explains,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The stage by which a pipeline writes.
+pub(crate) fn writing_stage(command: &Document) -> Option<&str> {
+    let last = command.get("pipeline")?.as_array()?.last()?.as_document()?;
+    last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
+}
+
+/// Where a pipeline writes, if it does. A target that cannot be read is refused later.
+fn output<'a>(stages: &'a [Bson], database: &'a str) -> Option<(&'a str, &'a str)> {
+    let last = stages.last()?.as_document()?;
+    let (stage, argument) = last.iter().next()?;
+    let target = match (stage.as_str(), argument) {
+        ("$merge", Bson::Document(merge)) => merge.get("into")?,
+        ("$out" | "$merge", other) => other,
+        _ => return None,
+    };
+    match target {
+        Bson::String(collection) => Some((database, collection)),
+        Bson::Document(target) => {
+            Some((target.get_str("db").unwrap_or(database), target.get_str("coll").unwrap_or("")))
+        }
+        _ => Some((database, "")),
+    }
+}
+
+/// The collection that goes, and the one that comes or is replaced.
+pub(crate) fn rename(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    for name in [first(body), body.get("to")] {
+        let name = name.and_then(Bson::as_str).and_then(|name| name.split_once('.'));
+        match name {
+            Some((database, collection)) => visit(touch(facts, database, Some(collection)))?,
+            None => visit(touch(facts, database, None))?,
+        }
+    }
+    Ok(())
+}
+
+/// A collection or a view, and what the view stands on.
+pub(crate) fn view(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    named(facts, body, database, visit)?;
+    match body.get_str("viewOn") {
+        Ok(under) => {
+            visit(Touch { database, collection: Some(under), access: Access::Read, changes: false })
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// What the explained command would touch. Nothing is changed.
+pub(crate) fn explained(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    let inner = first(body).and_then(Bson::as_document);
+    let inner = inner.and_then(|inner| Some((find(inner.keys().next()?)?, inner)));
+    match inner {
+        // One explain inside another is refused by the command itself.
+        Some((known, inner)) if known.name != facts.name => {
+            (known.touching)(known, inner, database, &mut |touch| {
+                visit(Touch { changes: false, ..touch })
+            })
+        }
+        _ => visit(touch(facts, database, None)),
+    }
+}
+
+/// The databases whose users are asked for.
+pub(crate) fn users(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    let mut one = |whom: &Bson| match whom {
+        Bson::Document(user) if user.contains_key("forAllDBs") => {
+            visit(touch(facts, EVERY_DATABASE, None))
+        }
+        Bson::Document(user) => visit(touch(facts, user.get_str("db").unwrap_or(database), None)),
+        _ => visit(touch(facts, database, None)),
+    };
+    match first(body) {
+        Some(Bson::Array(several)) if !several.is_empty() => several.iter().try_for_each(one),
+        Some(single) => one(single),
+        None => one(&Bson::Null),
+    }
+}
+
+/// The server; for `$ownOps` only what the client itself runs.
+pub(crate) fn operations(
+    facts: &CommandFacts,
+    body: &Document,
+    database: &str,
+    visit: &mut Visit<'_>,
+) -> Result<(), CommandError> {
+    let own = match body.get("$ownOps") {
+        Some(Bson::Boolean(own)) => *own,
+        Some(number) => whole_number(number).is_some_and(|number| number != 0),
+        None => false,
+    };
+    let access = if own { Access::LoggedIn } else { facts.access };
+    visit(Touch { access, ..touch(facts, database, None) })
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    fn touches(body: Document) -> Vec<(String, Option<String>, Access, bool)> {
+        let facts = find(body.keys().next().unwrap()).unwrap();
+        let mut seen = Vec::new();
+        let done = (facts.touching)(facts, &body, "db", &mut |touch| {
+            let collection = touch.collection.map(str::to_owned);
+            seen.push((touch.database.to_owned(), collection, touch.needed(), touch.changes));
+            Ok(())
+        });
+        done.unwrap();
+        seen
+    }
+
+    fn seen(
+        database: &str,
+        name: &str,
+        access: Access,
+        changes: bool,
+    ) -> (String, Option<String>, Access, bool) {
+        (database.to_owned(), Some(name.to_owned()), access, changes)
+    }
+
+    #[test]
+    fn a_rename_touches_source_and_target() {
+        let command = doc! { "renameCollection": "a.x", "to": "b.y.z" };
+        let expected = [seen("a", "x", Access::Shape, true), seen("b", "y.z", Access::Shape, true)];
+        assert_eq!(touches(command), expected);
+    }
+
+    #[test]
+    fn a_pipeline_touches_what_it_reads_and_where_it_writes() {
+        let merge = doc! { "$merge": { "into": { "db": "other", "coll": "t" } } };
+        let command = doc! { "aggregate": "c", "pipeline": [merge.clone()] };
+        let read = seen("db", "c", Access::Read, false);
+        assert_eq!(
+            touches(command.clone()),
+            [read.clone(), seen("other", "t", Access::Write, true)]
+        );
+        let explained = doc! { "explain": command };
+        assert_eq!(touches(explained), [read.clone(), seen("other", "t", Access::Write, false)]);
+        let command = doc! { "aggregate": "c", "pipeline": [{ "$out": "t" }] };
+        assert_eq!(touches(command), [read, seen("db", "t", Access::Write, true)]);
+    }
+
+    #[test]
+    fn an_explain_touches_what_its_command_does() {
+        let find = doc! { "explain": { "find": "system.profile" } };
+        assert_eq!(touches(find), [seen("db", "system.profile", Access::DatabaseAdmin, false)]);
+        let delete = doc! { "explain": { "delete": "c", "deletes": [] } };
+        assert_eq!(touches(delete), [seen("db", "c", Access::Write, false)]);
+    }
+
+    #[test]
+    fn a_view_touches_what_it_stands_on() {
+        let create = doc! { "create": "v", "viewOn": "system.profile" };
+        let expected = [
+            seen("db", "v", Access::Shape, true),
+            seen("db", "system.profile", Access::DatabaseAdmin, false),
+        ];
+        assert_eq!(touches(create), expected);
+    }
+
+    #[test]
+    fn asking_for_users_touches_their_databases() {
+        let of = |whom: Bson| -> Vec<String> {
+            touches(doc! { "usersInfo": whom }).into_iter().map(|touch| touch.0).collect()
+        };
+        assert_eq!(of("u".into()), ["db"]);
+        assert_eq!(of(doc! { "user": "u", "db": "other" }.into()), ["other"]);
+        assert_eq!(of(doc! { "forAllDBs": true }.into()), [EVERY_DATABASE]);
+        let listed = Bson::Array(vec!["u".into(), doc! { "user": "u", "db": "other" }.into()]);
+        assert_eq!(of(listed), ["db", "other"]);
+    }
+}

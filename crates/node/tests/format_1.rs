@@ -1,0 +1,120 @@
+//! A data directory that release 0.1 wrote opens, with its documents, indexes, history and sessions.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use bson::{Bson, Document, doc};
+use quorate_node::{Command, Node, NodeOptions, Outcome};
+use quorate_storage::{Direction, DiskOptions, DiskStore, KeyRange, Store};
+use support::{context, now};
+
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/format-1");
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+fn open(directory: &Path) -> (Arc<DiskStore>, Node) {
+    let store = Arc::new(DiskStore::open(directory, DiskOptions::default()).unwrap());
+    let options = NodeOptions { oplog_bytes: Some(1 << 20), ..NodeOptions::default() };
+    let node = Node::open(Arc::clone(&store) as Arc<dyn Store>, options, now()).unwrap();
+    (store, node)
+}
+
+fn run(node: &Node, command: Document) -> Document {
+    match node.run(&context(), Command::new(command)) {
+        Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
+        Outcome::Wait { .. } => panic!("the command wants to wait"),
+    }
+}
+
+fn first_batch(node: &Node, command: Document) -> Vec<Document> {
+    let reply = run(node, command);
+    let cursor = reply.get_document("cursor").unwrap_or_else(|_| panic!("{reply}"));
+    let documents = cursor.get_array("firstBatch").unwrap();
+    documents.iter().map(|document| document.as_document().unwrap().clone()).collect()
+}
+
+fn history(node: &Node) -> Vec<Document> {
+    first_batch(node, doc! {"find": "oplog.rs", "batchSize": 1000, "$db": "local"})
+}
+
+fn check(node: &Node) {
+    let people = first_batch(node, doc! {"find": "people", "batchSize": 1000, "$db": "admin"});
+    assert_eq!(people.len(), 39);
+    let by_index =
+        doc! {"find": "people", "filter": {"name": "changed"}, "hint": "name_1", "$db": "admin"};
+    let changed = first_batch(node, by_index);
+    assert_eq!(changed.len(), 1);
+    assert_eq!(changed[0].get("_id"), Some(&Bson::Int32(3)));
+    let validated = run(node, doc! {"validate": "people", "$db": "admin"});
+    assert!(validated.get_bool("valid").unwrap(), "{validated}");
+    let entries = history(node);
+    let count = |letter: &str, namespace: &str| {
+        let is = |entry: &&Document| {
+            entry.get_str("op").unwrap() == letter && entry.get_str("ns").unwrap() == namespace
+        };
+        entries.iter().filter(is).count()
+    };
+    assert_eq!(count("i", "admin.people"), 40);
+    assert_eq!((count("u", "admin.people"), count("d", "admin.people")), (1, 1));
+    assert_eq!(count("i", "admin.retried"), 1);
+    let timestamps: Vec<_> = entries.iter().map(|e| e.get_timestamp("ts").unwrap()).collect();
+    assert!(timestamps.is_sorted() && timestamps.len() >= 43, "{timestamps:?}");
+}
+
+#[test]
+fn a_directory_of_release_0_1_opens_with_all_it_holds() {
+    let directory = tempfile::tempdir().unwrap();
+    copy(Path::new(KEPT), directory.path());
+    let (store, node) = open(directory.path());
+    check(&node);
+    let before = history(&node);
+    // The history has moved: no row of it is left among the records.
+    let keyspaces = store.keyspaces();
+    let records = keyspaces.iter().find(|(name, _)| name == "records").unwrap().1;
+    let rows = store.snapshot().scan(records, KeyRange::all(), Direction::Forward).unwrap().count();
+    let (documents, bookkeeping) = (39 + 1, rows - 40);
+    assert!(bookkeeping < 10, "{rows} rows for {documents} documents");
+    drop((store, node));
+    let (store, node) = open(directory.path());
+    check(&node);
+    assert_eq!(history(&node), before);
+    let inserted =
+        run(&node, doc! {"insert": "people", "documents": [{"_id": 100}], "$db": "admin"});
+    assert_eq!(inserted.get_i32("n").unwrap(), 1, "{inserted}");
+    assert_eq!(history(&node).len(), before.len() + 1);
+    assert_eq!(store.verify().unwrap(), []);
+}
+
+#[test]
+fn validate_finds_a_flipped_bit_in_the_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_store, node) = open(directory.path());
+    run(&node, doc! {"insert": "c", "documents": [{"_id": 1, "text": "find me"}], "$db": "test"});
+    let validate = || run(&node, doc! {"validate": "c", "full": true, "$db": "test"});
+    assert!(validate().get_bool("valid").unwrap());
+    let journal = directory.path().join("journal/0000000000000001.seg");
+    let mut bytes = fs::read(&journal).unwrap();
+    let place = bytes.windows(7).position(|window| window == b"find me").unwrap();
+    bytes[place] ^= 1;
+    fs::write(&journal, bytes).unwrap();
+    let reply = validate();
+    assert!(!reply.get_bool("valid").unwrap(), "{reply}");
+    let problem = reply.get_array("errors").unwrap()[0].as_str().unwrap();
+    assert!(problem.contains("0000000000000001.seg is damaged at byte"), "{problem}");
+}

@@ -1,0 +1,242 @@
+//! Rights are checked on every namespace that a command touches, and on what belongs to others.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use bson::{Bson, Document, doc};
+use quorate_node::Context;
+use support::{Member, context};
+
+const UNAUTHORIZED: i32 = 13;
+
+fn code(member: &Member, context: &Context, command: Document) -> Option<i32> {
+    member.run_as(context, command).get_i32("code").ok()
+}
+
+fn names(reply: &Document) -> Vec<String> {
+    let listed = reply.get_array("databases").unwrap().iter();
+    listed.map(|item| item.as_document().unwrap().get_str("name").unwrap().to_owned()).collect()
+}
+
+#[test]
+fn users_are_shown_to_those_who_administer_their_database() {
+    let member = Member::guarded();
+    let admin = member.log_in("root", &[("root", "admin")]);
+    for database in ["a", "b"] {
+        member.expect(&admin, doc! {"createUser": "u", "pwd": "p", "roles": [], "$db": database});
+    }
+    let of_a = member.log_in("of-a", &[("userAdmin", "a")]);
+    let of_all = member.log_in("of-all", &[("userAdminAnyDatabase", "admin")]);
+    let shown = |whom: Bson| doc! {"usersInfo": whom, "showCredentials": true, "$db": "a"};
+    let other = doc! {"user": "u", "db": "b"};
+    member.expect(&of_a, shown("u".into()));
+    for whom in [
+        Bson::from(other.clone()),
+        Bson::from(vec![Bson::from("u"), Bson::from(other)]),
+        Bson::from(doc! {"forAllDBs": true}),
+    ] {
+        assert_eq!(code(&member, &of_a, shown(whom.clone())), Some(UNAUTHORIZED), "{whom}");
+        member.expect(&of_all, shown(whom));
+    }
+}
+
+#[test]
+fn an_explain_takes_the_rights_of_its_command() {
+    let member = Member::guarded();
+    member.log_in("somebody", &[]);
+    let reader = member.log_in("reader", &[("read", "admin"), ("read", "db")]);
+    let explain = |inner: Document, database: &str| doc! {"explain": inner, "$db": database};
+    for inner in [
+        doc! {"find": "system.users", "filter": {"credentials.SCRAM-SHA-256.storedKey": {"$gt": "M"}}},
+        doc! {"count": "system.users", "query": {}},
+        doc! {"aggregate": "system.users", "pipeline": [], "cursor": {}},
+    ] {
+        assert_eq!(code(&member, &reader, explain(inner, "admin")), Some(UNAUTHORIZED));
+    }
+    member.expect(&reader, explain(doc! {"find": "c"}, "db"));
+    let update = doc! {"update": "c", "updates": [{"q": {}, "u": {"$set": {"x": 1}}}]};
+    assert_eq!(code(&member, &reader, explain(update, "db")), Some(UNAUTHORIZED));
+    // A view does not help.
+    let owner = member.log_in("owner", &[("readWrite", "admin")]);
+    let view = doc! {"create": "v", "viewOn": "system.users", "pipeline": [], "$db": "admin"};
+    assert_eq!(code(&member, &owner, view.clone()), Some(UNAUTHORIZED));
+    let root = member.log_in("root", &[("root", "admin")]);
+    member.expect(&root, view);
+    assert_eq!(code(&member, &owner, doc! {"find": "v", "$db": "admin"}), Some(UNAUTHORIZED));
+    let inner = explain(doc! {"find": "v"}, "admin");
+    assert_eq!(code(&member, &owner, inner), Some(UNAUTHORIZED));
+}
+
+#[test]
+fn local_and_config_are_outside_the_roles_for_any_database() {
+    let member = Member::guarded();
+    for role in
+        ["readAnyDatabase", "readWriteAnyDatabase", "dbAdminAnyDatabase", "backup", "restore"]
+    {
+        let user = member.log_in(role, &[(role, "admin")]);
+        for database in ["local", "config"] {
+            for command in [
+                doc! {"find": "oplog.rs", "$db": database},
+                doc! {"aggregate": "oplog.rs", "pipeline": [], "cursor": {}, "$db": database},
+                doc! {"insert": "x", "documents": [{}], "$db": database},
+                doc! {"listCollections": 1, "$db": database},
+                doc! {"drop": "x", "$db": database},
+            ] {
+                let refused = code(&member, &user, command.clone());
+                assert_eq!(refused, Some(UNAUTHORIZED), "{role}: {command}");
+            }
+        }
+    }
+    let reader = member.log_in("local-reader", &[("read", "local")]);
+    member.expect(&reader, doc! {"find": "oplog.rs", "$db": "local"});
+    let monitor = member.log_in("monitor", &[("clusterMonitor", "admin")]);
+    member.expect(&monitor, doc! {"find": "system.replset", "$db": "local"});
+    let oplog = doc! {"find": "oplog.rs", "$db": "local"};
+    assert_eq!(code(&member, &monitor, oplog), Some(UNAUTHORIZED));
+}
+
+#[test]
+fn a_rename_takes_rights_on_both_sides() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let rename = |from: &str, to: &str| doc! {"renameCollection": from, "to": to, "$db": "admin"};
+    let of_a = member.log_in("of-a", &[("readWrite", "a"), ("readWrite", "admin")]);
+    let of_b = member.log_in("of-b", &[("readWrite", "b"), ("readWrite", "admin")]);
+    let of_both = member.log_in("of-both", &[("readWrite", "a"), ("readWrite", "b")]);
+    member.expect(&root, doc! {"insert": "c", "documents": [{"_id": 1}], "$db": "a"});
+    for user in [&of_a, &of_b] {
+        assert_eq!(code(&member, user, rename("a.c", "b.c")), Some(UNAUTHORIZED));
+    }
+    member.expect(&of_both, rename("a.c", "b.c"));
+}
+
+#[test]
+fn databases_are_listed_as_far_as_the_client_has_rights() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    for database in ["a", "b"] {
+        member.expect(&root, doc! {"insert": "c", "documents": [{"_id": 1}], "$db": database});
+    }
+    let list = doc! {"listDatabases": 1, "nameOnly": true, "$db": "admin"};
+    let with = |authorized: bool| {
+        let mut list = list.clone();
+        list.insert("authorizedDatabases", authorized);
+        list
+    };
+    assert_eq!(names(&member.expect(&root, list.clone())), ["a", "admin", "b", "config", "local"]);
+    let of_a = member.log_in("of-a", &[("read", "a")]);
+    assert_eq!(names(&member.expect(&of_a, list.clone())), ["a"]);
+    assert_eq!(names(&member.expect(&of_a, with(true))), ["a"]);
+    assert_eq!(code(&member, &of_a, with(false)), Some(UNAUTHORIZED));
+    let of_all = member.log_in("of-all", &[("readAnyDatabase", "admin")]);
+    let all = ["a", "admin", "b", "config", "local"];
+    assert_eq!(names(&member.expect(&of_all, list.clone())), all);
+    assert_eq!(names(&member.expect(&of_all, with(true))), ["a", "admin", "b"]);
+}
+
+#[test]
+fn a_cursor_belongs_to_its_user() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let documents: Vec<_> = (0..5).map(|n| doc! {"_id": n}).collect();
+    member.expect(&root, doc! {"insert": "c", "documents": documents});
+    let [one, other] = ["one", "other"].map(|name| member.log_in(name, &[("read", "db")]));
+    let open = || {
+        let reply = member.expect(&one, doc! {"find": "c", "batchSize": 2});
+        reply.get_document("cursor").unwrap().get_i64("id").unwrap()
+    };
+    let id = open();
+    let more = doc! {"getMore": id, "collection": "c"};
+    let kill = doc! {"killCursors": "c", "cursors": [id]};
+    assert_eq!(code(&member, &other, more.clone()), Some(UNAUTHORIZED));
+    assert_eq!(code(&member, &other, kill.clone()), Some(UNAUTHORIZED));
+    member.expect(&one, more);
+    let id = open();
+    member.expect(&one, doc! {"killCursors": "c", "cursors": [id]});
+    // Those who administer the server may close any.
+    let id = open();
+    let reply = member.expect(&root, doc! {"killCursors": "c", "cursors": [id]});
+    assert_eq!(reply.get_array("cursorsKilled").unwrap().len(), 1);
+}
+
+#[test]
+fn clients_see_their_own_operations_without_a_role() {
+    let member = Member::guarded();
+    let nobody = member.log_in("nobody", &[]);
+    member.expect(&nobody, doc! {"currentOp": 1, "$ownOps": true, "$db": "admin"});
+    let all = doc! {"currentOp": 1, "$db": "admin"};
+    assert_eq!(code(&member, &nobody, all), Some(UNAUTHORIZED));
+}
+
+/// What a client that is not logged in is told about a user.
+fn asked(member: &Member, name: &str, mechanism: &str) -> (Document, Document) {
+    let hello = member.run_as(
+        &context(),
+        doc! {"hello": 1, "saslSupportedMechs": format!("db.{name}"), "$db": "admin"},
+    );
+    let payload = format!("n,,n={name},r=abcdefghijklmnopqrstuvwx");
+    let payload =
+        bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: payload.into() };
+    let start = member.run_as(
+        &context(),
+        doc! {"saslStart": 1, "mechanism": mechanism, "payload": payload, "$db": "db"},
+    );
+    (hello, start)
+}
+
+#[test]
+fn unknown_users_cannot_be_told_from_known_ones() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    member.expect(&root, doc! {"createUser": "known", "pwd": "p", "roles": []});
+    let salt = |start: &Document| {
+        let payload = start.get_binary_generic("payload").unwrap();
+        let text = String::from_utf8(payload.clone()).unwrap();
+        let parts: Vec<_> = text.split(',').map(str::to_owned).collect();
+        (parts[1].clone(), parts[2].clone())
+    };
+    for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-1"] {
+        let (known_hello, known) = asked(&member, "known", mechanism);
+        let (unknown_hello, unknown) = asked(&member, "unknown", mechanism);
+        let mechanisms = |hello: &Document| hello.get_array("saslSupportedMechs").cloned().ok();
+        assert!(mechanisms(&known_hello).is_some());
+        assert_eq!(mechanisms(&known_hello), mechanisms(&unknown_hello));
+        let fields = |reply: &Document| reply.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(fields(&known), fields(&unknown), "{unknown}");
+        let ((known_salt, known_count), (salt_once, count)) = (salt(&known), salt(&unknown));
+        assert_eq!(known_salt.len(), salt_once.len());
+        assert_eq!(known_count, count);
+        // A salt that changed would tell that there is no such user, and so would a common one.
+        let (_, again) = asked(&member, "unknown", mechanism);
+        assert_eq!(salt(&again).0, salt_once);
+        let (_, another) = asked(&member, "another", mechanism);
+        assert_ne!(salt(&another).0, salt_once);
+    }
+}
+
+#[test]
+fn a_user_without_the_mechanism_looks_like_an_unknown_one() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let create = doc! {"createUser": "u", "pwd": "p", "roles": [], "mechanisms": ["SCRAM-SHA-256"]};
+    member.expect(&root, create);
+    let (_, start) = asked(&member, "u", "SCRAM-SHA-1");
+    assert_eq!(start.get_f64("ok").unwrap(), 1.0, "{start}");
+}
+
+#[test]
+fn commands_for_tests_are_off_unless_the_server_is_started_with_them() {
+    let fail = doc! {"configureFailPoint": "failCommand", "mode": "off", "$db": "admin"};
+    let member = Member::new();
+    let reply = member.run(fail.clone());
+    assert_eq!(reply.get_i32("code").unwrap(), 59, "{reply}");
+    assert!(reply.get_str("errmsg").unwrap().contains("--enable-test-commands"), "{reply}");
+    let listed = member.ok(doc! {"listCommands": 1});
+    assert!(!listed.get_document("commands").unwrap().contains_key("configureFailPoint"));
+    let parameter = doc! {"getParameter": 1, "enableTestCommands": 1, "$db": "admin"};
+    assert!(!member.ok(parameter.clone()).get_bool("enableTestCommands").unwrap());
+    let member = Member::for_tests();
+    member.ok(fail);
+    assert!(member.ok(parameter).get_bool("enableTestCommands").unwrap());
+}

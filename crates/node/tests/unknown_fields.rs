@@ -1,0 +1,130 @@
+//! Fields that a command does not have are refused: a misspelt filter would match everything.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use quorate_node::{Command, Outcome};
+use support::{Member, context};
+
+const UNKNOWN_FIELD: i32 = 40415;
+
+fn refusal(member: &Member, command: Document) -> String {
+    let reply = member.run(command.clone());
+    assert_eq!(reply.get_i32("code").ok(), Some(UNKNOWN_FIELD), "{command} answered {reply}");
+    reply.get_str("errmsg").unwrap().to_owned()
+}
+
+#[test]
+fn a_misspelt_field_is_refused_and_the_right_one_named() {
+    let member = Member::new();
+    member.insert("k", vec![doc! {"_id": 1}, doc! {"_id": 2}]);
+    let message = refusal(&member, doc! {"find": "k", "fitler": {"_id": 2}});
+    assert_eq!(message, "BSON field 'find.fitler' is an unknown field. Did you mean 'filter'?");
+    for (command, field, meant) in [
+        (doc! {"findAndModify": "k", "qurey": {"_id": 2}, "remove": true}, "qurey", "query"),
+        (
+            doc! {"update": "k", "updates": [{"q": {}, "u": {"$set": {"x": 1}}, "mutli": true}]},
+            "mutli",
+            "multi",
+        ),
+        (doc! {"delete": "k", "deletes": [{"q": {}, "limit": 0, "hnit": 1}]}, "hnit", "hint"),
+        (doc! {"delete": "k", "delets": []}, "delets", "deletes"),
+        (doc! {"count": "k", "qury": {"_id": 2}}, "qury", "query"),
+        (doc! {"distinct": "k", "key": "x", "Query": {}}, "Query", "query"),
+        (doc! {"aggregate": "k", "pipelin": [], "cursor": {}}, "pipelin", "pipeline"),
+        (doc! {"create": "n", "caped": true, "size": 1000}, "caped", "capped"),
+        (doc! {"explain": {"find": "k", "fliter": {}}}, "fliter", "filter"),
+    ] {
+        let message = refusal(&member, command);
+        assert!(message.contains(&format!(".{field}' is an unknown field.")), "{message}");
+        assert!(message.ends_with(&format!("Did you mean '{meant}'?")), "{message}");
+    }
+    let message = refusal(&member, doc! {"ping": 1, "whatever": 1});
+    assert_eq!(message, "BSON field 'ping.whatever' is an unknown field.");
+    // Nothing was done.
+    assert_eq!(member.ids(doc! {"find": "k"}), [1, 2]);
+    assert_eq!(member.ids(doc! {"find": "k", "filter": {"x": 1}}), [0; 0]);
+}
+
+#[test]
+fn what_drivers_and_shells_send_along_is_taken() {
+    let member = Member::new();
+    let lsid = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] };
+    let generic = doc! {
+        "lsid": {"id": lsid},
+        "comment": "why",
+        "maxTimeMS": 1000,
+        "apiVersion": "1",
+        "apiStrict": false,
+        "apiDeprecationErrors": false,
+        "$readPreference": {"mode": "primary"},
+        "$clusterTime": {"clusterTime": bson::Timestamp {time: 1, increment: 1}},
+        "rawData": false,
+    };
+    let all = |mut command: Document| {
+        command.extend(generic.clone());
+        member.ok(command)
+    };
+    all(
+        doc! {"insert": "c", "documents": [{"_id": 1}], "ordered": true, "bypassEmptyTsReplacement": false, "writeConcern": {"w": 1}},
+    );
+    all(
+        doc! {"update": "c", "updates": [{"q": {}, "u": {"$set": {"x": 1}}, "multi": false, "upsert": false, "hint": "_id_", "arrayFilters": []}], "let": {}},
+    );
+    all(
+        doc! {"delete": "c", "deletes": [{"q": {"_id": 9}, "limit": 1, "collation": {"locale": "simple"}}]},
+    );
+    all(
+        doc! {"find": "c", "readConcern": {"level": "local"}, "oplogReplay": true, "allowPartialResults": false},
+    );
+    all(doc! {"aggregate": "c", "pipeline": [], "cursor": {}, "allowDiskUse": true});
+    all(doc! {"ping": 1});
+    all(doc! {"hello": 1, "anything": {"goes": "here"}});
+    all(doc! {"serverStatus": 1, "metrics": 0});
+    all(doc! {"getParameter": 1, "featureCompatibilityVersion": 1, "$db": "admin"});
+}
+
+#[test]
+fn fields_that_are_not_offered_are_not_ignored() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}]);
+    for command in [
+        doc! {"collMod": "c", "cappedSize": 100},
+        doc! {"validate": "c", "repair": true},
+        doc! {"createUser": "u", "pwd": "p", "roles": [], "authenticationRestrictions": [{"clientSource": ["10.0.0.1"]}]},
+        doc! {"drop": "c", "collectionUUID": bson::Binary {subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16]}},
+    ] {
+        let reply = member.run(command.clone());
+        assert_eq!(reply.get_i32("code").ok(), Some(115), "{command} answered {reply}");
+    }
+    member.ok(doc! {"validate": "c", "repair": false});
+}
+
+#[test]
+fn a_field_that_comes_twice_is_refused() {
+    let mut body: RawDocumentBuf = rawdoc! {"find": "c", "filter": {"_id": 1}, "$db": "db"};
+    body.append(bson::raw::cstr!("filter"), rawdoc! {});
+    let error = Command::from_raw(&body, Vec::new()).unwrap_err();
+    assert_eq!(error.code.0, 40413, "{error}");
+    assert!(error.message.contains("find.filter"), "{error}");
+}
+
+#[test]
+fn commands_that_are_not_offered_say_what_to_use_instead() {
+    let member = Member::new();
+    for (name, way) in [("mapReduce", "$group"), ("compact", "background"), ("applyOps", "insert")]
+    {
+        let Outcome::Reply(reply) =
+            member.node.run(&context(), Command::new(doc! {name: "c", "$db": "db"}))
+        else {
+            panic!("{name} wants to wait");
+        };
+        assert_eq!(reply.body.get_i32("code").unwrap(), 59);
+        let message = reply.body.get_str("errmsg").unwrap();
+        assert!(message.contains("not offered") && message.contains(way), "{message}");
+    }
+    let message = member.run(doc! {"nonsense": 1});
+    assert_eq!(message.get_str("errmsg").unwrap(), "no such command: 'nonsense'");
+}

@@ -1,0 +1,575 @@
+//! The store on disk: one journal, and trees that are recovered from it.
+//!
+//! ```text
+//!   commit ─▶ encode ─▶ [commit lock: sequence, append, memtables, logs, publish] ─▶ visible
+//! ```
+//!
+//! This file owns the order of commits and what snapshots see. Bytes are in `journal`, trees in
+//! `trees`, and what happens in the background in `background`. The design is in
+//! `docs/storage-format.md`.
+
+mod background;
+mod opening;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use self::background::Background;
+pub(crate) use self::opening::TREES_DIRECTORY;
+use crate::files::Files;
+use crate::format::DataDirectory;
+use crate::group_commit::GroupCommit;
+use crate::journal::log::{Last, LogState, LogView};
+use crate::journal::record::{self, Encoded};
+use crate::journal::recovery::TornTail;
+use crate::journal::segment::{Item, Location, Mark, Segment};
+use crate::journal::{self, AppendError};
+use crate::manifest::{Described, Kind, Manifest};
+use crate::store::{
+    Batch, Bytes, Change, CommitError, CommitSequence, Damage, Direction, KeyRange, KeyspaceError,
+    KeyspaceId, LogEnd, LogTotals, ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError,
+    check_keyspace_name,
+};
+use crate::trees::{MAX_MEMTABLES, Tree, TreeContext};
+
+/// How much memory a store may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// For blocks read from disk, filled as they are read.
+    pub cache_bytes: u64,
+    /// For writes to one keyspace before they move to a table on disk.
+    pub memtable_bytes: u64,
+}
+
+impl Default for DiskOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 32 * 1024 * 1024, memtable_bytes: 8 * 1024 * 1024 }
+    }
+}
+
+/// A store on disk. See the module's opening comment for how it keeps the contract.
+pub struct DiskStore {
+    shared: Arc<Shared>,
+    /// Ends its threads when the store goes.
+    _background: Background,
+    torn_tail: Option<TornTail>,
+    /// Last, so that the lock outlives the background threads.
+    directory: DataDirectory,
+}
+
+/// What the store has in common with its background threads.
+struct Shared {
+    files: Arc<dyn Files>,
+    /// The directory of the manifest.
+    root: std::path::PathBuf,
+    context: TreeContext,
+    group: GroupCommit,
+    journal: Arc<journal::Shared>,
+    /// Taken before `commit`, and that before `published`.
+    manifest: Mutex<Manifest>,
+    commit: Mutex<CommitState>,
+    published: Arc<Mutex<Published>>,
+    work: background::Work,
+}
+
+/// What only the holder of the commit lock changes.
+struct CommitState {
+    writer: journal::Writer,
+    logs: BTreeMap<u32, LogState>,
+}
+
+/// What a snapshot is made of.
+struct Published {
+    /// Readers see sequences below this.
+    visible: u64,
+    /// Where the journal ends.
+    end: Location,
+    logs: Arc<BTreeMap<u32, LogState>>,
+    segments: Arc<[Arc<Segment>]>,
+    keyspaces: Arc<Keyspaces>,
+    /// How many living snapshots there are of each sequence.
+    snapshots: BTreeMap<u64, usize>,
+}
+
+type Keyspaces = BTreeMap<KeyspaceId, (String, Keyspace)>;
+
+#[derive(Clone)]
+enum Keyspace {
+    Tree(Arc<Tree>),
+    Log(u32),
+}
+
+impl DiskStore {
+    /// The directory it lives in.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The bytes its files take on disk, those that are reserved included.
+    pub fn disk_bytes(&self) -> Result<u64, ReadError> {
+        let published = self.shared.published();
+        let (keyspaces, segments) =
+            (Arc::clone(&published.keyspaces), Arc::clone(&published.segments));
+        drop(published);
+        let mut bytes: u64 =
+            keyspaces.values().filter_map(tree_of).map(|tree| tree.disk_bytes()).sum();
+        for segment in segments.iter() {
+            let length = segment.open().and_then(|file| file.length());
+            bytes += length.map_err(|error| ReadError::Engine(Box::new(error)))?;
+        }
+        Ok(bytes)
+    }
+
+    /// The end of the journal that a crash left unfinished, if one was cut off by the opening.
+    pub fn torn_tail(&self) -> Option<&TornTail> {
+        self.torn_tail.as_ref()
+    }
+}
+
+fn tree_of((_, keyspace): &(String, Keyspace)) -> Option<&Arc<Tree>> {
+    match keyspace {
+        Keyspace::Tree(tree) => Some(tree),
+        Keyspace::Log(_) => None,
+    }
+}
+
+/// The state under a lock stays whole when its holder panics, but for the commit lock: see `commit`.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn published(&self) -> MutexGuard<'_, Published> {
+        lock(&self.published)
+    }
+
+    fn keyspaces(&self) -> Arc<Keyspaces> {
+        Arc::clone(&self.published().keyspaces)
+    }
+
+    fn trees(&self) -> Vec<Arc<Tree>> {
+        self.keyspaces().values().filter_map(tree_of).cloned().collect()
+    }
+
+    /// No snapshot sees a state before this sequence.
+    fn oldest_snapshot(&self) -> u64 {
+        let published = self.published();
+        published.snapshots.keys().next().copied().unwrap_or(published.visible)
+    }
+
+    /// The keyspace of this name and kind, made if it does not exist.
+    fn create(&self, name: &str, kind: Kind) -> Result<KeyspaceId, KeyspaceError> {
+        check_keyspace_name(name)?;
+        let mut manifest = lock(&self.manifest);
+        let keyspaces = self.keyspaces();
+        if let Some((&id, (_, found))) = keyspaces.iter().find(|(_, (known, _))| known == name) {
+            return match (found, kind) {
+                (Keyspace::Tree(_), Kind::Tree) | (Keyspace::Log(_), Kind::Log { .. }) => Ok(id),
+                _ => Err(KeyspaceError::WrongKind { name: name.to_owned() }),
+            };
+        }
+        if self.group.has_failed() {
+            return Err(KeyspaceError::Poisoned);
+        }
+        let number = manifest.next_keyspace;
+        let keyspace = match kind {
+            Kind::Tree => Keyspace::Tree(self.context.open(number, name).map_err(tree_error)?),
+            Kind::Log { .. } => Keyspace::Log(number),
+        };
+        let mut altered = manifest.clone();
+        altered.next_keyspace += 1;
+        altered.keyspaces.insert(number, Described { name: name.to_owned(), kind });
+        altered.write(&*self.files, &self.root).map_err(io_error)?;
+        *manifest = altered;
+        let id = KeyspaceId(u64::from(number));
+        let mut commit = lock(&self.commit);
+        let mut published = self.published();
+        if let Keyspace::Log(log) = &keyspace {
+            commit.logs.insert(*log, LogState::new(0));
+            published.logs = Arc::new(commit.logs.clone());
+        }
+        Arc::make_mut(&mut published.keyspaces).insert(id, (name.to_owned(), keyspace));
+        Ok(id)
+    }
+
+    fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
+        let mut manifest = lock(&self.manifest);
+        let keyspaces = self.keyspaces();
+        let Some((_, found)) = keyspaces.get(&keyspace) else {
+            return Err(KeyspaceError::Unknown);
+        };
+        if self.group.has_failed() {
+            return Err(KeyspaceError::Poisoned);
+        }
+        let mut altered = manifest.clone();
+        altered.keyspaces.retain(|&number, _| u64::from(number) != keyspace.0);
+        altered.write(&*self.files, &self.root).map_err(io_error)?;
+        *manifest = altered;
+        let mut commit = lock(&self.commit);
+        let mut published = self.published();
+        match found {
+            Keyspace::Tree(tree) => tree.make_dropped(),
+            Keyspace::Log(log) => {
+                commit.logs.remove(log);
+                published.logs = Arc::new(commit.logs.clone());
+            }
+        }
+        Arc::make_mut(&mut published.keyspaces).remove(&keyspace);
+        Ok(())
+    }
+
+    /// A batch may only do to a keyspace what its kind allows.
+    fn check_kinds(&self, batch: &Batch, keyspaces: &Keyspaces) -> Result<(), CommitError> {
+        for operation in &batch.operations {
+            match keyspaces.get(&operation.keyspace) {
+                None => return Err(CommitError::UnknownKeyspace),
+                Some((_, Keyspace::Tree(_))) if operation.change.is_of_log() => {
+                    return Err(CommitError::WrongKind);
+                }
+                Some((_, Keyspace::Log(_))) if !operation.change.is_of_log() => {
+                    return Err(CommitError::WrongKind);
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
+        batch.check_keys()?;
+        let keyspaces = self.keyspaces();
+        self.check_kinds(&batch, &keyspaces)?;
+        let mut record = Encoded::new(&batch).ok_or(CommitError::TooLarge)?;
+        self.wait_for_flush()?;
+        // A writer that panicked may have left the journal and the trees at odds.
+        let mut commit = self.commit.lock().map_err(|_| {
+            self.group.fail();
+            CommitError::Poisoned
+        })?;
+        if self.group.has_failed() {
+            return Err(CommitError::Poisoned);
+        }
+        self.check_logs(&mut commit, &batch)?;
+        let begun = commit.writer.make_room(&record).map_err(|error| match error {
+            AppendError::Full => CommitError::DiskFull,
+            AppendError::Failed(error) => {
+                self.group.fail();
+                CommitError::Engine(Box::new(error))
+            }
+        })?;
+        let has_begun = begun.is_some();
+        if let Some(segment) = begun {
+            let mut published = self.published();
+            let segments = published.segments.iter().cloned().chain([segment]).collect();
+            published.segments = segments;
+        }
+        let sequence = self.context.sequences.next();
+        let at = commit.writer.append(&mut record, sequence).map_err(|error| {
+            self.group.fail();
+            CommitError::Engine(Box::new(error))
+        })?;
+        let applied = self.apply(&mut commit, batch, &keyspaces, at, sequence);
+        let mut published = self.published();
+        published.visible = sequence + 1;
+        published.end = commit.writer.end();
+        if applied.changed_logs {
+            published.logs = Arc::new(commit.logs.clone());
+        }
+        drop(published);
+        let committed = self.group.committed();
+        drop(commit);
+        if has_begun || applied.filled_tree {
+            self.work.wake();
+        }
+        Ok(committed)
+    }
+
+    /// Refuses what would not keep the positions of a log rising.
+    fn check_logs(&self, commit: &mut CommitState, batch: &Batch) -> Result<(), CommitError> {
+        let mut ends: BTreeMap<u32, LogEnd> = BTreeMap::new();
+        for operation in batch.operations.iter().filter(|operation| operation.change.is_of_log()) {
+            let log = operation.keyspace.0 as u32;
+            let end = match ends.entry(log) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    place.insert(LogEnd::new(self.last_position(commit, log, None)?))
+                }
+            };
+            match operation.change {
+                Change::Append(position, _) => end.append(position)?,
+                Change::Trim(below) => end.trim(below)?,
+                Change::Cut(from) => end.cut(self.last_position(commit, log, Some(from))?)?,
+                Change::Put(..) | Change::Remove(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The last position of a log, below a limit if there is one.
+    fn last_position(
+        &self,
+        commit: &mut CommitState,
+        log: u32,
+        below: Option<u64>,
+    ) -> Result<Option<u64>, CommitError> {
+        let Some(state) = commit.logs.get(&log) else { return Err(CommitError::UnknownKeyspace) };
+        match (state.last, below) {
+            (Last::Known(last), None) => return Ok(last),
+            (Last::Known(last), Some(below)) if last.is_none_or(|last| last < below) => {
+                return Ok(last);
+            }
+            _ => {}
+        }
+        let (segments, end) = (Arc::clone(&self.published().segments), commit.writer.end());
+        let view = LogView { log, segments, state: state.clone(), end };
+        let mut scan = view.scan(0, below, Direction::Backward);
+        let last = match scan.next() {
+            Some(pair) => {
+                let (key, _) = pair.map_err(|error| CommitError::Engine(Box::new(error)))?;
+                Some(key.first_chunk().map_or(0, |position| u64::from_be_bytes(*position)))
+            }
+            None => None,
+        };
+        if below.is_none()
+            && let Some(state) = commit.logs.get_mut(&log)
+        {
+            state.last = Last::Known(last);
+        }
+        Ok(last)
+    }
+
+    /// Does what a record says. It is in the journal.
+    fn apply(
+        &self,
+        commit: &mut CommitState,
+        batch: Batch,
+        keyspaces: &Keyspaces,
+        at: Location,
+        sequence: u64,
+    ) -> Applied {
+        let mut applied = Applied::default();
+        let memtable_bytes = self.context.options.memtable_bytes;
+        for operation in batch.operations {
+            let size = match (keyspaces.get(&operation.keyspace), operation.change) {
+                (Some((_, Keyspace::Tree(tree))), Change::Put(key, value)) => {
+                    tree.insert(key, value, sequence)
+                }
+                (Some((_, Keyspace::Tree(tree))), Change::Remove(key)) => {
+                    tree.remove(key, sequence)
+                }
+                (Some((_, Keyspace::Log(log))), change) => {
+                    applied.changed_logs = true;
+                    commit.change_log(*log, &change, at);
+                    0
+                }
+                _ => 0,
+            };
+            applied.filled_tree |= size > memtable_bytes;
+            if size > memtable_bytes * MAX_MEMTABLES {
+                self.work.hold_writers();
+            }
+        }
+        applied
+    }
+}
+
+#[derive(Default)]
+struct Applied {
+    changed_logs: bool,
+    /// Whether a memtable is to be flushed.
+    filled_tree: bool,
+}
+
+impl CommitState {
+    fn change_log(&mut self, log: u32, change: &Change, at: Location) {
+        let Some(state) = self.logs.get_mut(&log) else { return };
+        let operation = match change {
+            Change::Append(position, entry) => {
+                record::Operation::Append { log, position: *position, entry }
+            }
+            Change::Trim(below) => record::Operation::Trim { log, below: *below },
+            Change::Cut(from) => record::Operation::Cut { log, from: *from },
+            Change::Put(..) | Change::Remove(_) => return,
+        };
+        if let Some((_, Mark::Item(item))) = self.writer.summary.note(at.offset(), &operation) {
+            state.item(item.position);
+            let item = Item { before: state.appended, ..item };
+            self.writer.segment().items().entry(log).or_default().push(item);
+        }
+        match operation {
+            record::Operation::Append { position, entry, .. } => {
+                state.append(position, entry.len())
+            }
+            record::Operation::Trim { below, .. } => state.trim(below),
+            record::Operation::Cut { from, .. } => state.cut(at, from),
+            record::Operation::Put { .. } | record::Operation::Remove { .. } => {}
+        }
+    }
+}
+
+fn tree_error(error: lsm_tree::Error) -> KeyspaceError {
+    match error {
+        lsm_tree::Error::Io(error) => io_error(error),
+        other => KeyspaceError::Engine(Box::new(other)),
+    }
+}
+
+fn io_error(error: std::io::Error) -> KeyspaceError {
+    if journal::is_full(&error) {
+        KeyspaceError::DiskFull
+    } else {
+        KeyspaceError::Engine(Box::new(error))
+    }
+}
+
+impl Store for DiskStore {
+    fn create_keyspace(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        self.shared.create(name, Kind::Tree)
+    }
+
+    fn create_log(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        self.shared.create(name, Kind::Log { trimmed: 0 })
+    }
+
+    fn drop_keyspace(&self, keyspace: KeyspaceId) -> Result<(), KeyspaceError> {
+        self.shared.drop_keyspace(keyspace)
+    }
+
+    fn keyspaces(&self) -> Vec<(String, KeyspaceId)> {
+        let keyspaces = self.shared.keyspaces();
+        let mut listed: Vec<_> =
+            keyspaces.iter().map(|(&id, (name, _))| (name.clone(), id)).collect();
+        listed.sort();
+        listed
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        let mut published = self.shared.published();
+        let below = published.visible;
+        *published.snapshots.entry(below).or_default() += 1;
+        let moment = Moment { below, published: Arc::clone(&self.shared.published) };
+        Arc::new(DiskSnapshot {
+            moment: Arc::new(moment),
+            end: published.end,
+            logs: Arc::clone(&published.logs),
+            segments: Arc::clone(&published.segments),
+            keyspaces: Arc::clone(&published.keyspaces),
+        })
+    }
+
+    fn commit(&self, batch: Batch) -> Result<CommitSequence, CommitError> {
+        self.shared.commit(batch)
+    }
+
+    fn sync_through(&self, sequence: CommitSequence) -> Result<(), SyncError> {
+        self.shared.group.sync_through(sequence)
+    }
+
+    fn last_committed(&self) -> CommitSequence {
+        self.shared.group.last_committed()
+    }
+
+    fn last_synced(&self) -> CommitSequence {
+        self.shared.group.last_synced()
+    }
+
+    fn statistics(&self) -> StoreStatistics {
+        let group = &self.shared.group;
+        StoreStatistics { commits: group.last_committed().as_u64(), syncs: group.syncs() }
+    }
+
+    fn verify(&self) -> Result<Vec<Damage>, ReadError> {
+        let published = self.shared.published();
+        let (segments, end) = (Arc::clone(&published.segments), published.end);
+        drop(published);
+        let mut damages = Vec::new();
+        for segment in segments.iter() {
+            let end = if segment.number == end.segment() { end.offset() } else { segment.end() };
+            damages.extend(opening::verify_segment(segment, end)?);
+        }
+        for tree in self.shared.trees() {
+            damages.extend(tree.verify()?);
+        }
+        Ok(damages)
+    }
+}
+
+/// Keeps what was visible at one sequence.
+struct Moment {
+    below: u64,
+    published: Arc<Mutex<Published>>,
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        let mut published = lock(&self.published);
+        if let Some(count) = published.snapshots.get_mut(&self.below) {
+            *count -= 1;
+            if *count == 0 {
+                published.snapshots.remove(&self.below);
+            }
+        }
+    }
+}
+
+struct DiskSnapshot {
+    moment: Arc<Moment>,
+    end: Location,
+    logs: Arc<BTreeMap<u32, LogState>>,
+    segments: Arc<[Arc<Segment>]>,
+    keyspaces: Arc<Keyspaces>,
+}
+
+impl DiskSnapshot {
+    fn keyspace(&self, id: KeyspaceId) -> Result<&Keyspace, ReadError> {
+        self.keyspaces.get(&id).map(|(_, keyspace)| keyspace).ok_or(ReadError::UnknownKeyspace)
+    }
+
+    fn log(&self, log: u32) -> Result<LogView, ReadError> {
+        let state = self.logs.get(&log).ok_or(ReadError::UnknownKeyspace)?.clone();
+        Ok(LogView { log, segments: Arc::clone(&self.segments), state, end: self.end })
+    }
+}
+
+impl Snapshot for DiskSnapshot {
+    fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        match self.keyspace(keyspace)? {
+            Keyspace::Tree(tree) => tree.get(key, self.moment.below),
+            Keyspace::Log(log) => match key.try_into() {
+                Ok(position) => self.log(*log)?.get(u64::from_be_bytes(position)),
+                Err(_) => Ok(None),
+            },
+        }
+    }
+
+    fn scan(
+        &self,
+        keyspace: KeyspaceId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Scan, ReadError> {
+        let keyspace = self.keyspace(keyspace)?;
+        if range.is_empty() {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        match keyspace {
+            Keyspace::Tree(tree) => {
+                let held = Arc::clone(&self.moment);
+                Ok(tree.scan(range, direction, self.moment.below, held))
+            }
+            Keyspace::Log(log) => {
+                let (start, end) = range.positions();
+                Ok(Box::new(self.log(*log)?.scan(start, end, direction)))
+            }
+        }
+    }
+
+    fn log_totals(&self, log: KeyspaceId) -> Result<LogTotals, ReadError> {
+        match self.keyspace(log)? {
+            Keyspace::Log(log) => self.log(*log)?.totals(),
+            Keyspace::Tree(_) => Err(ReadError::NotALog),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! What a store on disk does besides commits: flushing memtables, merging tables, preparing segments
+//! and dropping those that are not needed.
+//!
+//! Two threads, both asleep while there is nothing to do: one flushes and looks after segments, one
+//! merges.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::{Shared, lock};
+use crate::journal;
+use crate::manifest::Kind;
+use crate::store::CommitError;
+use crate::trees::Tree;
+
+/// A tree whose oldest unflushed record is further back than this in the journal is flushed.
+const MAX_REPLAY_BYTES: u64 = 64 << 20;
+
+/// How long a flush that found the disk full waits before it is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// What the background threads are told, and tell.
+#[derive(Default)]
+pub(super) struct Work {
+    state: Mutex<State>,
+    /// For the flushing thread.
+    wanted: Condvar,
+    /// For the merging thread.
+    merge_wanted: Condvar,
+    /// For writers that wait.
+    progressed: Condvar,
+    stop: AtomicBool,
+    /// Whether writers must wait.
+    behind: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    wanted: bool,
+    merges: BTreeSet<u32>,
+    /// Merges that found the disk full.
+    put_off: BTreeSet<u32>,
+    /// The disk was full when a flush was tried last.
+    full: bool,
+}
+
+impl Work {
+    /// Writers wait until the flushing thread has looked again.
+    pub(super) fn hold_writers(&self) {
+        self.behind.store(true, Ordering::Release);
+    }
+
+    pub(super) fn wake(&self) {
+        lock(&self.state).wanted = true;
+        self.wanted.notify_one();
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+/// What a thread does until the store goes.
+type Loop = fn(&Shared);
+
+/// The threads.
+pub(super) struct Background {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    pub(super) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+        let mut background = Self { shared: Arc::clone(shared), threads: Vec::new() };
+        let loops: [(&str, Loop); 2] =
+            [("storage-flush", Shared::flush_loop), ("storage-merge", Shared::merge_loop)];
+        for (name, run) in loops {
+            let shared = Arc::clone(shared);
+            let thread =
+                thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared))?;
+            background.threads.push(thread);
+        }
+        Ok(background)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let work = &self.shared.work;
+        work.stop.store(true, Ordering::Release);
+        // Under the lock, so that no thread is between its look at `stop` and its sleep.
+        drop(lock(&work.state));
+        work.wanted.notify_all();
+        work.merge_wanted.notify_all();
+        work.progressed.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has nothing to give back.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A background step failed.
+enum Failure {
+    Full,
+    Other,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if journal::is_full(&error) { Self::Full } else { Self::Other }
+    }
+}
+
+impl From<lsm_tree::Error> for Failure {
+    fn from(error: lsm_tree::Error) -> Self {
+        match error {
+            lsm_tree::Error::Io(error) => error.into(),
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Shared {
+    /// Waits while the trees are too far behind to take more.
+    pub(super) fn wait_for_flush(&self) -> Result<(), CommitError> {
+        let work = &self.work;
+        if !work.behind.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut state = lock(&work.state);
+        while work.behind.load(Ordering::Acquire) && !work.stops() {
+            if state.full {
+                return Err(CommitError::DiskFull);
+            }
+            if self.group.has_failed() {
+                return Err(CommitError::Poisoned);
+            }
+            state = work.progressed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    fn flush_loop(&self) {
+        loop {
+            let work = &self.work;
+            let mut state = lock(&work.state);
+            while !state.wanted && !work.stops() {
+                if state.full {
+                    let waited = work.wanted.wait_timeout(state, RETRY_AFTER);
+                    let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                    state = next;
+                    state.wanted |= timeout.timed_out();
+                } else {
+                    state = work.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+            state.wanted = false;
+            drop(state);
+            if work.stops() {
+                return;
+            }
+            let full = match self.flush_round() {
+                Ok(()) => false,
+                Err(Failure::Full) => true,
+                Err(Failure::Other) => {
+                    // What a tree or the manifest holds is unknown.
+                    self.group.fail();
+                    false
+                }
+            };
+            self.judge();
+            let mut state = lock(&work.state);
+            state.full = full;
+            let put_off = std::mem::take(&mut state.put_off);
+            state.merges.extend(put_off);
+            drop(state);
+            work.merge_wanted.notify_one();
+            work.progressed.notify_all();
+        }
+    }
+
+    /// Whether writers must wait is known from the trees.
+    fn judge(&self) {
+        let memtable_bytes = self.context.options.memtable_bytes;
+        let behind = self.trees().iter().any(|tree| tree.is_behind(memtable_bytes));
+        self.work.behind.store(behind, Ordering::Release);
+    }
+
+    fn flush_round(&self) -> Result<(), Failure> {
+        if self.group.has_failed() {
+            return Ok(());
+        }
+        // Writers may have to wait from here on, until the flush is done.
+        self.judge();
+        self.journal.prepare()?;
+        self.journal.write_summaries()?;
+        let far_back = self.far_back();
+        let memtable_bytes = self.context.options.memtable_bytes;
+        for tree in self.trees() {
+            // One that could not be flushed before goes first, so that no more than one is sealed.
+            if tree.has_sealed() {
+                self.flush_sealed(&tree)?;
+            }
+            let oldest = tree.oldest_unflushed();
+            let is_old = oldest.is_some_and(|oldest| oldest <= far_back);
+            if is_old || tree.is_full(memtable_bytes) {
+                let commit = lock(&self.commit);
+                tree.seal();
+                drop(commit);
+                self.flush_sealed(&tree)?;
+            }
+        }
+        self.drop_segments()
+    }
+
+    fn flush_sealed(&self, tree: &Tree) -> Result<(), Failure> {
+        // A tree must not keep what the journal may lose.
+        let last = self.group.last_committed();
+        self.group.sync_through(last).map_err(|_| Failure::Other)?;
+        tree.flush(self.oldest_snapshot())?;
+        lock(&self.work.state).merges.insert(tree.number);
+        self.work.merge_wanted.notify_one();
+        Ok(())
+    }
+
+    /// Records up to this sequence are too far back to be in memory only.
+    fn far_back(&self) -> u64 {
+        let segments = Arc::clone(&self.published().segments);
+        let mut bytes = 0;
+        let mut newer = None;
+        for segment in segments.iter().rev() {
+            if bytes > MAX_REPLAY_BYTES {
+                return newer.unwrap_or(0);
+            }
+            bytes += u64::from(segment.end());
+            newer = Some(segment.after);
+        }
+        0
+    }
+
+    /// Gives back the segments that neither a tree nor a log needs.
+    fn drop_segments(&self) -> Result<(), Failure> {
+        let mut manifest = lock(&self.manifest);
+        let commit = lock(&self.commit);
+        let segments = Arc::clone(&self.published().segments);
+        let newest = commit.writer.segment().number;
+        let oldest = self.trees().iter().filter_map(|tree| tree.oldest_unflushed()).min();
+        let replay_from = oldest.map_or(newest, |oldest| {
+            let holds = |segment: &&Arc<_>| segment_after(segment) < oldest;
+            segments.iter().rev().find(holds).map_or(0, |segment| segment.number)
+        });
+        let oldest_of_log =
+            |(&log, state): (&u32, &journal::log::LogState)| state.oldest_segment(log, &segments);
+        let history_from = commit.logs.iter().filter_map(oldest_of_log).min().unwrap_or(newest);
+        let first_segment = replay_from.min(history_from).min(newest);
+        let trimmed: Vec<_> =
+            commit.logs.iter().map(|(&log, state)| (log, state.trimmed)).collect();
+        let (last, sequence) = (self.group.last_committed(), self.published().visible);
+        drop(commit);
+        if replay_from <= manifest.replay_from && first_segment <= manifest.first_segment {
+            return Ok(());
+        }
+        // The manifest must not be ahead of the journal: a trim may not be on the disk yet.
+        self.group.sync_through(last).map_err(|_| Failure::Other)?;
+        let mut altered = manifest.clone();
+        altered.replay_from = replay_from.max(manifest.replay_from);
+        altered.first_segment = first_segment.max(manifest.first_segment);
+        altered.sequence = sequence;
+        for (log, position) in trimmed {
+            if let Some(described) = altered.keyspaces.get_mut(&log) {
+                described.kind = Kind::Log { trimmed: position };
+            }
+        }
+        altered.write(&*self.files, &self.root)?;
+        *manifest = altered;
+        drop(manifest);
+        let mut published = self.published();
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            published.segments.iter().cloned().partition(|segment| segment.number < first_segment);
+        published.segments = kept.into();
+        drop(published);
+        gone.iter().for_each(|segment| segment.make_obsolete());
+        Ok(())
+    }
+
+    fn merge_loop(&self) {
+        let work = &self.work;
+        loop {
+            let mut state = lock(&work.state);
+            let number = loop {
+                if work.stops() {
+                    return;
+                }
+                if let Some(number) = state.merges.pop_first() {
+                    break number;
+                }
+                state = work.merge_wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(state);
+            let Some(tree) = self.trees().into_iter().find(|tree| tree.number == number) else {
+                continue;
+            };
+            let merged = tree.compact(|| self.oldest_snapshot(), &work.stop).map_err(Failure::from);
+            self.judge();
+            // The lock also sees to it that no writer is between its look and its sleep.
+            let mut state = lock(&work.state);
+            match merged {
+                Ok(()) => {}
+                Err(Failure::Full) => {
+                    // The flushing thread tries again in a while.
+                    state.put_off.insert(number);
+                    state.full = true;
+                    work.wanted.notify_one();
+                }
+                Err(Failure::Other) => self.group.fail(),
+            }
+            drop(state);
+            work.progressed.notify_all();
+        }
+    }
+}
+
+fn segment_after(segment: &journal::segment::Segment) -> u64 {
+    segment.after
+}

@@ -1,0 +1,270 @@
+//! Reading the journal when a store is opened.
+//!
+//! The rules are in `docs/storage-format.md`, "Recovery".
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::files::{Files, read_all};
+use crate::format::OpenError;
+use crate::journal::log::{Last, LogState};
+use crate::journal::record::{ALIGNMENT, Found, Operation, RECORD_HEADER, Record};
+use crate::journal::segment::{
+    Header, Item, Location, Mark, SEGMENT_HEADER, Segment, Summary, number_of, segment_path,
+    summary_path,
+};
+use crate::store::LogTotals;
+
+/// Sequences rise by small steps. Bytes that only look like a record give themselves away by this.
+const MAX_SEQUENCE_STEP: u64 = 1 << 32;
+
+/// The end of the journal that a crash left unfinished, and that was cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    /// The segment.
+    pub journal: PathBuf,
+    /// Where the whole records end.
+    pub offset: u64,
+}
+
+/// What the journal holds.
+pub(crate) struct Recovered {
+    pub(crate) segments: Vec<Arc<Segment>>,
+    pub(crate) logs: BTreeMap<u32, LogState>,
+    /// The header of the segment to go on in.
+    pub(crate) next: Header,
+    pub(crate) torn: Option<TornTail>,
+}
+
+/// What is done with the operations on trees.
+pub(crate) type Replay<'r> = dyn FnMut(u64, &Operation<'_>) + 'r;
+
+pub(crate) struct Recovery<'r> {
+    pub(crate) files: &'r Arc<dyn Files>,
+    pub(crate) directory: &'r Path,
+    /// Segments below this are left over and go.
+    pub(crate) first_segment: u64,
+    /// Operations on trees matter from this segment on.
+    pub(crate) replay_from: u64,
+    /// What is known of the logs: their names, and where they were trimmed.
+    pub(crate) logs: BTreeMap<u32, LogState>,
+    pub(crate) replay: &'r mut Replay<'r>,
+}
+
+impl Recovery<'_> {
+    pub(crate) fn run(mut self) -> Result<Recovered, OpenError> {
+        let headers = self.headers()?;
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        let (mut sequence, mut torn) = (headers.first().map_or(0, |first| first.after), None);
+        for (place, header) in headers.iter().enumerate() {
+            let next = headers.get(place + 1);
+            if header.after != sequence {
+                return Err(self.damaged(header.number, 0));
+            }
+            let segment =
+                Segment::new(Arc::clone(self.files), self.directory, header.number, header.after);
+            let summary = match next {
+                Some(next) => self.sealed(&segment, next)?,
+                None => {
+                    let (summary, tail) = self.newest(&segment)?;
+                    torn = tail;
+                    summary
+                }
+            };
+            segment.set_end(summary.end);
+            sequence = summary.last_sequence;
+            self.learn(&segment, &summary);
+            segments.push(Arc::new(segment));
+        }
+        let next = Header {
+            number: headers.last().map_or(1, |last| last.number + 1),
+            after: sequence,
+            previous_end: segments.last().map_or(0, |last| u64::from(last.end())),
+        };
+        Ok(Recovered { segments, logs: self.logs, next, torn })
+    }
+
+    /// The headers of the segments that hold records. Files that were prepared and not used go.
+    fn headers(&self) -> Result<Vec<Header>, OpenError> {
+        let mut numbers = Vec::new();
+        let mut summaries = Vec::new();
+        let names = self.files.list(self.directory).map_err(|source| self.io(source))?;
+        for (number, is_segment) in names.iter().filter_map(|name| number_of(name)) {
+            if is_segment && number < self.first_segment {
+                let path = segment_path(self.directory, number);
+                self.files.remove(&path).map_err(|source| self.io(source))?;
+            } else if is_segment {
+                numbers.push(number);
+            } else {
+                summaries.push(number);
+            }
+        }
+        numbers.sort_unstable();
+        let mut headers: Vec<Header> = Vec::new();
+        for (place, &number) in numbers.iter().enumerate() {
+            if place > 0 && numbers[place - 1] + 1 != number {
+                let segment = segment_path(self.directory, numbers[place - 1] + 1);
+                return Err(OpenError::MissingSegment { segment });
+            }
+            match self.header(number)? {
+                Some(header) if header.number == number && headers.len() == place => {
+                    headers.push(header);
+                }
+                Some(_) => return Err(self.damaged(number, 0)),
+                None => self.remove_unused(number)?,
+            }
+        }
+        for number in summaries.into_iter().filter(|number| !numbers.contains(number)) {
+            let path = summary_path(self.directory, number);
+            self.files.remove(&path).map_err(|source| self.io(source))?;
+        }
+        Ok(headers)
+    }
+
+    fn header(&self, number: u64) -> Result<Option<Header>, OpenError> {
+        let path = segment_path(self.directory, number);
+        let file = self.files.open(&path).map_err(|source| self.io(source))?;
+        let mut bytes = [0; SEGMENT_HEADER as usize];
+        match file.read_at(&mut bytes, 0) {
+            Ok(()) => Ok(Header::decode(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(source) => Err(OpenError::Io { path, source }),
+        }
+    }
+
+    /// Removes a segment without a header, unless something in it was promised.
+    fn remove_unused(&self, number: u64) -> Result<(), OpenError> {
+        let path = segment_path(self.directory, number);
+        let bytes = self.read(&path)?;
+        if promised_beyond(&bytes, 0, None) {
+            return Err(self.damaged(number, 0));
+        }
+        self.files.remove(&path).map_err(|source| OpenError::Io { path, source })
+    }
+
+    /// A segment that is followed by another must be whole.
+    fn sealed(&mut self, segment: &Segment, next: &Header) -> Result<Summary, OpenError> {
+        if segment.number < self.replay_from
+            && let Some(summary) = Summary::read(&**self.files, self.directory, segment.number)
+            && u64::from(summary.end) == next.previous_end
+            && summary.last_sequence == next.after
+        {
+            return Ok(summary);
+        }
+        let bytes = self.read(&segment.path)?;
+        let summary = self.scan(segment, &bytes)?;
+        if u64::from(summary.end) != next.previous_end {
+            return Err(self.damaged(segment.number, summary.end));
+        }
+        // It only saves time, so that an error here is none.
+        let _ = summary.write(&**self.files, self.directory, segment.number);
+        Ok(summary)
+    }
+
+    /// The newest segment may end in what a crash left unfinished. It is cut off.
+    fn newest(&mut self, segment: &Segment) -> Result<(Summary, Option<TornTail>), OpenError> {
+        let bytes = self.read(&segment.path)?;
+        let summary = self.scan(segment, &bytes)?;
+        let end = summary.end as usize;
+        if promised_beyond(&bytes, end, Some(summary.last_sequence)) {
+            return Err(self.damaged(segment.number, summary.end));
+        }
+        let is_torn = bytes[end..].iter().any(|&byte| byte != 0);
+        let torn = is_torn.then(|| TornTail { journal: segment.path.clone(), offset: end as u64 });
+        let cut = || {
+            let file = segment.open()?;
+            file.set_length(end as u64)?;
+            file.sync()
+        };
+        cut().map_err(|source| OpenError::Io { path: segment.path.clone(), source })?;
+        let _ = summary.write(&**self.files, self.directory, segment.number);
+        Ok((summary, torn))
+    }
+
+    /// Reads records up to the first that is not whole.
+    fn scan(&mut self, segment: &Segment, bytes: &[u8]) -> Result<Summary, OpenError> {
+        let mut summary = Summary::default();
+        summary.last_sequence = segment.after;
+        let mut offset = SEGMENT_HEADER as usize;
+        while let Some(rest) = bytes.get(offset..) {
+            let Found::Whole(record) = Record::read(rest) else { break };
+            if record.sequence <= summary.last_sequence {
+                break;
+            }
+            for operation in record.operations() {
+                let operation =
+                    operation.ok_or_else(|| self.damaged(segment.number, offset as u32))?;
+                summary.note(offset as u32, &operation);
+                if segment.number >= self.replay_from {
+                    (self.replay)(record.sequence, &operation);
+                }
+            }
+            summary.last_sequence = record.sequence;
+            offset += record.length;
+        }
+        // The last record may lack the zeros that pad it, if the file was cut behind it.
+        summary.end = offset.min(bytes.len().max(SEGMENT_HEADER as usize)) as u32;
+        Ok(summary)
+    }
+
+    /// Tells the logs what a segment holds of them.
+    fn learn(&mut self, segment: &Segment, summary: &Summary) {
+        for &(log, mark) in &summary.marks {
+            let Some(state) = self.logs.get_mut(&log) else { continue };
+            match mark {
+                Mark::Item(item) => {
+                    let before = LogTotals {
+                        entries: state.appended.entries + item.before.entries,
+                        bytes: state.appended.bytes + item.before.bytes,
+                    };
+                    state.item(item.position);
+                    segment.items().entry(log).or_default().push(Item { before, ..item });
+                }
+                Mark::Trim(below) => state.trim(below),
+                Mark::Cut(offset, from) => state.cut(Location::new(segment.number, offset), from),
+            }
+        }
+        for (log, totals) in &summary.totals {
+            let Some(state) = self.logs.get_mut(log) else { continue };
+            state.appended.entries += totals.entries;
+            state.appended.bytes += totals.bytes;
+            state.last = Last::Unknown;
+        }
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, OpenError> {
+        let read = || read_all(&*self.files.open(path)?);
+        read().map_err(|source| OpenError::Io { path: path.to_owned(), source })
+    }
+
+    fn damaged(&self, number: u64, offset: u32) -> OpenError {
+        let (journal, offset) = (segment_path(self.directory, number), u64::from(offset));
+        OpenError::DamagedJournal { journal, offset }
+    }
+
+    fn io(&self, source: io::Error) -> OpenError {
+        OpenError::Io { path: self.directory.to_owned(), source }
+    }
+}
+
+/// Whether a whole record behind this place says that the journal was synced beyond it.
+fn promised_beyond(bytes: &[u8], end: usize, sequence: Option<u64>) -> bool {
+    let plausible = |record: &[u8]| {
+        let (Some(length), Some(found)) = (record.first_chunk::<4>(), record.get(8..16)) else {
+            return false;
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        let found = u64::from_le_bytes(found.try_into().unwrap_or_default());
+        let rises = sequence
+            .is_none_or(|sequence| found > sequence && found - sequence < MAX_SEQUENCE_STEP);
+        length > 0 && RECORD_HEADER + length <= record.len() && rises
+    };
+    let first = (end + 1).next_multiple_of(ALIGNMENT).max(SEGMENT_HEADER as usize);
+    (first..bytes.len()).step_by(ALIGNMENT).any(|place| {
+        let record = &bytes[place..];
+        plausible(record)
+            && matches!(Record::read(record), Found::Whole(found) if found.synced as usize > end)
+    })
+}

@@ -1,0 +1,308 @@
+//! The trees of a store on disk: one `lsm-tree` per keyspace, driven by us.
+//!
+//! Owns what a tree has taken in since its last flush. A tree has no journal of its own: what is not
+//! flushed is recovered from ours.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lsm_tree::compaction::Leveled;
+use lsm_tree::config::{BlockSizePolicy, PinningPolicy};
+use lsm_tree::{
+    AbstractTree, AnyTree, Cache, Config, DescriptorTable, Guard, SequenceNumberCounter, Slice,
+};
+
+use crate::disk::DiskOptions;
+use crate::files::{DIRECTORY_MODE, FILE_MODE};
+use crate::store::{Bytes, Damage, Direction, KeyRange, ReadError, Scan};
+
+/// Open table files kept at hand. Far below the usual limit of 1,024 descriptors per process.
+const MAX_CACHED_FILES: usize = 256;
+
+/// A memtable may grow to this many times its size while the one before it is flushed; then writers
+/// wait.
+pub(crate) const MAX_MEMTABLES: u64 = 4;
+
+/// Runs of the first level beyond which writers wait for the merge.
+const MAX_FIRST_LEVEL_RUNS: usize = 24;
+
+/// What all trees share.
+#[derive(Clone)]
+pub(crate) struct TreeContext {
+    pub(crate) directory: PathBuf,
+    pub(crate) options: DiskOptions,
+    /// Hands out the sequences of records and of versions of trees.
+    pub(crate) sequences: SequenceNumberCounter,
+    cache: Arc<Cache>,
+    descriptors: Arc<DescriptorTable>,
+}
+
+impl TreeContext {
+    pub(crate) fn new(directory: PathBuf, options: DiskOptions) -> Self {
+        Self {
+            directory,
+            options,
+            sequences: SequenceNumberCounter::new(1),
+            cache: Arc::new(Cache::with_capacity_bytes(options.cache_bytes)),
+            descriptors: Arc::new(DescriptorTable::new(MAX_CACHED_FILES)),
+        }
+    }
+
+    pub(crate) fn path(&self, number: u32) -> PathBuf {
+        self.directory.join(number.to_string())
+    }
+
+    /// Opens or makes the tree of a keyspace.
+    pub(crate) fn open(&self, number: u32, name: &str) -> Result<Arc<Tree>, lsm_tree::Error> {
+        let path = self.path(number);
+        // What a tree considers visible plays no part: snapshots have their sequences from us.
+        let unused = SequenceNumberCounter::default();
+        let tree = Config::new(&path, self.sequences.clone(), unused)
+            .use_cache(Arc::clone(&self.cache))
+            .use_descriptor_table(Some(Arc::clone(&self.descriptors)))
+            .data_block_size_policy(BlockSizePolicy::all(4 * 1024))
+            // Pinned blocks are outside the cache's limit: only the small, hot first level may be.
+            .index_block_pinning_policy(PinningPolicy::new([true, false]))
+            .filter_block_pinning_policy(PinningPolicy::new([true, false]))
+            .open()?;
+        close_to_others(&path)?;
+        let persisted = tree.get_highest_persisted_seqno().unwrap_or(0);
+        self.sequences.fetch_max(persisted + 1);
+        Ok(Arc::new(Tree {
+            number,
+            name: name.to_owned(),
+            persisted,
+            path,
+            tree,
+            unflushed: Mutex::default(),
+            dropped: AtomicBool::new(false),
+        }))
+    }
+}
+
+/// The tree of one keyspace.
+pub(crate) struct Tree {
+    pub(crate) number: u32,
+    pub(crate) name: String,
+    /// The highest sequence in its tables when it was opened.
+    pub(crate) persisted: u64,
+    path: PathBuf,
+    tree: AnyTree,
+    unflushed: Mutex<Unflushed>,
+    /// Its directory goes with the last reader.
+    dropped: AtomicBool,
+}
+
+/// The lowest sequences that are in memory only.
+#[derive(Clone, Copy, Default)]
+struct Unflushed {
+    /// In the memtable that is being written to.
+    active: Option<u64>,
+    /// In the memtable that is being flushed.
+    sealed: Option<u64>,
+}
+
+impl Tree {
+    pub(crate) fn insert(&self, key: Bytes, value: Bytes, sequence: u64) -> u64 {
+        self.note(sequence);
+        self.tree.insert(Slice::from(key.0), Slice::from(value.0), sequence).1
+    }
+
+    pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
+        self.note(sequence);
+        self.tree.remove(Slice::from(key.0), sequence).1
+    }
+
+    fn note(&self, sequence: u64) {
+        self.unflushed().active.get_or_insert(sequence);
+    }
+
+    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lowest sequence that is in memory only.
+    pub(crate) fn oldest_unflushed(&self) -> Option<u64> {
+        let unflushed = self.unflushed();
+        unflushed.sealed.or(unflushed.active)
+    }
+
+    /// Begins a new memtable, so that the present one can be flushed. The caller holds the commit
+    /// lock, and is the only one to flush.
+    pub(crate) fn seal(&self) {
+        let mut unflushed = self.unflushed();
+        if self.tree.rotate_memtable().is_some() {
+            let active = unflushed.active.take();
+            unflushed.sealed = unflushed.sealed.or(active);
+        }
+    }
+
+    /// Writes the sealed memtable to a table. The journal is synced through its records.
+    pub(crate) fn flush(&self, oldest_snapshot: u64) -> Result<(), lsm_tree::Error> {
+        let lock = self.tree.get_flush_lock();
+        self.tree.flush(&lock, oldest_snapshot)?;
+        drop(lock);
+        self.unflushed().sealed = None;
+        close_to_others(&self.path)?;
+        Ok(())
+    }
+
+    /// Merges tables until there is nothing to merge.
+    pub(crate) fn compact(
+        &self,
+        oldest_snapshot: impl Fn() -> u64,
+        stop: &AtomicBool,
+    ) -> Result<(), lsm_tree::Error> {
+        loop {
+            let before = self.tree.current_version().id();
+            self.tree.compact(Arc::new(Leveled::default()), oldest_snapshot())?;
+            close_to_others(&self.path)?;
+            let is_over = self.tree.current_version().id() == before;
+            if is_over || stop.load(Ordering::Acquire) || self.is_dropped() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether a memtable was sealed and could not be flushed.
+    pub(crate) fn has_sealed(&self) -> bool {
+        self.unflushed().sealed.is_some()
+    }
+
+    pub(crate) fn is_full(&self, memtable_bytes: u64) -> bool {
+        self.tree.active_memtable().size() > memtable_bytes
+    }
+
+    /// Whether writers must wait before they add more.
+    pub(crate) fn is_behind(&self, memtable_bytes: u64) -> bool {
+        self.tree.active_memtable().size() > memtable_bytes * MAX_MEMTABLES
+            || self.tree.l0_run_count() > MAX_FIRST_LEVEL_RUNS
+    }
+
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.tree.disk_space()
+    }
+
+    pub(crate) fn make_dropped(&self) {
+        self.dropped.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn get(&self, key: &[u8], below: u64) -> Result<Option<Bytes>, ReadError> {
+        let value = self.tree.get(key, below).map_err(|error| self.read_error(error))?;
+        Ok(value.map(|value| Bytes(value.into())))
+    }
+
+    /// The pairs of a range that is not empty. The scan keeps the tree, and `held`, alive.
+    pub(crate) fn scan<T: Send + 'static>(
+        self: &Arc<Self>,
+        range: KeyRange,
+        direction: Direction,
+        below: u64,
+        held: T,
+    ) -> Scan {
+        let pairs = self.tree.range::<Vec<u8>, _>((range.start, range.end), below, None);
+        let tree = Arc::clone(self);
+        let read = move |guard: lsm_tree::IterGuardImpl| {
+            let _held = &held;
+            match guard.into_inner() {
+                Ok((key, value)) => Ok((Bytes(key.into()), Bytes(value.into()))),
+                Err(error) => Err(tree.read_error(error)),
+            }
+        };
+        match direction {
+            Direction::Forward => Box::new(pairs.map(read)),
+            Direction::Backward => Box::new(pairs.rev().map(read)),
+        }
+    }
+
+    fn read_error(&self, error: lsm_tree::Error) -> ReadError {
+        match error {
+            lsm_tree::Error::Io(_) => ReadError::Engine(Box::new(error)),
+            _ => ReadError::Damaged(self.damage(self.path.clone())),
+        }
+    }
+
+    fn damage(&self, file: PathBuf) -> Damage {
+        Damage { file, offset: None, keyspace: Some(self.name.clone()) }
+    }
+
+    /// Compares every table file with the checksum that was taken when it was written.
+    pub(crate) fn verify(&self) -> Result<Vec<Damage>, ReadError> {
+        let mut damages = Vec::new();
+        // The version keeps the files of its tables.
+        let version = self.tree.current_version();
+        for table in version.iter_tables() {
+            let file =
+                fs::File::open(&*table.path).map_err(|error| ReadError::Engine(Box::new(error)))?;
+            let found = hash(file).map_err(|error| ReadError::Engine(Box::new(error)))?;
+            if found != table.checksum().into_u128() {
+                damages.push(self.damage(table.path.to_path_buf()));
+            }
+        }
+        Ok(damages)
+    }
+}
+
+/// The checksum that tables have over their whole file.
+fn hash(mut file: fs::File) -> io::Result<u128> {
+    let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+    io::copy(&mut file, &mut HashWriter(&mut hasher))?;
+    Ok(hasher.digest128())
+}
+
+struct HashWriter<'h>(&'h mut xxhash_rust::xxh3::Xxh3);
+
+impl io::Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        if self.is_dropped() {
+            // What cannot be removed now is removed by the next start.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Takes the rights of group and others from a directory and what is in it.
+pub(crate) fn close_to_others(path: &Path) -> io::Result<()> {
+    set_mode(path, DIRECTORY_MODE)?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let closed = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => close_to_others(&entry.path()),
+            Ok(_) => set_mode(&entry.path(), FILE_MODE),
+            Err(error) => Err(error),
+        };
+        match closed {
+            // A merge removes files at any time.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            closed => closed?,
+        }
+    }
+    Ok(())
+}
+
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let present = fs::metadata(path)?.permissions();
+    if present.mode() & 0o777 == mode {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
