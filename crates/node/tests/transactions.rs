@@ -90,7 +90,7 @@ fn run(member: &Member, command: Document) -> Document {
 fn run_in(member: &Member, context: &Context, command: Document) -> Document {
     match member.node.run(context, quorate_node::Command::new(command)) {
         Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
-        Outcome::Wait { .. } => panic!("it waits"),
+        Outcome::Wait { .. } | Outcome::Long => panic!("it waits"),
     }
 }
 
