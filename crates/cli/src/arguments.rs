@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
 use crate::list::{ListArguments, MemberArguments};
+use crate::prove::ProveArguments;
 use crate::status::StatusArguments;
 
 /// Finds, watches, explains and runs MongoDB-compatible replica sets.
@@ -71,6 +72,9 @@ pub(crate) enum Command {
     /// Break a set on purpose and measure how long writes stop.
     #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
+    /// Break a set while clients work, and judge what they were told.
+    #[command(after_help = ProveArguments::EXAMPLES)]
+    Prove(ProveArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
     Serve(Box<ServeArguments>),
@@ -95,6 +99,7 @@ impl Arguments {
             Some(Command::Up(up)) => up.json,
             Some(Command::Down(down)) => down.json,
             Some(Command::Drill(drill)) => drill.json,
+            Some(Command::Prove(prove)) => prove.json,
             Some(Command::Status(status)) => status.json,
             Some(Command::List(list)) => list.json,
             Some(Command::Start(member) | Command::Stop(member) | Command::Restart(member)) => {
