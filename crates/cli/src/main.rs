@@ -14,6 +14,7 @@ mod doctor;
 mod down;
 mod drill;
 mod explain;
+mod exporter;
 mod finding;
 mod list;
 mod manual;
@@ -21,6 +22,7 @@ mod metrics;
 mod pasted;
 mod progress;
 mod prove;
+mod recording;
 mod remedy;
 mod replay;
 mod run;
@@ -34,6 +36,7 @@ mod up;
 mod view;
 mod watch;
 mod web;
+mod what_if;
 mod words;
 
 use std::process::ExitCode;
@@ -65,6 +68,7 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Prove(arguments)) => prove::run(arguments, screen),
         Some(Command::Switchover(arguments)) => drill::switch_over(arguments, screen),
         Some(Command::Status(arguments)) => status::run(arguments, screen),
+        Some(Command::WhatIf(arguments)) => what_if::run(arguments, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),

@@ -134,6 +134,7 @@ impl Member {
         if !was_up {
             self.emit(Event::PeerUp { peer: id });
         }
+        self.hear_for_memory(id);
         let next = self.now + self.heartbeat_interval();
         self.timers.set(Timer::Heartbeat(id), next);
         self.note_primary(id, &reply);
@@ -156,8 +157,12 @@ impl Member {
                 self.clear_newly_added(id);
             }
             Role::Follower(follower) => {
-                if follower.initiated {
+                let (initiated, restarted) = (follower.initiated, follower.restarted);
+                if initiated {
                     self.stand_if_initiated();
+                }
+                if restarted {
+                    self.stand_if_all_restarted();
                 }
                 self.consider_takeovers();
                 self.leave_source_if_down();
@@ -189,7 +194,8 @@ impl Member {
     /// The primary lives: nobody needs to stand.
     pub(crate) fn hear_from_primary(&mut self) {
         self.vetoed_dry_runs = 0;
-        if matches!(self.role, Role::Follower(_)) {
+        if let Role::Follower(follower) = &mut self.role {
+            follower.restarted = false;
             if !self.campaigns_against_primary() {
                 self.end_campaign("there is a primary");
             }
@@ -381,6 +387,14 @@ impl Member {
         match &self.role {
             Role::InitialSync(_) | Role::Startup => Default::default(),
             Role::Arbiter => (self.commit_point, self.commit_point, OpTimeAndWallTime::default()),
+            _ if self.recollection.is_lost() => {
+                // A copy that counts is a promise about older terms too, which it may have broken.
+                let journalled = self
+                    .installed_config()
+                    .is_none_or(|config| config.write_concern_majority_journal_default);
+                let applied = if journalled { self.log.applied } else { Default::default() };
+                (self.log.written, applied, OpTimeAndWallTime::default())
+            }
             _ => (self.log.written, self.log.applied, self.log.durable),
         }
     }
