@@ -3,7 +3,7 @@
 //! Only commands that work are listed. What each does is the business of the module of its name.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
 use crate::list::{ListArguments, MemberArguments};
+use crate::prove::ProveArguments;
 use crate::status::StatusArguments;
 use crate::what_if::WhatIfArguments;
 
@@ -75,6 +76,9 @@ pub(crate) enum Command {
     /// Break a set on purpose and measure how long writes stop.
     #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
+    /// Break a set while clients work, and judge what they were told.
+    #[command(after_help = ProveArguments::EXAMPLES)]
+    Prove(ProveArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
     Serve(Box<ServeArguments>),
@@ -99,6 +103,7 @@ impl Arguments {
             Some(Command::Up(up)) => up.json,
             Some(Command::Down(down)) => down.json,
             Some(Command::Drill(drill)) => drill.json,
+            Some(Command::Prove(prove)) => prove.json,
             Some(Command::Status(status)) => status.json,
             Some(Command::WhatIf(what_if)) => what_if.json,
             Some(Command::List(list)) => list.json,
@@ -299,6 +304,9 @@ pub(crate) struct UpArguments {
     /// How long the primary may be silent before another is elected, 100ms to 24h; 10s unless given.
     #[arg(long, value_name = "TIME", value_parser = election_timeout)]
     pub(crate) election_timeout: Option<Duration>,
+    /// How much history each member keeps, as in 512MB or 2GB; 990 MiB unless given, 64 MiB in memory.
+    #[arg(long, value_name = "SIZE", value_parser = oplog_size)]
+    pub(crate) oplog_size: Option<u64>,
     /// Return when the set is ready; it goes on until quorate down.
     #[arg(long)]
     pub(crate) detach: bool,
@@ -355,6 +363,7 @@ impl Default for UpArguments {
             auth: false,
             tls: false,
             election_timeout: None,
+            oplog_size: None,
             detach: false,
             web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
             workload: true,
@@ -377,6 +386,27 @@ fn election_timeout(text: &str) -> Result<Duration, String> {
         true => Ok(time),
         false => Err("give a time from 100ms to 24h".to_owned()),
     }
+}
+
+/// The smallest oplog: less would lose a follower within seconds.
+const MIN_OPLOG_BYTES: u64 = 1024 * 1024;
+
+/// The largest oplog.
+const MAX_OPLOG_BYTES: u64 = 1 << 50;
+
+/// A size as people write it: 512MB, 2GiB, or a number of megabytes.
+fn oplog_size(text: &str) -> Result<u64, String> {
+    let advice = || "give a size such as 512MB or 2GB, at least 1MB".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        _ => return Err(advice()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    bytes.filter(|bytes| (MIN_OPLOG_BYTES..=MAX_OPLOG_BYTES).contains(bytes)).ok_or_else(advice)
 }
 
 /// Where the page of `quorate` without arguments is, or on any other port if this one is taken.
@@ -551,17 +581,31 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "PORT", default_value_t = quorate_protocol::DEFAULT_PORT)]
     pub(crate) port: u16,
     /// The directory of the data, made if it is not there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", alias = "dbpath")]
     pub(crate) data: Option<PathBuf>,
     /// Keep everything in memory and nothing on disk.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) memory: bool,
     /// Be a member of the replica set of this name; replSetInitiate makes the set.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", alias = "replSet")]
     pub(crate) replset: Option<String>,
-    /// The address to listen on. Wider than this machine takes --auth, --keyfile or --insecure.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
-    pub(crate) bind: IpAddr,
+    /// The addresses or names to listen on, with commas. Wider than this machine takes --auth, --keyfile or
+    /// --insecure.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_delimiter = ',',
+        default_value = "127.0.0.1",
+        alias = "bind_ip"
+    )]
+    pub(crate) bind: Vec<String>,
+    /// The address by which clients and other members reach this one, where it is not the one it listens on.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<quorate_protocol::ServerAddress>,
+    /// How much history a member of a set keeps, as in 512MB or 2GB; a number alone is megabytes. 990 MiB unless
+    /// given, 64 MiB in memory.
+    #[arg(long, value_name = "SIZE", value_parser = oplog_size, alias = "oplogSize")]
+    pub(crate) oplog_size: Option<u64>,
     /// Let whoever reaches --bind read and write everything.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) insecure: bool,
@@ -572,8 +616,14 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) auth: bool,
     /// The file of the secret that members of the set share; implies --auth.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", alias = "keyFile")]
     pub(crate) keyfile: Option<PathBuf>,
+    /// What other servers have and this one does better otherwise: see `serve::refuse_foreign_options`.
+    #[arg(long, hide = true)]
+    pub(crate) fork: bool,
+    /// The same.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) logpath: Option<PathBuf>,
     /// How members of the set know each other: by keyfile, or by x509 certificates of one O, OU, DC.
     #[arg(long, value_name = "HOW", value_parser = ["keyfile", "x509"])]
     pub(crate) cluster_auth: Option<String>,
@@ -671,6 +721,19 @@ mod tests {
     #[test]
     fn the_definitions_do_not_contradict_each_other() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_of_the_oplog_have_units_and_bounds() {
+        const MIB: u64 = 1 << 20;
+        for (text, bytes) in
+            [("64", 64 * MIB), ("512MB", 512 * MIB), ("2GB", 2048 * MIB), ("1tib", 1 << 40)]
+        {
+            assert_eq!(oplog_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "0", "MB", "5 apples", "-1", "99999999999999999999TB", "2000000TB"] {
+            assert!(oplog_size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

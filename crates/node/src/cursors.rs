@@ -9,10 +9,12 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use quorate_protocol::{MonotonicTime, Timestamp};
 
+use crate::change_stream::ChangeStream;
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
+use crate::node::Node;
 use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
@@ -49,6 +51,8 @@ pub(crate) struct Cursor {
     pub(crate) no_timeout: bool,
     /// A tailable cursor stays open at the end of its collection.
     pub(crate) tail: Option<Tail>,
+    /// A change stream makes its documents itself, and stays open too.
+    pub(crate) changes: Option<Box<ChangeStream>>,
 }
 
 /// Which batch of a cursor a reply holds.
@@ -64,6 +68,8 @@ pub(crate) struct CursorBatch {
     reply: Vec<u8>,
     pub(crate) count: usize,
     pub(crate) exhausted: bool,
+    /// Where a change stream goes on after this batch.
+    resume_token: Option<String>,
 }
 
 /// The element types of BSON that a reply with a cursor is made of.
@@ -90,7 +96,7 @@ impl CursorBatch {
         reply.push(element::ARRAY);
         reply.extend(name.bytes());
         reply.extend([0; 4]);
-        Self { reply, count: 0, exhausted: false }
+        Self { reply, count: 0, exhausted: false, resume_token: None }
     }
 
     fn push(&mut self, document: &[u8]) {
@@ -123,6 +129,11 @@ impl CursorBatch {
         reply.extend((namespace.len() as i32 + 1).to_le_bytes());
         reply.extend(namespace.as_bytes());
         reply.push(0);
+        if let Some(token) = &self.resume_token {
+            reply.push(element::DOCUMENT);
+            reply.extend(b"postBatchResumeToken\0");
+            reply.extend(bson::rawdoc! { "_data": token.as_str() }.as_bytes());
+        }
         if let Some(time) = time {
             reply.push(element::TIMESTAMP);
             reply.extend(b"atClusterTime\0");
@@ -169,6 +180,28 @@ fn append_decimal(out: &mut Vec<u8>, mut number: usize) {
 }
 
 impl Cursor {
+    /// The next events of a change stream, at most `limit` of them and about 16 MiB.
+    pub(crate) fn next_events(
+        &mut self,
+        node: &Node,
+        name: BatchName,
+        limit: usize,
+    ) -> Result<CursorBatch, CommandError> {
+        let mut batch = CursorBatch::new(name);
+        let Some(stream) = &mut self.changes else { return Ok(batch) };
+        stream.advance(node, limit)?;
+        let mut bytes = 0;
+        while batch.count < limit {
+            let room = if batch.count == 0 { usize::MAX } else { MAX_BATCH_BYTES - bytes };
+            let Some(event) = stream.next_within(room) else { break };
+            bytes = (bytes + event.as_bytes().len()).min(MAX_BATCH_BYTES);
+            batch.push(event.as_bytes());
+        }
+        batch.exhausted = stream.has_ended();
+        batch.resume_token = Some(stream.resume_token());
+        Ok(batch)
+    }
+
     /// The next documents, at most `limit` of them and about 16 MiB.
     pub(crate) fn next_batch(
         &mut self,
@@ -231,6 +264,7 @@ struct Entry {
     owner: Option<LoggedIn>,
     last_used: MonotonicTime,
     no_timeout: bool,
+    is_stream: bool,
     /// What is left of the `maxTimeMS` of the command that opened it.
     time_left: Option<Duration>,
 }
@@ -260,6 +294,7 @@ impl Cursors {
             session: cursor.session.clone(),
             owner: cursor.owner.clone(),
             no_timeout: cursor.no_timeout,
+            is_stream: cursor.changes.is_some(),
             cursor: Some(cursor),
             last_used: now,
             time_left: None,
@@ -326,6 +361,7 @@ impl Cursors {
     /// the time there is: each of its commands says how long to wait.
     pub(crate) fn keep_time_left(&mut self, id: i64, left: Duration) {
         if let Some(entry) = self.open.get_mut(&id)
+            && !entry.is_stream
             && entry.cursor.as_ref().is_some_and(|cursor| cursor.tail.is_none())
         {
             entry.time_left = Some(left);
@@ -354,7 +390,8 @@ impl Cursors {
 
     /// Closes the cursors of collections that are gone.
     pub(crate) fn kill_namespaces(&mut self, gone: impl Fn(&Namespace) -> bool) {
-        self.open.retain(|_, entry| !gone(&entry.namespace));
+        // A change stream tells its client what was dropped, and ends by itself.
+        self.open.retain(|_, entry| entry.is_stream || !gone(&entry.namespace));
     }
 
     /// Closes what nobody has used for too long.
@@ -396,6 +433,7 @@ mod tests {
             interrupt: InterruptSlot::default(),
             no_timeout: false,
             tail: None,
+            changes: None,
         }
     }
 

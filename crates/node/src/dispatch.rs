@@ -137,8 +137,13 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     let result = prepare(node, context, &command).and_then(|(facts, request)| {
         let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
         let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
+        let aside = facts.effect == Effect::Writes && context.may_look_at.is_none();
+        let _long = aside.then(|| node.long_write_runs());
         node.counters().command(facts, &command);
         let outcome = (facts.run)(&request, command);
+        if request.interrupt.has_given_way() {
+            return Ok(Outcome::Long);
+        }
         let examined = request.interrupt.take_examined();
         node.counters().ran(facts, outcome.is_err(), examined);
         if examined != Examined::default() {
@@ -165,7 +170,7 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
 fn is_complete(outcome: &Result<Outcome, CommandError>) -> bool {
     match outcome {
         Ok(Outcome::Reply(reply)) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
-        Ok(Outcome::Wait { .. }) => true,
+        Ok(Outcome::Wait { .. } | Outcome::Long) => true,
         Err(_) => false,
     }
 }
@@ -193,7 +198,7 @@ fn prepare<'a>(
         let owner = session_owner(node, &context.client);
         node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
     }
-    let reads_at = generic_arguments::reads_at(facts, &fields)?;
+    let reads_at = generic_arguments::reads_at(facts, command)?;
     let moment = node.pin(reads_at, context.now.monotonic)?;
     let request = Request {
         node,
@@ -204,7 +209,7 @@ fn prepare<'a>(
         moment,
         reads_at,
         retryable,
-        interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
+        interrupt: InterruptSlot::within(Arc::clone(&context.interrupt), context.may_look_at),
         meter: OnceLock::new(),
     };
     Ok((facts, request))

@@ -108,6 +108,9 @@ codes! {
     OPERATION_NOT_SUPPORTED_IN_TRANSACTION = 263 "OperationNotSupportedInTransaction",
     TOO_MANY_LOGICAL_SESSIONS = 261 "TooManyLogicalSessions",
     QUERY_EXCEEDED_MEMORY_LIMIT = 292 "QueryExceededMemoryLimitNoDiskUseAllowed",
+    INVALID_RESUME_TOKEN = 260 "InvalidResumeToken",
+    CHANGE_STREAM_FATAL = 280 "ChangeStreamFatalError",
+    CHANGE_STREAM_HISTORY_LOST = 286 "ChangeStreamHistoryLost",
     API_VERSION_ERROR = 322 "APIVersionError",
     API_STRICT_ERROR = 323 "APIStrictError",
     TOO_MANY_CONNECTIONS = 462 "IngressRequestRateLimitExceeded",
@@ -142,6 +145,22 @@ pub struct CommandError {
 }
 
 impl ErrorCode {
+    /// Whether it tells that the member is not, or no longer, what the client took it for: it is not
+    /// primary, steps down, or shuts down. Follows the server discovery and monitoring specification,
+    /// "Not writable primary and node is recovering".
+    pub fn is_state_change(self) -> bool {
+        matches!(
+            self,
+            Self::SHUTDOWN_IN_PROGRESS
+                | Self::PRIMARY_STEPPED_DOWN
+                | Self::NOT_WRITABLE_PRIMARY
+                | Self::INTERRUPTED_AT_SHUTDOWN
+                | Self::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+                | Self::NOT_PRIMARY_NO_SECONDARY_OK
+                | Self::NOT_PRIMARY_OR_SECONDARY
+        )
+    }
+
     /// Whether it says that the disk failed, rather than what was asked of it.
     pub fn is_of_disk(self) -> bool {
         matches!(self, Self::FILE_STREAM_FAILED | Self::OUT_OF_DISK_SPACE)

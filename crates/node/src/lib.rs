@@ -12,6 +12,7 @@
 //! `quorate-storage`.
 
 mod catalog;
+mod change_stream;
 mod command_table;
 mod commands;
 mod context;
@@ -36,6 +37,7 @@ mod profile;
 mod protected;
 mod records;
 mod replication;
+mod scheduling;
 mod scratch;
 mod select;
 mod sessions;

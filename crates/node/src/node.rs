@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use quorate_storage::{Batch, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::Feed;
 use crate::context::{Client, Command, Context, Now, Outcome, Reply};
 use crate::counters::Counters;
 use crate::cursors::Cursors;
@@ -31,6 +32,7 @@ use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::{self, Replication};
+use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
 use crate::users::{Mechanism, scram_refused};
@@ -96,8 +98,12 @@ pub struct Node {
     cluster_time: AtomicU64,
     /// The memory that the operations of clients share.
     memory: Arc<ProcessMemory>,
+    /// The newest committed entries, for change streams.
+    change_feed: Feed,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
+    /// Writes that run aside and may hold the write lock for long.
+    long_writes: AtomicUsize,
     /// Whether there is no room for what clients want to add.
     disk_full: AtomicBool,
 }
@@ -152,7 +158,9 @@ impl Node {
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
             memory: Arc::default(),
+            change_feed: Feed::default(),
             write_locks: AtomicU64::new(0),
+            long_writes: AtomicUsize::new(0),
             disk_full: AtomicBool::new(false),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -204,7 +212,10 @@ impl Node {
 
     /// Notes that a command is in progress, until the value is dropped.
     pub fn register(&self, context: &Context, command: &Command) -> Registered {
-        self.operations.register(context, command)
+        // A command of the profiler is told of by the level that it found.
+        let switches = command.name() == "profile";
+        let precedes_profile = switches && self.profiler.lock().of(command.database()).level == 0;
+        self.operations.register(context, command, precedes_profile)
     }
 
     /// Counts a connection, until the value is dropped.
@@ -270,6 +281,15 @@ impl Node {
 
     pub(crate) fn write_locks(&self) -> u64 {
         self.write_locks.load(Ordering::Relaxed)
+    }
+
+    /// Counts a long write, until the value is dropped.
+    pub(crate) fn long_write_runs(&self) -> LongWrite<'_> {
+        LongWrite::begin(&self.long_writes)
+    }
+
+    pub(crate) fn has_long_writes(&self) -> bool {
+        self.long_writes.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -349,7 +369,7 @@ impl Node {
         lock(&self.sessions).expire(now.monotonic);
         let mut writer = self.write(now);
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
-        let forgotten = writer.trim_undo()?;
+        let forgotten = writer.trim_undo()? | writer.trim_images(now)?;
         writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten)
     }
@@ -408,6 +428,21 @@ impl Node {
     /// The memory that the operations of clients share.
     pub fn memory(&self) -> &Arc<ProcessMemory> {
         &self.memory
+    }
+
+    /// The data as a majority has it; none before anything is known to be committed.
+    pub(crate) fn majority_view(&self) -> Option<Arc<Moment>> {
+        self.replication()?.majority_view()
+    }
+
+    /// Where a member of a set keeps rows beside its oplog.
+    pub(crate) fn facts_keyspace(&self) -> Option<quorate_storage::KeyspaceId> {
+        self.replication().map(Replication::facts_keyspace)
+    }
+
+    /// The newest committed entries, for change streams.
+    pub(crate) fn change_feed(&self) -> &Feed {
+        &self.change_feed
     }
 
     /// A number that no other command gets.

@@ -28,7 +28,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     }
     let fields = Fields::new(&command.body, "delete");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
 
     let mut writer = request.node.write(request.context.now);
     writer.begin_retryable(request.retryable.as_ref())?;

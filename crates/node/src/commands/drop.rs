@@ -8,7 +8,7 @@ use super::common::WriteConcern;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::to_raw;
 use crate::namespace::PROFILE_COLLECTION;
 
 pub(super) fn drop_collection(
@@ -24,7 +24,7 @@ pub(super) fn drop_collection(
             "turn off profiling before dropping system.profile collection",
         ));
     }
-    let concern = WriteConcern::parse(&Fields::new(&command.body, "drop"))?;
+    let concern = WriteConcern::parse(&command)?;
     let mut writer = request.node.write(request.context.now);
     let Some(collection) = writer.collection(&namespace) else {
         // Since 7.0 dropping what does not exist is no error.
@@ -50,12 +50,15 @@ pub(super) fn drop_database(
             format!("Dropping the '{}' database is prohibited.", request.database),
         ));
     }
-    let concern = WriteConcern::parse(&Fields::new(&command.body, "dropDatabase"))?;
+    let concern = WriteConcern::parse(&command)?;
     let mut writer = request.node.write(request.context.now);
     let catalog = request.node.catalog();
     let collections: Vec<_> = catalog.in_database(&request.database).map(Arc::clone).collect();
     for collection in &collections {
         writer.drop_collection(collection)?;
+    }
+    if !collections.is_empty() {
+        writer.log_drop_database(&request.database)?;
     }
     request.node.cursors().kill_namespaces(|gone| gone.database == request.database);
     let mut answer = doc! {};

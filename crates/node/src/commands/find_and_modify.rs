@@ -43,7 +43,7 @@ pub(super) fn find_and_modify(
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "findAndModify");
     check_collation(&fields)?;
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let (remove, upsert, new) =
         (fields.flag("remove")?, fields.flag("upsert")?, fields.flag("new")?);
     check_combination(&fields, remove, upsert, new)?;

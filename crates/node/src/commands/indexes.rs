@@ -46,7 +46,7 @@ pub(super) fn create_indexes(
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "createIndexes");
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let specs = fields.documents("indexes")?.unwrap_or_default();
     if specs.is_empty() {
         return Err(CommandError::bad_value("Must specify at least one index to create"));
@@ -287,7 +287,7 @@ pub(super) fn drop_indexes(
 ) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "dropIndexes");
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let mut writer = request.node.write(request.context.now);
     let mut collection = writer.collection(&namespace).ok_or_else(|| {
         CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns not found {namespace}"))

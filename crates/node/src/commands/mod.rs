@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod authentication;
+mod cluster_parameters;
 mod common;
 mod count;
 mod create;
@@ -28,6 +29,7 @@ mod update;
 mod users;
 mod x509;
 
+pub(crate) use cluster_parameters::image_expiry;
 pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;
 
@@ -126,6 +128,16 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .inspects(ClusterAdmin)
         .on_admin()
         .any_fields(),
+    command("getClusterParameter", cluster_parameters::get, "parameters of the deployment")
+        .inspects(ClusterAdmin)
+        .on_admin(),
+    command(
+        "setClusterParameter",
+        cluster_parameters::set,
+        "changes a parameter of the deployment",
+    )
+    .writes(ClusterAdmin)
+    .on_admin(),
     command(
         "getDefaultRWConcern",
         default_concerns::get,
@@ -304,6 +316,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::cursor)
         .fields(&["collection", "batchSize", "term", "lastKnownCommittedOpTime"])
         .waits()
+        .scans()
         .in_transaction(AfterTheFirst)
         .stable(),
     command("killCursors", cursor_commands::kill_cursors, "closes cursors")
@@ -338,7 +351,6 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::named)
         .fields(&["query", "limit", "skip", "hint", "collation", "fields"])
         .without(&["collectionUUID", "encryptionInformation"])
-        .scans()
         .takes_default_read_concern()
         .stable(),
     command("distinct", distinct::distinct, "the different values of a field")
@@ -346,7 +358,6 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::named)
         .fields(&["key", "query", "hint", "collation"])
         .without(&["collectionUUID"])
-        .scans()
         .reads_snapshots()
         .takes_default_read_concern()
         .in_transaction(Allowed),

@@ -56,6 +56,10 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         "localTime": to_bson_date_time(now.wall),
         "asserts": { "user": request.node.counters().failures() },
         "connections": connections,
+        "fsyncLock": {
+            "locked": request.node.write_locks() > 0,
+            "lockCount": request.node.write_locks() as i64,
+        },
         "globalLock": global_lock(request, uptime.as_micros() as i64),
         "logicalSessionRecordCache": {
             "activeSessionsCount": request.node.sessions().count() as i32,

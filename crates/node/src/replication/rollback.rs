@@ -15,6 +15,7 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::apply::{altered, namespace_of};
 use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::image_key;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
@@ -193,6 +194,7 @@ impl Writer<'_> {
         if let Some(replication) = node.replication() {
             batch.cut_log(node.keyspaces().oplog, at.timestamp.as_u64());
             batch.remove(replication.keyspace, undo_key(at.timestamp));
+            batch.remove(replication.keyspace, image_key(at.timestamp.as_u64(), 0));
         }
     }
 

@@ -12,6 +12,7 @@ use quorate_wire::to_bson_timestamp;
 use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
+use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::moments::Moment;
 use crate::writer::{Entry, Operation, Totals, Writer};
@@ -68,6 +69,7 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         undo: Option<&RawDocument>,
+        collection: Option<&Collection>,
     ) -> Result<bool, CommandError> {
         if let Some(undone) = self.take_undone() {
             if let Some((at, statement)) = undone {
@@ -80,7 +82,7 @@ impl Writer<'_> {
         }
         let Some((entry, position)) = self.take_replayed()? else { return Ok(false) };
         self.replay_session(batch, &entry)?;
-        self.put_entry(batch, entry, position, undo);
+        self.put_entry(batch, entry, position, undo, collection);
         Ok(true)
     }
 
@@ -91,12 +93,18 @@ impl Writer<'_> {
         entry: RawDocumentBuf,
         position: OpTimeAndWallTime,
         undo: Option<&RawDocument>,
+        collection: Option<&Collection>,
     ) {
         let Some(oplog) = self.node.oplog() else { return };
         let timestamp = position.op_time.timestamp;
         if let (Some(replication), Some(undo)) = (self.node.replication(), undo) {
             let row = undo.as_bytes().to_vec();
             batch.insert(replication.keyspace, undo_key(timestamp), row);
+        }
+        if let (Some(collection), Some(undo)) = (collection, undo)
+            && let Ok(before) = undo.get_document("before")
+        {
+            self.keep_image(batch, collection, before, timestamp.as_u64());
         }
         let size = entry.as_bytes().len() as u64;
         let entry = Bytes::from(entry.into_bytes());
@@ -149,6 +157,18 @@ impl Writer<'_> {
     pub(super) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
         let mut batch = Batch::new();
         let object = rawdoc! { "msg": message };
+        let (operation, target) = (Operation::Noop, None);
+        let entry = Entry { operation, collection: None, object: &object, target, statement: None };
+        self.log(&mut batch, &entry, None)?;
+        self.commit(batch)
+    }
+
+    /// Logs that a database is gone, after its collections. The entry changes nothing: it is there for
+    /// those who watch.
+    pub(crate) fn log_drop_database(&mut self, database: &str) -> Result<(), CommandError> {
+        self.flush()?;
+        let mut batch = Batch::new();
+        let object = rawdoc! { "msg": "dropDatabase", "dropDatabase": database };
         let (operation, target) = (Operation::Noop, None);
         let entry = Entry { operation, collection: None, object: &object, target, statement: None };
         self.log(&mut batch, &entry, None)?;

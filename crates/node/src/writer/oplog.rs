@@ -91,7 +91,7 @@ impl Writer<'_> {
             return Ok(());
         }
         let before = rawdoc! { "before": old.to_owned() };
-        if self.log_otherwise(batch, Some(&before))? {
+        if self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
         let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?, told_as);
@@ -155,7 +155,7 @@ impl Writer<'_> {
         entry: &Entry<'_>,
         undo: Option<&RawDocument>,
     ) -> Result<(), CommandError> {
-        if !self.logs(entry.collection) || self.log_otherwise(batch, undo)? {
+        if !self.logs(entry.collection) || self.log_otherwise(batch, undo, entry.collection)? {
             return Ok(());
         }
         self.append(batch, entry, undo)
@@ -202,7 +202,7 @@ impl Writer<'_> {
         document.append(cstr!("wall"), to_bson_date_time(self.now.wall));
         let op_time = OpTime::new(term, timestamp_from(timestamp));
         let position = OpTimeAndWallTime { op_time, wall_time: self.now.wall };
-        self.put_entry(batch, document, position, undo);
+        self.put_entry(batch, document, position, undo, entry.collection);
         Ok(())
     }
 }

@@ -51,8 +51,8 @@ impl Wanted {
 }
 
 impl ReplicaSet {
-    /// Takes the write concern out of a command, or the set's default if it has none, if waiting for
-    /// others is part of it. What one member can promise alone is left for it to read.
+    /// The write concern of a command, or the set's default if it has none, if waiting for others is
+    /// part of it. What one member can promise alone is left for it to see to.
     pub(crate) fn take_concern(
         &self,
         command: &mut Command,
@@ -79,9 +79,9 @@ impl ReplicaSet {
         let concern = completed.as_ref().or(given).map(parse).transpose()?.flatten();
         let wanted = concern.map(|concern| Wanted { concern, explicit });
         if wanted.is_some() {
-            command.body_mut().remove("writeConcern");
+            command.set_write_concern(None);
         } else if let Some(completed) = completed.filter(|completed| !completed.is_empty()) {
-            command.body_mut().insert("writeConcern", completed);
+            command.set_write_concern(Some(completed));
         }
         Ok(wanted)
     }
