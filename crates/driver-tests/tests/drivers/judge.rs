@@ -24,6 +24,13 @@ pub(crate) async fn works_in_a_set(client: Client) {
     server.stop().await;
 }
 
+/// A set of one member is enough for transactions.
+pub(crate) async fn transacts(client: Client) {
+    let server = TestServer::member().await;
+    run(client, &server.uri(), &["transactions"]).await;
+    server.stop().await;
+}
+
 pub(crate) async fn logs_in(client: Client) {
     let server = TestServer::guarded().await;
     run(client, &server.uri(), &["login"]).await;

@@ -57,6 +57,31 @@ macro_rules! judge {
     };
 }
 
+/// Transactions, by the clients whose scripts have them.
+mod transactions {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn pymongo_transacts() {
+        judge::transacts(Client::Pymongo).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn node_transacts() {
+        judge::transacts(Client::Node).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn mongosh_transacts() {
+        judge::transacts(Client::Mongosh).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rust_transacts() {
+        judge::transacts(Client::Rust).await;
+    }
+}
+
 judge!(pymongo, Client::Pymongo);
 judge!(node, Client::Node);
 judge!(mongosh, Client::Mongosh);

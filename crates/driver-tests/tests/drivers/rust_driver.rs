@@ -18,6 +18,7 @@ pub(crate) async fn run(uri: &str, parts: &str) -> u64 {
         match part {
             "documents" => judge.documents().await,
             "retries" => judge.retries().await,
+            "transactions" => judge.transactions().await,
             "round-trip" => judge.round_trip().await,
             "login" => judge.login().await,
             "certificate" => judge.certificate().await,
@@ -53,6 +54,35 @@ impl Judge {
         assert!(codes(&error).contains(&code), "{code} expected: {error}");
         self.checks += 1;
         error
+    }
+
+    async fn transactions(&mut self) {
+        let (client, _) = self.client(|_| ()).await;
+        let database = client.database("transactions");
+        database.drop().await.unwrap();
+        let accounts = database.collection::<Document>("accounts");
+        let both = [doc! { "_id": "a", "n": 10 }, doc! { "_id": "b", "n": 0 }];
+        accounts.insert_many(both).await.unwrap();
+        let mut session = client.start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let take = doc! { "$inc": { "n": -4 } };
+        let (first, second) = (doc! { "_id": "a" }, doc! { "_id": "b" });
+        accounts.update_one(first.clone(), take.clone()).session(&mut session).await.unwrap();
+        let give = doc! { "$inc": { "n": 4 } };
+        accounts.update_one(second, give).session(&mut session).await.unwrap();
+        let inside = accounts.find_one(first.clone()).session(&mut session).await.unwrap();
+        self.equal(inside.unwrap().get_i32("n").unwrap(), 6);
+        let outside = accounts.find_one(first.clone()).await.unwrap();
+        self.equal(outside.unwrap().get_i32("n").unwrap(), 10);
+        let mut other = client.start_session().await.unwrap();
+        other.start_transaction().await.unwrap();
+        let late = accounts.update_one(first.clone(), take).session(&mut other).await;
+        let error = self.fails(112, late);
+        self.equal(error.contains_label("TransientTransactionError"), true);
+        session.commit_transaction().await.unwrap();
+        session.commit_transaction().await.unwrap();
+        let after = accounts.find_one(first).await.unwrap();
+        self.equal(after.unwrap().get_i32("n").unwrap(), 6);
     }
 
     async fn client(&self, change: impl FnOnce(&mut ClientOptions)) -> (Client, Sent) {

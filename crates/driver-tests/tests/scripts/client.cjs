@@ -224,7 +224,37 @@ const certificate = () => connected({}, async (client) => {
   await fails(13, () => client.db("others").collection("things").insertOne({}));
 });
 
-const parts = { documents, retries, "round-trip": roundTrip, login, certificate };
+const transactions = () => connected({}, async (client) => {
+  await client.db("transactions").dropDatabase();
+  const accounts = client.db("transactions").collection("accounts");
+  await accounts.insertMany([{ _id: "a", n: 10 }, { _id: "b", n: 0 }]);
+  const transfer = async (session) => {
+    await accounts.updateOne({ _id: "a" }, { $inc: { n: -4 } }, { session });
+    await accounts.updateOne({ _id: "b" }, { $inc: { n: 4 } }, { session });
+    return "done";
+  };
+  const balances = async (session) => {
+    const found = await accounts.find({}, { session, sort: { _id: 1 } }).toArray();
+    return found.map((account) => account.n);
+  };
+  await client.withSession(async (session) => {
+    equal(await session.withTransaction(transfer), "done");
+    equal(await balances(), [6, 4]);
+    session.startTransaction();
+    await transfer(session);
+    equal(await balances(session), [2, 8]);
+    equal(await balances(), [6, 4]);
+    await client.withSession(async (other) => {
+      other.startTransaction();
+      await fails(112, () => transfer(other));
+      await other.abortTransaction();
+    });
+    await session.abortTransaction();
+    equal(await balances(), [6, 4]);
+  });
+});
+
+const parts = { documents, transactions, retries, "round-trip": roundTrip, login, certificate };
 
 (async () => {
   for (const part of process.env.QUORATE_PARTS.split(",")) await parts[part]();

@@ -197,6 +197,32 @@ function certificate() {
   fails(13, () => db.getSiblingDB("others").things.insertOne({}));
 }
 
-const parts = { documents, retries, "round-trip": roundTrip, login, certificate };
+function transactions() {
+  const name = "transactions";
+  db.getSiblingDB(name).dropDatabase();
+  const outside = db.getSiblingDB(name).accounts;
+  outside.insertMany([{ _id: "a", n: 10 }, { _id: "b", n: 0 }]);
+  const session = db.getMongo().startSession();
+  const accounts = session.getDatabase(name).accounts;
+  const transfer = (within) => {
+    within.updateOne({ _id: "a" }, { $inc: { n: -4 } });
+    within.updateOne({ _id: "b" }, { $inc: { n: 4 } });
+  };
+  const balances = (within) => within.find().sort({ _id: 1 }).toArray().map((account) => account.n);
+  session.withTransaction(() => transfer(accounts));
+  equal(balances(outside), [6, 4]);
+  session.startTransaction();
+  transfer(accounts);
+  equal(balances(accounts), [2, 8]);
+  equal(balances(outside), [6, 4]);
+  const other = db.getMongo().startSession();
+  other.startTransaction();
+  fails(112, () => transfer(other.getDatabase(name).accounts));
+  session.abortTransaction();
+  equal(balances(outside), [6, 4]);
+  session.endSession();
+}
+
+const parts = { documents, transactions, retries, "round-trip": roundTrip, login, certificate };
 for (const part of process.env.QUORATE_PARTS.split(",")) parts[part]();
 print(`checks: ${checks}`);

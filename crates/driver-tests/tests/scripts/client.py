@@ -205,8 +205,42 @@ def certificate():
     fails(OperationFailure, 13, lambda: client.others.things.insert_one({}))
 
 
+def transactions():
+    client = pymongo.MongoClient(URI)
+    client.drop_database("transactions")
+    accounts = client.transactions.accounts
+    accounts.insert_many([{"_id": "a", "n": 10}, {"_id": "b", "n": 0}])
+
+    def transfer(session):
+        accounts.update_one({"_id": "a"}, {"$inc": {"n": -4}}, session=session)
+        accounts.update_one({"_id": "b"}, {"$inc": {"n": 4}}, session=session)
+        return "done"
+
+    balances = lambda session=None: [found["n"] for found in accounts.find(session=session).sort("_id")]
+    with client.start_session() as session:
+        equal(session.with_transaction(transfer), "done")
+        equal(balances(), [6, 4])
+        session.start_transaction()
+        transfer(session)
+        equal(balances(session), [2, 8])
+        equal(balances(), [6, 4])
+        session.abort_transaction()
+        equal(balances(), [6, 4])
+        # The first updater wins; the second is told at once, and may repeat.
+        with client.start_session() as other:
+            session.start_transaction()
+            transfer(session)
+            other.start_transaction()
+            raised = fails(OperationFailure, 112, lambda: transfer(other))
+            equal(raised.has_error_label("TransientTransactionError"), True)
+            session.commit_transaction()
+            session.commit_transaction()
+        equal(balances(), [2, 8])
+
+
 parts = {
     "documents": documents,
+    "transactions": transactions,
     "retries": retries,
     "round-trip": round_trip,
     "login": login,
