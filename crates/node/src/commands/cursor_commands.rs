@@ -68,7 +68,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         if gone {
             request.node.cursors().kill(*id);
             return Err(CommandError::new(
-                ErrorCode(175),
+                ErrorCode::QUERY_PLAN_KILLED,
                 format!("collection dropped. namespace: '{namespace}'"),
             ));
         }
@@ -103,7 +103,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     }
     if !cursors.is_open_on(*id, &namespace) {
         return Err(CommandError::new(
-            ErrorCode(237),
+            ErrorCode::CURSOR_KILLED,
             format!("cursor {id} was killed while it was read"),
         ));
     }
