@@ -44,6 +44,20 @@ codes! {
     PROTOCOL_ERROR = 17 "ProtocolError",
     AUTHENTICATION_FAILED = 18 "AuthenticationFailed",
     ILLEGAL_OPERATION = 20 "IllegalOperation",
+    ALREADY_INITIALIZED = 23 "AlreadyInitialized",
+    NODE_NOT_FOUND = 74 "NodeNotFound",
+    NO_REPLICATION_ENABLED = 76 "NoReplicationEnabled",
+    UNKNOWN_REPL_WRITE_CONCERN = 79 "UnknownReplWriteConcern",
+    INVALID_REPLICA_SET_CONFIG = 93 "InvalidReplicaSetConfig",
+    NOT_YET_INITIALIZED = 94 "NotYetInitialized",
+    NOT_SECONDARY = 95 "NotSecondary",
+    NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE = 103 "NewReplicaSetConfigurationIncompatible",
+    NODE_NOT_ELECTABLE = 104 "NodeNotElectable",
+    INCONSISTENT_REPLICA_SET_NAMES = 108 "InconsistentReplicaSetNames",
+    CONFIGURATION_IN_PROGRESS = 109 "ConfigurationInProgress",
+    CANNOT_INITIALIZE_NODE_WITH_DATA = 110 "CannotInitializeNodeWithData",
+    COMMAND_FAILED = 125 "CommandFailed",
+    CURRENT_CONFIG_NOT_COMMITTED_YET = 308 "CurrentConfigNotCommittedYet",
     LOCK_TIMEOUT = 24 "LockTimeout",
     NAMESPACE_NOT_FOUND = 26 "NamespaceNotFound",
     INDEX_NOT_FOUND = 27 "IndexNotFound",
@@ -88,6 +102,12 @@ codes! {
     NOT_IMPLEMENTED = 238 "NotImplemented",
     READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET = 134 "ReadConcernMajorityNotAvailableYet",
     SNAPSHOT_TOO_OLD = 239 "SnapshotTooOld",
+    SNAPSHOT_UNAVAILABLE = 246 "SnapshotUnavailable",
+    TRANSACTION_COMMITTED = 256 "TransactionCommitted",
+    CONFLICTING_OPERATION_IN_PROGRESS = 117 "ConflictingOperationInProgress",
+    TRANSACTION_EXCEEDED_LIFETIME = 290 "TransactionExceededLifetimeLimitSeconds",
+    TRANSACTION_TOO_LARGE_FOR_CACHE = 388 "TransactionTooLargeForCache",
+    PREPARED_TRANSACTION_IN_PROGRESS = 267 "PreparedTransactionInProgress",
     EXCEEDED_TIME_LIMIT = 262 "ExceededTimeLimit",
     TRANSACTION_TOO_OLD = 225 "TransactionTooOld",
     NO_SUCH_TRANSACTION = 251 "NoSuchTransaction",
@@ -298,6 +318,25 @@ mod tests {
 
     #[test]
     fn numbers_without_a_name_are_locations() {
+        // What members say about their set has a name for people, as everything else.
+        for (code, name) in [
+            (23, "AlreadyInitialized"),
+            (74, "NodeNotFound"),
+            (76, "NoReplicationEnabled"),
+            (79, "UnknownReplWriteConcern"),
+            (93, "InvalidReplicaSetConfig"),
+            (94, "NotYetInitialized"),
+            (95, "NotSecondary"),
+            (103, "NewReplicaSetConfigurationIncompatible"),
+            (104, "NodeNotElectable"),
+            (108, "InconsistentReplicaSetNames"),
+            (109, "ConfigurationInProgress"),
+            (110, "CannotInitializeNodeWithData"),
+            (125, "CommandFailed"),
+            (308, "CurrentConfigNotCommittedYet"),
+        ] {
+            assert_eq!(ErrorCode(code).name(), name);
+        }
         assert_eq!(ErrorCode(31249).name(), "Location31249");
         assert_eq!(ErrorCode::CURSOR_NOT_FOUND.name(), "CursorNotFound");
     }

@@ -62,7 +62,7 @@ pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome, Co
     let mut writer = request.node.write(request.context.now);
     let mut collection = writer.collection_or_create(&namespace()?)?;
     writer.put(&mut collection, to_raw(&document)?)?;
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
