@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use bson::raw::RawDocumentBuf;
 use quorate_authentication::Authenticator;
+use quorate_client_session::ServerSession;
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::{MonotonicTime, ServerAddress, SplitMix64};
 use quorate_server_discovery::{
@@ -24,6 +26,7 @@ use crate::check::CheckOrder;
 use crate::clock::{Clock, SystemClock};
 use crate::connection::Connection;
 use crate::options::{ClientOptions, StartError};
+use crate::session::SessionState;
 
 /// Who wants to know what happens.
 pub type EventListener = Box<dyn FnMut(&DiscoveryEvent)>;
@@ -40,6 +43,12 @@ pub struct Client {
     pub(crate) random: SplitMix64,
     pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) authenticator: Option<Authenticator>,
+    /// The session that operations run in now.
+    pub(crate) active: Option<Box<SessionState>>,
+    /// Sessions that servers know and no operation uses.
+    pub(crate) idle_sessions: Vec<ServerSession>,
+    /// The latest `$clusterTime` that a server has told in a session.
+    pub(crate) cluster_time: Option<RawDocumentBuf>,
     listener: EventListener,
     /// The check that the core waits for.
     ordered: Option<CheckOrder>,
@@ -104,6 +113,9 @@ impl Client {
             random,
             tls,
             authenticator,
+            active: None,
+            idle_sessions: Vec::new(),
+            cluster_time: None,
             listener,
             ordered: None,
             check_again: Vec::new(),

@@ -2,7 +2,7 @@
 //!
 //! Each builds one command, sends it through `operation`, and reads the reply. Reads use the
 //! client's read preference and are retried once; writes use its write concern and are never sent
-//! twice, since this client has no sessions to make that safe.
+//! twice: without implicit sessions nothing makes that safe.
 
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
@@ -16,6 +16,7 @@ use crate::connection::Limits;
 use crate::cursor::{Cursor, Paging};
 use crate::error::{OperationError, WriteError, WriteFailure};
 use crate::operation::{Answer, Operation};
+use crate::session::SessionState;
 
 /// Room for the command and the frame of a message, beside its documents.
 const COMMAND_ALLOWANCE: usize = 16 * 1024;
@@ -132,7 +133,8 @@ impl Client {
         let mut sent = 0;
         let mut lagging = None;
         while sent < ready.len() {
-            let server = self.select_usable(&SelectionRequest::WRITE)?;
+            let server = self.select_usable(&SelectionRequest::WRITE);
+            let server = self.labelled(server)?;
             if sent == 0 {
                 self.refuse_too_long(&server, &ready)?;
             }
@@ -196,6 +198,7 @@ impl Client {
         let paging = Paging {
             batch_size: options.batch_size,
             limit: options.limit.filter(|limit| *limit > 0).map(u64::from),
+            max_await: None,
         };
         let answer = self.read_with(namespace, &command, options.read_preference.as_ref())?;
         Cursor::begin(self, answer, "find", Some(paging))
@@ -266,7 +269,7 @@ impl Client {
         } else {
             self.read_with(namespace, &command, None)?
         };
-        Cursor::begin(self, answer, "aggregate", Some(Paging { batch_size, limit: None }))
+        Cursor::begin(self, answer, "aggregate", Some(Paging { batch_size, ..Paging::default() }))
     }
 
     /// Updates documents.
@@ -342,7 +345,8 @@ impl Client {
         command: &'static str,
         offset: usize,
     ) -> Result<(u64, Option<WriteFailure>), OperationError> {
-        let asked = self.options.write_concern.w != Some(WriteAcknowledgement::Members(0));
+        let asked = self.options.write_concern.w != Some(WriteAcknowledgement::Members(0))
+            || self.in_transaction();
         read_write_reply(answer, command, offset, asked)
     }
 
@@ -357,25 +361,40 @@ impl Client {
         }
     }
 
-    fn read_with(
+    pub(crate) fn read_with(
         &mut self,
         namespace: &Namespace,
         command: &RawDocument,
         preference: Option<&ReadPreference>,
     ) -> Result<Answer, OperationError> {
-        let default = self.options.read_preference.clone();
+        let default = self.default_read_preference()?;
         let preference = preference.unwrap_or(&default);
         self.read(Operation::read(namespace.database(), command, preference))
     }
 
-    fn append_read_concern(&self, command: &mut RawDocumentBuf) {
+    /// The read concern of a read. Those of transactions and snapshots are the session's to add.
+    pub(crate) fn append_read_concern(&self, command: &mut RawDocumentBuf) {
+        let session = self.active.as_deref();
+        if session.is_some_and(|session| session.transaction.is_open() || session.has_snapshot()) {
+            return;
+        }
+        let mut concern = RawDocumentBuf::new();
         if let Some(level) = &self.options.read_concern_level {
-            command.append(cstr!("readConcern"), rawdoc! { "level": level.as_str() });
+            concern.append(cstr!("level"), level.as_str());
+        }
+        if let Some(time) = session.and_then(SessionState::after_cluster_time) {
+            concern.append(cstr!("afterClusterTime"), time);
+        }
+        if !concern.is_empty() {
+            command.append(cstr!("readConcern"), concern);
         }
     }
 
+    /// The write concern of a write. That of a transaction goes with its commit.
     fn append_write_concern(&self, command: &mut RawDocumentBuf) {
-        if let Some(concern) = self.options.write_concern.to_document() {
+        if let Some(concern) = self.options.write_concern.document()
+            && !self.in_transaction()
+        {
             command.append(cstr!("writeConcern"), concern);
         }
     }

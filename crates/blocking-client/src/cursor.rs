@@ -5,6 +5,7 @@
 //! missing.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bson::raw::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
@@ -26,6 +27,8 @@ pub(crate) struct Paging {
     pub(crate) batch_size: Option<u32>,
     /// How many documents to return in all.
     pub(crate) limit: Option<u64>,
+    /// How long the server waits for more, in a change stream.
+    pub(crate) max_await: Option<Duration>,
 }
 
 /// The results of a query. An iterator; the first error ends it.
@@ -52,6 +55,8 @@ pub struct ParkedCursor {
     batch: VecDeque<RawDocumentBuf>,
     paging: Paging,
     returned: u64,
+    /// `postBatchResumeToken` of a change stream.
+    post_batch_token: Option<RawDocumentBuf>,
 }
 
 impl<'c> Cursor<'c> {
@@ -74,9 +79,16 @@ impl<'c> Cursor<'c> {
         match found {
             Ok((found, database, collection)) => {
                 let paging = paging.unwrap_or_default();
-                let (id, batch) = (found.id, found.batch);
-                let state =
-                    ParkedCursor { server, database, collection, id, batch, paging, returned: 0 };
+                let state = ParkedCursor {
+                    server,
+                    database,
+                    collection,
+                    id: found.id,
+                    batch: found.batch,
+                    paging,
+                    returned: 0,
+                    post_batch_token: found.post_batch_token,
+                };
                 Ok(Self { client, state })
             }
             Err(reason) => Err(OperationError::BadReply { server, command, reason }),
@@ -104,9 +116,18 @@ impl<'c> Cursor<'c> {
             batch: std::mem::take(&mut self.state.batch),
             paging: self.state.paging,
             returned: self.state.returned,
+            post_batch_token: self.state.post_batch_token.take(),
         };
         drop(self);
         parked
+    }
+
+    /// Fetches the next batch, if there can be one.
+    pub(crate) fn fetch(&mut self) -> Result<(), OperationError> {
+        match self.state.id {
+            Some(id) => self.get_more(id),
+            None => Ok(()),
+        }
     }
 
     fn advance(&mut self) -> Result<Option<RawDocumentBuf>, OperationError> {
@@ -144,6 +165,10 @@ impl<'c> Cursor<'c> {
         if let Some(size) = state.paging.next_batch_size(state.returned) {
             command.append(cstr!("batchSize"), size);
         }
+        if let Some(limit) = state.paging.max_await {
+            let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            command.append(cstr!("maxTimeMS"), millis);
+        }
         // As a write: no read preference goes along, for the server is settled.
         let operation = Operation::write(&state.database, &command);
         let answer = self.client.send(&state.server, operation)?;
@@ -151,6 +176,7 @@ impl<'c> Cursor<'c> {
             Ok(found) => {
                 state.id = found.id;
                 state.batch = found.batch;
+                state.post_batch_token = found.post_batch_token;
                 Ok(())
             }
             Err(reason) => {
@@ -212,6 +238,22 @@ impl ParkedCursor {
     pub fn server(&self) -> &ServerAddress {
         &self.server
     }
+
+    pub(crate) fn pop(&mut self) -> Option<RawDocumentBuf> {
+        self.batch.pop_front()
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.id.is_none()
+    }
+
+    pub(crate) fn post_batch_token(&self) -> Option<&RawDocument> {
+        self.post_batch_token.as_deref()
+    }
 }
 
 impl Paging {
@@ -231,6 +273,7 @@ struct FoundCursor<'r> {
     id: Option<i64>,
     namespace: &'r str,
     batch: VecDeque<RawDocumentBuf>,
+    post_batch_token: Option<RawDocumentBuf>,
 }
 
 fn read_cursor<'r>(
@@ -252,7 +295,9 @@ fn read_cursor<'r>(
             _ => return Err(format!("an entry of {batch_name} is no document")),
         }
     }
-    Ok(FoundCursor { id: (id != 0).then_some(id), namespace, batch })
+    let token = cursor.get_document("postBatchResumeToken").ok();
+    let post_batch_token = token.map(RawDocument::to_owned);
+    Ok(FoundCursor { id: (id != 0).then_some(id), namespace, batch, post_batch_token })
 }
 
 #[cfg(test)]
@@ -262,8 +307,9 @@ mod tests {
     /// "If batchSize is zero, it MUST be omitted".
     #[test]
     fn batches_shrink_as_the_limit_comes_near() {
-        let size =
-            |batch_size, limit, returned| Paging { batch_size, limit }.next_batch_size(returned);
+        let size = |batch_size, limit, returned| {
+            Paging { batch_size, limit, max_await: None }.next_batch_size(returned)
+        };
         assert_eq!(size(Some(3), Some(4), 3), Some(1));
         assert_eq!(size(Some(3), Some(40), 3), Some(3));
         assert_eq!(size(None, Some(4), 1), Some(3));

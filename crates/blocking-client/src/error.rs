@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use quorate_client_session::{Failure, TransactionError};
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
@@ -75,6 +76,25 @@ pub enum OperationError {
         /// The server.
         server: ServerAddress,
     },
+    /// The session is in no state for this. Nothing was sent.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+    /// An error of a transaction, with the labels that this client has found for it.
+    #[error("{error}")]
+    Labelled {
+        /// The error.
+        error: Box<OperationError>,
+        /// The labels, beside those of the server.
+        labels: Vec<&'static str>,
+    },
+    /// The commit's write concern was not met. The transaction is committed.
+    #[error("{server}: the write concern of the commit was not met: {}", .error.message)]
+    CommitConcern {
+        /// The server.
+        server: ServerAddress,
+        /// What it said.
+        error: Box<WriteConcernError>,
+    },
     /// The caller asked for something that cannot be sent. Nothing was sent.
     #[error("{0}")]
     Misuse(String),
@@ -89,9 +109,50 @@ impl OperationError {
             | Self::Command { server, .. }
             | Self::Write { server, .. }
             | Self::BadReply { server, .. }
+            | Self::CommitConcern { server, .. }
             | Self::CursorLost { server } => Some(server),
             Self::Authentication(error) => Some(&error.address),
-            Self::NoServer(_) | Self::Impossible(_) | Self::Misuse(_) => None,
+            Self::Labelled { error, .. } => error.server(),
+            Self::NoServer(_) | Self::Impossible(_) | Self::Transaction(_) | Self::Misuse(_) => {
+                None
+            }
+        }
+    }
+
+    /// Whether the error has this label, of the server's or of ours.
+    pub fn has_label(&self, label: &str) -> bool {
+        match self {
+            Self::Command { error, .. } => error.has_label(label),
+            Self::Labelled { error, labels } => labels.contains(&label) || error.has_label(label),
+            _ => false,
+        }
+    }
+
+    /// The server's code, if it gave one.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Command { error, .. } => error.code,
+            Self::CommitConcern { error, .. } => error.code,
+            Self::Write { failure, .. } => match failure.errors.first() {
+                Some(error) => error.code,
+                None => failure.write_concern_error.as_ref().and_then(|error| error.code),
+            },
+            Self::Labelled { error, .. } => error.code(),
+            _ => None,
+        }
+    }
+
+    /// The same with a label.
+    pub(crate) fn labelled(self, label: &'static str) -> Self {
+        if self.has_label(label) {
+            return self;
+        }
+        match self {
+            Self::Labelled { error, mut labels } => {
+                labels.push(label);
+                Self::Labelled { error, labels }
+            }
+            error => Self::Labelled { error: Box::new(error), labels: vec![label] },
         }
     }
 
@@ -109,6 +170,48 @@ impl OperationError {
 
     pub(crate) fn is_overload(&self) -> bool {
         matches!(self, Self::Command { error, .. } if error.has_label(OVERLOADED))
+    }
+}
+
+impl Failure for OperationError {
+    fn is_network(&self) -> bool {
+        match self {
+            Self::Connection { .. } | Self::Unreachable { .. } => true,
+            Self::Authentication(error) => {
+                matches!(&error.cause, AuthenticationCause::Connection(cause) if cause.is_network())
+            }
+            Self::Labelled { error, .. } => error.is_network(),
+            _ => false,
+        }
+    }
+
+    fn is_selection(&self) -> bool {
+        match self {
+            Self::NoServer(_) | Self::CursorLost { .. } => true,
+            Self::Labelled { error, .. } => error.is_selection(),
+            _ => false,
+        }
+    }
+
+    /// `timeoutMS` is not this client's.
+    fn is_timeout(&self) -> bool {
+        false
+    }
+
+    fn is_write_concern_failure(&self) -> bool {
+        match self {
+            Self::CommitConcern { .. } => true,
+            Self::Labelled { error, .. } => error.is_write_concern_failure(),
+            _ => false,
+        }
+    }
+
+    fn code(&self) -> Option<i32> {
+        Self::code(self)
+    }
+
+    fn has_label(&self, label: &str) -> bool {
+        Self::has_label(self, label)
     }
 }
 

@@ -34,14 +34,20 @@
 //!   selected, once.
 //! - **Logins** (SCRAM, X.509) are made before the first operation on a connection. Checks need none,
 //!   so that a wrong password hides no server and is told by the operation that needs it.
-//! - **Reads are retried once** after an error that a failover may explain; writes never are.
+//! - **Reads are retried once** after an error that a failover may explain; writes never are, but
+//!   for the commit and the abort of a transaction.
+//! - **Sessions are explicit**: [`Client::in_session`] lends one to the client, for transactions
+//!   ([`InSession::with_transaction`]), causally consistent reads and snapshots. In its transactions,
+//!   a server that is overloaded is not asked again.
+//! - **Change streams** ([`Client::watch`]) are iterators that wait for the next change and go on
+//!   with another server when theirs is lost.
 //! - **Errors explain**: a failed selection tells about each server what speaks against it, and what
 //!   to do ([`OperationError::NoServer`]).
 //!
 //! # What it is not
 //!
-//! No load balancers, SOCKS5, `timeoutMS`, stable API versions, sessions, retryable writes or
-//! transactions. Connection strings that ask for what would be unsafe to ignore are refused. Names
+//! No load balancers, SOCKS5, `timeoutMS`, stable API versions, implicit sessions or retryable
+//! writes. Connection strings that ask for what would be unsafe to ignore are refused. Names
 //! are resolved by the operating system without a time limit. `mongodb+srv://` needs the feature
 //! `srv`, whose resolver runs a private runtime on the calling thread for as long as it asks, and
 //! [`Client::connect`]; the list is asked for once.
@@ -61,7 +67,9 @@ mod net;
 mod operation;
 mod options;
 mod select;
+mod session;
 mod srv;
+mod watch;
 
 pub use authentication::{AuthenticationCause, AuthenticationError};
 pub use client::{Client, EventListener};
@@ -71,7 +79,13 @@ pub use connection::ConnectionError;
 pub use cursor::{Cursor, MAX_EMPTY_BATCHES, ParkedCursor};
 pub use error::{OperationError, WriteError, WriteFailure};
 pub use net::DialError;
-pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, StartError, WriteConcern};
+pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, StartError};
+pub use session::{InSession, Session, SessionOptions, TransactionFailure};
+pub use watch::{ChangeStream, WatchOptions, Watched};
 
+pub use quorate_client_session::{
+    ChangeStreamStart, Phase as TransactionPhase, TRANSIENT_TRANSACTION_ERROR, TransactionError,
+    TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
+};
 pub use quorate_server_discovery::DiscoveryEvent;
 pub use quorate_tls_config::{TlsError, TlsOptions};

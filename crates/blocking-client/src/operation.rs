@@ -32,6 +32,8 @@ pub(crate) struct Operation<'a> {
     pub(crate) command: &'a RawDocument,
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) criteria: SelectionCriteria<'a>,
+    /// Whether it is the commit or the abort of the session's transaction.
+    pub(crate) ending: bool,
 }
 
 impl<'a> Operation<'a> {
@@ -41,11 +43,17 @@ impl<'a> Operation<'a> {
         preference: &'a ReadPreference,
     ) -> Self {
         let criteria = SelectionCriteria::Read(preference);
-        Self { database, command, sequence: None, criteria }
+        Self { database, command, sequence: None, criteria, ending: false }
     }
 
     pub(crate) fn write(database: &'a str, command: &'a RawDocument) -> Self {
-        Self { database, command, sequence: None, criteria: SelectionCriteria::Write }
+        Self {
+            database,
+            command,
+            sequence: None,
+            criteria: SelectionCriteria::Write,
+            ending: false,
+        }
     }
 }
 
@@ -105,13 +113,20 @@ impl Client {
         }
         let primary = ReadPreference::PRIMARY;
         let preference = preference.unwrap_or(&primary);
+        self.check_own_command(command, preference)?;
         self.attempt(Operation::read(database, command, preference), &[])
     }
 
     /// Runs a read, and once more after an error that a failover may explain.
     pub(crate) fn read(&mut self, operation: Operation<'_>) -> Result<Answer, OperationError> {
         let first = match self.attempt(operation, &[]) {
-            Err(error) if self.options.retry_reads && error.is_retryable_read() => error,
+            Err(error)
+                if self.options.retry_reads
+                    && !self.in_transaction()
+                    && error.is_retryable_read() =>
+            {
+                error
+            }
             outcome => return outcome,
         };
         let sharded = self.topology().topology_type() == TopologyType::Sharded;
@@ -138,7 +153,9 @@ impl Client {
             deprioritized,
             ..SelectionRequest::WRITE
         };
-        let server = self.select_usable(&request)?;
+        self.begin_operation(operation.ending);
+        let server = self.select_usable(&request);
+        let server = self.labelled(server)?;
         self.send(&server, operation)
     }
 
@@ -148,8 +165,11 @@ impl Client {
         server: &ServerAddress,
         operation: Operation<'_>,
     ) -> Result<Answer, OperationError> {
-        let body = self.compose(server, operation);
-        let reply = self.exchange(server, Request { body: &body, sequence: operation.sequence })?;
+        let body = self.compose(server, operation)?;
+        let request = Request { body: &body, sequence: operation.sequence };
+        let reply = self.exchange(server, request);
+        let reply = self.labelled(reply)?;
+        self.learn(&reply);
         let failure = match command_error(&reply) {
             Ok(failure) => failure,
             Err(error) => {
@@ -194,16 +214,21 @@ impl Client {
     }
 
     /// The command with what every command carries.
-    fn compose(&self, server: &ServerAddress, operation: Operation<'_>) -> RawDocumentBuf {
+    fn compose(
+        &mut self,
+        server: &ServerAddress,
+        operation: Operation<'_>,
+    ) -> Result<RawDocumentBuf, OperationError> {
         let mut body = operation.command.to_owned();
+        self.add_session(server, operation.ending, &mut body)?;
         body.append(cstr!("$db"), operation.database);
-        let SelectionCriteria::Read(preference) = operation.criteria else { return body };
+        let SelectionCriteria::Read(preference) = operation.criteria else { return Ok(body) };
         // A command that brings its own keeps it: servers refuse a field that comes twice.
         if matches!(body.get("$readPreference"), Ok(Some(_))) {
-            return body;
+            return Ok(body);
         }
         let topology = self.topology();
-        let Some(description) = topology.server(server) else { return body };
+        let Some(description) = topology.server(server) else { return Ok(body) };
         let argument = read_preference_for_op_msg(
             topology.topology_type(),
             description.server_type(),
@@ -212,7 +237,7 @@ impl Client {
         if let Some(argument) = argument {
             body.append(cstr!("$readPreference"), read_preference_document(argument));
         }
-        body
+        Ok(body)
     }
 
     fn exchange(

@@ -7,12 +7,9 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use bson::raw::{RawDocumentBuf, cstr};
-use bson::rawdoc;
 use quorate_authentication::UnsupportedMechanism;
-use quorate_connection_string::{
-    ConnectionString, Credential, Limit, Options, ParseError, WriteAcknowledgement,
-};
+use quorate_client_session::WriteConcern;
+use quorate_connection_string::{ConnectionString, Credential, Limit, Options, ParseError};
 use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{DiscoveryOptions, OptionsError, SOCKET_CHECK_INTERVAL, Threading};
 use quorate_tls_config::{TlsError, TlsOptions};
@@ -109,7 +106,7 @@ impl ClientOptions {
             write_concern: WriteConcern {
                 w: options.w.clone(),
                 journal: options.journal,
-                timeout: options.w_timeout.and_then(Limit::bound),
+                w_timeout: options.w_timeout.and_then(Limit::bound),
             },
             retry_reads: options.retry_reads.unwrap_or(defaults.retry_reads),
             compressors: compressors(options),
@@ -131,40 +128,6 @@ impl ClientOptions {
         let mut options = Self::from_connection_string(string)?;
         options.discovery.seeds = seeds;
         Ok(options)
-    }
-}
-
-/// How widely a write must be done before it is acknowledged. Empty means: as the server has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WriteConcern {
-    /// `w`.
-    pub w: Option<WriteAcknowledgement>,
-    /// `journal`.
-    pub journal: Option<bool>,
-    /// `wTimeoutMS`.
-    pub timeout: Option<Duration>,
-}
-
-impl WriteConcern {
-    /// `writeConcern`, as commands carry it; `None` to send none.
-    pub(crate) fn to_document(&self) -> Option<RawDocumentBuf> {
-        let mut document = rawdoc! {};
-        match &self.w {
-            Some(WriteAcknowledgement::Members(count)) => {
-                document.append(cstr!("w"), i64::from(*count));
-            }
-            Some(WriteAcknowledgement::Majority) => document.append(cstr!("w"), "majority"),
-            Some(WriteAcknowledgement::Custom(name)) => document.append(cstr!("w"), name.as_str()),
-            None => {}
-        }
-        if let Some(journal) = self.journal {
-            document.append(cstr!("j"), journal);
-        }
-        if let Some(timeout) = self.timeout {
-            let millis = i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX);
-            document.append(cstr!("wtimeout"), millis);
-        }
-        (!document.is_empty()).then_some(document)
     }
 }
 
@@ -224,6 +187,7 @@ fn compressors(options: &Options) -> Vec<CompressorId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bson::rawdoc;
     use quorate_protocol::ReadPreferenceMode;
 
     fn read(uri: &str) -> Result<ClientOptions, StartError> {
@@ -239,7 +203,7 @@ mod tests {
         assert_eq!(options.socket_timeout, None);
         assert_eq!(options.discovery.heartbeat_frequency(), Duration::from_secs(60));
         assert_eq!(options.discovery.threading, Threading::Single);
-        assert_eq!(options.write_concern.to_document(), None);
+        assert_eq!(options.write_concern.document(), None);
     }
 
     #[test]
@@ -258,7 +222,7 @@ mod tests {
         assert_eq!(options.read_preference.tag_sets.len(), 1);
         assert_eq!(options.app_name.as_deref(), Some("x"));
         assert_eq!(options.compressors, [CompressorId::Zlib, CompressorId::Zstd]);
-        let concern = options.write_concern.to_document().unwrap();
+        let concern = options.write_concern.document().unwrap();
         assert_eq!(concern, rawdoc! { "w": "majority", "j": true, "wtimeout": 5_i64 });
         assert_eq!(options.read_concern_level.as_deref(), Some("local"));
     }

@@ -14,12 +14,15 @@ mod doctor;
 mod down;
 mod drill;
 mod explain;
+mod exporter;
 mod finding;
 mod list;
 mod manual;
 mod metrics;
 mod pasted;
 mod progress;
+mod prove;
+mod recording;
 mod remedy;
 mod replay;
 mod run;
@@ -27,11 +30,13 @@ mod screen;
 mod serve;
 mod signals;
 mod status;
+mod tail;
 mod topology_view;
 mod up;
 mod view;
 mod watch;
 mod web;
+mod what_if;
 mod words;
 
 use std::process::ExitCode;
@@ -60,12 +65,15 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Stop(arguments)) => list::stop(arguments, screen),
         Some(Command::Restart(arguments)) => list::restart(arguments, screen),
         Some(Command::Drill(arguments)) => drill::run(arguments, screen),
+        Some(Command::Prove(arguments)) => prove::run(arguments, screen),
         Some(Command::Switchover(arguments)) => drill::switch_over(arguments, screen),
         Some(Command::Status(arguments)) => status::run(arguments, screen),
+        Some(Command::WhatIf(arguments)) => what_if::run(arguments, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),
         Some(Command::Run(arguments)) => run::run(arguments, screen),
+        Some(Command::Tail(arguments)) => tail::run(arguments, screen),
         Some(Command::Serve(arguments)) => serve::run(arguments, screen),
         Some(Command::Completions(completions)) => manual::completions(completions, screen),
         Some(Command::Man(man)) => manual::page(man, screen),

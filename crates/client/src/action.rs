@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{CStr, RawBson, RawDocumentBuf, cstr};
+use quorate_client_session::{TransactionError, WriteConcern};
 use quorate_protocol::ReadPreference;
 
 use crate::client::Client;
 use crate::cursor::{Cursor, CursorSettings};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::operation::{Deadline, Operation, Purpose, Reply, Retry, Target};
-use crate::options::WriteConcern;
 use crate::session::Session;
 use crate::value::{IntoRaw, IntoValue};
 
@@ -98,6 +98,16 @@ pub(crate) struct Draft<'a> {
     pub(crate) defaults: Defaults,
     pub(crate) cursor: CursorSettings,
     session: Option<&'a mut Session>,
+    given: Given,
+}
+
+/// What the application set on the action itself. What it is for the whole collection, a
+/// transaction overrides; on a single operation of one, it is an error.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) timeout: bool,
+    pub(crate) write_concern: bool,
+    pub(crate) read_preference: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -117,6 +127,7 @@ impl<'a> Draft<'a> {
             defaults: defaults.clone(),
             cursor: CursorSettings::default(),
             session: None,
+            given: Given::default(),
         }
     }
 
@@ -129,11 +140,49 @@ impl<'a> Draft<'a> {
     }
 
     pub(crate) fn deadline(&self) -> Option<Deadline> {
-        self.defaults.timeout.map(Deadline::after)
+        let shared = self.session().and_then(|session| session.lock().deadline);
+        shared.or_else(|| self.defaults.timeout.map(Deadline::after))
+    }
+
+    fn in_transaction(&self) -> bool {
+        self.session().is_some_and(Session::in_transaction)
+    }
+
+    /// Whether what was set on the action itself agrees with the transaction that it runs in.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let Some(session) = self.session() else { return Ok(()) };
+        let state = session.lock();
+        if state.deadline.is_some() && self.given.timeout {
+            let reason = "an operation inside with_transaction shares the timeout of the whole; \
+                          set none on it";
+            return Err(Error::new(ErrorKind::BadCommand(reason.to_owned())));
+        }
+        if state.transaction.is_open() && self.given.write_concern {
+            return Err(TransactionError::WriteConcern.into());
+        }
+        Ok(())
+    }
+
+    /// The write concern that the command carries: in a transaction none, which is for the commit.
+    pub(crate) fn write_concern(&self) -> WriteConcern {
+        match self.in_transaction() {
+            true => WriteConcern::default(),
+            false => self.defaults.write_concern.clone(),
+        }
+    }
+
+    /// The read preference: in a transaction the primary, unless the action itself has another,
+    /// which is then refused.
+    pub(crate) fn read_preference(&self) -> ReadPreference {
+        match self.in_transaction() && !self.given.read_preference {
+            true => ReadPreference::PRIMARY,
+            false => self.defaults.read_preference.clone(),
+        }
     }
 
     /// The command so far, which is empty afterwards.
     fn body(&mut self) -> Result<RawDocumentBuf, Error> {
+        self.check()?;
         let mut body = RawDocumentBuf::new();
         body.append(self.name, self.subject.clone());
         std::mem::take(&mut self.arguments).append_to(&mut body)?;
@@ -143,7 +192,7 @@ impl<'a> Draft<'a> {
     /// The same for a command that takes a write concern.
     pub(crate) fn body_with_write_concern(&mut self) -> Result<RawDocumentBuf, Error> {
         let mut body = self.body()?;
-        if let Some(concern) = self.defaults.write_concern.document() {
+        if let Some(concern) = self.write_concern().document() {
             body.append(cstr!("writeConcern"), concern);
         }
         Ok(body)
@@ -153,7 +202,7 @@ impl<'a> Draft<'a> {
     async fn read(&mut self) -> Result<Reply, Error> {
         let body = self.body()?;
         let operation = Operation {
-            target: Target::Read(self.defaults.read_preference.clone()),
+            target: Target::Read(self.read_preference()),
             retry: Retry::Read,
             ..self.read_operation(body)
         };
@@ -208,7 +257,7 @@ impl<'a> Draft<'a> {
     async fn open(&self, operation: &Operation<'_>) -> Result<Cursor, Error> {
         let session = match self.session() {
             Some(session) => session.share(),
-            None => Session::new(Arc::clone(&self.client.inner().sessions), false),
+            None => Session::implicit(Arc::clone(&self.client.inner().sessions)),
         };
         let reply = self.client.inner().execute(operation, Some(&session)).await?;
         Cursor::open(self.client.clone(), session, &reply, self.cursor.clone())
@@ -237,21 +286,21 @@ macro_rules! option {
     ($lifetime:lifetime read_preference) => {
         /// Which servers may answer.
         pub fn read_preference(mut self, preference: quorate_protocol::ReadPreference) -> Self {
-            self.draft().defaults.read_preference = preference;
+            self.draft().set_read_preference(preference);
             self
         }
     };
     ($lifetime:lifetime write_concern) => {
         /// How widely the write must be known before it counts.
-        pub fn write_concern(mut self, concern: $crate::options::WriteConcern) -> Self {
-            self.draft().defaults.write_concern = concern;
+        pub fn write_concern(mut self, concern: quorate_client_session::WriteConcern) -> Self {
+            self.draft().set_write_concern(concern);
             self
         }
     };
     ($lifetime:lifetime timeout) => {
         /// `timeoutMS`: how long the whole may take, retries included.
         pub fn timeout(mut self, limit: std::time::Duration) -> Self {
-            self.draft().defaults.timeout = Some(limit).filter(|limit| !limit.is_zero());
+            self.draft().set_timeout(limit);
             self
         }
     };
@@ -376,6 +425,21 @@ pub(crate) use {awaited, option, options, plain};
 impl<'a> Draft<'a> {
     pub(crate) fn set_session(&mut self, session: &'a mut Session) {
         self.session = Some(session);
+    }
+
+    pub(crate) fn set_read_preference(&mut self, preference: ReadPreference) {
+        self.defaults.read_preference = preference;
+        self.given.read_preference = true;
+    }
+
+    pub(crate) fn set_write_concern(&mut self, concern: WriteConcern) {
+        self.defaults.write_concern = concern;
+        self.given.write_concern = true;
+    }
+
+    pub(crate) fn set_timeout(&mut self, limit: Duration) {
+        self.defaults.timeout = Some(limit).filter(|limit| !limit.is_zero());
+        self.given.timeout = true;
     }
 
     /// A comment goes along with `getMore` too.

@@ -158,12 +158,19 @@ impl Client {
 
     /// A session whose reads follow its earlier operations.
     pub fn start_session(&self) -> Session {
-        self.start_session_with(SessionOptions::default())
+        match self.start_session_with(SessionOptions::default()) {
+            Ok(session) => session,
+            Err(error) => unreachable!("the default options do not contradict each other: {error}"),
+        }
     }
 
     /// A session with these options.
-    pub fn start_session_with(&self, options: SessionOptions) -> Session {
-        Session::new(Arc::clone(&self.inner.sessions), options.causal_consistency)
+    ///
+    /// # Errors
+    ///
+    /// If they contradict each other.
+    pub fn start_session_with(&self, options: SessionOptions) -> Result<Session, Error> {
+        Session::explicit(self.clone(), options)
     }
 
     /// Runs a command on the primary (or whatever takes writes) and returns the reply.
@@ -288,6 +295,11 @@ impl Inner {
     /// What the events and log messages of the next operation have in common.
     pub(crate) fn next_operation_id(&self) -> OperationId {
         OperationId(self.operations.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A number that is evenly spread over `[0, 1)`. Fifty-three bits fill the fraction of a double.
+    pub(crate) fn random_fraction(&self) -> f64 {
+        (self.random_bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Sixty-four bits that need not be secret, only evenly spread (SplitMix64).

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bson::raw::{CStr, cstr};
+use quorate_client_session::WriteConcern;
 use quorate_protocol::ReadPreference;
 
 use crate::action::admin::{CreateIndex, Drop, List};
@@ -15,8 +16,8 @@ use crate::action::{Defaults, Draft};
 use crate::bulk::WriteModel;
 use crate::client::Client;
 use crate::database::defaults;
-use crate::options::WriteConcern;
 use crate::value::{IntoRaw, IntoValue};
+use crate::watch::Watch;
 
 /// A collection of one deployment.
 #[derive(Clone, Debug)]
@@ -37,6 +38,16 @@ impl Collection {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The client that it belongs to.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The name of its database.
+    pub fn database_name(&self) -> &str {
+        &self.database
     }
 
     /// The write concern of its writes.
@@ -147,6 +158,12 @@ impl Collection {
     /// Makes an index and returns its name.
     pub fn create_index(&self, keys: impl IntoRaw) -> CreateIndex<'_> {
         CreateIndex::new(self.draft(cstr!("createIndexes")), keys)
+    }
+
+    /// Watches what happens in the collection. The pipeline filters and shapes the changes; their
+    /// `_id` must stay.
+    pub fn watch(&self, pipeline: impl IntoIterator<Item = impl IntoRaw>) -> Watch<'_> {
+        Watch::new(self.draft(cstr!("aggregate")), self.name.as_str(), pipeline)
     }
 
     /// Removes an index by its name.

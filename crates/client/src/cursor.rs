@@ -13,7 +13,7 @@ use quorate_protocol::ServerAddress;
 
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, SYSTEM_OVERLOADED_ERROR};
-use crate::operation::{Operation, Purpose, Reply, Target};
+use crate::operation::{Deadline, Operation, Purpose, Reply, Role, Target};
 use crate::session::Session;
 
 /// What every `getMore` of a cursor says.
@@ -35,6 +35,8 @@ pub struct Cursor {
     /// 0 when the server has no more.
     id: i64,
     batch: VecDeque<RawDocumentBuf>,
+    /// `postBatchResumeToken` of a change stream.
+    post_batch_token: Option<RawDocumentBuf>,
     settings: CursorSettings,
     /// Given back as soon as the server has no more.
     session: Option<Session>,
@@ -62,6 +64,7 @@ impl Cursor {
             server: reply.server.clone(),
             id,
             batch,
+            post_batch_token: post_batch_token(cursor),
             settings,
             session: (id != 0).then_some(session),
         })
@@ -75,7 +78,7 @@ impl Cursor {
     pub async fn next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         // A server may answer with empty batches, as tailable cursors do; each is one round trip.
         while self.batch.is_empty() && self.id != 0 {
-            self.get_more().await?;
+            self.get_more(None).await?;
         }
         Ok(self.batch.pop_front())
     }
@@ -87,7 +90,7 @@ impl Cursor {
     /// As [`next`](Self::next).
     pub async fn try_next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         if self.batch.is_empty() && self.id != 0 {
-            self.get_more().await?;
+            self.get_more(None).await?;
         }
         Ok(self.batch.pop_front())
     }
@@ -123,7 +126,35 @@ impl Cursor {
         &self.server
     }
 
-    async fn get_more(&mut self) -> Result<(), Error> {
+    /// The next result at hand.
+    pub(crate) fn pop(&mut self) -> Option<RawDocumentBuf> {
+        self.batch.pop_front()
+    }
+
+    /// Whether no result is at hand.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// `postBatchResumeToken` of the latest reply.
+    pub(crate) fn post_batch_token(&self) -> Option<&RawDocument> {
+        self.post_batch_token.as_deref()
+    }
+
+    /// What kills the cursor later, whatever became of it here.
+    pub(crate) fn killer(&self) -> Killer {
+        Killer {
+            client: self.client.clone(),
+            server: self.server.clone(),
+            database: self.database.clone(),
+            collection: self.collection.clone(),
+            id: self.id,
+            session: self.session.as_ref().map(Session::share),
+        }
+    }
+
+    /// Fetches the next batch. With a deadline, the server waits no longer than is left of it.
+    pub(crate) async fn get_more(&mut self, deadline: Option<Deadline>) -> Result<(), Error> {
         // If this fails the cursor is gone, or its server is.
         let Some((id, session)) = self.give_up() else { return Ok(()) };
         let mut body = rawdoc! { "getMore": id, "collection": self.collection.as_str() };
@@ -131,7 +162,13 @@ impl Cursor {
             body.append(cstr!("batchSize"), i64::from(size));
         }
         if let Some(limit) = self.settings.max_time {
-            let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            let mut millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+            if let Some(deadline) = deadline {
+                let topology = self.client.topology();
+                let server = topology.server(&self.server);
+                let round_trip = server.and_then(|server| server.min_round_trip_time());
+                millis = millis.min(deadline.max_time_ms(round_trip)?);
+            }
             body.append(cstr!("maxTimeMS"), millis);
         }
         if let Some(comment) = &self.settings.comment {
@@ -141,6 +178,7 @@ impl Cursor {
             purpose: Purpose::Read,
             target: Target::Server(self.server.clone()),
             tells_deadline: false,
+            deadline,
             ..Operation::new(&self.database, body)
         };
         let reply = match self.client.inner().execute(&operation, session.as_ref()).await {
@@ -158,6 +196,7 @@ impl Cursor {
         let cursor =
             reply.body.get_document("cursor").map_err(|_| malformed("there is no cursor"))?;
         (self.id, self.batch) = read_batch(cursor, "nextBatch").map_err(malformed)?;
+        self.post_batch_token = post_batch_token(cursor);
         self.session = session.filter(|_| self.id != 0);
         Ok(())
     }
@@ -171,11 +210,33 @@ impl Cursor {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        let Some((id, session)) = self.give_up() else { return };
+        if self.id != 0 {
+            self.killer().kill_later();
+        }
+    }
+}
+
+/// All that it takes to kill a cursor.
+#[derive(Debug)]
+pub(crate) struct Killer {
+    client: Client,
+    server: ServerAddress,
+    database: String,
+    collection: String,
+    /// 0 if there is nothing to kill.
+    id: i64,
+    session: Option<Session>,
+}
+
+impl Killer {
+    /// Kills the cursor in the background.
+    pub(crate) fn kill_later(self) {
+        if self.id == 0 {
+            return;
+        }
         let client = self.client.clone();
-        let (server, database) = (self.server.clone(), self.database.clone());
-        let collection = self.collection.clone();
-        self.client.inner().discovery.spawn(async move {
+        client.inner().discovery.spawn(async move {
+            let Self { client, server, database, collection, id, session } = self;
             kill(&client, &server, &database, &collection, id, session).await;
         });
     }
@@ -191,9 +252,16 @@ async fn kill(
     session: Option<Session>,
 ) {
     let body = rawdoc! { "killCursors": collection, "cursors": [id] };
-    let operation =
-        Operation { target: Target::Server(server.clone()), ..Operation::new(database, body) };
+    let operation = Operation {
+        target: Target::Server(server.clone()),
+        role: Role::Beside,
+        ..Operation::new(database, body)
+    };
     let _ = client.inner().execute(&operation, session.as_ref()).await;
+}
+
+fn post_batch_token(cursor: &RawDocument) -> Option<RawDocumentBuf> {
+    cursor.get_document("postBatchResumeToken").ok().map(RawDocument::to_owned)
 }
 
 fn read_batch(

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::raw::{RawBson, cstr};
+use quorate_client_session::WriteConcern;
 use quorate_protocol::ReadPreference;
 
 use crate::action::admin::{
@@ -12,8 +13,8 @@ use crate::action::read::Aggregate;
 use crate::action::{Defaults, Draft};
 use crate::client::Client;
 use crate::collection::Collection;
-use crate::options::WriteConcern;
 use crate::value::IntoRaw;
+use crate::watch::Watch;
 
 /// A database of one deployment.
 #[derive(Clone, Debug)]
@@ -32,6 +33,12 @@ impl Client {
     /// A collection. Nothing is sent.
     pub fn collection(&self, database: &str, name: &str) -> Collection {
         self.database(database).collection(name)
+    }
+
+    /// Watches what happens in all databases but `admin`, `config` and `local`.
+    pub fn watch(&self, pipeline: impl IntoIterator<Item = impl IntoRaw>) -> Watch<'_> {
+        let draft = Draft::new(self, "admin", &Defaults::of(self), cstr!("aggregate"), 1);
+        Watch::new(draft, 1, pipeline).of_deployment()
     }
 
     /// The databases of the deployment.
@@ -105,6 +112,11 @@ impl Database {
     /// Runs a pipeline that needs no collection, such as `$currentOp`.
     pub fn aggregate(&self, pipeline: impl IntoIterator<Item = impl IntoRaw>) -> Aggregate<'_> {
         Aggregate::new(self.draft(cstr!("aggregate"), 1), pipeline)
+    }
+
+    /// Watches what happens in the collections of the database.
+    pub fn watch(&self, pipeline: impl IntoIterator<Item = impl IntoRaw>) -> Watch<'_> {
+        Watch::new(self.draft(cstr!("aggregate"), 1), 1, pipeline)
     }
 
     /// Makes a collection.

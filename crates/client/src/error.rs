@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
+use quorate_client_session::TransactionError;
 use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
@@ -121,6 +122,19 @@ pub enum ErrorKind {
     /// The client was closed.
     #[error("the client is closed")]
     Closed,
+    /// The session is in no state for this.
+    #[error("{0}")]
+    Transaction(TransactionError),
+    /// `with_transaction` had no time left for another attempt.
+    #[error(
+        "the transaction did not succeed within {} ms; the last attempt: {last}", .limit.as_millis()
+    )]
+    TransactionTimeout {
+        /// The limit.
+        limit: Duration,
+        /// The error of the last attempt.
+        last: Box<Error>,
+    },
     /// The application's command or arguments cannot be sent.
     #[error("the command cannot be sent: {0}")]
     BadCommand(String),
@@ -190,11 +204,16 @@ impl Error {
     /// The same with the labels of the error that it was made from.
     pub(crate) fn with_labels(mut self, labels: &[String]) -> Self {
         for label in labels {
-            if !self.has_label(label) {
-                self.labels.push(label.clone());
-            }
+            self.add_label(label);
         }
         self
+    }
+
+    /// Adds a label, unless it is there.
+    pub(crate) fn add_label(&mut self, label: &str) {
+        if !self.has_label(label) {
+            self.labels.push(label.to_owned());
+        }
     }
 
     /// The same with what a bulk had done before.
@@ -290,7 +309,7 @@ impl Error {
 
     /// Whether `timeoutMS` passed, here or on the server.
     pub fn is_timeout(&self) -> bool {
-        matches!(&*self.kind, ErrorKind::Timeout(_))
+        matches!(&*self.kind, ErrorKind::Timeout(_) | ErrorKind::TransactionTimeout { .. })
     }
 
     /// Whether the network failed, or a pool was cleared because it had.
@@ -340,9 +359,15 @@ impl Error {
     pub(crate) fn label_for_retryable_write(&mut self, max_wire_version: i32) {
         let by_code = max_wire_version < LABELLING_WIRE_VERSION
             && self.code().is_some_and(|code| RETRYABLE_WRITE_CODES.contains(&code));
-        if (self.is_network() || by_code) && !self.has_label(RETRYABLE_WRITE_ERROR) {
-            self.labels.push(RETRYABLE_WRITE_ERROR.to_owned());
+        if self.is_network() || by_code {
+            self.add_label(RETRYABLE_WRITE_ERROR);
         }
+    }
+}
+
+impl From<TransactionError> for Error {
+    fn from(error: TransactionError) -> Self {
+        Self::new(ErrorKind::Transaction(error))
     }
 }
 

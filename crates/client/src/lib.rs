@@ -52,6 +52,7 @@ mod monitor;
 pub mod net;
 mod operation;
 mod options;
+mod pace;
 pub mod pool;
 mod reauthentication;
 mod selection;
@@ -59,7 +60,9 @@ mod session;
 mod srv;
 mod tap;
 pub mod tls;
+mod transaction;
 mod value;
+mod watch;
 
 pub use action::admin::{
     CreateCollection, CreateIndex, Drop, List, ListDatabases, RunCommand, RunCursorCommand,
@@ -83,8 +86,15 @@ pub use error::{
 pub use metrics::{Metrics, ServerMetrics};
 pub use options::{
     ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH, DEFAULT_MAX_ADAPTIVE_RETRIES,
-    DEFAULT_SERVER_SELECTION_TIMEOUT, WriteConcern,
+    DEFAULT_SERVER_SELECTION_TIMEOUT,
+};
+pub use pace::{Pace, Pause};
+pub use quorate_client_session::{
+    Phase as TransactionPhase, TRANSIENT_TRANSACTION_ERROR, TransactionError, TransactionOptions,
+    UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
 };
 pub use session::{Session, SessionOptions};
 pub use tap::Tap;
+pub use transaction::{TransactionFailure, WithTransaction, Work};
 pub use value::{IntoRaw, IntoValue};
+pub use watch::{ChangeStream, Watch};

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bson::raw::{CStr, RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_client_session::TransactionError;
+use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
 use quorate_server_discovery::{
     ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, Input,
     ReadPreferenceArgument, ServerDescription, ServerType, TopologyDescription, TopologyType,
@@ -32,6 +33,7 @@ use crate::logging;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::reauthentication::wants_login;
 use crate::session::Session;
+use crate::transaction;
 
 /// How often an operation is sent again, unless `timeoutMS` says how long.
 const MAX_RETRIES: u32 = 1;
@@ -79,6 +81,17 @@ impl Retry {
     }
 }
 
+/// What an operation is to the transaction of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Part of it, if one is open.
+    Statement,
+    /// Its commit or abort.
+    Ending,
+    /// Neither: it tidies up.
+    Beside,
+}
+
 /// What kind of command it is: `retryReads` and `retryWrites` decide whether it is sent again to an
 /// overloaded server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +119,7 @@ impl Deadline {
     }
 
     /// `maxTimeMS` for a command that is sent now: what is left, less the time on the wire.
-    fn max_time_ms(self, round_trip: Option<Duration>) -> Result<i64, Error> {
+    pub(crate) fn max_time_ms(self, round_trip: Option<Duration>) -> Result<i64, Error> {
         let left = self.at.saturating_duration_since(Instant::now());
         let left = left.saturating_sub(round_trip.unwrap_or_default());
         match i64::try_from(left.as_millis()) {
@@ -128,6 +141,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) target: Target,
     pub(crate) retry: Retry,
+    pub(crate) role: Role,
     /// The level if the command is ours to add read concerns to; empty for the server's default,
     /// which writes take too, to come after what their session has seen.
     pub(crate) read_concern: Option<&'a str>,
@@ -151,6 +165,7 @@ impl<'a> Operation<'a> {
             sequence: None,
             target: Target::Read(ReadPreference::PRIMARY),
             retry: Retry::Never,
+            role: Role::Statement,
             read_concern: None,
             acknowledged: true,
             deadline: None,
@@ -187,6 +202,8 @@ struct Repeated {
     transaction_number: Option<i64>,
     /// How many documents of the sequence were sent.
     sent: Option<usize>,
+    /// Whether the last attempt was the first command of a transaction.
+    first: bool,
 }
 
 impl Inner {
@@ -204,18 +221,46 @@ impl Inner {
         let session = match session {
             Some(session) => session,
             None => {
-                own = Session::new(Arc::clone(&self.sessions), false);
+                own = Session::implicit(Arc::clone(&self.sessions));
                 &own
             }
         };
+        self.admit(operation, session)?;
         let attempts = self.attempt(operation, session).instrument(logging::span(operation));
-        match operation.deadline {
+        let outcome = match operation.deadline {
             None => attempts.await,
             Some(deadline) => match timeout_at(deadline.at, attempts).await {
                 Ok(result) => result,
                 Err(_) => Err(deadline.error()),
             },
+        };
+        outcome.map_err(|error| transaction::label(session, operation.role, error))
+    }
+
+    /// Whether an operation may run in this session now.
+    fn admit(&self, operation: &Operation<'_>, session: &Session) -> Result<(), Error> {
+        if !session.belongs_to(&self.sessions) {
+            let reason = "the session was started on another client".to_owned();
+            return Err(Error::new(ErrorKind::BadCommand(reason)));
         }
+        if operation.role != Role::Statement {
+            return Ok(());
+        }
+        let mut state = session.lock();
+        state.transaction.begin_operation();
+        if !state.transaction.is_open() {
+            return Ok(());
+        }
+        if let Target::Read(preference) | Target::WritingPipeline(preference) = &operation.target {
+            state.transaction.check_read()?;
+            if preference.mode != ReadPreferenceMode::Primary {
+                return Err(TransactionError::ReadPreference.into());
+            }
+        }
+        if !matches!(operation.body.get("readConcern"), Ok(None)) {
+            return Err(TransactionError::ReadConcern.into());
+        }
+        Ok(())
     }
 
     async fn attempt(&self, operation: &Operation<'_>, session: &Session) -> Result<Reply, Error> {
@@ -229,12 +274,13 @@ impl Inner {
         };
         let mut worst: Option<Error> = None;
         loop {
-            let selected = match self.select(operation, id, &deprioritized).await {
+            let pinned = self.pinned(operation, session);
+            let selected = match self.select(operation, id, &deprioritized, pinned).await {
                 Ok(selected) => selected,
                 // What went wrong first tells more than that nothing was found afterwards.
                 Err(error) => return Err(worst.unwrap_or(error)),
             };
-            let may_retry = self.may_retry(operation, &selected);
+            let may_retry = self.may_retry(operation, session, &selected);
             let outcome =
                 self.once(operation, id, session, &selected, may_retry, &mut repeated).await;
             let mut error = match outcome {
@@ -248,6 +294,9 @@ impl Inner {
                 error.label_for_retryable_write(selected.server.wire_versions().max);
             }
             let overload = error.has_label(SYSTEM_OVERLOADED_ERROR);
+            if operation.role == Role::Ending {
+                ending_failed(session, overload && error.is_retryable_overload());
+            }
             let retryable = (overload && self.may_retry_overload(operation, &error))
                 || (may_retry && operation.retry.admits(&error));
             if overload {
@@ -272,6 +321,9 @@ impl Inner {
                 }
                 sleep(pause).await;
             }
+            if overload && repeated.first {
+                session.lock().transaction.first_turned_away();
+            }
             self.discovery.counters().command_retried();
             worst = Some(error);
         }
@@ -282,6 +334,7 @@ impl Inner {
         let options = &self.options;
         error.is_retryable_overload()
             && match operation.purpose {
+                _ if operation.role == Role::Ending => true,
                 Purpose::Read => options.retry_reads,
                 Purpose::Write => options.retry_writes,
                 Purpose::Any => options.retry_reads && options.retry_writes,
@@ -291,14 +344,24 @@ impl Inner {
     /// A random part of a time that doubles with every retry.
     fn backoff(&self, retries: u32, base: Option<Duration>) -> Duration {
         let full = base.unwrap_or(BASE_BACKOFF).saturating_mul(1 << retries.min(16));
-        // Fifty-three bits fill the fraction of a double.
-        let jitter = (self.random_bits() >> 11) as f64 / (1_u64 << 53) as f64;
-        full.min(MAX_BACKOFF).mul_f64(jitter)
+        full.min(MAX_BACKOFF).mul_f64(self.random_fraction())
     }
 
-    fn may_retry(&self, operation: &Operation<'_>, selected: &Selected) -> bool {
+    /// The router that the session's transaction runs on.
+    fn pinned(&self, operation: &Operation<'_>, session: &Session) -> Option<ServerAddress> {
+        match operation.role {
+            Role::Beside => None,
+            Role::Statement | Role::Ending => session.lock().transaction.pinned().cloned(),
+        }
+    }
+
+    fn may_retry(&self, operation: &Operation<'_>, session: &Session, selected: &Selected) -> bool {
         match operation.retry {
             Retry::Never => false,
+            // Commits and aborts are retried whatever `retryWrites` says.
+            _ if operation.role == Role::Ending => true,
+            // Nothing else in a transaction is, except for what an overloaded server turned away.
+            _ if operation.role == Role::Statement && session.in_transaction() => false,
             Retry::Read => self.options.retry_reads,
             Retry::Write => {
                 self.options.retry_writes
@@ -325,9 +388,13 @@ impl Inner {
                 error => ErrorKind::CheckOut(error),
             })
         })?;
-        let mut body = operation.body.clone();
-        self.add_session(operation, session, selected, &mut body);
-        if retries && operation.retry == Retry::Write {
+        let mut body = match operation.role {
+            Role::Ending => session.lock().transaction.ending(operation.deadline.is_some()),
+            Role::Statement | Role::Beside => operation.body.clone(),
+        };
+        let place = self.add_session(operation, session, selected, &mut body)?;
+        repeated.first = place == Some(true);
+        if retries && operation.retry == Retry::Write && operation.role == Role::Statement {
             if repeated.transaction_number.is_none() {
                 repeated.transaction_number = session.next_transaction_number();
             }
@@ -337,7 +404,7 @@ impl Inner {
         }
         add_read_preference(operation, selected, &mut body);
         if let Some(deadline) = operation.deadline.filter(|_| operation.tells_deadline)
-            && matches!(operation.body.get("maxTimeMS"), Ok(None))
+            && matches!(body.get("maxTimeMS"), Ok(None))
         {
             let millis = deadline.max_time_ms(selected.server.min_round_trip_time())?;
             body.append(cstr!("maxTimeMS"), millis);
@@ -450,37 +517,49 @@ impl Inner {
         }
     }
 
+    /// Adds what the session asks for. `Some` says that the command is part of a transaction, and
+    /// whether it is its first.
     fn add_session(
         &self,
         operation: &Operation<'_>,
         session: &Session,
         selected: &Selected,
         body: &mut RawDocumentBuf,
-    ) {
-        let after = session.after_cluster_time().filter(|_| operation.read_concern.is_some());
-        let ours = !matches!(operation.body.get("readConcern"), Ok(Some(_)));
-        if ours
-            && (operation.read_concern.is_some_and(|level| !level.is_empty()) || after.is_some())
-        {
-            let mut concern = RawDocumentBuf::new();
-            if let Some(level) = operation.read_concern.filter(|level| !level.is_empty()) {
-                concern.append(cstr!("level"), level);
-            }
-            if let Some(time) = after {
-                concern.append(cstr!("afterClusterTime"), time);
-            }
-            body.append(cstr!("readConcern"), concern);
-        }
+    ) -> Result<Option<bool>, Error> {
         let own_lsid = matches!(operation.body.get("lsid"), Ok(Some(_)));
+        let mut known = own_lsid;
         if operation.acknowledged
             && !own_lsid
             && let Some(lifetime) = self.session_lifetime(&selected.description)
             && let Some(lsid) = session.lsid(self.discovery.clock().now(), lifetime)
         {
             body.append(cstr!("lsid"), lsid);
+            known = true;
+        }
+        let mut place = None;
+        if operation.role == Role::Statement && session.in_transaction() {
+            self.check_transaction(selected, known)?;
+            place = session.add_statement(body);
+            if selected.description.topology_type() == TopologyType::Sharded {
+                session.lock().transaction.pin(selected.server.address().clone());
+            }
+        } else if operation.role == Role::Statement {
+            add_read_concern(operation, session, selected, body)?;
         }
         if let Some(time) = self.cluster_time.document() {
             body.append(cstr!("$clusterTime"), time);
+        }
+        Ok(place)
+    }
+
+    /// Whether the selected server can run a transaction for us.
+    fn check_transaction(&self, selected: &Selected, has_session: bool) -> Result<(), Error> {
+        if selected.description.topology_type() == TopologyType::LoadBalanced {
+            return Err(TransactionError::LoadBalanced.into());
+        }
+        match has_session {
+            true => Ok(()),
+            false => Err(TransactionError::NoSessions.into()),
         }
     }
 
@@ -494,9 +573,7 @@ impl Inner {
     }
 
     fn learn(&self, session: &Session, reply: &RawDocument) {
-        if let Ok(time) = reply.get_timestamp("operationTime") {
-            session.advance_operation_time(time);
-        }
+        session.learn(reply);
         if let Ok(time) = reply.get_document("$clusterTime") {
             self.cluster_time.advance(time);
         }
@@ -561,6 +638,50 @@ impl Inner {
 
 /// Behind a load balancer no hello is read, and every service supports sessions.
 const LOAD_BALANCED_SESSION_LIFETIME: Duration = Duration::from_secs(30 * 60);
+
+/// An attempt to commit or abort failed: the next may go to another router, and a commit that the
+/// server may have begun asks for a majority.
+fn ending_failed(session: &Session, turned_away: bool) {
+    let mut state = session.lock();
+    if !turned_away {
+        state.transaction.commit_failed();
+    }
+    state.transaction.unpin();
+}
+
+/// `readConcern` of a command outside of transactions: the operation's level, and what the session
+/// wants to have seen.
+fn add_read_concern(
+    operation: &Operation<'_>,
+    session: &Session,
+    selected: &Selected,
+    body: &mut RawDocumentBuf,
+) -> Result<(), Error> {
+    if matches!(operation.body.get("readConcern"), Ok(Some(_))) {
+        return Ok(());
+    }
+    // A cursor goes on in the snapshot that it was opened in.
+    let goes_on = matches!(operation.target, Target::Server(_));
+    if let Some(snapshot) = session.lock().snapshot.as_ref().filter(|_| !goes_on) {
+        let concern = snapshot
+            .read_concern(selected.server.wire_versions().max)
+            .map_err(|error| Error::new(ErrorKind::BadCommand(error.to_string())))?;
+        body.append(cstr!("readConcern"), concern);
+        return Ok(());
+    }
+    let Some(level) = operation.read_concern else { return Ok(()) };
+    let mut concern = RawDocumentBuf::new();
+    if !level.is_empty() {
+        concern.append(cstr!("level"), level);
+    }
+    if let Some(time) = session.after_cluster_time() {
+        concern.append(cstr!("afterClusterTime"), time);
+    }
+    if !concern.is_empty() {
+        body.append(cstr!("readConcern"), concern);
+    }
+    Ok(())
+}
 
 fn add_read_preference(operation: &Operation<'_>, selected: &Selected, body: &mut RawDocumentBuf) {
     // A command that brings its own keeps it: servers refuse a field that comes twice.

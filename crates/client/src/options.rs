@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::raw::{RawDocumentBuf, cstr};
-use quorate_connection_string::{
-    Compressor, ConnectionString, Credential, Limit, Options, WriteAcknowledgement,
-};
+use quorate_client_session::WriteConcern;
+use quorate_connection_string::{Compressor, ConnectionString, Credential, Limit, Options};
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::DiscoveryOptions;
 use quorate_wire::CompressorId;
@@ -15,6 +13,7 @@ use quorate_wire::CompressorId;
 use crate::discovery::EventListener;
 use crate::handshake::ServerApi;
 use crate::metadata::DriverInfo;
+use crate::pace::Pace;
 use crate::pool::PoolOptions;
 use crate::tap::Tap;
 use crate::tls::TlsOptions;
@@ -82,6 +81,9 @@ pub struct ClientOptions {
     pub logged_document_length: Option<usize>,
     /// Hears every event.
     pub listener: Option<EventListener>,
+    /// The time and the chance of `Session::with_transaction`, for tests; `None` is the runtime's
+    /// time and the client's own chance.
+    pub pace: Option<Arc<dyn Pace>>,
     /// Sees all that the discovery core is given, so that it can be recorded.
     pub tap: Option<Arc<dyn Tap>>,
 }
@@ -132,6 +134,7 @@ impl ClientOptions {
             default_database: string.default_database().map(str::to_owned),
             logged_document_length: None,
             listener: None,
+            pace: None,
             tap: None,
         }
     }
@@ -166,45 +169,6 @@ fn read_preference(options: &Options) -> ReadPreference {
     preference.tag_sets.clone_from(&options.read_preference_tags);
     preference.max_staleness = options.max_staleness.and_then(Limit::bound);
     preference
-}
-
-/// How widely a write must be known before it counts.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct WriteConcern {
-    /// `w`.
-    pub w: Option<WriteAcknowledgement>,
-    /// `j`.
-    pub journal: Option<bool>,
-    /// `wtimeout`.
-    pub w_timeout: Option<Duration>,
-}
-
-impl WriteConcern {
-    /// Whether the server is asked for a reply at all.
-    pub fn is_acknowledged(&self) -> bool {
-        self.w != Some(WriteAcknowledgement::Members(0)) || self.journal == Some(true)
-    }
-
-    /// The `writeConcern` document; `None` leaves it to the server.
-    pub fn document(&self) -> Option<RawDocumentBuf> {
-        let mut document = RawDocumentBuf::new();
-        match &self.w {
-            None => {}
-            Some(WriteAcknowledgement::Members(count)) => {
-                document.append(cstr!("w"), i64::from(*count));
-            }
-            Some(WriteAcknowledgement::Majority) => document.append(cstr!("w"), "majority"),
-            Some(WriteAcknowledgement::Custom(name)) => document.append(cstr!("w"), name.as_str()),
-        }
-        if let Some(journal) = self.journal {
-            document.append(cstr!("j"), journal);
-        }
-        if let Some(limit) = self.w_timeout {
-            let millis = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
-            document.append(cstr!("wtimeout"), millis);
-        }
-        (!document.is_empty()).then_some(document)
-    }
 }
 
 #[cfg(test)]

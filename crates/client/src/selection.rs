@@ -21,13 +21,18 @@ const WRITING_SECONDARY_WIRE_VERSION: i32 = 13;
 static PRIMARY: ReadPreference = ReadPreference::PRIMARY;
 
 impl Inner {
-    /// Selects a server, waiting for one for `serverSelectionTimeoutMS`.
+    /// Selects a server, waiting for one for `serverSelectionTimeoutMS`. A transaction that is pinned
+    /// to a router goes there.
     pub(crate) async fn select(
         &self,
         operation: &Operation<'_>,
         id: OperationId,
         deprioritized: &[ServerAddress],
+        pinned: Option<ServerAddress>,
     ) -> Result<Selected, Error> {
+        if let Some(router) = pinned {
+            return self.find(&router);
+        }
         if let Target::Server(address) = &operation.target {
             return self.find(address);
         }

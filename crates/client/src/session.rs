@@ -1,54 +1,35 @@
-//! Logical sessions: what makes retried writes safe and reads follow one's own writes.
+//! Logical sessions: what makes retried writes safe, reads follow one's own writes, and several
+//! operations one transaction.
 //!
 //! Follows the Driver Sessions specification: server sessions are pooled last in, first out, and
 //! dropped when the server is about to forget them or when the network failed under them. Causal
-//! consistency follows its own specification. Transactions are left for later.
+//! consistency and snapshot reads follow their own specifications. What a transaction's commands
+//! carry is decided by `quorate-client-session`; committing and aborting are in `transaction`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bson::raw::RawDocumentBuf;
-use bson::spec::BinarySubtype;
-use bson::{Binary, Timestamp, rawdoc};
+use bson::Timestamp;
+use bson::raw::{RawDocument, RawDocumentBuf};
+use quorate_client_session::{
+    ServerSession, Snapshot, SnapshotError, Transaction, TransactionOptions,
+};
 use quorate_protocol::MonotonicTime;
+
+use crate::client::Client;
+use crate::error::{Error, ErrorKind};
+use crate::operation::Deadline;
 
 /// How many server sessions are kept for later.
 const MAX_POOLED_SESSIONS: usize = 10_000;
 
-/// A session this close to its end is not used again.
-const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
-
-/// A session as the server knows it.
-#[derive(Debug)]
-pub(crate) struct ServerSession {
-    id: [u8; 16],
-    last_use: MonotonicTime,
-    transaction_number: i64,
-    /// The network failed while it was in use: the server may still be busy with it.
-    dirty: bool,
+fn new_server_session(now: MonotonicTime) -> Option<ServerSession> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    Some(ServerSession::new(random, now))
 }
 
-impl ServerSession {
-    fn new(now: MonotonicTime) -> Option<Self> {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).ok()?;
-        // Version 4, variant 1: a random UUID.
-        id[6] = id[6] & 0x0f | 0x40;
-        id[8] = id[8] & 0x3f | 0x80;
-        Some(Self { id, last_use: now, transaction_number: 0, dirty: false })
-    }
-
-    fn is_expiring(&self, now: MonotonicTime, lifetime: Duration) -> bool {
-        now.since(self.last_use) + EXPIRY_MARGIN >= lifetime
-    }
-
-    fn lsid(&self) -> RawDocumentBuf {
-        let bytes = self.id.to_vec();
-        rawdoc! { "id": Binary { subtype: BinarySubtype::Uuid, bytes } }
-    }
-}
-
-/// The server sessions of one client that nobody uses.
+/// The idle server sessions of one client.
 #[derive(Debug, Default)]
 pub(crate) struct SessionPool {
     idle: Mutex<Vec<ServerSession>>,
@@ -67,12 +48,12 @@ impl SessionPool {
             }
         }
         drop(idle);
-        ServerSession::new(now)
+        new_server_session(now)
     }
 
-    fn put(&self, session: ServerSession) {
+    pub(crate) fn put(&self, session: ServerSession) {
         let mut idle = self.lock();
-        if !session.dirty && idle.len() < MAX_POOLED_SESSIONS {
+        if !session.is_dirty() && idle.len() < MAX_POOLED_SESSIONS {
             idle.push(session);
         }
     }
@@ -84,37 +65,97 @@ impl SessionPool {
 }
 
 /// How a session behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionOptions {
-    /// `causalConsistency`: whether reads follow the session's earlier operations.
-    pub causal_consistency: bool,
-}
-
-impl Default for SessionOptions {
-    fn default() -> Self {
-        Self { causal_consistency: true }
-    }
+    /// `causalConsistency`: whether reads follow the session's earlier operations. They do unless
+    /// this or `snapshot` says otherwise.
+    pub causal_consistency: Option<bool>,
+    /// `snapshot`: whether all reads of the session see one moment.
+    pub snapshot: bool,
+    /// `snapshotTime`: the moment; the first read chooses it if this is `None`.
+    pub snapshot_time: Option<Timestamp>,
+    /// `defaultTransactionOptions`.
+    pub default_transaction_options: TransactionOptions,
+    /// `defaultTimeoutMS`: the `timeoutMS` of commits, aborts and `with_transaction`; the client's if
+    /// this is `None`.
+    pub default_timeout: Option<Duration>,
 }
 
 /// A session of the application's, or the one that an operation makes for itself.
+///
+/// Dropped with an open transaction, it aborts it in the background; [`end`](Self::end) does so and
+/// waits.
 #[derive(Debug)]
 pub struct Session {
-    state: Arc<Mutex<State>>,
+    pub(crate) state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     pool: Arc<SessionPool>,
+    /// `None` in the session that an operation makes for itself.
+    client: Option<Client>,
     /// Made when it is first used: only then is it known what the server supports.
     server: Option<ServerSession>,
     causal: bool,
     operation_time: Option<Timestamp>,
+    pub(crate) snapshot: Option<Snapshot>,
+    pub(crate) transaction: Transaction,
+    pub(crate) transaction_defaults: TransactionOptions,
+    pub(crate) default_timeout: Option<Duration>,
+    /// When the call of `with_transaction` under way must be over.
+    pub(crate) deadline: Option<Deadline>,
+    /// How long that call may take.
+    pub(crate) limit: Option<Duration>,
 }
 
 impl Session {
-    pub(crate) fn new(pool: Arc<SessionPool>, causal: bool) -> Self {
-        let state = State { pool, server: None, causal, operation_time: None };
+    /// The session that an operation makes for itself.
+    pub(crate) fn implicit(pool: Arc<SessionPool>) -> Self {
+        let state = State {
+            pool,
+            client: None,
+            server: None,
+            causal: false,
+            operation_time: None,
+            snapshot: None,
+            transaction: Transaction::default(),
+            transaction_defaults: TransactionOptions::default(),
+            default_timeout: None,
+            deadline: None,
+            limit: None,
+        };
         Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// A session of the application's.
+    pub(crate) fn explicit(client: Client, options: SessionOptions) -> Result<Self, Error> {
+        let refused = |error: SnapshotError| Error::new(ErrorKind::BadCommand(error.to_string()));
+        if options.snapshot && options.causal_consistency == Some(true) {
+            return Err(refused(SnapshotError::Causal));
+        }
+        if options.snapshot_time.is_some() && !options.snapshot {
+            return Err(refused(SnapshotError::TimeAlone));
+        }
+        let inherited = {
+            let own = &client.inner().options;
+            TransactionOptions {
+                read_concern: own.read_concern.clone(),
+                write_concern: Some(own.write_concern.clone()),
+                read_preference: Some(own.read_preference.clone()),
+                max_commit_time: None,
+            }
+        };
+        let session = Self::implicit(Arc::clone(&client.inner().sessions));
+        {
+            let mut state = session.lock();
+            state.causal = options.causal_consistency.unwrap_or(!options.snapshot);
+            state.snapshot = options.snapshot.then(|| Snapshot::new(options.snapshot_time));
+            state.transaction_defaults = options.default_transaction_options.or(&inherited);
+            state.default_timeout = options.default_timeout.or(client.inner().options.timeout);
+            state.client = Some(client);
+        }
+        Ok(session)
     }
 
     /// The same session for a cursor, which goes on in it after the call that opened it.
@@ -122,8 +163,22 @@ impl Session {
         Self { state: Arc::clone(&self.state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client that the session was started on.
+    ///
+    /// # Panics
+    ///
+    /// Never for a session of the application's.
+    pub fn client(&self) -> Client {
+        self.lock().client.clone().expect("a session of the application's has its client")
+    }
+
+    /// Whether the session was started on the client with this pool, or is an operation's own.
+    pub(crate) fn belongs_to(&self, pool: &Arc<SessionPool>) -> bool {
+        Arc::ptr_eq(&self.lock().pool, pool)
     }
 
     /// The session's id as commands carry it (`lsid`); `None` before its first use.
@@ -136,6 +191,12 @@ impl Session {
         self.lock().operation_time
     }
 
+    /// The moment that all reads of a snapshot session see; `None` before the first read, and in
+    /// other sessions.
+    pub fn snapshot_time(&self) -> Option<Timestamp> {
+        self.lock().snapshot.as_ref().and_then(Snapshot::time)
+    }
+
     /// Lets this session see what another one has seen.
     pub fn advance_operation_time(&self, time: Timestamp) {
         let mut state = self.lock();
@@ -146,13 +207,12 @@ impl Session {
 
     /// Whether the network failed under the session, so that its server session is not used again.
     pub fn is_dirty(&self) -> bool {
-        self.lock().server.as_ref().is_some_and(|server| server.dirty)
+        self.lock().server.as_ref().is_some_and(ServerSession::is_dirty)
     }
 
     /// `afterClusterTime` of the next read, if reads follow earlier operations.
     pub(crate) fn after_cluster_time(&self) -> Option<Timestamp> {
-        let state = self.lock();
-        state.operation_time.filter(|_| state.causal)
+        self.lock().after_cluster_time()
     }
 
     /// `lsid` for a command that is sent now. `lifetime` is the deployment's
@@ -163,29 +223,65 @@ impl Session {
             state.server = state.pool.take(now, lifetime);
         }
         let server = state.server.as_mut()?;
-        server.last_use = now;
+        server.used(now);
         Some(server.lsid())
     }
 
     /// A fresh number for a write that may be sent twice.
     pub(crate) fn next_transaction_number(&self) -> Option<i64> {
+        self.lock().server.as_mut().map(ServerSession::next_transaction_number)
+    }
+
+    /// Adds what the transaction's next command carries. `Some` says whether it is the first; `None`
+    /// that no transaction is open.
+    pub(crate) fn add_statement(&self, body: &mut RawDocumentBuf) -> Option<bool> {
         let mut state = self.lock();
-        let server = state.server.as_mut()?;
-        server.transaction_number += 1;
-        Some(server.transaction_number)
+        let after = state.after_cluster_time();
+        let State { transaction, server, .. } = &mut *state;
+        let number = || server.as_mut().map(ServerSession::next_transaction_number);
+        let statement = transaction.statement(after, number)?;
+        statement.append_to(body);
+        Some(statement.first)
+    }
+
+    /// Learns from a reply.
+    pub(crate) fn learn(&self, reply: &RawDocument) {
+        let mut state = self.lock();
+        if let Ok(time) = reply.get_timestamp("operationTime")
+            && state.operation_time.is_none_or(|own| own < time)
+        {
+            state.operation_time = Some(time);
+        }
+        if let Some(snapshot) = &mut state.snapshot {
+            snapshot.learn(reply);
+        }
+        if state.client.is_some() {
+            state.transaction.learn(reply);
+        }
     }
 
     pub(crate) fn mark_dirty(&self) {
         if let Some(server) = &mut self.lock().server {
-            server.dirty = true;
+            server.mark_dirty();
         }
+    }
+}
+
+impl State {
+    fn after_cluster_time(&self) -> Option<Timestamp> {
+        self.operation_time.filter(|_| self.causal)
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            self.pool.put(server);
+        let Some(server) = self.server.take() else { return };
+        match (&self.client, self.transaction.is_open()) {
+            (Some(client), true) => {
+                let transaction = std::mem::take(&mut self.transaction);
+                crate::transaction::abort_later(client, transaction, server, &self.pool);
+            }
+            _ => self.pool.put(server),
         }
     }
 }
@@ -203,24 +299,24 @@ mod tests {
     #[test]
     fn server_sessions_are_reused_last_in_first_out() {
         let pool = Arc::new(SessionPool::default());
-        let first = Session::new(Arc::clone(&pool), false);
-        let second = Session::new(Arc::clone(&pool), false);
+        let first = Session::implicit(Arc::clone(&pool));
+        let second = Session::implicit(Arc::clone(&pool));
         let one = first.lsid(at(0), LIFETIME).unwrap();
         let two = second.lsid(at(0), LIFETIME).unwrap();
         assert_ne!(one, two);
         drop(first);
         drop(second);
-        let third = Session::new(Arc::clone(&pool), false);
+        let third = Session::implicit(Arc::clone(&pool));
         assert_eq!(third.lsid(at(1), LIFETIME), Some(two));
     }
 
     #[test]
     fn old_and_dirty_sessions_are_not_reused() {
         let pool = Arc::new(SessionPool::default());
-        let session = Session::new(Arc::clone(&pool), false);
+        let session = Session::implicit(Arc::clone(&pool));
         let old = session.lsid(at(0), LIFETIME).unwrap();
         drop(session);
-        let session = Session::new(Arc::clone(&pool), false);
+        let session = Session::implicit(Arc::clone(&pool));
         assert_ne!(session.lsid(at(29 * 60), LIFETIME), Some(old));
         session.mark_dirty();
         drop(session);
@@ -230,12 +326,12 @@ mod tests {
     #[test]
     fn transaction_numbers_rise_within_a_server_session() {
         let pool = Arc::new(SessionPool::default());
-        let session = Session::new(Arc::clone(&pool), false);
+        let session = Session::implicit(Arc::clone(&pool));
         assert_eq!(session.next_transaction_number(), None);
         session.lsid(at(0), LIFETIME);
         assert_eq!(session.next_transaction_number(), Some(1));
         drop(session);
-        let session = Session::new(pool, false);
+        let session = Session::implicit(pool);
         session.lsid(at(0), LIFETIME);
         assert_eq!(session.next_transaction_number(), Some(2));
     }
@@ -244,7 +340,8 @@ mod tests {
     fn only_causal_sessions_wait_for_their_own_past() {
         let time = Timestamp { time: 5, increment: 1 };
         for (causal, expected) in [(true, Some(time)), (false, None)] {
-            let session = Session::new(Arc::default(), causal);
+            let session = Session::implicit(Arc::default());
+            session.lock().causal = causal;
             session.advance_operation_time(time);
             session.advance_operation_time(Timestamp { time: 4, increment: 9 });
             assert_eq!(session.after_cluster_time(), expected);

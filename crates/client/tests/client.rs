@@ -509,3 +509,32 @@ async fn what_a_tap_writes_down_can_be_replayed_to_the_same_events() {
     assert_eq!(format!("{replayed:?}"), format!("{:?}", tap.events.lock().unwrap()));
     assert!(replayed.len() > 10, "{replayed:?}");
 }
+
+/// Ours, beyond the specification: a primary that hangs while another is elected costs a write no
+/// more than the election. The block is longer than the test's patience.
+#[tokio::test]
+async fn a_write_on_a_hung_primary_goes_to_the_new_one_when_that_is_known() {
+    let (first, second, members) = set_of_two().await;
+    let block = rawdoc! { "blockConnection": true, "blockTimeMS": 60_000 };
+    first.set_fail_point(fail("insert", 1, block));
+    second.set_reply("insert", rawdoc! { "ok": 1, "n": 1 });
+    let client = Client::with_uri(&format!("{}?replicaSet=rs", first.uri())).unwrap();
+    soon(client.run_command("admin", &ping())).await.unwrap();
+    let collection = client.collection("db", "c");
+    let write = tokio::spawn(async move { collection.insert_one(doc! { "_id": 1 }).await });
+    soon(async {
+        while !first.command_names().contains(&"insert".to_owned()) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    second.set_hello(primary_hello("rs", second.address(), &members, 2));
+    soon(write).await.unwrap().unwrap();
+    let number = |server: &FakeServer| {
+        let mut commands = server.commands().into_iter();
+        let insert = commands.find(|command| command.get("insert").unwrap().is_some());
+        insert.unwrap().get_i64("txnNumber").unwrap()
+    };
+    assert_eq!(number(&first), number(&second), "the same write, sent again");
+    soon(client.close()).await;
+}

@@ -39,7 +39,7 @@ fn open(directory: &Path) -> (Arc<DiskStore>, Node) {
 fn run(node: &Node, command: Document) -> Document {
     match node.run(&context(), Command::new(command)) {
         Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
-        Outcome::Wait { .. } => panic!("the command wants to wait"),
+        other => panic!("the command is not done: {other:?}"),
     }
 }
 

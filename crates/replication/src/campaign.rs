@@ -20,7 +20,7 @@ use crate::explain::CampaignRecord;
 use crate::input::{Reply, Request, RequestToken};
 use crate::member::{AfterPersist, Asked, MAX_PERSISTS, Member, VetoRecord};
 use crate::output::Change;
-use crate::peer::Peer;
+use crate::peer::{Contact, Peer};
 use crate::quorum::{Counts, is_vote_majority};
 use crate::role::{LeaderMode, Role};
 use crate::timers::Timer;
@@ -35,6 +35,8 @@ const CRASH_JITTER: Duration = Duration::from_millis(20);
 const GIVE_WAY: Duration = Duration::from_millis(120);
 /// Quick tries after a crash; then the election timeout counts again.
 const MAX_CRASH_TRIES: u32 = 10;
+/// How long a process that has just started waits for the members that have not answered yet.
+const RESTART_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a dry run waits for the last answers once it has a majority.
 const DRY_RUN_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -84,6 +86,7 @@ impl Member {
             && self.state() == MemberState::Secondary
             && self.ineligible_until.is_none_or(|until| until <= self.now)
             && !self.log.written.op_time.is_null()
+            && !self.recollection.is_lost()
             && !self.shutting_down
     }
 
@@ -102,6 +105,8 @@ impl Member {
             Some("a configuration is being installed")
         } else if !config.is_some_and(|c| is_vote_majority(&c, |m| reachable.contains(&m.id))) {
             Some("no majority of voters in sight")
+        } else if self.recollection.is_lost() {
+            Some("its disk was replaced, and not every voter has answered since")
         } else if self.persists.len() >= MAX_PERSISTS {
             Some("the disk is too far behind to store a vote")
         } else if self.shutting_down {
@@ -177,6 +182,25 @@ impl Member {
             let alone = config.voters().count() == 1;
             let reason = if alone { ElectionReason::SingleNode } else { ElectionReason::Initiated };
             self.stand(reason, None);
+        }
+    }
+
+    /// A process that has just started waits for no silence if every member that it reaches, a
+    /// majority with itself, has no primary either: then the whole set was down. It asks in the next
+    /// term like any candidate, so that a primary which it does not see is replaced, not doubled.
+    pub(crate) fn stand_if_all_restarted(&mut self) {
+        let Some(config) = self.installed_config() else { return };
+        let voters = || config.voters().filter_map(|member| self.peers.get(&member.id));
+        let settled = voters().all(|peer| peer.contact != Contact::Unheard)
+            || self.now.since(self.started) >= RESTART_PATIENCE;
+        let told = self.peers.values().any(|peer| peer.is_up() && peer.told_primary.is_some());
+        let primary = self.primary.is_some() || told;
+        if settled && !primary && !self.is_campaigning() && self.why_not_standing().is_none() {
+            if let Role::Follower(follower) = &mut self.role {
+                follower.restarted = false;
+            }
+            self.emit(Event::AllRestarted);
+            self.stand_soon_after_crash();
         }
     }
 
@@ -645,10 +669,12 @@ impl Member {
             self.adopt_term(term);
         }
         let Some(voter) = self.voter() else { return };
-        let judgement = if self.persists.len() < MAX_PERSISTS {
-            judge(&voter, request)
-        } else {
+        let judgement = if self.persists.len() >= MAX_PERSISTS {
             Err(Refusal::DiskBehind)
+        } else if !self.recollection.allows_vote_in(term, dry_run) {
+            Err(Refusal::MemoryLost)
+        } else {
+            judge(&voter, request)
         };
         let objection = veto(&voter, request);
         let own_term = self.term;

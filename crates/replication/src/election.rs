@@ -100,6 +100,9 @@ pub enum Refusal {
         /// The voter's.
         expected: OpTime,
     },
+    /// Its disk was replaced: it may have voted in this term before.
+    #[error("my disk was replaced, and I may have voted in this term before")]
+    MemoryLost,
     /// The vote of this term is given.
     #[error("already voted for {candidate} in {term:?}")]
     AlreadyVoted {

@@ -83,6 +83,7 @@ pub enum Event {
     PeerUp { peer: MemberId },
     PeerDown { peer: MemberId, cause: Unreachable },
     PrimaryCrashed { primary: MemberId },
+    AllRestarted,
     PrimaryKnown { primary: MemberId, term: Term },
     DryRunStarted { reason: ElectionReason, term: Term },
     DryRunVetoed { by: MemberId, veto: Veto, count: u32 },
@@ -117,6 +118,8 @@ pub enum Event {
     InitialSyncFailed { attempt: u32 },
     InitialSyncFinished { at: OpTime },
     AuthenticationFailed { peer: ServerAddress },
+    MemoryLost,
+    MemoryRegained { since: Term },
     ShuttingDown,
     Fatal(Fatal),
 }
@@ -140,6 +143,9 @@ impl fmt::Display for Event {
                     "the primary {primary} crashed: its connection was reset, its port refuses"
                 )
             }
+            Self::AllRestarted => f.write_str(
+                "sees a majority and no primary after its start: stands without waiting",
+            ),
             Self::PrimaryKnown { primary, term } => write!(f, "{primary} is primary of {term:?}"),
             Self::DryRunStarted { reason, term } => {
                 write!(f, "asks all members for a dry run in {term:?} ({reason})")
@@ -223,6 +229,13 @@ impl fmt::Display for Event {
             Self::InitialSyncFinished { at } => write!(f, "initial sync finished at {at}"),
             Self::AuthenticationFailed { peer } => {
                 write!(f, "{peer} refuses our credentials; give all members one keyfile")
+            }
+            Self::MemoryLost => f.write_str(
+                "joins with an empty disk: it gives no vote, and its copies count for no majority, \
+                 until every other voter has answered it (it may have voted before)",
+            ),
+            Self::MemoryRegained { since } => {
+                write!(f, "every other voter has answered: it votes in terms after {since:?}")
             }
             Self::ShuttingDown => f.write_str("shuts down"),
             Self::Fatal(fatal) => write!(f, "must end: {fatal}"),

@@ -18,6 +18,7 @@ use crate::member::{Asked, Member};
 use crate::peer::{Contact, HeartbeatRound, Peer};
 use crate::quorum::Counts;
 use crate::role::{LeaderMode, Role};
+use crate::sync_source::PINGS_BEFORE_CHOOSING;
 use crate::timers::Timer;
 
 /// How often a heartbeat is sent again within its budget before the member is called down.
@@ -44,6 +45,15 @@ impl Member {
 
     pub(crate) fn heartbeat_everybody_now(&mut self) {
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.heartbeat_now(id);
+        }
+    }
+
+    /// A choice by distance needs two pings of each member: the second need not wait for its turn.
+    pub(crate) fn measure_distances(&mut self) {
+        let unmeasured = |peer: &&Peer| peer.is_up() && peer.pings < PINGS_BEFORE_CHOOSING;
+        let ids: Vec<MemberId> = self.peers.values().filter(unmeasured).map(|p| p.id).collect();
         for id in ids {
             self.heartbeat_now(id);
         }
@@ -134,6 +144,7 @@ impl Member {
         if !was_up {
             self.emit(Event::PeerUp { peer: id });
         }
+        self.hear_for_memory(id, reply.written.op_time);
         let next = self.now + self.heartbeat_interval();
         self.timers.set(Timer::Heartbeat(id), next);
         self.note_primary(id, &reply);
@@ -156,8 +167,12 @@ impl Member {
                 self.clear_newly_added(id);
             }
             Role::Follower(follower) => {
-                if follower.initiated {
+                let (initiated, restarted) = (follower.initiated, follower.restarted);
+                if initiated {
                     self.stand_if_initiated();
+                }
+                if restarted {
+                    self.stand_if_all_restarted();
                 }
                 self.consider_takeovers();
                 self.leave_source_if_down();
@@ -189,7 +204,8 @@ impl Member {
     /// The primary lives: nobody needs to stand.
     pub(crate) fn hear_from_primary(&mut self) {
         self.vetoed_dry_runs = 0;
-        if matches!(self.role, Role::Follower(_)) {
+        if let Role::Follower(follower) = &mut self.role {
+            follower.restarted = false;
             if !self.campaigns_against_primary() {
                 self.end_campaign("there is a primary");
             }
@@ -381,6 +397,14 @@ impl Member {
         match &self.role {
             Role::InitialSync(_) | Role::Startup => Default::default(),
             Role::Arbiter => (self.commit_point, self.commit_point, OpTimeAndWallTime::default()),
+            _ if self.recollection.is_lost() => {
+                // A copy that counts is a promise about older terms too, which it may have broken.
+                let journalled = self
+                    .installed_config()
+                    .is_none_or(|config| config.write_concern_majority_journal_default);
+                let applied = if journalled { self.log.applied } else { Default::default() };
+                (self.log.written, applied, OpTimeAndWallTime::default())
+            }
             _ => (self.log.written, self.log.applied, self.log.durable),
         }
     }

@@ -1,18 +1,20 @@
 //! Copying everything from another member, as a sequence of steps.
 //!
 //! ```text
-//!   Flagging ─► Wiping ─► ChoosingSource ─► ReadingSource ─► Cloning ─► ReadingStopPoint
-//!                              ▲                                             │
-//!                              │ failed, or the source rolled back           ▼
-//!   (Follower) ◄─ Finishing ◄──┴──────────── CheckingRollbackId ◄──────── Applying
+//!   ChoosingSource ─► ReadingSource ─► Flagging ─► Wiping ─► Cloning ─► ReadingStopPoint
+//!          ▲                                                                   │
+//!          │ failed, or the source rolled back                                 ▼
+//!          └──────────────────────── CheckingRollbackId ◄────────────────── Applying
+//!                                            │
+//!                    (Follower) ◄─ Finishing ┘
 //! ```
 //!
+//! Nothing is removed before a source has answered: a member that finds none keeps what it has.
 //! Owns the order, the source, retries and the durable flag; the host does the work of each step.
-//! Digest §10.
 
 use std::time::Duration;
 
-use quorate_protocol::{MemberId, MonotonicTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_protocol::{MemberId, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress, Term};
 
 use crate::event::{Event, StepDownReason};
 use crate::input::InitialSyncOutcome;
@@ -63,6 +65,8 @@ pub(crate) struct InitialSync {
     pub(crate) failures: u32,
     pub(crate) source: Option<MemberId>,
     pub(crate) rollback_id: i32,
+    /// Where the copy begins, as the source said.
+    begin: Option<(OpTime, OpTime)>,
     pub(crate) stop: OpTimeAndWallTime,
     interruptions: u32,
     /// After a failed attempt, the next one begins no earlier than this.
@@ -75,12 +79,13 @@ pub(crate) struct InitialSync {
 impl InitialSync {
     pub(crate) fn new(now: MonotonicTime) -> Self {
         Self {
-            stage: InitialSyncStage::Flagging,
+            stage: InitialSyncStage::ChoosingSource,
             not_before: now,
             attempt: 1,
             failures: 0,
             source: None,
             rollback_id: 0,
+            begin: None,
             stop: OpTimeAndWallTime::default(),
             interruptions: 0,
             interrupted: false,
@@ -95,7 +100,7 @@ impl Member {
         self.commit_point = OpTimeAndWallTime::default();
         self.sync.last_fetched = self.log.written.op_time;
         self.sync.diverged = false;
-        self.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
+        self.continue_initial_sync();
     }
 
     pub(crate) fn on_initial_sync_flagged(&mut self) {
@@ -142,7 +147,11 @@ impl Member {
 
     fn choose_initial_sync_source(&mut self) {
         let Some(chooser) = self.chooser() else { return };
-        let Choice::Source(source) = choose(chooser, &self.sync_candidates()) else {
+        let choice = choose(chooser, &self.sync_candidates());
+        let Choice::Source(source) = choice else {
+            if choice == Choice::WaitForPings {
+                self.measure_distances();
+            }
             return self.timers.set(Timer::InitialSync, self.now + RETRY);
         };
         let Some(address) = self.peers.get(&source).map(|peer| peer.address.clone()) else {
@@ -174,19 +183,23 @@ impl Member {
                 if gone { self.fail_attempt() } else { self.retry_step() }
             }
             (_, InitialSyncOutcome::Failed, _) => self.fail_attempt(),
-            (Stage::Wiping, InitialSyncOutcome::Wiped, _) => {
-                sync.stage = Stage::ChoosingSource;
-                sync.step = None;
-                self.continue_initial_sync();
+            (Stage::Wiping, InitialSyncOutcome::Wiped, Some(source)) => {
+                let Some((begin_fetching, begin_applying)) = sync.begin else {
+                    return self.fail_attempt();
+                };
+                let step = InitialSyncStep::Clone { source, begin_fetching, begin_applying };
+                self.do_step(Stage::Cloning, step);
             }
             (
                 Stage::ReadingSource,
                 InitialSyncOutcome::SourceRead { rollback_id, begin_fetching, begin_applying },
-                Some(source),
+                Some(_),
             ) => {
                 sync.rollback_id = rollback_id;
-                let step = InitialSyncStep::Clone { source, begin_fetching, begin_applying };
-                self.do_step(Stage::Cloning, step);
+                sync.begin = Some((begin_fetching, begin_applying));
+                sync.stage = Stage::Flagging;
+                sync.step = None;
+                self.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
             }
             (Stage::Cloning, InitialSyncOutcome::Cloned, Some(source)) => {
                 self.do_step(Stage::ReadingStopPoint, InitialSyncStep::ReadStopPoint { source });
@@ -242,7 +255,12 @@ impl Member {
         self.emit(Event::InitialSyncFailed { attempt });
         let cancel = InitialSyncStep::Cancel;
         self.outputs.push_back(Output::InitialSync { attempt, step: cancel });
-        self.do_step(InitialSyncStage::Wiping, InitialSyncStep::Wipe);
+        if let Role::InitialSync(sync) = &mut self.role {
+            sync.stage = InitialSyncStage::ChoosingSource;
+            sync.step = None;
+            sync.begin = None;
+            sync.interrupted = false;
+        }
         self.timers.set(Timer::InitialSync, self.now + pause);
     }
 
@@ -257,7 +275,12 @@ impl Member {
         self.log = OwnLog { written: last, durable: last, applied: last, min_valid: last.op_time };
         self.sync.last_fetched = last.op_time;
         self.emit(Event::InitialSyncFinished { at: last.op_time });
+        // In a configuration that marks it as newly added no vote and no copy of it has counted.
+        if self.own_config().is_some_and(|own| own.newly_added) {
+            self.remember_from_now_on();
+        }
         self.become_follower(StepDownReason::Reconfig);
+        self.recollect();
         self.heartbeat_everybody_now();
     }
 

@@ -11,6 +11,7 @@ use quorate_protocol::{
 
 use crate::config_check::Allowances;
 use crate::election::LastVote;
+use crate::memory::Memory;
 use crate::write_concern::WriteConcern;
 
 macro_rules! identifier {
@@ -76,6 +77,10 @@ pub struct Recovered {
     pub initial_sync: bool,
     /// How many rollbacks there were.
     pub rollback_id: i32,
+    /// What is still known of the votes that were given.
+    pub memory: Memory,
+    /// There are documents that would be copied to others, whatever the oplog says.
+    pub has_documents: bool,
 }
 
 /// What somebody asks of a member: another member, an administrator, or a primary that hands over.

@@ -33,6 +33,7 @@ mod input;
 mod invariants;
 mod leading;
 mod member;
+mod memory;
 mod output;
 mod peer;
 pub mod quorum;
@@ -61,6 +62,7 @@ pub use input::{
     Reply, Request, RequestId, RequestToken, Ticket, Unreachable, WaiterId,
 };
 pub use member::{Member, VetoRecord};
+pub use memory::Memory;
 pub use output::{Change, Fatal, InitialSyncStep, NoopReason, Output};
 pub use peer::Contact;
 pub use random::SeededRandom;

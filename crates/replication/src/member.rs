@@ -22,6 +22,7 @@ use crate::input::{
     FetchId, Input, MemberOptions, Recovered, Reply, Request, RequestId, RequestToken, Ticket,
     Unreachable,
 };
+use crate::memory::Recollection;
 use crate::output::{Change, Output};
 use crate::peer::Peer;
 use crate::random::SeededRandom;
@@ -66,6 +67,7 @@ pub struct Member {
     pub(crate) started: MonotonicTime,
     pub(crate) term: Term,
     pub(crate) last_vote: Option<LastVote>,
+    pub(crate) recollection: Recollection,
     pub(crate) config: Option<Installed>,
     /// A configuration is being stored: no election, no other configuration until it is installed.
     pub(crate) installing: bool,
@@ -93,6 +95,8 @@ pub struct Member {
     /// How its last try to be elected ended.
     pub(crate) last_campaign: Option<CampaignRecord>,
     pub(crate) rollback_id: i32,
+    /// Documents were found at the start, and no log: not those of an unfinished copy.
+    pub(crate) documents_without_log: bool,
     pub(crate) topology_counter: i64,
     pub(crate) shutting_down: bool,
     pub(crate) halted: bool,
@@ -197,6 +201,7 @@ impl Member {
             started: now,
             term,
             last_vote,
+            recollection: Recollection::new(recovered.memory),
             config: None,
             installing: false,
             role: Role::Startup,
@@ -220,6 +225,9 @@ impl Member {
             vetoes: BTreeMap::new(),
             last_campaign: None,
             rollback_id: recovered.rollback_id,
+            documents_without_log: recovered.has_documents
+                && !recovered.initial_sync
+                && last.op_time.is_null(),
             topology_counter: 0,
             shutting_down: false,
             halted: false,
@@ -233,6 +241,9 @@ impl Member {
         }
         if let Some(config) = config {
             member.install(Arc::new(config));
+            if let Role::Follower(follower) = &mut member.role {
+                follower.restarted = true;
+            }
         }
         member.check_invariants();
         member

@@ -9,6 +9,7 @@ use crate::election::LastVote;
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::input::{FetchId, Reply, Request, RequestId, RequestToken, Ticket, WaiterId};
+use crate::memory::Memory;
 use crate::write_concern::WriteConcernError;
 
 /// A change to what the member must remember across a crash.
@@ -27,6 +28,8 @@ pub enum Change {
     InitialSync(bool),
     /// One more rollback.
     RollbackId(i32),
+    /// What is still known of the votes that were given.
+    Memory(Memory),
 }
 
 /// Why the member wants an entry that changes nothing.
@@ -87,6 +90,13 @@ pub enum Fatal {
         /// What was committed.
         commit_point: OpTime,
     },
+    /// An initial sync would remove documents that no log accounts for.
+    #[error(
+        "this member holds documents but no oplog, and the copy of the set's data would remove them; \
+         to keep them, start it without --replset and dump them (quorate dump); to let it copy \
+         everything from the set, empty its data directory and start it again"
+    )]
+    DocumentsWithoutLog,
 }
 
 /// Everything a member asks of its host.

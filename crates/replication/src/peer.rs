@@ -55,6 +55,8 @@ pub(crate) struct Peer {
     pub(crate) config_version: Option<ConfigVersion>,
     pub(crate) syncing_to: Option<ServerAddress>,
     pub(crate) electable: bool,
+    /// The primary that it told of in its last reply.
+    pub(crate) told_primary: Option<MemberId>,
     pub(crate) written: OpTimeAndWallTime,
     pub(crate) applied: OpTimeAndWallTime,
     pub(crate) durable: OpTimeAndWallTime,
@@ -81,6 +83,7 @@ impl Peer {
             config_version: None,
             syncing_to: None,
             electable: false,
+            told_primary: None,
             written: OpTimeAndWallTime::default(),
             applied: OpTimeAndWallTime::default(),
             durable: OpTimeAndWallTime::default(),
@@ -127,6 +130,7 @@ impl Peer {
         self.config_version = reply.config_version;
         self.syncing_to = reply.syncing_to.clone();
         self.electable = reply.electable;
+        self.told_primary = reply.primary_id;
         self.election_time = reply.election_time;
         // The reply is the newest word, also backwards (after a rollback or a wipe), unless a
         // progress report came while it was under way: then it may be older than that.

@@ -549,6 +549,7 @@ impl Member {
         if let Some(why) = why {
             return self.emit(Event::ConfigIgnored { version, why });
         }
+        self.doubt_memory(new);
         // An election by the old configuration must not end under the new one.
         self.end_campaign("a newer configuration arrived");
         if self.reconfiguring.is_some() {
@@ -595,6 +596,7 @@ impl Member {
         self.take_the_role_of_the_config();
         self.stand_if_alone();
         self.heartbeat_everybody_now();
+        self.recollect();
         self.after_install_for_sync();
         self.after_install_as_leader();
         self.advance_commit_point();

@@ -28,7 +28,7 @@ use crate::event::{Event, SourceLost, StepDownReason};
 use crate::initial_sync::InitialSync;
 use crate::input::{FetchId, RequestToken};
 use crate::member::{Member, OwnLog};
-use crate::output::Output;
+use crate::output::{Fatal, Output};
 use crate::timers::Timer;
 
 #[derive(Clone, Debug)]
@@ -56,6 +56,8 @@ pub(crate) struct Follower {
     pub(crate) too_stale: Option<OpTime>,
     /// This member initiated the set and stands as soon as the others have the configuration.
     pub(crate) initiated: bool,
+    /// The process has just started: it stands at once if the others have no primary either.
+    pub(crate) restarted: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -174,6 +176,14 @@ impl Member {
 
     pub(crate) fn become_initial_syncing(&mut self) {
         self.leave_role(StepDownReason::Reconfig);
+        if self.documents_without_log {
+            let fatal = Fatal::DocumentsWithoutLog;
+            self.emit(Event::Fatal(fatal.clone()));
+            self.outputs.push_back(Output::Halt(fatal));
+            self.halted = true;
+            self.role = Role::InitialSync(InitialSync::new(self.now));
+            return;
+        }
         self.role = Role::InitialSync(InitialSync::new(self.now));
         self.begin_initial_sync();
     }

@@ -110,6 +110,11 @@ pub struct Heartbeat {
 pub enum Warning {
     /// The seed list was empty from the start.
     NoSeeds,
+    /// The seed list is longer than any replica set.
+    ManySeeds {
+        /// How many seeds there are.
+        count: usize,
+    },
     /// The last server was dropped. Nothing can ever be added again.
     LastServerRemoved {
         /// The server.
@@ -125,6 +130,11 @@ impl fmt::Display for Warning {
             Self::NoSeeds => f.write_str(
                 "the seed list is empty, so no server can ever be found; name at least one host in \
                  the connection string",
+            ),
+            Self::ManySeeds { count } => write!(
+                f,
+                "the seed list names {count} hosts, each of which is connected to at the start; name \
+                 two or three members of the set, which tell about the others"
             ),
             Self::LastServerRemoved { address, reason } => write!(
                 f,

@@ -34,6 +34,10 @@ pub const DEFAULT_SCAN_FREQUENCY: Duration = Duration::from_secs(60);
 /// `connectTimeoutMS`, unless told otherwise.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a displaced primary may stay silent, unless told otherwise: many round trips within a
+/// continent, and little beside an election.
+pub const DEFAULT_DISPLACED_PATIENCE: Duration = Duration::from_millis(250);
+
 /// The wire versions our own client speaks: MongoDB 3.6, the first with OP_MSG, and later.
 pub const SUPPORTED_WIRE_VERSIONS: RangeInclusive<i32> = 6..=29;
 
@@ -60,6 +64,10 @@ pub struct DiscoveryOptions {
     pub function_platform: Option<FunctionPlatform>,
     /// Whether a stable API version is requested, which implies `hello`.
     pub stable_api: bool,
+    /// How long a primary that a newer one has displaced may stay silent before the operations
+    /// that wait for it are interrupted; `None` lets them wait until a check of it fails. Ours, not
+    /// the specification's.
+    pub displaced_patience: Option<Duration>,
     /// `localThresholdMS`.
     pub local_threshold: Duration,
     /// `srvMaxHosts`: how many of the resolved seeds to use; `None` is all of them.
@@ -83,6 +91,7 @@ impl Default for DiscoveryOptions {
             server_monitoring_mode: ServerMonitoringMode::default(),
             function_platform: None,
             stable_api: false,
+            displaced_patience: Some(DEFAULT_DISPLACED_PATIENCE),
             local_threshold: SelectionSettings::default().local_threshold,
             srv_max_hosts: None,
             wire_versions: SUPPORTED_WIRE_VERSIONS,

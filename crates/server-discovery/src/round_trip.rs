@@ -105,6 +105,15 @@ mod tests {
     }
 
     #[test]
+    fn the_minimum_sees_each_of_the_last_ten_samples() {
+        for place in 0..10 {
+            let mut samples = [5; 10];
+            samples[place] = 1;
+            assert_eq!(estimator(&samples).minimum(), Duration::from_millis(1), "{place}");
+        }
+    }
+
+    #[test]
     fn a_reset_forgets_everything() {
         let mut estimator = estimator(&[1, 2, 3]);
         estimator.reset();

@@ -11,6 +11,7 @@ mod scan;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 
@@ -40,7 +41,7 @@ use crate::transition::Rules;
 /// - After [`Input::Close`] and its outputs, nothing comes out any more.
 ///
 /// The same inputs at the same times give the same outputs, to the byte.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Topology {
     id: TopologyId,
     threading: Threading,
@@ -49,6 +50,7 @@ pub struct Topology {
     rules: Rules,
     settings: MonitorSettings,
     srv_max_hosts: Option<usize>,
+    displaced_patience: Option<Duration>,
     description: Arc<TopologyDescription>,
     /// One for each server of the description, in the same order.
     states: Vec<ServerState>,
@@ -65,20 +67,26 @@ pub struct Topology {
     closed: bool,
 }
 
+/// A seed list longer than this is warned about: no replica set has more members, and one or two
+/// seeds find all of them.
+const MANY_SEEDS: usize = 50;
+
 /// What is known about a server besides its description.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ServerState {
     monitor: Monitor,
     /// The monitor's entry among the timers.
     timer: Option<MonotonicTime>,
     pool: PoolState,
+    /// Until when a newer primary's predecessor may stay silent.
+    displaced_until: Option<MonotonicTime>,
     /// The revision of the topology when this server's description last went through the table. As
     /// long as it is the current one, an equal description cannot change anything.
     processed: Option<u64>,
 }
 
 /// What the core knows about a server's pool: it gives every command, so it need not ask.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct PoolState {
     open: bool,
     ready: bool,
@@ -110,6 +118,7 @@ impl Topology {
             rules: Rules::new(options),
             settings: MonitorSettings::new(options),
             srv_max_hosts: options.srv_max_hosts,
+            displaced_patience: options.displaced_patience,
             description: empty,
             states: Vec::new(),
             timers: BTreeSet::new(),
@@ -200,6 +209,10 @@ impl Topology {
         if options.seeds.is_empty() {
             self.event(DiscoveryEvent::Warning(Warning::NoSeeds));
         }
+        if options.seeds.len() > MANY_SEEDS {
+            let count = options.seeds.len();
+            self.event(DiscoveryEvent::Warning(Warning::ManySeeds { count }));
+        }
         let unknown = options.seeds.iter().cloned().map(ServerDescription::unknown).map(Arc::new);
         let initial = Arc::new(TopologyDescription {
             topology_type: options.initial_topology_type(),
@@ -243,7 +256,13 @@ impl Topology {
         if self.threading == Threading::Single {
             monitor.rest(now);
         }
-        ServerState { monitor, timer: None, pool: PoolState::default(), processed: None }
+        ServerState {
+            monitor,
+            timer: None,
+            pool: PoolState::default(),
+            displaced_until: None,
+            processed: None,
+        }
     }
 
     /// Makes a description the current one, with its event if it is told.

@@ -69,7 +69,8 @@ impl<H: Host + Default> World<H> {
                 });
                 match self.nodes[index].askers.remove(&token) {
                     Some(Asker::Peer { life, id, sent }) => {
-                        self.transmit(index, life.node, Message::Reply { id, sent, reply });
+                        let message = Message::Reply { to: life, id, sent, reply };
+                        self.transmit(index, life.node, message);
                     }
                     Some(Asker::Admin(what)) => {
                         self.note(Some(index), || format!("answers {what}: {reply:?}"));
@@ -155,7 +156,8 @@ impl<H: Host + Default> World<H> {
                 }
                 self.feed(to, Input::RequestReceived { token, request });
             }
-            Message::Reply { id, sent, reply } => {
+            Message::Reply { to: life, .. } if self.nodes[to].life != life => {}
+            Message::Reply { id, sent, reply, .. } => {
                 let round_trip = self.now.since(sent);
                 self.feed(to, Input::ReplyReceived { request: id, reply, round_trip });
             }

@@ -125,6 +125,7 @@ impl Host for ModelHost {
             }
             Change::InitialSync(on) => self.facts.initial_sync = *on,
             Change::RollbackId(id) => self.facts.rollback_id = *id,
+            Change::Memory(memory) => self.facts.memory = *memory,
         }
     }
 

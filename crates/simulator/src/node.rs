@@ -23,6 +23,8 @@ pub(crate) enum Message {
         request: Request,
     },
     Reply {
+        /// The process that asked: a connection does not outlive it.
+        to: Life,
         id: RequestId,
         sent: MonotonicTime,
         reply: Reply,

@@ -227,6 +227,7 @@ impl FakeSet {
             "me": self.members[place].address().as_str(),
             "minWireVersion": 0,
             "maxWireVersion": 21,
+            "logicalSessionTimeoutMinutes": 30,
         };
         hello.append(cstr!("hosts"), hosts);
         if let Some(primary) = primary {

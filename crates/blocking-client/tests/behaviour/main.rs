@@ -14,6 +14,7 @@ mod fake;
 mod misbehaviour;
 mod operations;
 mod selection;
+mod transactions;
 
 use std::cell::RefCell;
 use std::rc::Rc;

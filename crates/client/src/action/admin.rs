@@ -33,6 +33,7 @@ impl<'a> RunCommand<'a> {
     }
 
     async fn run(self) -> Result<RawDocumentBuf, Error> {
+        self.draft.check()?;
         let operation = self.draft.own_command(self.command?);
         let client = self.draft.client.inner();
         client.execute(&operation, self.draft.session()).await.map(|reply| reply.body)
@@ -61,6 +62,7 @@ impl<'a> RunCursorCommand<'a> {
     }
 
     async fn run(self) -> Result<Cursor, Error> {
+        self.draft.check()?;
         let operation = self.draft.own_command(self.command?);
         self.draft.open(&operation).await
     }
@@ -73,7 +75,7 @@ impl Draft<'_> {
     /// database concern it.
     fn own_command(&self, command: RawDocumentBuf) -> Operation<'_> {
         Operation {
-            target: Target::Read(self.defaults.read_preference.clone()),
+            target: Target::Read(self.read_preference()),
             deadline: self.deadline(),
             ..Operation::new(self.database(), command)
         }

@@ -135,7 +135,7 @@ impl<'a> Find<'a> {
             let size = if limit == Some(size) { size.saturating_add(1) } else { size };
             self.draft.arguments.set(cstr!("batchSize"), size);
         }
-        self.draft.open_read(Target::Read(self.draft.defaults.read_preference.clone())).await
+        self.draft.open_read(Target::Read(self.draft.read_preference())).await
     }
 }
 
@@ -234,7 +234,7 @@ impl<'a> Aggregate<'a> {
             cursor.append(cstr!("batchSize"), i64::from(size));
         }
         self.draft.arguments.set(cstr!("cursor"), cursor);
-        let preference = self.draft.defaults.read_preference.clone();
+        let preference = self.draft.read_preference();
         match self.writes {
             false => self.draft.open_read(Target::Read(preference)).await,
             true => self.draft.open_writing(Target::WritingPipeline(preference)).await,
@@ -303,7 +303,7 @@ impl<'a> CountDocuments<'a> {
         pipeline.push(rawdoc! { "$group": { "_id": 1, "n": { "$sum": 1 } } });
         self.draft.arguments.set_array(cstr!("pipeline"), pipeline);
         self.draft.arguments.set(cstr!("cursor"), RawDocumentBuf::new());
-        let target = Target::Read(self.draft.defaults.read_preference.clone());
+        let target = Target::Read(self.draft.read_preference());
         let counted = self.draft.open_read(target).await?.next().await?;
         Ok(counted.map_or(0, |counted| number(&counted, "n")))
     }
@@ -377,7 +377,7 @@ impl Draft<'_> {
 
     async fn open_writing(&mut self, target: Target) -> Result<Cursor, Error> {
         let body = self.body_with_write_concern()?;
-        if !self.defaults.write_concern.is_acknowledged() && self.session().is_some() {
+        if !self.write_concern().is_acknowledged() && self.session().is_some() {
             let reason = "an unacknowledged write cannot be part of a session".to_owned();
             return Err(Error::new(ErrorKind::BadCommand(reason)));
         }

@@ -47,9 +47,11 @@ impl<'a> Writes<'a> {
         if self.models.is_empty() {
             return Err(Error::new(ErrorKind::BadCommand("there is nothing to write".to_owned())));
         }
+        self.draft.check()?;
+        let concern = self.draft.write_concern();
         let runs = runs(std::mem::take(&mut self.models), self.ordered)?;
         let client = self.draft.client.inner();
-        let acknowledged = self.draft.defaults.write_concern.is_acknowledged();
+        let acknowledged = concern.is_acknowledged();
         let deadline = self.draft.deadline();
         let id = client.next_operation_id();
         let arguments = std::mem::take(&mut self.draft.arguments);
@@ -59,7 +61,7 @@ impl<'a> Writes<'a> {
             body.append(run.kind.command(), self.collection);
             body.append(cstr!("ordered"), self.ordered);
             arguments.clone().append_to(&mut body)?;
-            if let Some(concern) = self.draft.defaults.write_concern.document() {
+            if let Some(concern) = concern.document() {
                 body.append(cstr!("writeConcern"), concern);
             }
             let mut start = 0;
@@ -321,7 +323,7 @@ impl<'a> FindAndModify<'a> {
     }
 
     async fn run(mut self) -> Result<Option<RawDocumentBuf>, Error> {
-        let acknowledged = self.draft.defaults.write_concern.is_acknowledged();
+        let acknowledged = self.draft.write_concern().is_acknowledged();
         let operation = Operation {
             purpose: Purpose::Write,
             target: Target::Write,

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bson::{Bson, Document};
 use quorate_client::handshake::ServerApi;
 use quorate_client::{
-    Client, ClientOptions, Collection, Cursor, Database, EventListener, Session, SessionOptions,
+    ChangeStream, Client, ClientOptions, Collection, Cursor, Database, EventListener, Session,
+    SessionOptions, TransactionOptions,
 };
 use quorate_connection_string::ConnectionString;
 use quorate_server_discovery::TopologyDescription;
@@ -68,6 +69,7 @@ pub(super) enum Entity {
     Collection(Collection),
     Session(Arc<SessionEntity>),
     Cursor(Arc<AsyncMutex<Option<Cursor>>>),
+    ChangeStream(Arc<AsyncMutex<Option<ChangeStream>>>),
     Thread(Arc<ThreadEntity>),
     Topology(Arc<TopologyDescription>),
     Value(Bson),
@@ -167,12 +169,11 @@ impl Entities {
                 let mut options = SessionOptions::default();
                 if let Some(wanted) = given.document("sessionOptions")? {
                     let mut wanted = Arguments::new(wanted);
-                    if let Some(causal) = wanted.flag("causalConsistency")? {
-                        options.causal_consistency = causal;
-                    }
+                    options = self.session_options(&mut wanted)?;
                     wanted.finish()?;
                 }
                 let session = client.client.start_session_with(options);
+                let session = session.map_err(|error| error.to_string())?;
                 let session = AsyncMutex::new(Some(session));
                 Entity::Session(Arc::new(SessionEntity { session, id: Mutex::default() }))
             }
@@ -217,6 +218,39 @@ fn configured(mut collection: Collection, options: Document) -> Result<Collectio
     Ok(collection)
 }
 
+impl Entities {
+    fn session_options(&self, wanted: &mut Arguments) -> Result<SessionOptions, String> {
+        let mut defaults = TransactionOptions::default();
+        if let Some(options) = wanted.document("defaultTransactionOptions")? {
+            let mut options = Arguments::new(options);
+            defaults = transaction_options(&mut options)?;
+            options.finish()?;
+        }
+        // The name of a value that an operation has saved.
+        let time = match wanted.text("snapshotTime")? {
+            Some(name) => Some(self.value(&name)?.as_timestamp().ok_or("no time was saved")?),
+            None => None,
+        };
+        Ok(SessionOptions {
+            causal_consistency: wanted.flag("causalConsistency")?,
+            snapshot: wanted.flag("snapshot")?.unwrap_or(false),
+            snapshot_time: time,
+            default_transaction_options: defaults,
+            default_timeout: wanted.millis("defaultTimeoutMS")?,
+        })
+    }
+}
+
+/// The options of a transaction, wherever they are given.
+pub(super) fn transaction_options(given: &mut Arguments) -> Result<TransactionOptions, String> {
+    Ok(TransactionOptions {
+        read_concern: read_concern(given)?,
+        write_concern: given.concern("writeConcern")?,
+        read_preference: given.preference("readPreference")?,
+        max_commit_time: given.millis("maxCommitTimeMS")?,
+    })
+}
+
 fn read_concern(options: &mut Arguments) -> Result<Option<String>, String> {
     let Some(concern) = options.document("readConcern")? else { return Ok(None) };
     let mut concern = Arguments::new(concern);
@@ -228,6 +262,8 @@ fn read_concern(options: &mut Arguments) -> Result<Option<String>, String> {
 fn client(deployment: &Deployment, given: &mut Arguments) -> Result<ClientEntity, String> {
     // Only sharded clusters and load balancers have several of them.
     given.flag("useMultipleMongoses")?;
+    // The runner waits for it when the client is made.
+    given.millis("awaitMinPoolSizeMS")?;
     let observed = names(given, "observeEvents")?;
     let ignored = names(given, "ignoreCommandMonitoringEvents")?;
     let sensitive = given.flag("observeSensitiveCommands")?.unwrap_or(false);

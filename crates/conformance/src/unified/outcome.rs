@@ -3,7 +3,9 @@
 //! Follows "operation" and "expectedError" of the unified test format.
 
 use bson::{Bson, Document, RawBson, RawDocumentBuf, doc};
-use quorate_client::{BulkWriteResult, Collection, Cursor, Error, ErrorKind, UpdateResult};
+use quorate_client::{
+    BulkWriteResult, ChangeStream, Collection, Cursor, Error, ErrorKind, UpdateResult,
+};
 
 use super::matching::{Level, Matcher};
 
@@ -17,6 +19,8 @@ pub(super) enum Outcome {
     Documents(Vec<Document>),
     /// An open cursor.
     Cursor(Cursor),
+    /// An open change stream.
+    ChangeStream(Box<ChangeStream>),
     /// A collection that was made.
     Collection(Collection),
 }
@@ -93,7 +97,7 @@ pub(super) fn check_result(
     match outcome {
         Outcome::Nothing => matcher.check(expected, None, Level::Root),
         Outcome::Value(value) => matcher.check(expected, Some(value), Level::Root),
-        Outcome::Cursor(_) | Outcome::Collection(_) => {
+        Outcome::Cursor(_) | Outcome::ChangeStream(_) | Outcome::Collection(_) => {
             Err("cursors and collections cannot be compared".to_owned())
         }
         Outcome::Documents(documents) => match expected {

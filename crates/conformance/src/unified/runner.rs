@@ -2,19 +2,22 @@
 //!
 //! Follows "Executing a Test" and "Executing an Operation" of the unified test format.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
-use quorate_client::{Collection, WriteConcern};
+use quorate_client::{Client, Collection, Error, Session, TransactionFailure, WriteConcern};
 use quorate_connection_string::WriteAcknowledgement;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::time::timeout;
 
+use super::arguments::Arguments;
 use super::deployment::Deployment;
-use super::entities::{Entities, Entity, ThreadEntity};
+use super::entities::{Entities, Entity, SessionEntity, ThreadEntity, transaction_options};
 use super::matching::Matcher;
-use super::outcome::{Outcome, check_error, check_result, plain_documents};
+use super::outcome::{Attempt, Outcome, check_error, check_result, plain_documents};
 use super::{logs, operations, special};
 
 /// A test that runs.
@@ -32,6 +35,11 @@ pub(super) async fn run(
     test: &Document,
 ) -> Result<(), String> {
     check_keys(test)?;
+    if has_transactions(file) {
+        // Transactions that an earlier test left open would hold this one up.
+        let _ =
+            deployment.client.database("admin").run_command(doc! { "killAllSessions": [] }).await;
+    }
     prepare(deployment, file).await.map_err(|reason| format!("initialData: {reason}"))?;
     let running = Arc::new(Running {
         deployment: Arc::clone(deployment),
@@ -65,6 +73,10 @@ pub(super) async fn run(
     judged
 }
 
+fn has_transactions(file: &Document) -> bool {
+    file.to_string().contains("Transaction")
+}
+
 /// A key that is not known could be an assertion that is never made.
 fn check_keys(test: &Document) -> Result<(), String> {
     const KNOWN: [&str; 7] = [
@@ -84,7 +96,7 @@ fn check_keys(test: &Document) -> Result<(), String> {
 
 async fn act(running: &Arc<Running>, file: &Document, test: &Document) -> Result<(), String> {
     if let Ok(entities) = file.get_array("createEntities") {
-        create_entities(running, entities)?;
+        create_entities(running, entities).await?;
     }
     let operations = test.get_array("operations").map_err(|error| error.to_string())?;
     for (place, operation) in operations.iter().enumerate() {
@@ -97,7 +109,10 @@ async fn act(running: &Arc<Running>, file: &Document, test: &Document) -> Result
     Ok(())
 }
 
-pub(super) fn create_entities(running: &Arc<Running>, entities: &[Bson]) -> Result<(), String> {
+pub(super) async fn create_entities(
+    running: &Arc<Running>,
+    entities: &[Bson],
+) -> Result<(), String> {
     for entity in entities {
         let entity = entity.as_document().ok_or("an entity is no document")?;
         let mut entries = entity.iter();
@@ -110,8 +125,33 @@ pub(super) fn create_entities(running: &Arc<Running>, entities: &[Bson]) -> Resu
             continue;
         }
         running.entities.create(&running.deployment, kind, given.clone())?;
+        if kind == "client" && given.contains_key("awaitMinPoolSizeMS") {
+            let id = given.get_str("id").map_err(|error| error.to_string())?;
+            fill_pools(&running.entities.client(id)?.client, given).await?;
+        }
     }
     Ok(())
+}
+
+/// Waits until every pool of a client holds `minPoolSize` connections.
+async fn fill_pools(client: &Client, given: &Document) -> Result<(), String> {
+    let mut given = Arguments::new(given.clone());
+    let limit = given.required("awaitMinPoolSizeMS", Arguments::millis)?;
+    let options = given.document("uriOptions")?.unwrap_or_default();
+    let least = Arguments::new(options).count("minPoolSize")?.unwrap_or(0);
+    let mut events = client.events();
+    let full = async {
+        loop {
+            let pools = client.pools();
+            if !pools.is_empty() && pools.iter().all(|(_, counts)| counts.available as u64 >= least)
+            {
+                return;
+            }
+            // A receiver that lags has news to look at as well.
+            let _ = events.recv().await;
+        }
+    };
+    timeout(limit.max(PATIENCE), full).await.map_err(|_| "the pools are not filled".to_owned())
 }
 
 fn start_thread(running: &Arc<Running>) -> ThreadEntity {
@@ -134,54 +174,230 @@ pub(super) async fn run_operation(
     running: &Arc<Running>,
     operation: &Document,
 ) -> Result<(), String> {
-    let (mut name, mut object, mut arguments) = ("", "", Document::new());
-    let (mut ignore, mut expected_error, mut expected_result, mut save) = (false, None, None, None);
-    for (key, value) in operation {
-        match (key.as_str(), value) {
-            ("name", Bson::String(given)) => name = given,
-            ("object", Bson::String(given)) => object = given,
-            ("arguments", Bson::Document(given)) => arguments = given.clone(),
-            ("ignoreResultAndError", Bson::Boolean(given)) => ignore = *given,
-            ("expectError", Bson::Document(given)) => expected_error = Some(given),
-            ("expectResult", given) => expected_result = Some(given),
-            ("saveResultAsEntity", Bson::String(given)) => save = Some(given),
-            _ => return Err(format!("unknown part of an operation: {key}")),
+    match try_operation(running, operation).await? {
+        Some(Unexpected(error)) => Err(format!("{error} (labels {:?})", error.labels())),
+        None => Ok(()),
+    }
+}
+
+/// An error of the client that the test has not foreseen where it happened.
+struct Unexpected(Error);
+
+/// The same, with an error of the client left to the caller.
+async fn try_operation(
+    running: &Arc<Running>,
+    operation: &Document,
+) -> Result<Option<Unexpected>, String> {
+    let wanted = Wanted::read(operation)?;
+    if wanted.object == "testRunner" {
+        special::run(running, wanted.name, wanted.arguments).await?;
+        return Ok(None);
+    }
+    let attempt = wanted.attempt(running).await?;
+    match wanted.judge(&running.entities, attempt) {
+        Ok(_) => Ok(None),
+        Err(Verdict::Test(reason)) => Err(reason),
+        Err(Verdict::Client(error)) => Ok(Some(Unexpected(error))),
+    }
+}
+
+/// An operation of a callback. Its errors reach the transaction, foreseen or not.
+async fn run_in_callback(running: &Arc<Running>, operation: &Document) -> Result<(), Verdict> {
+    let wanted = Wanted::read(operation).map_err(Verdict::Test)?;
+    if wanted.object == "testRunner" {
+        let ran = special::run(running, wanted.name, wanted.arguments).await;
+        return ran.map_err(Verdict::Test);
+    }
+    let attempt = wanted.attempt(running).await.map_err(Verdict::Test)?;
+    match wanted.judge(&running.entities, attempt)? {
+        Some(error) => Err(Verdict::Client(error)),
+        None => Ok(()),
+    }
+}
+
+/// Why a callback, or an operation, stops.
+enum Verdict {
+    /// The client gave an error.
+    Client(Error),
+    /// The test fails.
+    Test(String),
+}
+
+impl From<Error> for Verdict {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl TransactionFailure for Verdict {
+    fn client_error(&self) -> Option<&Error> {
+        match self {
+            Self::Client(error) => Some(error),
+            Self::Test(_) => None,
         }
     }
-    if ignore && (expected_error.is_some() || expected_result.is_some() || save.is_some()) {
-        return Err("ignoreResultAndError leaves nothing to expect".to_owned());
+}
+
+/// `withTransaction`: the operations of its callback run in the session that the entity names, which
+/// the entity lends out meanwhile.
+///
+/// Boxed, since the callback runs operations in turn.
+fn with_transaction(
+    running: &Arc<Running>,
+    entity: Arc<SessionEntity>,
+    arguments: Document,
+) -> Pin<Box<dyn Future<Output = Result<Attempt, String>> + Send + '_>> {
+    Box::pin(run_with_transaction(running, entity, arguments))
+}
+
+async fn run_with_transaction(
+    running: &Arc<Running>,
+    entity: Arc<SessionEntity>,
+    arguments: Document,
+) -> Result<Attempt, String> {
+    let mut given = Arguments::new(arguments);
+    let operations = given.required("callback", Arguments::documents)?;
+    let limit = given.millis("timeoutMS")?;
+    let options = transaction_options(&mut given)?;
+    given.finish()?;
+    let mut session = entity.session.lock().await.take().ok_or("the session has ended")?;
+    *entity.session.lock().await = Some(session.client().start_session());
+    let mut transaction = session.transaction().options(options);
+    if let Some(limit) = limit {
+        transaction = transaction.timeout(limit);
     }
-    if object == "testRunner" {
-        return special::run(running, name, arguments).await;
+    let callback =
+        Callback { running: Arc::clone(running), entity: Arc::clone(&entity), operations };
+    let outcome =
+        transaction.run_with(callback, |session, callback| Box::pin(callback.run(session))).await;
+    entity.remember(&session);
+    *entity.session.lock().await = Some(session);
+    match outcome {
+        Ok(()) => Ok(Ok(Outcome::Nothing)),
+        Err(Verdict::Client(error)) => Ok(Err(error)),
+        Err(Verdict::Test(reason)) => Err(format!("in the callback: {reason}")),
     }
-    let entities = &running.entities;
-    let attempt = operations::run(entities, object, name, arguments).await?;
-    if ignore {
-        return Ok(());
-    }
-    let matcher = Matcher { lookup: entities };
-    let outcome = match (attempt, expected_error) {
-        (Err(error), Some(expected)) => return check_error(matcher, expected, &error),
-        (Err(error), None) => return Err(format!("{error} (labels {:?})", error.labels())),
-        (Ok(_), Some(expected)) => return Err(format!("there is no error; expected {expected}")),
-        (Ok(outcome), None) => outcome,
-    };
-    if let Some(expected) = expected_result {
-        check_result(matcher, expected, &outcome)?;
-    }
-    if let Some(name) = save {
-        let entity = match outcome {
-            Outcome::Cursor(cursor) => Entity::Cursor(Arc::new(AsyncMutex::new(Some(cursor)))),
-            Outcome::Collection(collection) => Entity::Collection(collection),
-            Outcome::Value(value) => Entity::Value(value),
-            Outcome::Documents(documents) => {
-                Entity::Value(documents.into_iter().map(Bson::Document).collect())
+}
+
+/// The work of `withTransaction`.
+struct Callback {
+    running: Arc<Running>,
+    entity: Arc<SessionEntity>,
+    operations: Vec<Document>,
+}
+
+impl Callback {
+    async fn run(&mut self, session: &mut Session) -> Result<(), Verdict> {
+        swap(&self.entity, session).await;
+        let mut outcome = Ok(());
+        for operation in &self.operations {
+            outcome = run_in_callback(&self.running, operation).await;
+            if outcome.is_err() {
+                break;
             }
-            Outcome::Nothing => return Err("there is no result to keep".to_owned()),
-        };
-        entities.insert(name, entity)?;
+        }
+        swap(&self.entity, session).await;
+        outcome
     }
-    Ok(())
+}
+
+async fn swap(entity: &SessionEntity, session: &mut Session) {
+    if let Some(own) = entity.session.lock().await.as_mut() {
+        std::mem::swap(own, session);
+    }
+}
+
+/// An operation as the test writes it.
+struct Wanted<'a> {
+    name: &'a str,
+    object: &'a str,
+    arguments: Document,
+    ignore: bool,
+    error: Option<&'a Document>,
+    result: Option<&'a Bson>,
+    save: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn read(operation: &'a Document) -> Result<Self, String> {
+        let mut wanted = Self {
+            name: "",
+            object: "",
+            arguments: Document::new(),
+            ignore: false,
+            error: None,
+            result: None,
+            save: None,
+        };
+        for (key, value) in operation {
+            match (key.as_str(), value) {
+                ("name", Bson::String(given)) => wanted.name = given,
+                ("object", Bson::String(given)) => wanted.object = given,
+                ("arguments", Bson::Document(given)) => wanted.arguments = given.clone(),
+                ("ignoreResultAndError", Bson::Boolean(given)) => wanted.ignore = *given,
+                ("expectError", Bson::Document(given)) => wanted.error = Some(given),
+                ("expectResult", given) => wanted.result = Some(given),
+                ("saveResultAsEntity", Bson::String(given)) => wanted.save = Some(given),
+                _ => return Err(format!("unknown part of an operation: {key}")),
+            }
+        }
+        let expects = wanted.error.is_some() || wanted.result.is_some() || wanted.save.is_some();
+        if wanted.ignore && expects {
+            return Err("ignoreResultAndError leaves nothing to expect".to_owned());
+        }
+        Ok(wanted)
+    }
+
+    async fn attempt(&self, running: &Arc<Running>) -> Result<Attempt, String> {
+        let (entities, arguments) = (&running.entities, self.arguments.clone());
+        if self.name == "withTransaction" {
+            let session = entities.session(self.object)?;
+            return with_transaction(running, session, arguments).await;
+        }
+        operations::run(entities, self.object, self.name, arguments).await
+    }
+
+    /// Judges what the operation gave. `Ok(Some(_))` is an error that was foreseen.
+    fn judge(&self, entities: &Entities, attempt: Attempt) -> Result<Option<Error>, Verdict> {
+        if self.ignore {
+            return Ok(attempt.err());
+        }
+        let matcher = Matcher { lookup: entities };
+        let outcome = match (attempt, self.error) {
+            (Err(error), Some(expected)) => {
+                check_error(matcher, expected, &error).map_err(Verdict::Test)?;
+                return Ok(Some(error));
+            }
+            (Err(error), None) => return Err(Verdict::Client(error)),
+            (Ok(_), Some(expected)) => {
+                return Err(Verdict::Test(format!("there is no error; expected {expected}")));
+            }
+            (Ok(outcome), None) => outcome,
+        };
+        if let Some(expected) = self.result {
+            check_result(matcher, expected, &outcome).map_err(Verdict::Test)?;
+        }
+        if let Some(name) = self.save {
+            save(entities, name, outcome).map_err(Verdict::Test)?;
+        }
+        Ok(None)
+    }
+}
+
+fn save(entities: &Entities, name: &str, outcome: Outcome) -> Result<(), String> {
+    let entity = match outcome {
+        Outcome::Cursor(cursor) => Entity::Cursor(Arc::new(AsyncMutex::new(Some(cursor)))),
+        Outcome::ChangeStream(stream) => {
+            Entity::ChangeStream(Arc::new(AsyncMutex::new(Some(*stream))))
+        }
+        Outcome::Collection(collection) => Entity::Collection(collection),
+        Outcome::Value(value) => Entity::Value(value),
+        Outcome::Documents(documents) => {
+            Entity::Value(documents.into_iter().map(Bson::Document).collect())
+        }
+        Outcome::Nothing => return Err("there is no result to keep".to_owned()),
+    };
+    entities.insert(name, entity)
 }
 
 /// Judges what is expected after the operations.

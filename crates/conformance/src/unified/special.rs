@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
+use quorate_client::TransactionPhase;
 use tokio::time::{sleep, timeout};
 
 use super::arguments::Arguments;
@@ -23,7 +24,7 @@ pub(super) async fn run(
     let done = match name {
         "createEntities" => {
             let entities = given.required("entities", Arguments::value)?;
-            create_entities(running, entities.as_array().ok_or("entities is no list")?)
+            create_entities(running, entities.as_array().ok_or("entities is no list")?).await
         }
         "failPoint" => fail_point(running, &mut given).await,
         "wait" => {
@@ -47,6 +48,32 @@ pub(super) async fn run(
                 false => Err(format!("the session is dirty: {dirty}")),
             }
         }
+        "assertSessionTransactionState" => {
+            let session = running.entities.session(&given.required("session", Arguments::text)?)?;
+            let wanted = given.required("state", Arguments::text)?;
+            let session = session.session.lock().await;
+            let phase = session.as_ref().ok_or("the session has ended")?.transaction_phase();
+            let found = match phase {
+                TransactionPhase::None => "none",
+                TransactionPhase::Starting => "starting",
+                TransactionPhase::InProgress => "in_progress",
+                TransactionPhase::Committed => "committed",
+                TransactionPhase::Aborted => "aborted",
+            };
+            match found == wanted {
+                true => Ok(()),
+                false => Err(format!("the transaction is {found}, expected {wanted}")),
+            }
+        }
+        "assertSessionPinned" | "assertSessionUnpinned" => {
+            let session = running.entities.session(&given.required("session", Arguments::text)?)?;
+            let session = session.session.lock().await;
+            let pinned = session.as_ref().ok_or("the session has ended")?.pinned_server();
+            match pinned.is_some() == (name == "assertSessionPinned") {
+                true => Ok(()),
+                false => Err(format!("the session is pinned to {pinned:?}")),
+            }
+        }
         "assertNumberConnectionsCheckedOut" => {
             let client = running.entities.client(&given.required("client", Arguments::text)?)?;
             let wanted = given.required("connections", Arguments::signed)?;
@@ -68,6 +95,8 @@ pub(super) async fn run(
 async fn fail_point(running: &Running, given: &mut Arguments) -> Result<(), String> {
     let client = running.entities.client(&given.required("client", Arguments::text)?)?;
     let command = given.required("failPoint", Arguments::document)?;
+    // Some files name a session here as well, which has no meaning.
+    given.text("session")?;
     running.fail_points.store(true, Ordering::SeqCst);
     let set = client.client.database("admin").run_command(command).await;
     set.map(drop).map_err(|error| error.to_string())

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bson::{Document, doc};
 use quorate_protocol::{MemberId, OpTimeAndWallTime, ReplicaSetConfig, Term};
 use quorate_replication::election::LastVote;
-use quorate_replication::{Change, Recovered};
-use quorate_storage::{Batch, KeyspaceId};
+use quorate_replication::{Change, Memory, Recovered};
+use quorate_storage::{Batch, Direction, KeyspaceId};
 use quorate_wire::replica_set::{config_document, optime_document, parse_config, parse_optime};
 use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time};
 
@@ -27,6 +27,7 @@ const ROLLBACK_ID: &[u8] = b"frollbackId";
 const MIN_VALID: &[u8] = b"fminValid";
 const RETENTION: &[u8] = b"foplogRetention";
 const COMMIT_POINT: &[u8] = b"fcommitPoint";
+const MEMORY: &[u8] = b"fmemory";
 
 impl Node {
     /// Stores a change and forces it to disk. Blocks.
@@ -74,10 +75,11 @@ impl Writer<'_> {
                 let timestamp = timestamp_from(self.next_timestamp());
                 let entry = initiating_entry(timestamp, self.now().wall);
                 self.replay([entry].into())?;
-                self.log_otherwise(&mut batch, None)?;
+                self.log_otherwise(&mut batch, None, None)?;
             }
             Change::InitialSync(on) => put(INITIAL_SYNC, &doc! { "on": *on })?,
             Change::RollbackId(id) => put(ROLLBACK_ID, &doc! { "id": *id })?,
+            Change::Memory(memory) => put(MEMORY, &memory_document(*memory))?,
         }
         self.commit(batch)?;
         match change {
@@ -161,6 +163,23 @@ impl Writer<'_> {
     }
 }
 
+/// What is still known of the votes that were given: absent where it is everything.
+fn memory_document(memory: Memory) -> Document {
+    match memory {
+        Memory::Whole => doc! {},
+        Memory::Lost => doc! { "lost": true },
+        Memory::Since(term) => doc! { "since": term.0 },
+    }
+}
+
+fn parse_memory(row: &Document) -> Memory {
+    match row.get_i64("since") {
+        Ok(since) => Memory::Since(Term(since)),
+        Err(_) if row.get_bool("lost").unwrap_or(false) => Memory::Lost,
+        Err(_) => Memory::Whole,
+    }
+}
+
 fn read(node: &Node, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Document>, CommandError> {
     match node.view().snapshot.get(keyspace, key)? {
         Some(bytes) => Ok(Some(Document::from_reader(&bytes[..])?)),
@@ -172,6 +191,21 @@ pub(super) fn min_retention(node: &Node, keyspace: KeyspaceId) -> Result<Duratio
     let row = read(node, keyspace, RETENTION)?;
     let seconds = row.and_then(|row| row.get_f64("seconds").ok()).unwrap_or(0.0);
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+/// Whether any collection that members share holds a document.
+fn has_documents(node: &Node) -> Result<bool, CommandError> {
+    let view = node.view();
+    for collection in node.catalog().collections() {
+        let shared = !collection.namespace.is_unreplicated();
+        let holds = |ident| -> Result<bool, CommandError> {
+            Ok(view.scan_records(ident, Direction::Forward)?.next().transpose()?.is_some())
+        };
+        if shared && holds(collection.ident)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 pub(super) fn recover(
@@ -210,6 +244,7 @@ pub(super) fn recover(
     };
     let initial_sync = read(node, keyspace, INITIAL_SYNC)?;
     let rollback_id = read(node, keyspace, ROLLBACK_ID)?;
+    let has_documents = has_documents(node)?;
     Ok(Recovered {
         config,
         term: Term(election.get_i64("term").unwrap_or(0)),
@@ -219,5 +254,7 @@ pub(super) fn recover(
         min_valid,
         initial_sync: initial_sync.is_some_and(|row| row.get_bool("on").unwrap_or(false)),
         rollback_id: rollback_id.map_or(1, |row| row.get_i32("id").unwrap_or(1)),
+        memory: read(node, keyspace, MEMORY)?.map_or(Memory::Whole, |row| parse_memory(&row)),
+        has_documents,
     })
 }

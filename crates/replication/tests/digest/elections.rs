@@ -10,6 +10,10 @@ fn the_election_timeout_has_up_to_fifteen_percent_on_top() {
             Recovered { config: Some(config(3)), last: entry(1, 5), ..Recovered::default() },
             seed,
         );
+        // It hears of a primary once: a process that has just started would stand at once otherwise.
+        let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+        subject.hear(one, reply_of(MemberState::Primary, entry(1, 5)));
+        subject.hear(two, reply_of(MemberState::Secondary, entry(1, 5)));
         let start = subject.now;
         let stood = (0..1000).find_map(|_| {
             let todo = std::mem::take(&mut subject.outputs);
@@ -273,4 +277,48 @@ fn stands(subject: &mut Subject) -> bool {
         }
         false
     })
+}
+
+/// The whole set was down: a process that has just started, sees a majority and hears of no primary
+/// waits for no silence.
+#[test]
+fn a_member_that_has_just_started_stands_at_once_if_nobody_knows_a_primary() {
+    let within = |told: Option<MemberId>, answers: &[i32], refused: &[i32], limit: Duration| {
+        let recovered =
+            Recovered { config: Some(config(3)), last: entry(1, 5), ..Recovered::default() };
+        let mut subject = Subject::new(recovered);
+        let beats = [1, 2].map(|id| subject.heartbeat_to(id));
+        for id in answers {
+            let request = beats[*id as usize - 1];
+            let reply = reply_of(MemberState::Secondary, entry(1, 5));
+            subject.hear(request, HeartbeatReply { primary_id: told, ..reply });
+        }
+        for id in refused {
+            // A heartbeat is sent again until its member is called down.
+            let mut next = Some(beats[*id as usize - 1]);
+            while let Some(request) = next {
+                let cause = Unreachable::Refused;
+                let outputs = subject.give(Input::PeerUnreachable { request, cause });
+                next = outputs.iter().find_map(|output| match output {
+                    Output::Send { request, message: Request::Heartbeat(_), .. } => Some(*request),
+                    _ => None,
+                });
+            }
+        }
+        let start = subject.now;
+        while subject.now.since(start) < limit {
+            let outputs = wait(&mut subject, Duration::from_millis(10));
+            let stands = |o: &Output| matches!(o, Output::Event(Event::DryRunStarted { .. }));
+            if outputs.iter().any(stands) {
+                return true;
+            }
+        }
+        false
+    };
+    let soon = Duration::from_millis(200);
+    assert!(within(None, &[1, 2], &[], soon), "everybody is back");
+    assert!(within(None, &[1], &[2], soon), "the third one is known to be down");
+    assert!(!within(None, &[1], &[], soon), "the third one may be the primary");
+    assert!(!within(Some(MemberId(2)), &[1, 2], &[], soon), "there is one");
+    assert!(!within(None, &[], &[1, 2], Duration::from_secs(20)), "no majority");
 }

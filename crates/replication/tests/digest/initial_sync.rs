@@ -6,19 +6,19 @@ use super::*;
 fn copying() -> Subject {
     let mut subject = with_config(config(3), OpTimeAndWallTime::default());
     let beats = [1, 2].map(|id| subject.heartbeat_to(id));
-    let flagged = subject.outputs.clone();
     for (beat, state) in beats.into_iter().zip([MemberState::Primary, MemberState::Secondary]) {
         subject.hear(beat, reply_of(state, entry(1, 5)));
     }
-    subject.outputs = flagged;
-    store(&mut subject);
-    step(&mut subject, 1, InitialSyncOutcome::Wiped);
     let read = InitialSyncOutcome::SourceRead {
         rollback_id: 3,
         begin_fetching: entry(1, 5).op_time,
         begin_applying: entry(1, 5).op_time,
     };
     let outputs = step(&mut subject, 1, read);
+    assert_eq!(ordered(&outputs), None, "nothing is removed before the flag is stored");
+    let outputs = store(&mut subject);
+    assert_eq!(ordered(&outputs), Some(InitialSyncStep::Wipe), "{outputs:?}");
+    let outputs = step(&mut subject, 1, InitialSyncOutcome::Wiped);
     assert!(matches!(ordered(&outputs), Some(InitialSyncStep::Clone { .. })), "{outputs:?}");
     subject
 }
@@ -51,7 +51,7 @@ fn a_copy_begins_again_if_its_source_rolled_back_meanwhile() {
     assert!(cleared(&finished(3)));
     let outputs = finished(4);
     assert!(!cleared(&outputs));
-    assert_eq!(ordered(&outputs), Some(InitialSyncStep::Wipe));
+    assert_eq!(ordered(&outputs), Some(InitialSyncStep::Cancel));
 }
 
 #[test]
@@ -85,8 +85,7 @@ fn a_blip_repeats_the_step_and_a_source_that_died_the_attempt() {
     let request = subject.heartbeat_to(1);
     subject.give(Input::PeerUnreachable { request, cause: Unreachable::Refused });
     let outputs = step(&mut subject, 1, InitialSyncOutcome::Interrupted);
-    assert_eq!(ordered(&outputs), Some(InitialSyncStep::Wipe), "{outputs:?}");
-    step(&mut subject, 2, InitialSyncOutcome::Wiped);
+    assert_eq!(ordered(&outputs), Some(InitialSyncStep::Cancel), "{outputs:?}");
     let mut source = None;
     for _ in 0..20 {
         let outputs = wait(&mut subject, Duration::from_millis(500));
@@ -124,8 +123,6 @@ fn after_ten_failed_attempts_a_copy_pauses_for_a_minute() {
     let mut pauses: Vec<Duration> = Vec::new();
     for attempt in 1..=10 {
         subject.give(Input::InitialSync { attempt, outcome: InitialSyncOutcome::Failed });
-        subject
-            .give(Input::InitialSync { attempt: attempt + 1, outcome: InitialSyncOutcome::Wiped });
         let failed: MonotonicTime = subject.now;
         for _ in 0..1000 {
             let outputs = wait(&mut subject, Duration::from_millis(250));
@@ -147,4 +144,52 @@ fn after_ten_failed_attempts_a_copy_pauses_for_a_minute() {
     let (last, earlier) = pauses.split_last().unwrap();
     assert!(earlier.iter().all(|pause| *pause < Duration::from_secs(5)), "{pauses:?}");
     assert!(*last >= Duration::from_secs(60), "{pauses:?}");
+}
+
+/// A member that finds no source keeps what it has, however long it looks.
+#[test]
+fn nothing_is_removed_before_a_source_has_answered() {
+    let mut subject = with_config(config(3), OpTimeAndWallTime::default());
+    let removes = |outputs: &[Output]| {
+        outputs.iter().any(|output| {
+            matches!(output, Output::InitialSync { step: InitialSyncStep::Wipe, .. })
+                || matches!(output, Output::Persist { change: Change::InitialSync(true), .. })
+        })
+    };
+    assert!(!removes(&subject.outputs));
+    let beats = [1, 2].map(|id| subject.heartbeat_to(id));
+    for (beat, state) in beats.into_iter().zip([MemberState::Primary, MemberState::Secondary]) {
+        assert!(!removes(&subject.hear(beat, reply_of(state, entry(1, 5)))));
+    }
+    // The source was chosen, and does not answer what it is asked.
+    for attempt in 1..20 {
+        let outputs = step(&mut subject, attempt, InitialSyncOutcome::Failed);
+        assert!(!removes(&outputs));
+        for _ in 0..70 {
+            assert!(!removes(&wait(&mut subject, Duration::from_secs(1))));
+        }
+    }
+}
+
+/// Documents that no log accounts for are not removed by a copy: the member stops and says what to do.
+#[test]
+fn a_member_with_documents_and_no_log_stops_instead_of_copying() {
+    let halted = |initial_sync, last| {
+        let subject = Subject::new(Recovered {
+            config: Some(config(3)),
+            last,
+            has_documents: true,
+            initial_sync,
+            ..Recovered::default()
+        });
+        let halt = subject.outputs.iter().find_map(|output| match output {
+            Output::Halt(fatal) => Some(fatal.to_string()),
+            _ => None,
+        });
+        halt.is_some_and(|why| why.contains("data directory") && why.contains("dump"))
+    };
+    let none = OpTimeAndWallTime::default();
+    assert!(halted(false, none));
+    assert!(!halted(true, none), "an unfinished copy begins again");
+    assert!(!halted(false, entry(1, 5)), "there is a log");
 }

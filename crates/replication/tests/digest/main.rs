@@ -9,6 +9,7 @@ mod copying;
 mod elections;
 mod heartbeats;
 mod initial_sync;
+mod memory;
 mod states;
 #[path = "../subject/mod.rs"]
 mod subject;
@@ -16,15 +17,15 @@ mod subject;
 use std::time::Duration;
 
 use quorate_protocol::{
-    ConfigVersion, ElectionReason, HeartbeatReply, MemberConfig, MemberId, MemberState,
-    MonotonicTime, OpTime, OpTimeAndWallTime, Priority, ReplicaSetConfig, Term, VoteReply,
-    VoteRequest,
+    ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId,
+    MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, Priority, ReplicaSetConfig, Term,
+    VoteReply, VoteRequest,
 };
 use quorate_replication::election::LastVote;
 use quorate_replication::{
     Acknowledgements, Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome,
-    InitialSyncStep, Input, Output, Recovered, Reply, Request, RequestId, SourceLost, Ticket,
-    Unreachable, WaiterId, WriteConcern,
+    InitialSyncStep, Input, Memory, Output, Recovered, Reply, Request, RequestId, SourceLost,
+    Ticket, Unreachable, WaiterId, WriteConcern,
 };
 use subject::{
     Subject, acknowledgement, address, append, carry_on, config, entry, fetch_among,

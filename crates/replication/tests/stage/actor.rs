@@ -133,6 +133,7 @@ impl Stage {
             Change::Config(config) => facts.config = Some((**config).clone()),
             Change::InitialSync(on) => facts.initial_sync = *on,
             Change::RollbackId(id) => facts.rollback_id = *id,
+            Change::Memory(memory) => facts.memory = *memory,
             Change::Initiate(config) => {
                 facts.config = Some((**config).clone());
                 let last = self.append_own(index, 0);

@@ -106,6 +106,8 @@ fn options(fields: Fields<'_>) -> Result<DiscoveryOptions, RecordingError> {
             })
             .transpose()?,
         stable_api: fields.truth("stableApi")?,
+        // Recordings from before this rule have no such field.
+        displaced_patience: fields.optional("displacedPatience_ns", Fields::duration)?,
         local_threshold: fields.duration("localThreshold_ns")?,
         srv_max_hosts: fields
             .optional("srvMaxHosts", Fields::u64)?

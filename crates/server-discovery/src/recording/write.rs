@@ -32,6 +32,7 @@ fn options(options: &DiscoveryOptions) -> Value {
         "serverMonitoringMode": options.server_monitoring_mode.name(),
         "functionPlatform": options.function_platform.map(|platform| platform.name()),
         "stableApi": options.stable_api,
+        "displacedPatience_ns": options.displaced_patience.map(nanos),
         "localThreshold_ns": nanos(options.local_threshold),
         "srvMaxHosts": options.srv_max_hosts,
         "wireVersions": [options.wire_versions.start(), options.wire_versions.end()],

@@ -234,6 +234,9 @@ impl Topology {
         }
         if self.threading == Threading::Multi {
             self.states[position].monitor.request_check(now);
+            let since = self.asked_at(position, now).max(now);
+            let until = self.displaced_patience.map(|patience| since + patience);
+            self.states[position].displaced_until = until;
             self.sync_timer(position);
         }
     }

@@ -34,11 +34,16 @@ impl Topology {
         let (duration, told) = (round_trip, Arc::clone(&reply));
         self.event(DiscoveryEvent::ServerHeartbeatSucceeded { heartbeat, duration, reply: told });
 
-        let monitor = &mut self.states[position].monitor;
+        let state = &mut self.states[position];
+        state.displaced_until = None;
+        let monitor = &mut state.monitor;
         if !underway.awaited {
             monitor.round_trips.record(round_trip);
         }
-        let next = monitor.reply_received(&self.settings, &reply, more_to_come);
+        let next = match monitor.reply_received(&self.settings, &reply, more_to_come) {
+            Next::CheckNow if underway.awaited && monitor.answers_at_once(now) => Next::Pause,
+            next => next,
+        };
         let round_trips = monitor.round_trips.round_trips();
         // No check is under way while the description is updated.
         monitor.rest(now);
@@ -61,7 +66,9 @@ impl Topology {
         let told = Arc::new(failure.clone());
         self.event(DiscoveryEvent::ServerHeartbeatFailed { heartbeat, duration, failure: told });
 
-        let monitor = &mut self.states[position].monitor;
+        let state = &mut self.states[position];
+        state.displaced_until = None;
+        let monitor = &mut state.monitor;
         let next = monitor.check_failed(kind.is_network());
         monitor.rest(now);
         let error = ServerError::new(ServerFault::Check(failure), now);
@@ -128,7 +135,7 @@ impl Topology {
     }
 
     pub(super) fn tick(&mut self, now: MonotonicTime) {
-        // Each round moves a timer past `now`, so there are at most two for each server.
+        // Each round moves a timer past `now`, so there are few for each server.
         while let Some((at, address)) = self.timers.first().cloned() {
             if at > now {
                 break;
@@ -136,6 +143,11 @@ impl Topology {
             self.timers.pop_first();
             let Some(position) = self.description.servers.position(&address) else { continue };
             self.states[position].timer = None;
+            if let Some(patience) = self.displaced_patience
+                && self.states[position].displaced_until.is_some_and(|until| until <= now)
+            {
+                self.give_up_on_displaced(position, patience, now);
+            }
             if self.states[position].monitor.check_is_due(now) {
                 self.start_check(position, &address, now);
             }
@@ -143,6 +155,31 @@ impl Topology {
                 self.start_measuring(position, &address);
             }
             self.sync_timer(position);
+        }
+    }
+
+    /// A newer primary has displaced this one, and it has said nothing to a check that has been under
+    /// way for long enough: it hangs, or the network to it does. Operations that wait for it are
+    /// interrupted, so that those which can be sent again go to the new primary now and not when the
+    /// check times out. Ours, not the specification's; `docs/discovery.md` gives the reasons.
+    fn give_up_on_displaced(&mut self, position: usize, patience: Duration, now: MonotonicTime) {
+        let until = self.asked_at(position, now) + patience;
+        let state = &mut self.states[position];
+        state.displaced_until = Some(until).filter(|until| *until > now);
+        if state.displaced_until.is_none() {
+            self.clear_pool(position, None, true);
+            self.cancel_check(position, now);
+            self.states[position].monitor.request_check(now);
+            self.sync_timer(position);
+        }
+    }
+
+    /// When the check began that a server owes an answer to, or will begin if it is polled.
+    pub(super) fn asked_at(&self, position: usize, now: MonotonicTime) -> MonotonicTime {
+        let monitor = &self.states[position].monitor;
+        match monitor.underway() {
+            Some(underway) => underway.started,
+            None => monitor.deadline().unwrap_or(now),
         }
     }
 
@@ -212,7 +249,7 @@ impl Topology {
         }
         let Some(position) = position else { return };
         let monitor = &mut self.states[position].monitor;
-        let streams = next == Next::CheckNow && monitor.has_connection();
+        let streams = next != Next::Wait && monitor.has_connection();
         if streams {
             monitor.begin_measuring(now);
         } else if monitor.has_connection() && monitor.end_measuring() {
@@ -221,6 +258,7 @@ impl Topology {
         }
         match next {
             Next::CheckNow => self.start_check(position, server, now),
+            Next::Pause => self.states[position].monitor.pause(now),
             Next::Wait => self.states[position].monitor.wait(&self.settings, now),
         }
         if self.states[position].monitor.measuring_is_due(now) {
@@ -283,7 +321,8 @@ impl Topology {
             return;
         }
         let state = &mut self.states[position];
-        let deadline = state.monitor.deadline();
+        let deadlines = [state.monitor.deadline(), state.displaced_until];
+        let deadline = deadlines.into_iter().flatten().min();
         if state.timer == deadline {
             return;
         }

@@ -20,13 +20,13 @@ use crate::types::ServerType;
 const MAX_CHECKS_PER_SCAN: u32 = 2;
 
 /// Where the scanning stands.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Scan {
     under: Option<ScanUnderway>,
     last_ended: Option<MonotonicTime>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ScanUnderway {
     started: MonotonicTime,
     checks: BTreeMap<ServerAddress, u32>,

@@ -72,7 +72,10 @@ impl Host {
                 }));
                 return;
             }
-            InitialSyncStep::Cancel => return,
+            InitialSyncStep::Cancel => {
+                self.initial_sync.buffer = None;
+                return;
+            }
             InitialSyncStep::ReadSource { source } => {
                 self.initial_sync.source = Some(source.clone());
             }

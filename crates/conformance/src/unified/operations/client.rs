@@ -3,7 +3,7 @@
 use super::super::arguments::Arguments;
 use super::super::entities::{ClientEntity, Entities};
 use super::super::outcome::{Attempt, Outcome, plain_documents};
-use super::perform;
+use super::{change_stream, perform};
 use bson::Bson;
 
 pub(super) async fn run(
@@ -14,6 +14,9 @@ pub(super) async fn run(
 ) -> Result<Attempt, String> {
     let client = &entity.client;
     match name {
+        "createChangeStream" => {
+            change_stream::create(entities, arguments, |pipeline| client.watch(pipeline)).await
+        }
         "close" => {
             arguments.finish()?;
             client.close().await;

@@ -8,7 +8,7 @@ use super::super::entities::Entities;
 use super::super::outcome::{Attempt, Outcome, bulk_result, plain, plain_document, update_result};
 use super::client::TransposeWith;
 use super::database::collected;
-use super::perform;
+use super::{change_stream, perform};
 
 pub(super) async fn run(
     entities: &Entities,
@@ -33,8 +33,27 @@ pub(super) async fn run(
         "createIndex" | "dropIndex" | "dropIndexes" | "listIndexes" | "listIndexNames" => {
             index(entities, collection, name, arguments).await
         }
+        "createChangeStream" => {
+            change_stream::create(entities, arguments, |stages| collection.watch(stages)).await
+        }
+        "rename" => rename(collection, arguments).await,
         _ => Err(format!("a collection has no operation {name}")),
     }
+}
+
+async fn rename(collection: &Collection, mut arguments: Arguments) -> Result<Attempt, String> {
+    let database = collection.database_name();
+    let to = arguments.required("to", Arguments::text)?;
+    let mut command = doc! {
+        "renameCollection": format!("{database}.{}", collection.name()),
+        "to": format!("{database}.{to}"),
+    };
+    if let Some(drop) = arguments.flag("dropTarget")? {
+        command.insert("dropTarget", drop);
+    }
+    arguments.finish()?;
+    let renamed = collection.client().database("admin").run_command(command).await;
+    Ok(renamed.map(|_| Outcome::Nothing))
 }
 
 async fn read(

@@ -7,7 +7,7 @@ use super::super::arguments::Arguments;
 use super::super::entities::Entities;
 use super::super::outcome::{Attempt, Outcome, plain_document, plain_documents};
 use super::client::TransposeWith;
-use super::perform;
+use super::{change_stream, perform};
 
 pub(super) async fn run(
     entities: &Entities,
@@ -16,6 +16,9 @@ pub(super) async fn run(
     mut arguments: Arguments,
 ) -> Result<Attempt, String> {
     match name {
+        "createChangeStream" => {
+            change_stream::create(entities, arguments, |pipeline| database.watch(pipeline)).await
+        }
         "runCommand" => {
             let command = named_command(&mut arguments)?;
             let reply = perform!(entities, arguments, database.run_command(command);

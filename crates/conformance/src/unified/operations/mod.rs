@@ -3,10 +3,12 @@
 //! Every argument is taken by name, and one that is left over is an error; so is a name that is not
 //! known. Options are set on the client's actions one by one (`perform!`).
 
+mod change_stream;
 mod client;
 mod collection;
 mod cursor;
 mod database;
+mod session;
 
 use bson::Document;
 
@@ -29,13 +31,8 @@ pub(super) async fn run(
             collection::run(entities, &collection, name, arguments).await
         }
         Entity::Cursor(cursor) => cursor::run(&cursor, name, arguments).await,
-        Entity::Session(session) if name == "endSession" => {
-            arguments.finish()?;
-            if let Some(session) = session.session.lock().await.take() {
-                drop(session);
-            }
-            Ok(Ok(super::outcome::Outcome::Nothing))
-        }
+        Entity::ChangeStream(stream) => change_stream::run(&stream, name, arguments).await,
+        Entity::Session(entity) => session::run(&entity, name, arguments).await,
         _ => Err(format!("{object} has no operation {name}")),
     }
 }

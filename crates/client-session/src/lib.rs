@@ -1,0 +1,40 @@
+//! What both clients decide about sessions, transactions and change streams.
+//!
+//! Every rule here takes what happened, the time and the chance as arguments and returns what to do.
+//! The asynchronous and the blocking client send the commands.
+//!
+//! - [`ServerSession`]: a session as the server knows it (Driver Sessions specification).
+//! - [`Transaction`]: the states of a transaction in one session, and the fields that its commands
+//!   carry (Transactions specification).
+//! - [`Attempts`]: how often and how soon `with_transaction` tries again (Convenient API for
+//!   Transactions specification).
+//! - [`Snapshot`]: the one moment that all reads of a snapshot session see (Snapshot Reads
+//!   specification).
+//! - [`ResumePoint`]: where a change stream goes on after an error (Change Streams specification).
+
+mod attempts;
+mod change_stream;
+mod labels;
+mod server_session;
+mod snapshot;
+mod transaction;
+mod write_concern;
+
+pub use attempts::{
+    Attempts, BACKOFF_INITIAL, BACKOFF_MAX, OutOfTime, WITH_TRANSACTION_LIMIT, retried_transaction,
+};
+pub use change_stream::{
+    ChangeStreamStart, MissingToken, RESUMABLE_CHANGE_STREAM_ERROR, ResumePoint,
+    is_resumable_change_stream_error,
+};
+pub use labels::{
+    Failure, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, is_transient,
+    is_unknown_commit,
+};
+pub use server_session::ServerSession;
+pub use snapshot::{SNAPSHOT_WIRE_VERSION, Snapshot, SnapshotError};
+pub use transaction::{
+    COMMIT_RETRY_W_TIMEOUT, Ending, Phase, Statement, Transaction, TransactionError,
+    TransactionOptions,
+};
+pub use write_concern::WriteConcern;
