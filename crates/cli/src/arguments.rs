@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
 use crate::list::{ListArguments, MemberArguments};
+use crate::prove::ProveArguments;
 use crate::status::StatusArguments;
 use crate::what_if::WhatIfArguments;
 
@@ -75,6 +76,9 @@ pub(crate) enum Command {
     /// Break a set on purpose and measure how long writes stop.
     #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
+    /// Break a set while clients work, and judge what they were told.
+    #[command(after_help = ProveArguments::EXAMPLES)]
+    Prove(ProveArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
     Serve(Box<ServeArguments>),
@@ -99,6 +103,7 @@ impl Arguments {
             Some(Command::Up(up)) => up.json,
             Some(Command::Down(down)) => down.json,
             Some(Command::Drill(drill)) => drill.json,
+            Some(Command::Prove(prove)) => prove.json,
             Some(Command::Status(status)) => status.json,
             Some(Command::WhatIf(what_if)) => what_if.json,
             Some(Command::List(list)) => list.json,
@@ -170,10 +175,14 @@ printed and stored; that one may be printed again, and none is left out.";
 
 /// `quorate watch`.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("whom").required(true).args(["uri", "fleet"])))]
 pub(crate) struct WatchArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
-    pub(crate) uri: String,
+    pub(crate) uri: Option<String>,
+    /// Watch every deployment of this file instead, a line each: a name and a connection string.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "web", "metrics"])]
+    pub(crate) fleet: Option<PathBuf>,
     /// Write everything that is seen to this new file, for quorate replay.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
@@ -199,6 +208,7 @@ Examples:
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
   quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --fleet deployments.txt
   quorate watch --metrics 0.0.0.0:9216 --metrics-token token 'mongodb://a,b,c/?replicaSet=rs0'
 
 On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
@@ -215,6 +225,9 @@ pub(crate) struct ReplayArguments {
     /// and what each member said.
     #[arg(long, conflicts_with = "json")]
     pub(crate) html: bool,
+    /// Show it on the terminal, step by step, back and forth.
+    #[arg(long, conflicts_with_all = ["json", "html"])]
+    pub(crate) screen: bool,
     /// Print one JSON object per line; t_ns is the time in the recording.
     #[arg(long)]
     pub(crate) json: bool,
@@ -225,6 +238,7 @@ impl ReplayArguments {
 Examples:
   quorate replay incident.jsonl
   quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
+  quorate replay --screen incident.jsonl
   quorate replay --html incident.jsonl > incident.html
 
 The same file gives the same output, to the byte, on any machine at any time.";

@@ -52,7 +52,7 @@ use writer::{Acknowledged, Writer};
 const FIND_WITHIN: Duration = Duration::from_secs(5);
 
 /// How many futures the forecast before a drill has.
-const FUTURES: usize = 200;
+const FUTURES: usize = 100;
 
 /// How many writes must be acknowledged before anything is broken.
 const WARM_UP_WRITES: usize = 20;

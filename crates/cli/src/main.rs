@@ -21,6 +21,7 @@ mod manual;
 mod metrics;
 mod pasted;
 mod progress;
+mod prove;
 mod recording;
 mod remedy;
 mod replay;
@@ -64,6 +65,7 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Stop(arguments)) => list::stop(arguments, screen),
         Some(Command::Restart(arguments)) => list::restart(arguments, screen),
         Some(Command::Drill(arguments)) => drill::run(arguments, screen),
+        Some(Command::Prove(arguments)) => prove::run(arguments, screen),
         Some(Command::Switchover(arguments)) => drill::switch_over(arguments, screen),
         Some(Command::Status(arguments)) => status::run(arguments, screen),
         Some(Command::WhatIf(arguments)) => what_if::run(arguments, screen),

@@ -4,6 +4,7 @@
 //! the recording, so the output is a function of the file; only the progress bar reads a clock.
 
 mod html;
+mod scrub;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::ReplayArguments;
 use crate::clock;
+use crate::dashboard;
 use crate::progress::Reading;
 use crate::recording;
 use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
@@ -34,13 +36,24 @@ pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Ou
         ))
     })?;
     let mut lines = Lines { reader, number: 0, progress: Reading::new(length) };
-    let page = arguments.html.then(|| Page::new(&name));
+    if arguments.screen && !dashboard::is_possible() {
+        return Err(Failure::Misuse(
+            "there is no terminal to draw on; leave out --screen, or make a page with --html"
+                .to_owned(),
+        ));
+    }
+    let page = (arguments.html || arguments.screen).then(|| Page::new(&name));
     let replayed = match Replay::start(&mut lines, page, screen) {
-        Ok(mut replay) => replay.play(&mut lines, screen),
+        Ok(mut replay) => replay.play(&mut lines, screen).map(|()| replay.page),
         Err(error) => Err(error),
     };
     match replayed {
-        Ok(()) => Ok(Outcome::Fine),
+        Ok(Some(page)) if arguments.screen => scrub::show(page.steps()).map(|()| Outcome::Fine),
+        Ok(Some(page)) => {
+            screen.raw(page.to_html().as_bytes())?;
+            Ok(Outcome::Fine)
+        }
+        Ok(None) => Ok(Outcome::Fine),
         Err(ReplayError::Output(error)) => Err(error.into()),
         Err(error) => Err(Failure::Problem(format!("{name}, line {}: {error}", lines.number))),
     }
@@ -191,8 +204,8 @@ impl Replay {
                 page.end_step(self.topology.description());
             }
         }
-        if let Some(page) = &self.page {
-            return Ok(screen.raw(page.to_html().as_bytes())?);
+        if self.page.is_some() {
+            return Ok(());
         }
         let description = self.topology.description();
         screen.line("")?;

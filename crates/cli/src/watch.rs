@@ -4,6 +4,7 @@
 //! `mongodb+srv://` as in any client. On a terminal the `dashboard` shows the `view`; elsewhere the
 //! `teller` puts every change into a line with its reason.
 
+mod fleet;
 mod notes;
 mod ours;
 mod recorder;
@@ -34,7 +35,10 @@ use teller::Teller;
 
 /// Watches until told to stop.
 pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let uri = connect::parse(&arguments.uri)?;
+    if let Some(file) = &arguments.fleet {
+        return connect::runtime()?.block_on(fleet::run(file, screen));
+    }
+    let uri = connect::parse(arguments.uri.as_deref().unwrap_or_default())?;
     let recorder = match &arguments.record {
         None => None,
         Some(path) => Some(Recorder::create(path).map_err(|error| {

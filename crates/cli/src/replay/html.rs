@@ -112,6 +112,11 @@ impl Page {
         self.steps.push(step);
     }
 
+    /// Every step.
+    pub(super) fn steps(&self) -> &[Value] {
+        &self.steps
+    }
+
     /// The whole page.
     pub(super) fn to_html(&self) -> String {
         let data = json!({

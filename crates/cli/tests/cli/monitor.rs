@@ -95,3 +95,54 @@ fn a_watcher_with_a_wrong_password_is_told_so() {
     assert_eq!(watch.terminate(), Some(0));
     assert_eq!(served.terminate(), Some(0));
 }
+
+/// Several deployments in one process: each is told with its trouble, and again when it changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_fleet_is_watched_by_one_process() {
+    let fine = quorate_test_support::FakeServer::start().await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fleet.txt");
+    let closed = crate::doctor_uri::closed_port();
+    let text = format!("shop {}\n# gone\nstore mongodb://{closed}/\n", fine.uri());
+    std::fs::write(&file, text).unwrap();
+    let mut watch = Living::start(&["watch", "--json", "--fleet", file.to_str().unwrap()]);
+    let told = |watch: &mut Living, name: &str, trouble: &str| {
+        watch.wait_for("deployment", |event| event["name"] == name && event["trouble"] == trouble)
+    };
+    let (mut shop, mut store) = (false, false);
+    while !(shop && store) {
+        let event = watch.wait_for("deployment", |_| true);
+        shop |= event["name"] == "shop" && event["trouble"] == "fine";
+        store |= event["name"] == "store" && event["trouble"] == "silent";
+    }
+    fine.stop();
+    let gone = told(&mut watch, "shop", "silent");
+    assert!(gone["reason"].is_string() && gone["time"].is_string(), "{gone}");
+    assert_eq!(watch.terminate(), Some(0));
+}
+
+/// Every query of the dashboard and of the alert rules asks for a name that the endpoint has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn the_dashboard_and_the_rules_ask_for_what_there_is() {
+    let server = quorate_test_support::FakeServer::start().await.unwrap();
+    let (watch, address) = exporter(&server.uri(), &[]);
+    let text = get(&address, "/metrics", None).body;
+    let read = |name: &str| {
+        let path = crate::support::folder("../../monitoring").join(name);
+        std::fs::read_to_string(path).unwrap()
+    };
+    let names = regex_lite::Regex::new("quorate_[a-z_]+").unwrap();
+    let mut asked = 0;
+    for file in ["grafana-dashboard.json", "alerts.yaml"] {
+        for name in names.find_iter(&read(file)) {
+            let described = format!("# TYPE {} ", name.as_str());
+            assert!(text.contains(&described), "{file} asks for {}", name.as_str());
+            asked += 1;
+        }
+    }
+    assert!(asked > 15, "{asked}");
+    let dashboard: serde_json::Value =
+        serde_json::from_str(&read("grafana-dashboard.json")).expect("JSON");
+    assert!(dashboard["panels"].as_array().unwrap().len() > 8);
+    assert_eq!(watch.terminate(), Some(0));
+}
