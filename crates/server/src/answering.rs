@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
 use crate::logging::get_log;
 use crate::patience::Patience;
-use crate::replica_set::{ReadConcern, Wanted, write_concern_error};
+use crate::replica_set::{ReadConcern, Wanted, is_statement, write_concern_error};
 use crate::server::Shared;
 use crate::write_gate::Entered;
 
@@ -298,7 +298,8 @@ impl Connection {
             read_concern = ReadConcern::of(&command);
         }
         self.reads_majority = read_concern == Some(ReadConcern::Majority) && !writes;
-        let retryable = command.body.contains_key("txnNumber");
+        // Statements of a transaction are not repeated by themselves.
+        let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         Ok(Admitted {
             command,
@@ -392,6 +393,10 @@ impl Connection {
         let breaks = command.name() == "configureFailPoint";
         let outcome = match node.is_long(&command) {
             true => self.run_aside(context, command, patience).await?,
+            // It may have to wait for a transaction, which must not keep the worker.
+            false if command.may_write() && node.may_wait_for_transactions() => {
+                tokio::task::block_in_place(|| node.run(context, command))
+            }
             false => {
                 let again = command.clone_if_it_may_turn_long();
                 match (node.run(context, command), again) {
@@ -562,6 +567,9 @@ fn append_write_concern_error(
     labels: &[String],
 ) {
     let Ok(mut reply) = Document::try_from(&**body) else { return };
+    // The commit of an unknown transaction was refused, but no majority has confirmed that: an older
+    // primary may have it.
+    reply.remove("errorLabels");
     let mut labels: Vec<_> = labels.iter().map(|label| Bson::from(label.as_str())).collect();
     // Repeating the write at the next primary is safe, and finds out.
     let elsewhere = error

@@ -204,7 +204,7 @@ impl Reading {
         stages: &[Bson],
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
-        let (collection, view) = request.read(namespace);
+        let (collection, view) = request.read(namespace)?;
         let facts = match (stages.first().and_then(Bson::as_document), collection) {
             (Some(stage), Some(collection)) => {
                 SystemFacts::gather(request, stage, Some(&collection))?
