@@ -348,6 +348,7 @@ pub struct Interrupt {
     waited: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
+    conflicts: AtomicU64,
     /// What the command has looked at, once it is done.
     work: Mutex<Work>,
 }
@@ -376,6 +377,16 @@ impl Interrupt {
     pub fn set_waiting(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Relaxed);
         self.waited.fetch_or(waiting, Ordering::Relaxed);
+    }
+
+    /// The command has met a key that a transaction holds, and waits.
+    pub(crate) fn count_conflict(&self) {
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the command has met a key that a transaction held.
+    pub(crate) fn conflicts(&self) -> u64 {
+        self.conflicts.load(Ordering::Relaxed)
     }
 
     /// Whether the command waits for something.

@@ -19,6 +19,7 @@ use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
 use crate::users::LoggedIn;
+use quorate_transactions::TransactionId;
 
 /// The most cursors open at once.
 pub const MAX_OPEN_CURSORS: usize = 10_000;
@@ -40,6 +41,8 @@ pub(crate) type DocumentStream =
 pub(crate) struct Cursor {
     pub(crate) namespace: Namespace,
     pub(crate) session: Option<SessionId>,
+    /// The transaction that it belongs to.
+    pub(crate) transaction: Option<TransactionId>,
     /// The user who opened it, where clients log in.
     pub(crate) owner: Option<LoggedIn>,
     pub(crate) stream: DocumentStream,
@@ -256,11 +259,19 @@ pub(crate) struct Cursors {
     opened: u64,
 }
 
+/// Which client asks for a cursor: only the one that opened it gets it.
+pub(crate) struct Asker<'a> {
+    pub(crate) session: Option<&'a SessionId>,
+    pub(crate) user: Option<&'a LoggedIn>,
+    pub(crate) transaction: Option<TransactionId>,
+}
+
 struct Entry {
     /// `None` while a command uses it.
     cursor: Option<Cursor>,
     namespace: Namespace,
     session: Option<SessionId>,
+    transaction: Option<TransactionId>,
     owner: Option<LoggedIn>,
     last_used: MonotonicTime,
     no_timeout: bool,
@@ -292,6 +303,7 @@ impl Cursors {
         let entry = Entry {
             namespace: cursor.namespace.clone(),
             session: cursor.session.clone(),
+            transaction: cursor.transaction,
             owner: cursor.owner.clone(),
             no_timeout: cursor.no_timeout,
             is_stream: cursor.changes.is_some(),
@@ -308,8 +320,7 @@ impl Cursors {
         &mut self,
         id: i64,
         namespace: &Namespace,
-        session: Option<&SessionId>,
-        user: Option<&LoggedIn>,
+        asker: &Asker<'_>,
     ) -> Result<Cursor, CommandError> {
         let Some(entry) = self.open.get_mut(&id) else {
             return Err(CommandError::new(
@@ -327,16 +338,22 @@ impl Cursors {
                 ),
             ));
         }
-        if entry.owner.as_ref() != user {
+        if entry.owner.as_ref() != asker.user {
             return Err(CommandError::new(
                 ErrorCode::UNAUTHORIZED,
                 format!("cursor id {id} was not created by the authenticated user"),
             ));
         }
-        if entry.session.as_ref() != session {
+        if entry.session.as_ref() != asker.session {
             return Err(CommandError::new(
                 ErrorCode(50738),
                 format!("cursor {id} was created in another session"),
+            ));
+        }
+        if entry.transaction != asker.transaction {
+            return Err(CommandError::new(
+                ErrorCode(50739),
+                format!("cursor {id} was created in another transaction, or outside of any"),
             ));
         }
         entry.cursor.take().ok_or_else(|| {
@@ -376,6 +393,11 @@ impl Cursors {
     /// Whether the cursor is open on this namespace.
     pub(crate) fn is_open_on(&self, id: i64, namespace: &Namespace) -> bool {
         self.open.get(&id).is_some_and(|entry| entry.namespace == *namespace)
+    }
+
+    /// Closes the cursors of transactions that have ended.
+    pub(crate) fn kill_transactions(&mut self, ended: &[TransactionId]) {
+        self.open.retain(|_, entry| !entry.transaction.is_some_and(|id| ended.contains(&id)));
     }
 
     /// Whether another user opened the cursor.
@@ -421,11 +443,16 @@ mod tests {
     use super::*;
     use bson::{Document, doc, rawdoc};
 
+    fn asker(session: Option<&SessionId>) -> Asker<'_> {
+        Asker { session, user: None, transaction: None }
+    }
+
     fn cursor(documents: usize, session: Option<SessionId>) -> Cursor {
         let stream = (0..documents).map(|number| Ok(rawdoc! { "n": number as i32 }.into()));
         Cursor {
             namespace: Namespace::new("db", "c").unwrap(),
             session,
+            transaction: None,
             owner: None,
             stream: Box::new(stream),
             remaining: None,
@@ -497,12 +524,12 @@ mod tests {
         let id = cursors.add(cursor(1, None), at(0)).unwrap();
         let other = SessionId::from_bytes(vec![1; 16]);
         let code = |result: Result<Cursor, CommandError>| result.err().unwrap().code.0;
-        assert_eq!(code(cursors.check_out(id, &namespace, Some(&other), None)), 50738);
-        let taken = cursors.check_out(id, &namespace, None, None).unwrap();
-        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 12051);
+        assert_eq!(code(cursors.check_out(id, &namespace, &asker(Some(&other)))), 50738);
+        let taken = cursors.check_out(id, &namespace, &asker(None)).unwrap();
+        assert_eq!(code(cursors.check_out(id, &namespace, &asker(None))), 12051);
         assert!(cursors.kill(id));
         cursors.check_in(id, taken, at(1));
-        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 43);
+        assert_eq!(code(cursors.check_out(id, &namespace, &asker(None))), 43);
     }
 
     #[test]

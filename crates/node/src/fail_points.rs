@@ -51,6 +51,8 @@ pub(crate) struct FailPoints {
 #[derive(Debug)]
 struct FailCommand {
     mode: Mode,
+    /// Whether the error has labels of its own, be they none.
+    gives_labels: bool,
     commands: Vec<String>,
     application: Option<String>,
     namespace: Option<String>,
@@ -178,7 +180,11 @@ impl FailPoints {
             return None;
         }
         self.times_entered += 1;
-        let injection = active.injection.clone();
+        let mut injection = active.injection.clone();
+        // Without labels of its own the error has those of a true one.
+        if let Some(error) = injection.error.as_mut().filter(|_| !active.gives_labels) {
+            crate::transactions::label(error, &command.body);
+        }
         if active.mode == Mode::Times(0) {
             self.fail_command = None;
         }
@@ -281,6 +287,7 @@ impl FailCommand {
         };
         Ok(Self {
             mode,
+            gives_labels: fields.has("errorLabels"),
             commands: strings("failCommands")?,
             application: fields.string("appName")?.map(str::to_owned),
             namespace: fields.string("namespace")?.map(str::to_owned),

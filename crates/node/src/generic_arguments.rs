@@ -101,7 +101,8 @@ pub(crate) fn check(
     if facts.effect == Effect::Reads {
         check_read_concern(node, command)?;
     }
-    if facts.reads_snapshots {
+    // A transaction reads a snapshot whatever its statements do.
+    if facts.reads_snapshots || fields.has("autocommit") {
         return Ok(());
     }
     // A cursor has its moment already, whatever is said along with its id.

@@ -44,6 +44,7 @@ mod sessions;
 mod sort;
 mod tail;
 mod touched;
+mod transactions;
 mod ttl;
 mod users;
 mod writer;

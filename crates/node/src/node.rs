@@ -35,6 +35,7 @@ use crate::replication::{self, Replication};
 use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
+use crate::transactions::EndQueue;
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
 
@@ -71,6 +72,7 @@ pub struct Node {
     keyspaces: Keyspaces,
     catalog: RwLock<Arc<Catalog>>,
     writer: WriteLock,
+    end_queue: EndQueue,
     cursors: Mutex<Cursors>,
     moments: Mutex<Moments>,
     sessions: Mutex<Sessions>,
@@ -138,6 +140,7 @@ impl Node {
             keyspaces,
             catalog: RwLock::new(Arc::new(catalog)),
             writer: WriteLock::new(WriterState::new(generator.next_u64())),
+            end_queue: EndQueue::default(),
             cursors: Mutex::new(Cursors::new(cursor_seed)),
             moments: Mutex::default(),
             sessions: Mutex::default(),
@@ -366,8 +369,12 @@ impl Node {
     pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
         lock(&self.cursors).expire(now.monotonic);
         lock(&self.moments).expire(now.monotonic);
-        lock(&self.sessions).expire(now.monotonic);
+        let ended = lock(&self.sessions).expire(now.monotonic);
         let mut writer = self.write(now);
+        writer.expire_transactions();
+        if !ended.is_empty() {
+            writer.end_transactions(|session| ended.contains(session));
+        }
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
         let forgotten = writer.trim_undo()? | writer.trim_images(now)?;
         writer.keep_commit_point()?;
@@ -549,6 +556,17 @@ impl Node {
     /// Waits for the write lock.
     pub(crate) fn write(&self, now: Now) -> Writer<'_> {
         Writer::new(self, self.writer.hold(), now)
+    }
+
+    /// Where writes wait for transactions to end.
+    pub(crate) fn end_queue(&self) -> &EndQueue {
+        &self.end_queue
+    }
+
+    /// Sets identifiers of collections and indexes aside. Returns the first.
+    pub(crate) fn reserve_idents(&self, count: u64) -> u64 {
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::make_mut(&mut catalog).reserve_idents(count)
     }
 
     pub(crate) fn cursors(&self) -> MutexGuard<'_, Cursors> {

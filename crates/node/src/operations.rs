@@ -264,6 +264,7 @@ impl Operation {
             "command": description.clone(),
             "waiting": self.interrupt.is_waiting(),
             "waitingForLock": false,
+            "writeConflicts": self.interrupt.conflicts() as i64,
             "killPending": self.interrupt.check().is_err(),
         });
         if let Some(session) = description.get("lsid") {

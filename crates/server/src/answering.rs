@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
 use crate::logging::get_log;
 use crate::patience::Patience;
-use crate::replica_set::{ReadConcern, Wanted, write_concern_error};
+use crate::replica_set::{ReadConcern, Wanted, is_statement, write_concern_error};
 use crate::server::Shared;
 use crate::write_gate::Entered;
 
@@ -122,7 +122,7 @@ impl Connection {
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let (started, name) = (Instant::now(), command.name().to_owned());
         let facts = command.facts();
-        self.reads_majority = false;
+        (self.reads_majority, self.is_injected) = (false, false);
         let mut context = Context {
             now: self.shared.clock.now(),
             client: Arc::clone(&self.client),
@@ -141,7 +141,10 @@ impl Connection {
             self.tell(&operation, &name, started.elapsed(), &body);
         }
         drop(operation);
-        self.shared.node.tell_topology_version(&mut body);
+        // A client takes an injected error for new only if it does not know better.
+        if !self.is_injected {
+            self.shared.node.tell_topology_version(&mut body);
+        }
         // What members say to each other has its own times.
         let internal = facts.is_some_and(CommandFacts::is_between_members);
         if let (Some(set), false) = (&self.shared.replica_set, internal) {
@@ -196,6 +199,7 @@ impl Connection {
             }
         }
         if let Some(Injection { write_concern_error: Some(error), labels, .. }) = injection {
+            self.is_injected = true;
             append_write_concern_error(&mut body, error, admitted.retryable, &labels);
         }
         Ok(body)
@@ -203,7 +207,7 @@ impl Connection {
 
     /// Does to the command what an active fail point says.
     async fn inject(
-        &self,
+        &mut self,
         command: &Command,
         context: &Context,
     ) -> Result<Option<Injection>, Ended> {
@@ -215,7 +219,10 @@ impl Connection {
             return Err(Ended::Close);
         }
         match &injection.error {
-            Some(error) => Err(Ended::Reply(error_body(error))),
+            Some(error) => {
+                self.is_injected = true;
+                Err(Ended::Reply(error_body(error)))
+            }
             None => Ok(Some(injection)),
         }
     }
@@ -298,7 +305,8 @@ impl Connection {
             read_concern = ReadConcern::of(&command);
         }
         self.reads_majority = read_concern == Some(ReadConcern::Majority) && !writes;
-        let retryable = command.body.contains_key("txnNumber");
+        // Statements of a transaction are not repeated by themselves.
+        let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
         let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
         Ok(Admitted {
             command,
@@ -392,6 +400,10 @@ impl Connection {
         let breaks = command.name() == "configureFailPoint";
         let outcome = match node.is_long(&command) {
             true => self.run_aside(context, command, patience).await?,
+            // It may have to wait for a transaction, which must not keep the worker.
+            false if command.may_write() && node.may_wait_for_transactions() => {
+                tokio::task::block_in_place(|| node.run(context, command))
+            }
             false => {
                 let again = command.clone_if_it_may_turn_long();
                 match (node.run(context, command), again) {
@@ -562,6 +574,9 @@ fn append_write_concern_error(
     labels: &[String],
 ) {
     let Ok(mut reply) = Document::try_from(&**body) else { return };
+    // The commit of an unknown transaction was refused, but no majority has confirmed that: an older
+    // primary may have it.
+    reply.remove("errorLabels");
     let mut labels: Vec<_> = labels.iter().map(|label| Bson::from(label.as_str())).collect();
     // Repeating the write at the next primary is safe, and finds out.
     let elsewhere = error

@@ -227,7 +227,7 @@ fn scope(
             "$changeStream may not be opened on the internal {namespace} collection"
         )));
     }
-    let (collection, _) = request.read(namespace);
+    let (collection, _) = request.read(namespace)?;
     if collection.is_some_and(|collection| collection.view.is_some()) {
         return Err(CommandError::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,

@@ -204,7 +204,7 @@ impl Reading {
         stages: &[Bson],
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
-        let (collection, view) = request.read(namespace);
+        let (collection, view) = request.read(namespace)?;
         let facts = match (stages.first().and_then(Bson::as_document), collection) {
             (Some(stage), Some(collection)) => {
                 SystemFacts::gather(request, stage, Some(&collection))?
@@ -322,7 +322,7 @@ fn follow_views(
         stages = own.chain(stages).collect();
     }
     Err(CommandError::new(
-        ErrorCode(165),
+        ErrorCode::VIEW_DEPTH_LIMIT_EXCEEDED,
         format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
     ))
 }

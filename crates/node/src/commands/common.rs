@@ -45,7 +45,7 @@ impl WriteConcern {
             Some(Bson::String(mode)) if mode == "majority" => journal = true,
             Some(Bson::String(mode)) => {
                 return Err(CommandError::new(
-                    ErrorCode(79),
+                    ErrorCode::UNKNOWN_REPL_WRITE_CONCERN,
                     format!(
                         "No write concern mode named '{mode}' found in replica set \
                              configuration"
@@ -188,6 +188,7 @@ pub(super) fn open_cursor(
     let mut cursor = Cursor {
         namespace,
         session: request.session.clone(),
+        transaction: request.transaction.as_ref().map(|body| body.id),
         owner: session_owner(request.node, &request.context.client),
         stream,
         remaining: options.limit,
@@ -221,6 +222,7 @@ pub(super) fn open_change_stream(
     let shown = namespace.to_string();
     let mut cursor = Cursor {
         namespace,
+        transaction: request.transaction.as_ref().map(|body| body.id),
         session: request.session.clone(),
         owner: session_owner(request.node, &request.context.client),
         stream: Box::new(std::iter::empty()),

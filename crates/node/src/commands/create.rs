@@ -41,9 +41,10 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     let concern = WriteConcern::parse(&command)?;
     check_collation(&fields)?;
     let options = kept_options(&fields)?;
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     if let Some(existing) = writer.collection(&namespace) {
-        if existing.options == options {
+        // A transaction is told, since it did not create what it asked for.
+        if existing.options == options && request.transaction.is_none() {
             return reply(&doc! { "ok": 1.0 });
         }
         return Err(CommandError::new(
@@ -125,8 +126,9 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "collMod");
     check_view_pipeline(&fields)?;
-    let mut writer = request.node.write(request.context.now);
-    let collection = writer.collection(&namespace).ok_or_else(|| not_found(&namespace))?;
+    let mut writer = request.write();
+    let collection = writer.unused_collection(&namespace)?;
+    let collection = collection.ok_or_else(|| not_found(&namespace))?;
     let mut options = collection.options.clone();
     if let Some(images) = fields.raw(IMAGES_OPTION) {
         check_images_option(images)?;
@@ -205,8 +207,9 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
             "Can't rename a collection to itself",
         ));
     }
-    let mut writer = request.node.write(request.context.now);
-    let collection = writer.collection(&source).ok_or_else(|| {
+    let mut writer = request.write();
+    writer.unused_collection(&target)?;
+    let collection = writer.unused_collection(&source)?.ok_or_else(|| {
         CommandError::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
             format!("Source collection {source} does not exist"),

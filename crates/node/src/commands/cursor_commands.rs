@@ -9,7 +9,7 @@ use super::common::reply;
 use crate::change_stream::with_stream_label;
 use crate::command_table::Access;
 use crate::context::{Command, Outcome, WaitFor};
-use crate::cursors::BatchName;
+use crate::cursors::{Asker, BatchName};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
@@ -36,12 +36,9 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         })?,
     };
     let user = session_owner(request.node, &request.context.client);
-    let mut cursor = request.node.cursors().check_out(
-        *id,
-        &namespace,
-        request.session.as_ref(),
-        user.as_ref(),
-    )?;
+    let transaction = request.transaction.as_ref().map(|body| body.id);
+    let asker = Asker { session: request.session.as_ref(), user: user.as_ref(), transaction };
+    let mut cursor = request.node.cursors().check_out(*id, &namespace, &asker)?;
     cursor.interrupt.set(Arc::clone(&request.context.interrupt));
     let is_stream = cursor.changes.is_some();
     let awaits = is_stream || cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
@@ -68,7 +65,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         if gone {
             request.node.cursors().kill(*id);
             return Err(CommandError::new(
-                ErrorCode(175),
+                ErrorCode::QUERY_PLAN_KILLED,
                 format!("collection dropped. namespace: '{namespace}'"),
             ));
         }
@@ -105,7 +102,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     }
     if !cursors.is_open_on(*id, &namespace) {
         return Err(CommandError::new(
-            ErrorCode(237),
+            ErrorCode::CURSOR_KILLED,
             format!("cursor {id} was killed while it was read"),
         ));
     }

@@ -25,8 +25,8 @@ pub(super) fn drop_collection(
         ));
     }
     let concern = WriteConcern::parse(&command)?;
-    let mut writer = request.node.write(request.context.now);
-    let Some(collection) = writer.collection(&namespace) else {
+    let mut writer = request.write();
+    let Some(collection) = writer.unused_collection(&namespace)? else {
         // Since 7.0 dropping what does not exist is no error.
         return Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, None));
     };
@@ -51,11 +51,13 @@ pub(super) fn drop_database(
         ));
     }
     let concern = WriteConcern::parse(&command)?;
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     let catalog = request.node.catalog();
     let collections: Vec<_> = catalog.in_database(&request.database).map(Arc::clone).collect();
     for collection in &collections {
-        writer.drop_collection(collection)?;
+        if let Some(unused) = writer.unused_collection(&collection.namespace)? {
+            writer.drop_collection(&unused)?;
+        }
     }
     if !collections.is_empty() {
         writer.log_drop_database(&request.database)?;

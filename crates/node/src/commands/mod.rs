@@ -194,6 +194,20 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     command("refreshSessions", session_commands::refresh, "keeps sessions alive")
         .inspects(LoggedIn)
         .stable(),
+    command("commitTransaction", crate::transactions::commit, "commits a transaction")
+        .writes(LoggedIn)
+        .on_admin()
+        .fields(&["recoveryToken"])
+        .stable(),
+    command(
+        "abortTransaction",
+        crate::transactions::abort,
+        "ends a transaction without its changes",
+    )
+    .writes(LoggedIn)
+    .on_admin()
+    .fields(&["recoveryToken"])
+    .stable(),
     command("endSessions", session_commands::end, "ends sessions").inspects(LoggedIn).stable(),
     command(
         "killSessions",

@@ -65,6 +65,7 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
             "activeSessionsCount": request.node.sessions().count() as i32,
         },
         "metrics": metrics,
+        "transactions": request.node.transaction_statistics(request.context.now),
         "storageEngine": { "name": "lsm", "persistent": true, "supportsCommittedReads": true },
         "journal": { "commits": store.commits as i64, "syncs": store.syncs as i64 },
     };

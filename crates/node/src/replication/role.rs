@@ -5,6 +5,7 @@
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
+use quorate_transactions::{Place, labels};
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
 
@@ -57,18 +58,11 @@ impl Replication {
         })
     }
 
-    /// Says in errors that tell of a change of state that a retryable write may be repeated elsewhere.
-    pub(crate) fn complete(&self, error: &mut CommandError, retryable: bool) {
-        const RETRY: &str = "RetryableWriteError";
+    /// Gives an error of the disk the code that sends clients to the next primary.
+    pub(crate) fn complete(&self, error: &mut CommandError) {
         // A primary whose disk fails is about to be none: its clients go to the next.
         if error.code.is_of_disk() && self.has_others() {
             error.code = ErrorCode::PRIMARY_STEPPED_DOWN;
-        }
-        if !error.code.is_state_change() {
-            return;
-        }
-        if retryable && !error.labels.iter().any(|label| label == RETRY) {
-            error.labels.push(RETRY.to_owned());
         }
     }
 }
@@ -78,8 +72,12 @@ impl Node {
     /// next primary, if the disk failed or the state changed.
     pub fn completed(&self, mut error: CommandError, retryable: bool) -> CommandError {
         if let Some(replication) = self.replication() {
-            replication.complete(&mut error, retryable);
+            replication.complete(&mut error);
         }
+        // What ends a transaction is repeated like a retryable write; its statements get here as none.
+        let place = if retryable { Place::RetryableWrite } else { Place::Outside };
+        let labels = labels(error.code.0, place).into_iter().map(|label| label.name().to_owned());
+        error.labels.extend(labels);
         error
     }
 }

@@ -41,6 +41,13 @@ enum Mode {
     Undone,
 }
 
+impl LogState {
+    /// The next entries are the member's own, of this term.
+    pub(crate) fn write_as(&mut self, term: Option<Term>) {
+        self.noop_term = term;
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct LogState {
     mode: Mode,
@@ -154,7 +161,7 @@ impl Writer<'_> {
     }
 
     /// Logs what changes nothing: a new entry, or one of the others'.
-    pub(super) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
+    pub(crate) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
         let mut batch = Batch::new();
         let object = rawdoc! { "msg": message };
         let (operation, target) = (Operation::Noop, None);
@@ -191,7 +198,7 @@ impl Writer<'_> {
     }
 
     /// The entry that the next change belongs to.
-    pub(super) fn take_replayed(
+    pub(crate) fn take_replayed(
         &mut self,
     ) -> Result<Option<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
         let Mode::Replay(entries) = &mut self.log_state.mode else { return Ok(None) };
@@ -226,7 +233,7 @@ impl Writer<'_> {
     }
 
     /// The entry to take out with the next change; `Some(None)` if it is out already.
-    pub(super) fn take_undone(&mut self) -> Option<Option<(OpTime, Option<Statement>)>> {
+    pub(crate) fn take_undone(&mut self) -> Option<Option<(OpTime, Option<Statement>)>> {
         match &mut self.log_state.mode {
             Mode::Undo(at, statement) => {
                 let undone = (*at, statement.take());

@@ -51,7 +51,7 @@ pub(crate) use cut::Cut;
 use inbox::Inbox;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
-pub(crate) use write_concern::{Acknowledgement, Wanted, write_concern_error};
+pub(crate) use write_concern::{Acknowledgement, Wanted, is_statement, write_concern_error};
 
 /// How long a primary whose disk is full waits for a successor that has everything.
 const HAND_OVER_BEFORE_DISK_FAILS: Duration = Duration::from_secs(1);
@@ -390,7 +390,7 @@ fn get_config(status: Status<'_>, _now: quorate_node::Now) -> Result<Document, C
             Ok(doc! { "config": document, "commitmentStatus": committed, "ok": 1.0 })
         }
         None => Err(CommandError::new(
-            ErrorCode(94),
+            ErrorCode::NOT_YET_INITIALIZED,
             "no replset config has been received; run rs.initiate() on one member",
         )),
     }

@@ -14,7 +14,7 @@ use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, Stand
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
 
-use super::write_concern::Wanted;
+use super::write_concern::{Wanted, is_statement};
 use super::{ReplicaSet, ending};
 
 /// How long a read waits at most for data that its client has seen elsewhere, or for a majority; its
@@ -47,7 +47,7 @@ impl ReplicaSet {
     /// themselves has no level.
     pub(crate) fn complete_read_concern(&self, command: &mut Command) -> Result<(), CommandError> {
         let reads = command.facts().is_some_and(CommandFacts::takes_a_default_read_concern);
-        if !reads || command.database() == "local" {
+        if !reads || is_statement(command) || command.database() == "local" {
             return Ok(());
         }
         let Some(chosen) = self.node.default_concerns()?.and_then(|known| known.read.clone())

@@ -58,6 +58,10 @@ impl ReplicaSet {
         command: &mut Command,
         writes: bool,
     ) -> Result<Option<Wanted>, CommandError> {
+        if is_statement(command) {
+            // A transaction's write concern is its commit's; the member refuses any other.
+            return Ok(None);
+        }
         let given = match command.body.get("writeConcern") {
             None => None,
             Some(Bson::Document(given)) => Some(given),
@@ -156,6 +160,12 @@ impl ReplicaSet {
         }
         Some(document)
     }
+}
+
+/// Whether a command is a statement of a transaction.
+pub(crate) fn is_statement(command: &Command) -> bool {
+    let ends = matches!(command.name(), "commitTransaction" | "abortTransaction");
+    command.body.contains_key("autocommit") && !ends
 }
 
 /// An error of waiting as it stands in the reply of a write that was done.
