@@ -161,6 +161,8 @@ fn the_end_of_a_collection_ends_its_stream_and_start_after_goes_on() {
     let refused =
         aggregate("c".into(), vec![doc! { "$changeStream": { "resumeAfter": token.clone() } }]);
     assert_eq!(member.code(refused), 260);
+    let quiet = watch(&member, "c", doc! { "startAfter": token.clone() });
+    assert_eq!(quiet.token, token, "the client does not meet the invalidate again");
     member.insert("c", vec![doc! { "_id": 2 }]);
     let mut after = watch(&member, "c", doc! { "startAfter": token });
     assert_eq!(after.types(), ["insert"]);
@@ -227,6 +229,9 @@ fn options_are_checked() {
     let mut local = aggregate("c".into(), vec![doc! { "$changeStream": {} }]);
     local.insert("$db", "config");
     assert_eq!(member.code(local), 73);
+    let mut local = aggregate("c".into(), vec![doc! { "$changeStream": {} }]);
+    local.insert("readConcern", doc! { "level": "local" });
+    assert_eq!(member.code(local), 72);
     let alone = Member::new();
     assert_eq!(alone.code(aggregate("c".into(), vec![doc! { "$changeStream": {} }])), 40573);
 }

@@ -211,7 +211,9 @@ impl ChangeStream {
                 // A fragment is resumed within its event.
                 let within = resume.fragment.is_some();
                 if !within {
+                    // The client has it: no token that it is given may lie before it.
                     self.resume_after = None;
+                    self.last_sent = Some(seen);
                 }
                 Ok(within)
             }
