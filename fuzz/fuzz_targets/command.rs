@@ -131,6 +131,7 @@ fn answered(node: &Node, mut command: Document) -> Document {
         now: now(),
         client: Arc::new(Client { connection_id: 1, ..Client::default() }),
         may_wait: false,
+        may_look_at: None,
         interrupt: Arc::new(Interrupt::default()),
     };
     match node.run(&context, Command::new(command.clone())) {
@@ -139,6 +140,6 @@ fn answered(node: &Node, mut command: Document) -> Document {
             assert!(reply.get_f64("ok").is_ok(), "{command} answered {reply}");
             reply
         }
-        Outcome::Wait { .. } => panic!("{command} waits though it may not"),
+        other => panic!("{command} did not answer: {other:?}"),
     }
 }

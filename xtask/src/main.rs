@@ -14,6 +14,7 @@ mod process;
 mod purity;
 mod pymongo_suite;
 mod shape;
+mod soak;
 
 use std::env;
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ const USAGE: &str = "usage: cargo xtask <chore>
   purity                          the deterministic crates reach no runtime, socket or randomness
   map                             draws the crates in docs/architecture.md anew
   shape                           files and functions keep their bounds
+  soak [--minutes N] [--seed S]   a set of real processes under load and faults (10 minutes): members
+                                  end identical, and nothing acknowledged is lost
 
 Exit code 0: all is well; 1: something is wrong; 2: no such chore.";
 
@@ -59,6 +62,7 @@ enum Chore {
     PymongoGuard,
     PymongoSuite { selection: Selection, record: bool },
     Shape,
+    Soak { minutes: u64, seed: Option<u64> },
     Help,
 }
 
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Map) => map::run(true).map(|told| println!("{told}")),
         Some(Chore::Shape) => shape::run().map(|told| println!("{told}")),
+        Some(Chore::Soak { minutes, seed }) => soak::run(minutes, seed),
         Some(Chore::Help) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -115,9 +120,22 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["pymongo-suite", rest @ ..] => pymongo_suite_chore(rest, false),
         ["map"] => Some(Chore::Map),
         ["shape"] => Some(Chore::Shape),
+        ["soak", options @ ..] => soak_chore(options),
         ["help" | "--help" | "-h"] => Some(Chore::Help),
         _ => None,
     }
+}
+
+fn soak_chore(options: &[&str]) -> Option<Chore> {
+    let (mut minutes, mut seed) = (soak::DEFAULT_MINUTES, None);
+    for option in options.chunks(2) {
+        match option {
+            ["--minutes", number] => minutes = positive(number)?,
+            ["--seed", number] => seed = Some(positive(number)?),
+            _ => return None,
+        }
+    }
+    Some(Chore::Soak { minutes, seed })
 }
 
 fn bench_program(name: &'static str, arguments: &[&str]) -> Chore {

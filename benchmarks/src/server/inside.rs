@@ -84,6 +84,7 @@ impl Inside {
             now: now(),
             client: Arc::new(Client::default()),
             may_wait: false,
+            may_look_at: None,
             interrupt: Arc::new(Interrupt::default()),
         };
         let command = Command::from_raw(command, sequences).unwrap();

@@ -136,7 +136,14 @@ pub fn events(
 ) -> Result<Vec<Event>, EventError> {
     let operation = Operation::of(entry)?;
     match operation.kind {
-        "n" => Ok(Vec::new()),
+        // Members log the end of a database as an entry that changes nothing.
+        "n" => match operation.object.get("dropDatabase") {
+            Some(Bson::String(database)) => {
+                let operation = Operation { database, ..operation };
+                Translator { images, options }.dropped_database(&Place::of(entry)?, operation, 0)
+            }
+            _ => Ok(Vec::new()),
+        },
         "c" if operation.object.contains_key("applyOps") => {
             transaction_events(std::slice::from_ref(entry), images, options)
         }
@@ -478,7 +485,9 @@ impl Translator<'_> {
             }
             "collMod" => {
                 let before = rest.remove("stateBeforeChange");
-                rest.remove("description");
+                // What the collection became is for the other members.
+                rest.remove("options");
+                rest.remove("indexes");
                 ("modify", rest, before)
             }
             other => (other, doc! { "indexes": indexes(rest) }, None),

@@ -3,7 +3,7 @@
 //! Only commands that work are listed. What each does is the business of the module of its name.
 
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,8 +11,10 @@ use clap::{Args, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
 use crate::list::{ListArguments, MemberArguments};
+use crate::prove::ProveArguments;
 use crate::status::StatusArguments;
 use crate::token::TokenArguments;
+use crate::what_if::WhatIfArguments;
 
 /// Finds, watches, explains and runs MongoDB-compatible replica sets.
 #[derive(Debug, Parser)]
@@ -72,9 +74,15 @@ pub(crate) enum Command {
     /// Let another member lead, as planned, and measure how long writes stop.
     #[command(after_help = SwitchoverArguments::EXAMPLES)]
     Switchover(SwitchoverArguments),
+    /// Forecast what happens if members go, or the configuration changes.
+    #[command(after_help = WhatIfArguments::EXAMPLES)]
+    WhatIf(WhatIfArguments),
     /// Break a set on purpose and measure how long writes stop.
     #[command(after_help = DrillArguments::EXAMPLES)]
     Drill(DrillArguments),
+    /// Break a set while clients work, and judge what they were told.
+    #[command(after_help = ProveArguments::EXAMPLES)]
+    Prove(ProveArguments),
     /// Run one member: a document database that every driver can talk to.
     #[command(after_help = ServeArguments::EXAMPLES)]
     Serve(Box<ServeArguments>),
@@ -100,7 +108,9 @@ impl Arguments {
             Some(Command::Up(up)) => up.json,
             Some(Command::Down(down)) => down.json,
             Some(Command::Drill(drill)) => drill.json,
+            Some(Command::Prove(prove)) => prove.json,
             Some(Command::Status(status)) => status.json,
+            Some(Command::WhatIf(what_if)) => what_if.json,
             Some(Command::List(list)) => list.json,
             Some(Command::Start(member) | Command::Stop(member) | Command::Restart(member)) => {
                 member.json
@@ -170,16 +180,27 @@ printed and stored; that one may be printed again, and none is left out.";
 
 /// `quorate watch`.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("whom").required(true).args(["uri", "fleet"])))]
 pub(crate) struct WatchArguments {
     /// The connection string of the deployment.
     #[arg(value_name = "URI")]
-    pub(crate) uri: String,
+    pub(crate) uri: Option<String>,
+    /// Watch every deployment of this file instead, a line each: a name and a connection string.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "web", "metrics"])]
+    pub(crate) fleet: Option<PathBuf>,
     /// Write everything that is seen to this new file, for quorate replay.
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
     /// Show it on a web page here, too: a port, or an address of loopback with a port.
     #[arg(long, value_name = "ADDR", value_parser = page_address)]
     pub(crate) web: Option<SocketAddr>,
+    /// Serve /metrics, /healthz, /primary and /secondary here: a port, or an address with a port.
+    /// Beyond this machine it takes --metrics-token.
+    #[arg(long, value_name = "ADDR", value_parser = any_address)]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// The file of the secret that requests for metrics must carry as a bearer token.
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub(crate) metrics_token: Option<PathBuf>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -192,6 +213,8 @@ Examples:
   quorate watch --json 'mongodb://a,b,c/?replicaSet=rs0' | jq 'select(.event == \"topology\")'
   quorate watch --record incident.jsonl 'mongodb://a,b,c/?replicaSet=rs0'
   quorate watch --web 8080 'mongodb://a,b,c/?replicaSet=rs0'
+  quorate watch --fleet deployments.txt
+  quorate watch --metrics 0.0.0.0:9216 --metrics-token token 'mongodb://a,b,c/?replicaSet=rs0'
 
 On a terminal the deployment is drawn: ? shows the keys, q leaves. Elsewhere, and with --json, each
 change is told in a line with its reason. Ctrl-C or SIGTERM ends it.";
@@ -203,6 +226,13 @@ pub(crate) struct ReplayArguments {
     /// The recording, as `quorate watch --record` writes it; - reads stdin.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Print one page of HTML that holds everything: a slider, the steps, what the client believed
+    /// and what each member said.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) html: bool,
+    /// Show it on the terminal, step by step, back and forth.
+    #[arg(long, conflicts_with_all = ["json", "html"])]
+    pub(crate) screen: bool,
     /// Print one JSON object per line; t_ns is the time in the recording.
     #[arg(long)]
     pub(crate) json: bool,
@@ -213,6 +243,8 @@ impl ReplayArguments {
 Examples:
   quorate replay incident.jsonl
   quorate replay --json incident.jsonl | jq 'select(.event == \"topology\")'
+  quorate replay --screen incident.jsonl
+  quorate replay --html incident.jsonl > incident.html
 
 The same file gives the same output, to the byte, on any machine at any time.";
 }
@@ -277,6 +309,9 @@ pub(crate) struct UpArguments {
     /// How long the primary may be silent before another is elected, 100ms to 24h; 10s unless given.
     #[arg(long, value_name = "TIME", value_parser = election_timeout)]
     pub(crate) election_timeout: Option<Duration>,
+    /// How much history each member keeps, as in 512MB or 2GB; 990 MiB unless given, 64 MiB in memory.
+    #[arg(long, value_name = "SIZE", value_parser = oplog_size)]
+    pub(crate) oplog_size: Option<u64>,
     /// Return when the set is ready; it goes on until quorate down.
     #[arg(long)]
     pub(crate) detach: bool,
@@ -333,6 +368,7 @@ impl Default for UpArguments {
             auth: false,
             tls: false,
             election_timeout: None,
+            oplog_size: None,
             detach: false,
             web: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PAGE_PORT))),
             workload: true,
@@ -357,8 +393,40 @@ fn election_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The smallest oplog: less would lose a follower within seconds.
+const MIN_OPLOG_BYTES: u64 = 1024 * 1024;
+
+/// The largest oplog.
+const MAX_OPLOG_BYTES: u64 = 1 << 50;
+
+/// A size as people write it: 512MB, 2GiB, or a number of megabytes.
+fn oplog_size(text: &str) -> Result<u64, String> {
+    let advice = || "give a size such as 512MB or 2GB, at least 1MB".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        _ => return Err(advice()),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    bytes.filter(|bytes| (MIN_OPLOG_BYTES..=MAX_OPLOG_BYTES).contains(bytes)).ok_or_else(advice)
+}
+
 /// Where the page of `quorate` without arguments is, or on any other port if this one is taken.
 pub(crate) const DEFAULT_PAGE_PORT: u16 = 27080;
+
+/// An address to listen on: a port of this machine, or an address with a port.
+fn any_address(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Err(_) => text
+            .replace("localhost:", "127.0.0.1:")
+            .parse()
+            .map_err(|_| "give a port, or an address such as 0.0.0.0:9216".to_owned()),
+    }
+}
 
 /// An address for the page. Whoever reaches it sees everything, so it is on this machine only.
 fn page_address(text: &str) -> Result<SocketAddr, String> {
@@ -518,17 +586,31 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "PORT", default_value_t = quorate_protocol::DEFAULT_PORT)]
     pub(crate) port: u16,
     /// The directory of the data, made if it is not there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", alias = "dbpath")]
     pub(crate) data: Option<PathBuf>,
     /// Keep everything in memory and nothing on disk.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) memory: bool,
     /// Be a member of the replica set of this name; replSetInitiate makes the set.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", alias = "replSet")]
     pub(crate) replset: Option<String>,
-    /// The address to listen on. Wider than this machine takes --auth, --keyfile or --insecure.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
-    pub(crate) bind: IpAddr,
+    /// The addresses or names to listen on, with commas. Wider than this machine takes --auth, --keyfile or
+    /// --insecure.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_delimiter = ',',
+        default_value = "127.0.0.1",
+        alias = "bind_ip"
+    )]
+    pub(crate) bind: Vec<String>,
+    /// The address by which clients and other members reach this one, where it is not the one it listens on.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<quorate_protocol::ServerAddress>,
+    /// How much history a member of a set keeps, as in 512MB or 2GB; a number alone is megabytes. 990 MiB unless
+    /// given, 64 MiB in memory.
+    #[arg(long, value_name = "SIZE", value_parser = oplog_size, alias = "oplogSize")]
+    pub(crate) oplog_size: Option<u64>,
     /// Let whoever reaches --bind read and write everything.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) insecure: bool,
@@ -539,8 +621,14 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) auth: bool,
     /// The file of the secret that members of the set share; implies --auth.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", alias = "keyFile")]
     pub(crate) keyfile: Option<PathBuf>,
+    /// What other servers have and this one does better otherwise: see `serve::refuse_foreign_options`.
+    #[arg(long, hide = true)]
+    pub(crate) fork: bool,
+    /// The same.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) logpath: Option<PathBuf>,
     /// How members of the set know each other: by keyfile, or by x509 certificates of one O, OU, DC.
     #[arg(long, value_name = "HOW", value_parser = ["keyfile", "x509"])]
     pub(crate) cluster_auth: Option<String>,
@@ -638,6 +726,19 @@ mod tests {
     #[test]
     fn the_definitions_do_not_contradict_each_other() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_of_the_oplog_have_units_and_bounds() {
+        const MIB: u64 = 1 << 20;
+        for (text, bytes) in
+            [("64", 64 * MIB), ("512MB", 512 * MIB), ("2GB", 2048 * MIB), ("1tib", 1 << 40)]
+        {
+            assert_eq!(oplog_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "0", "MB", "5 apples", "-1", "99999999999999999999TB", "2000000TB"] {
+            assert!(oplog_size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::view::actions::{Action, ActionError, Actions};
 use crate::view::collector::Live;
 use palette::Palette;
 use state::{Dashboard, Effect};
-use terminal::{Keys, Taken};
+pub(crate) use terminal::{Keys, Taken};
 
 /// How often ages are drawn anew while nothing happens.
 const REDRAW: Duration = Duration::from_millis(200);

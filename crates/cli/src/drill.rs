@@ -40,6 +40,7 @@ use crate::remedy;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::up::running::RunningSet;
+use crate::what_if;
 use fault::Fault;
 pub(crate) use fault::Kind;
 use progress::Progress;
@@ -49,6 +50,9 @@ use writer::{Acknowledged, Writer};
 
 /// How long the primary is looked for before the drill gives up.
 const FIND_WITHIN: Duration = Duration::from_secs(5);
+
+/// How many futures the forecast before a drill has.
+const FUTURES: usize = 100;
 
 /// How many writes must be acknowledged before anything is broken.
 const WARM_UP_WRITES: usize = 20;
@@ -149,6 +153,8 @@ async fn drill(
     let ours = RunningSet::with_member(primary.address().as_str())?;
     permit(plan, &primary, ours.as_ref(), database)?;
     let fault = Fault::new(plan.kind, primary.address().clone(), ours);
+    progress.stage("making a forecast");
+    let forecast = what_if::before_drill(uri.clone(), plan.kind.fate(), FUTURES).await;
     // Named for the moment, so that two drills never meet.
     let collection = format!("drill_{}_{}", std::process::id(), clock::now().as_nanos());
     let writer = Writer::start(client.collection(database, &collection));
@@ -191,6 +197,7 @@ async fn drill(
         lost,
         max_gap: plan.max_gap,
         mended,
+        forecast,
     };
     report.tell(screen)
 }

@@ -14,12 +14,15 @@ mod doctor;
 mod down;
 mod drill;
 mod explain;
+mod exporter;
 mod finding;
 mod list;
 mod manual;
 mod metrics;
 mod pasted;
 mod progress;
+mod prove;
+mod recording;
 mod remedy;
 mod replay;
 mod run;
@@ -34,6 +37,7 @@ mod up;
 mod view;
 mod watch;
 mod web;
+mod what_if;
 mod words;
 
 use std::process::ExitCode;
@@ -62,8 +66,10 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Stop(arguments)) => list::stop(arguments, screen),
         Some(Command::Restart(arguments)) => list::restart(arguments, screen),
         Some(Command::Drill(arguments)) => drill::run(arguments, screen),
+        Some(Command::Prove(arguments)) => prove::run(arguments, screen),
         Some(Command::Switchover(arguments)) => drill::switch_over(arguments, screen),
         Some(Command::Status(arguments)) => status::run(arguments, screen),
+        Some(Command::WhatIf(arguments)) => what_if::run(arguments, screen),
         Some(Command::Doctor(doctor)) => doctor::run(doctor, screen),
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{MemberState, MonotonicTime};
 
 use crate::view::View;
 use crate::view::summary::{Health, MemberSummary};
@@ -101,7 +101,7 @@ fn writes(page: &mut Page, view: &View, now: MonotonicTime) {
 
 fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
     type Read = fn(&MemberSummary<'_>) -> Option<f64>;
-    let gauges: [(&str, &str, Read); 8] = [
+    let gauges: [(&str, &str, Read); 11] = [
         ("quorate_member_up", "Whether the member answers.", |member| match member.health {
             Health::Up => Some(1.0),
             Health::Down => Some(0.0),
@@ -130,6 +130,19 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
             "Connections that the member has, of all clients.",
             |member| member.rates.connections.map(|count| count as f64),
         ),
+        (
+            "quorate_member_writes_per_second",
+            "Documents that clients write to the member in a second.",
+            |member| member.rates.writes,
+        ),
+        (
+            "quorate_member_reads_per_second",
+            "Queries and further batches that the member answers in a second.",
+            |member| member.rates.reads,
+        ),
+        ("quorate_member_is_arbiter", "Whether the member only votes.", |member| {
+            member.state.map(|state| flag(state == MemberState::Arbiter))
+        }),
         (
             "quorate_member_differences",
             "Points on which the client and the member disagree.",
@@ -206,7 +219,7 @@ mod tests {
     use crate::view::test_view::Stage;
 
     /// Every name that may be on a dashboard. Removing or renaming one breaks somebody's alarm.
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 26] = [
         "quorate_set_info",
         "quorate_set_has_primary",
         "quorate_set_without_primary_seconds",
@@ -228,6 +241,9 @@ mod tests {
         "quorate_member_votes",
         "quorate_member_priority",
         "quorate_member_connections",
+        "quorate_member_writes_per_second",
+        "quorate_member_reads_per_second",
+        "quorate_member_is_arbiter",
         "quorate_member_differences",
         "quorate_member_state",
     ];

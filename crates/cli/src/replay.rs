@@ -3,6 +3,9 @@
 //! Each input is told, and under it everything the core did because of it. The times are those of
 //! the recording, so the output is a function of the file; only the progress bar reads a clock.
 
+mod html;
+mod scrub;
+
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -15,10 +18,14 @@ use quorate_server_discovery::{
 use serde_json::{Value, json};
 
 use crate::arguments::ReplayArguments;
+use crate::clock;
+use crate::dashboard;
 use crate::progress::Reading;
+use crate::recording;
 use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
 use crate::topology_view::topology_to_json;
 use crate::words::{Counted, Foreign, OneLine, Span, listed};
+use html::Page;
 
 /// Replays the file.
 pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
@@ -29,12 +36,24 @@ pub(crate) fn run(arguments: &ReplayArguments, screen: &mut Screen) -> Result<Ou
         ))
     })?;
     let mut lines = Lines { reader, number: 0, progress: Reading::new(length) };
-    let replayed = match Replay::start(&mut lines, screen) {
-        Ok(mut replay) => replay.play(&mut lines, screen),
+    if arguments.screen && !dashboard::is_possible() {
+        return Err(Failure::Misuse(
+            "there is no terminal to draw on; leave out --screen, or make a page with --html"
+                .to_owned(),
+        ));
+    }
+    let page = (arguments.html || arguments.screen).then(|| Page::new(&name));
+    let replayed = match Replay::start(&mut lines, page, screen) {
+        Ok(mut replay) => replay.play(&mut lines, screen).map(|()| replay.page),
         Err(error) => Err(error),
     };
     match replayed {
-        Ok(()) => Ok(Outcome::Fine),
+        Ok(Some(page)) if arguments.screen => scrub::show(page.steps()).map(|()| Outcome::Fine),
+        Ok(Some(page)) => {
+            screen.raw(page.to_html().as_bytes())?;
+            Ok(Outcome::Fine)
+        }
+        Ok(None) => Ok(Outcome::Fine),
         Err(ReplayError::Output(error)) => Err(error.into()),
         Err(error) => Err(Failure::Problem(format!("{name}, line {}: {error}", lines.number))),
     }
@@ -108,14 +127,28 @@ struct Replay {
     began: MonotonicTime,
     now: MonotonicTime,
     step: usize,
+    /// How far the calendar is ahead of the recording's times, if it says so.
+    ahead_ms: Option<i64>,
+    /// The page that is made instead of lines.
+    page: Option<Page>,
 }
 
 impl Replay {
-    fn start(lines: &mut Lines, screen: &mut Screen) -> Result<Self, ReplayError> {
+    fn start(
+        lines: &mut Lines,
+        page: Option<Page>,
+        screen: &mut Screen,
+    ) -> Result<Self, ReplayError> {
         let first = lines.next()?.ok_or(ReplayError::Empty)?;
         let start = RecordingStart::from_line(&first)?;
         let topology = start.topology()?;
         let seeds = &start.options.seeds;
+        let mut replay =
+            Self { topology, began: start.at, now: start.at, step: 0, ahead_ms: None, page };
+        if replay.page.is_some() {
+            replay.tell_outputs(screen)?;
+            return Ok(replay);
+        }
         screen.line(format_args!(
             "{STRONG}recording{STRONG:#} of topology {}, seed {}: {} ({})",
             start.id,
@@ -134,7 +167,6 @@ impl Replay {
                 "options": options["options"],
             }),
         )?;
-        let mut replay = Self { topology, began: start.at, now: start.at, step: 0 };
         replay.tell_input(lines.number, "start", &json!({"input": "start"}), screen)?;
         replay.tell_outputs(screen)?;
         Ok(replay)
@@ -142,6 +174,10 @@ impl Replay {
 
     fn play(&mut self, lines: &mut Lines, screen: &mut Screen) -> Result<(), ReplayError> {
         while let Some(line) = lines.next()? {
+            if let Some(ahead_ms) = recording::parse_wall_line(&line) {
+                self.ahead_ms = Some(ahead_ms);
+                continue;
+            }
             let recorded = RecordedInput::from_line(&line)?;
             if recorded.at < self.now {
                 return Err(ReplayError::TimeGoesBack { from: self.now, to: recorded.at });
@@ -149,9 +185,27 @@ impl Replay {
             self.now = recorded.at;
             self.step += 1;
             let fields = serde_json::from_str(&line).unwrap_or(Value::Null);
-            self.tell_input(lines.number, &sentence(&recorded.input), &fields, screen)?;
+            let sentence = sentence(&recorded.input);
+            if let Some(page) = &mut self.page {
+                page.hear(&recorded.input);
+                page.begin_step(
+                    self.step,
+                    self.now.since(self.began),
+                    &sentence,
+                    self.ahead_ms
+                        .map(|ahead_ms| clock::rfc3339(recording::wall_at(ahead_ms, recorded.at))),
+                );
+            } else {
+                self.tell_input(lines.number, &sentence, &fields, screen)?;
+            }
             self.topology.handle(recorded.at, recorded.input);
             self.tell_outputs(screen)?;
+            if let Some(page) = &mut self.page {
+                page.end_step(self.topology.description());
+            }
+        }
+        if self.page.is_some() {
+            return Ok(());
         }
         let description = self.topology.description();
         screen.line("")?;
@@ -174,13 +228,18 @@ impl Replay {
         screen: &mut Screen,
     ) -> io::Result<()> {
         let seconds = self.now.since(self.began).as_secs_f64();
+        let wall = self.ahead_ms.map(|ahead_ms| recording::wall_at(ahead_ms, self.now));
+        let clock = wall.map(|wall| format!(" {}", clock::time_of_day(wall))).unwrap_or_default();
         screen.line("")?;
         screen.line(format_args!(
-            "{QUIET}step {:<4} {seconds:+.6} s{QUIET:#}  {STRONG}{}{STRONG:#}",
+            "{QUIET}step {:<4}{clock} {seconds:+.6} s{QUIET:#}  {STRONG}{}{STRONG:#}",
             self.step,
             Foreign(sentence),
         ))?;
         let mut fields = json!({"step": self.step, "line": line});
+        if let Some(wall) = wall {
+            fields["time"] = clock::rfc3339(wall).into();
+        }
         if let (Value::Object(fields), Value::Object(recorded)) = (&mut fields, recorded) {
             let told = recorded.iter().filter(|(name, _)| *name != "t_ns");
             fields.extend(told.map(|(name, value)| (name.clone(), value.clone())));
@@ -193,11 +252,15 @@ impl Replay {
         // Bounded by what one input can cause: a few outputs for each server.
         while let Some(output) = self.topology.poll_output() {
             told += 1;
+            if let Some(page) = &mut self.page {
+                page.follow(output_text(&output));
+                continue;
+            }
             screen.line(format_args!("    {}", OneLine(output_text(&output))))?;
             let (name, fields) = output_to_json(self.step, &output);
             screen.event_at(self.now, name, fields)?;
         }
-        if told == 0 {
+        if told == 0 && self.page.is_none() {
             screen.line(format_args!("    {QUIET}(nothing follows){QUIET:#}"))?;
         }
         Ok(())

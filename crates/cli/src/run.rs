@@ -1,6 +1,6 @@
 //! `quorate run URI COMMAND`: one command through server selection.
 
-mod relaxed;
+pub(crate) mod relaxed;
 
 use std::time::Instant;
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{MonotonicTime, Visible};
 use serde_json::{Map, Value};
 
 use crate::clock;
@@ -85,7 +85,7 @@ impl Screen {
         if self.json {
             return Ok(());
         }
-        writeln!(self.data, "{text}")
+        writeln!(self.data, "{}", Visible(text))
     }
 
     /// One line of data for programs, told now; hidden without `--json`.
@@ -109,7 +109,7 @@ impl Screen {
         if let Value::Object(fields) = fields {
             line.extend(fields);
         }
-        writeln!(self.data, "{}", Value::Object(line))?;
+        writeln!(self.data, "{}", Visible(Value::Object(line)))?;
         self.data.flush()
     }
 
@@ -133,7 +133,7 @@ impl Screen {
     /// A line of talk. Nobody may be listening, so a failure to write it is no failure.
     pub(crate) fn talk(&mut self, text: impl std::fmt::Display) {
         if !self.hushed {
-            let _ = writeln!(self.talk, "{text}");
+            let _ = writeln!(self.talk, "{}", Visible(text));
         }
     }
 

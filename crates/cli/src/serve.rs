@@ -35,6 +35,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
         }
         None => arguments,
     };
+    refuse_foreign_options(arguments)?;
     if arguments.data.is_none() && !arguments.memory {
         return Err(Failure::Misuse(
             "give the directory of the data with --data DIR, or --memory to keep nothing"
@@ -56,9 +57,10 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
 async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
     let stop = signals::stop().map_err(|error| no_signals(&error))?;
     let options = options(arguments)?;
-    check_exposure(arguments)?;
+    let addresses = addresses(arguments).await?;
+    check_exposure(arguments, &addresses)?;
     // Before the data: a taken port must not leave a directory behind.
-    let listeners = listeners(arguments).await?;
+    let listeners = listeners(arguments, &addresses).await?;
     let mut running = Server::start(listeners, options)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
@@ -108,6 +110,10 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     options.tls = tls(arguments)?;
     options.test_commands = arguments.enable_test_commands;
     options.server.max_connections = arguments.max_connections;
+    options.advertise.clone_from(&arguments.advertise);
+    if let Some(bytes) = arguments.oplog_size {
+        options.oplog_bytes = bytes;
+    }
     Ok(options)
 }
 
@@ -128,17 +134,69 @@ fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
     }
 }
 
-/// Refuses to serve the world without asking who it is.
-fn check_exposure(arguments: &ServeArguments) -> Result<(), Failure> {
-    let asks = arguments.auth || arguments.keyfile.is_some() || arguments.cluster_auth.is_some();
-    if arguments.bind.is_loopback() || asks || arguments.insecure {
-        return Ok(());
+/// Refuses options of other servers for which there is a better way here.
+fn refuse_foreign_options(arguments: &ServeArguments) -> Result<(), Failure> {
+    if arguments.fork {
+        return Err(Failure::Misuse(
+            "a server does not put itself into the background; let systemd run it \
+             (ExecStart=quorate serve …), or start a set with quorate up --detach"
+                .to_owned(),
+        ));
     }
-    Err(Failure::Misuse(format!(
-        "whoever reaches {} could read and write everything; ask for logins with --auth, or say \
-         --insecure if the network keeps strangers out",
-        arguments.bind
-    )))
+    if let Some(path) = &arguments.logpath {
+        return Err(Failure::Misuse(format!(
+            "the log goes to stderr, where systemd and containers take it; or send it to the file: \
+             quorate serve … 2>> {}",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// The most addresses that --bind may come to.
+const MAX_ADDRESSES: usize = 16;
+
+/// What --bind names: addresses as they are, names as this machine resolves them.
+async fn addresses(arguments: &ServeArguments) -> Result<Vec<IpAddr>, Failure> {
+    let mut addresses = Vec::new();
+    for name in &arguments.bind {
+        let bare = name.trim().trim_start_matches('[').trim_end_matches(']');
+        let found = match (bare, bare.parse::<IpAddr>()) {
+            ("*", _) => vec![IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED)],
+            (_, Ok(ip)) => vec![ip],
+            (_, Err(_)) => tokio::net::lookup_host((bare, 0))
+                .await
+                .map_err(|error| {
+                    Failure::Problem(format!(
+                        "--bind {bare} cannot be resolved: {error}; give an address of this machine"
+                    ))
+                })?
+                .map(|address| address.ip())
+                .collect(),
+        };
+        for ip in found {
+            if !addresses.contains(&ip) {
+                addresses.push(ip);
+            }
+        }
+    }
+    match addresses.len() {
+        1..=MAX_ADDRESSES => Ok(addresses),
+        _ => Err(Failure::Misuse(format!("give --bind 1 to {MAX_ADDRESSES} addresses"))),
+    }
+}
+
+/// Refuses to serve the world without asking who it is.
+fn check_exposure(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<(), Failure> {
+    let asks = arguments.auth || arguments.keyfile.is_some() || arguments.cluster_auth.is_some();
+    let exposed = addresses.iter().find(|address| !address.is_loopback());
+    match exposed {
+        Some(exposed) if !asks && !arguments.insecure => Err(Failure::Misuse(format!(
+            "whoever reaches {exposed} could read and write everything; ask for logins with --auth, \
+             or say --insecure if the network keeps strangers out"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
@@ -192,8 +250,17 @@ fn log(arguments: &ServeArguments) {
 }
 
 /// The server's own port and those of its horizons.
-async fn listeners(arguments: &ServeArguments) -> Result<Listeners, Failure> {
-    let mut listeners = Listeners::from(bind(arguments.bind, arguments.port).await?);
+async fn listeners(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<Listeners, Failure> {
+    let Some((first, more)) = addresses.split_first() else {
+        return Err(Failure::Misuse("give --bind an address".to_owned()));
+    };
+    let main = bind(*first, arguments.port).await?;
+    // A port that the system chose for the first address holds for all.
+    let port = main.local_addr().map_or(arguments.port, |address| address.port());
+    let mut listeners = Listeners::from(main);
+    for address in more {
+        listeners = listeners.with_address(bind(*address, port).await?);
+    }
     for horizon in &arguments.horizon {
         let (name, port) = horizon
             .split_once('=')
@@ -204,7 +271,7 @@ async fn listeners(arguments: &ServeArguments) -> Result<Listeners, Failure> {
                     "a horizon is a name and a port, as in outside=27117; not {horizon:?}"
                 ))
             })?;
-        listeners = listeners.with_horizon(name, bind(arguments.bind, port).await?);
+        listeners = listeners.with_horizon(name, bind(*first, port).await?);
     }
     Ok(listeners)
 }
@@ -256,7 +323,7 @@ fn tell_ready(
     if arguments.enable_test_commands {
         screen.talk_unless_json("warning: test commands are on: clients may inject faults");
     }
-    if !arguments.bind.is_loopback() && arguments.insecure {
+    if arguments.insecure {
         screen.talk_unless_json("warning: whoever reaches this address reads and writes");
     }
     Ok(())

@@ -108,6 +108,10 @@ pub(crate) enum Told {
     Explanation(Explanation),
     /// `serverStatus`.
     Counters(Counters),
+    /// Whether it is locked by `fsync`.
+    Locked(bool),
+    /// Why it tells less than it could: the login was refused, or there is none.
+    Login(String),
 }
 
 /// A change of primary.
@@ -448,6 +452,21 @@ impl View {
             }
             Told::Explanation(explanation) => member.explanation = Some(explanation),
             Told::Counters(counters) => member.on_counters(now, counters),
+            Told::Locked(locked) => {
+                if locked != std::mem::replace(&mut member.locked, locked) {
+                    let text = match locked {
+                        true => "locked by fsync: writes wait until db.fsyncUnlock()",
+                        false => "no longer locked by fsync",
+                    };
+                    self.log.add(now, Kind::Warning, Some(address), text);
+                }
+            }
+            Told::Login(why) => {
+                if member.login.as_ref() != Some(&why) {
+                    member.login = Some(why.clone());
+                    self.log.add(now, Kind::Warning, Some(address), &why);
+                }
+            }
             Told::Settings(settings) => {
                 // Members that lag behind tell an older one.
                 if self.settings.as_ref().is_none_or(|own| own.version <= settings.version) {

@@ -4,6 +4,7 @@
 //! `mongodb+srv://` as in any client. On a terminal the `dashboard` shows the `view`; elsewhere the
 //! `teller` puts every change into a line with its reason.
 
+mod fleet;
 mod notes;
 mod ours;
 mod recorder;
@@ -21,6 +22,7 @@ use crate::arguments::WatchArguments;
 use crate::clock;
 use crate::connect;
 use crate::dashboard;
+use crate::exporter::{self, Exporter};
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::view::actions::Actions;
@@ -33,7 +35,10 @@ use teller::Teller;
 
 /// Watches until told to stop.
 pub(crate) fn run(arguments: &WatchArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let uri = connect::parse(&arguments.uri)?;
+    if let Some(file) = &arguments.fleet {
+        return connect::runtime()?.block_on(fleet::run(file, screen));
+    }
+    let uri = connect::parse(arguments.uri.as_deref().unwrap_or_default())?;
     let recorder = match &arguments.record {
         None => None,
         Some(path) => Some(Recorder::create(path).map_err(|error| {
@@ -70,6 +75,7 @@ async fn watch_on_screen(
         }
     };
     let page = page(arguments, &live, &client, screen).await?;
+    let exporter = exporter(arguments, &live, &client, screen).await?;
     tokio::select! {
         () = stop => {}
         () = telling => {}
@@ -79,7 +85,7 @@ async fn watch_on_screen(
             Failure::Problem(format!("the terminal cannot be used: {error}; {advice}"))
         })?,
     }
-    drop((live, page));
+    drop((live, page, exporter));
     client.close().await;
     Ok(Outcome::Fine)
 }
@@ -93,25 +99,35 @@ async fn watch_in_lines(
     let mut stop = pin!(stop()?);
     let (notes, mut events) = Notes::with_events(recorder);
     let (client, options) = client(uri, &notes).await?;
-    let page = match arguments.web {
-        None => None,
-        Some(_) => {
+    let shown = match arguments.web.is_some() || arguments.metrics.is_some() {
+        false => None,
+        true => {
             let live = Live::start(client.clone(), &options, uri.to_string())
                 .map_err(|error| connect::refused(&error))?;
-            page(arguments, &live, &client, screen).await?
+            let page = page(arguments, &live, &client, screen).await?;
+            Some((page, exporter(arguments, &live, &client, screen).await?))
         }
     };
     screen.talk_unless_json(format_args!("watching {uri}; Ctrl-C stops"));
     let teller = Teller::new(clock::now());
+    let mut login = pin!(login_refused(&client, uri));
+    let mut tried = false;
     loop {
         let (at, event) = tokio::select! {
             () = &mut stop => break,
+            refused = &mut login, if !tried => {
+                tried = true;
+                if let Some(why) = refused {
+                    teller.tell_login(clock::now(), &why, screen)?;
+                }
+                continue;
+            }
             error = notes.failed() => return Err(not_recorded(&error)),
             seen = next(&mut events) => seen,
         };
         teller.tell(at, &event, screen)?;
     }
-    drop(page);
+    drop(shown);
     // What closing does is recorded, but no news to anybody.
     client.close().await;
     Ok(Outcome::Fine)
@@ -128,6 +144,31 @@ async fn page(
     let page = web::serve(address, Otherwise::Refuse, live.clone(), client.clone(), None).await?;
     page.tell(screen)?;
     Ok(Some(page))
+}
+
+/// Tries the login of the connection string once: watching needs none, so that a wrong one would go
+/// unnoticed. Returns why it is refused.
+async fn login_refused(client: &Client, uri: &ConnectionString) -> Option<String> {
+    uri.credential()?;
+    let ping = bson::rawdoc! { "ping": 1 };
+    let outcome = client.run_command("admin", &ping).await;
+    let error = outcome.err()?;
+    let text = error.to_string();
+    text.contains("authentication failed").then_some(text)
+}
+
+/// The figures for monitors, if they are wanted.
+async fn exporter(
+    arguments: &WatchArguments,
+    live: &Live,
+    client: &Client,
+    screen: &mut Screen,
+) -> Result<Option<Exporter>, Failure> {
+    let Some(address) = arguments.metrics else { return Ok(None) };
+    let token = arguments.metrics_token.as_deref().map(exporter::read_token).transpose()?;
+    let exporter = exporter::serve(address, token, live.clone(), client.clone()).await?;
+    exporter.tell(screen)?;
+    Ok(Some(exporter))
 }
 
 /// A client that only watches.

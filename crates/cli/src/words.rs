@@ -3,6 +3,8 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use quorate_protocol::steers;
+
 /// The most characters of a text from outside that are shown in one place.
 pub(crate) const MAX_SHOWN: usize = 400;
 
@@ -28,7 +30,7 @@ impl<T: fmt::Display> fmt::Display for OneLine<T> {
         for character in self.0.to_string().chars() {
             match character {
                 '\n' | '\r' | '\t' => f.write_char(' ')?,
-                control if control.is_control() => write!(f, "{}", control.escape_default())?,
+                hidden if steers(hidden) => write!(f, "{}", hidden.escape_default())?,
                 other => f.write_char(other)?,
             }
         }
@@ -75,6 +77,7 @@ mod tests {
     #[test]
     fn foreign_text_cannot_steer_the_terminal() {
         assert_eq!(Foreign("a\u{1b}[31m\nb").to_string(), "a\\u{1b}[31m b");
+        assert_eq!(Foreign("a\u{202e}b\u{9b}c").to_string(), "a\\u{202e}b\\u{9b}c");
         let long = Foreign("x".repeat(MAX_SHOWN + 1)).to_string();
         assert_eq!(long.chars().count(), MAX_SHOWN + 1);
         assert!(long.ends_with('…'));

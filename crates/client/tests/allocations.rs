@@ -14,10 +14,10 @@ use quorate_client::Client;
 use quorate_test_support::FakeServer;
 
 /// Allocations and reallocations of one `run_command` of `ping`.
-const MOST_FOR_PING: u64 = 40;
+const MOST_FOR_PING: u64 = 8;
 
 /// The same of one `find_one`.
-const MOST_FOR_FIND_ONE: u64 = 60;
+const MOST_FOR_FIND_ONE: u64 = 27;
 
 /// How many operations are averaged, after as many that warm the pool up.
 const ROUNDS: u64 = 200;

@@ -176,7 +176,12 @@ pub enum Warning {
     UnknownCompressor(String),
     /// Two ampersands with nothing between them, or one at the end.
     EmptyOption,
+    /// More hosts than a replica set can have.
+    ManyHosts(usize),
 }
+
+/// The most members that a replica set can have.
+pub(crate) const MAX_SET_MEMBERS: usize = 50;
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,6 +216,11 @@ impl fmt::Display for Warning {
             Self::EmptyOption => {
                 f.write_str("an & with no option beside it was ignored; remove it")
             }
+            Self::ManyHosts(count) => write!(
+                f,
+                "{count} hosts are listed, and a replica set has at most {MAX_SET_MEMBERS} members; list \
+                 a few of them, the others are found"
+            ),
         }
     }
 }

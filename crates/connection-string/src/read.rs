@@ -15,7 +15,7 @@ use crate::codec::Notes;
 use crate::conflicts::{self, SeedKind};
 use crate::credential::{MechanismProperties, UserInfo};
 use crate::definitions::{self, ALIASES, Definition, Rejection};
-use crate::error::{ParseError, Part, Warning};
+use crate::error::{MAX_SET_MEMBERS, ParseError, Part, Warning};
 use crate::options::Options;
 use crate::percent::{self, DecodeError};
 use crate::secret::Secret;
@@ -68,7 +68,12 @@ pub(crate) fn connection_string(text: &str) -> Result<ConnectionString, ParseErr
         Seeds::Srv(_) => SeedKind::Srv,
     };
     conflicts::check_presence(&reader.given, kind)?;
-    let OptionReader { options, warnings, .. } = reader;
+    let OptionReader { options, mut warnings, .. } = reader;
+    if let SeedKind::Hosts(count) = kind
+        && count > MAX_SET_MEMBERS
+    {
+        warnings.push(Warning::ManyHosts(count));
+    }
     ConnectionString::assemble(seeds, user_info, default_database, options, warnings)
 }
 

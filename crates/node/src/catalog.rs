@@ -283,6 +283,18 @@ impl Catalog {
         self.next_ident = self.next_ident.max(ident.0 + 1);
     }
 
+    /// Sets identifiers aside, which nothing else gets. Returns the first.
+    pub(crate) fn reserve_idents(&mut self, count: u64) -> u64 {
+        let first = self.next_ident;
+        self.next_ident += count;
+        first
+    }
+
+    /// The next identifiers are these, which were set aside.
+    pub(crate) fn use_idents_from(&mut self, first: u64) {
+        self.next_ident = first;
+    }
+
     pub(crate) fn allocate_ident(&mut self) -> Ident {
         let ident = Ident(self.next_ident);
         self.next_ident += 1;
@@ -326,6 +338,9 @@ impl Catalog {
     ) -> Result<Arc<Collection>, CommandError> {
         let row = to_raw(&collection.to_row())?;
         batch.insert(keyspace, Collection::row_key(&collection.namespace), row.into_bytes());
+        // A transaction brings identifiers that were set aside before.
+        self.note_ident(collection.ident);
+        collection.indexes.iter().for_each(|index| self.note_ident(index.ident));
         let collection = Arc::new(collection);
         self.collections.insert(collection.namespace.clone(), Arc::clone(&collection));
         Ok(collection)

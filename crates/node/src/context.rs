@@ -10,7 +10,7 @@ use quorate_storage::CommitSequence;
 
 use crate::command_table::{CommandFacts, Effect, find};
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::whole_number;
+use crate::fields::{Fields, whole_number};
 use crate::profile::Work;
 use crate::touched::writing_stage;
 use crate::users::Login;
@@ -73,6 +73,9 @@ pub struct Context {
     /// Whether the command may ask the caller to come back later. A command that is run again
     /// after waiting must answer.
     pub may_wait: bool,
+    /// How many documents it may look at before it must give way to others ([`Outcome::Long`]); none
+    /// if nobody waits for the thread that it runs on.
+    pub may_look_at: Option<u64>,
     /// Tells the command to stop.
     pub interrupt: Arc<Interrupt>,
 }
@@ -86,13 +89,70 @@ pub struct Command {
     /// Document sequences by name. They belong to the fields of the same names.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
     facts: Option<&'static CommandFacts>,
+    concerns: Concerns,
+}
+
+/// The concerns that count for a command where they are not the client's own words.
+#[derive(Clone, Debug, Default)]
+struct Concerns {
+    read: Option<Arc<Document>>,
+    write: EffectiveWriteConcern,
+}
+
+/// Which write concern the member sees to.
+#[derive(Clone, Debug, Default)]
+enum EffectiveWriteConcern {
+    /// The one that the client gave.
+    #[default]
+    Given,
+    /// This one.
+    Completed(Arc<Document>),
+    /// None: the set acknowledges the write.
+    LeftToTheSet,
 }
 
 impl Command {
     /// A command without document sequences.
     pub fn new(body: Document) -> Self {
         let facts = find(command_name(&body));
-        Self { body: Arc::new(body), sequences: Vec::new(), facts }
+        let concerns = Concerns::default();
+        Self { body: Arc::new(body), sequences: Vec::new(), facts, concerns }
+    }
+
+    /// The read concern that counts: the client's, or one that the set has completed.
+    ///
+    /// # Errors
+    ///
+    /// If the client's is no document.
+    pub fn read_concern(&self) -> Result<Option<&Document>, CommandError> {
+        match &self.concerns.read {
+            Some(completed) => Ok(Some(completed)),
+            None => Fields::new(&self.body, self.name()).document("readConcern"),
+        }
+    }
+
+    /// Lets another read concern count than the client's.
+    pub fn set_read_concern(&mut self, concern: Document) {
+        self.concerns.read = Some(Arc::new(concern));
+    }
+
+    /// The write concern that the member sees to; none if the set does.
+    pub(crate) fn write_concern(&self) -> Result<Option<&Document>, CommandError> {
+        match &self.concerns.write {
+            EffectiveWriteConcern::Given => {
+                Fields::new(&self.body, self.name()).document("writeConcern")
+            }
+            EffectiveWriteConcern::Completed(concern) => Ok(Some(concern)),
+            EffectiveWriteConcern::LeftToTheSet => Ok(None),
+        }
+    }
+
+    /// Lets another write concern count than the client's; none if the set acknowledges the write.
+    pub fn set_write_concern(&mut self, concern: Option<Document>) {
+        self.concerns.write = match concern {
+            Some(concern) => EffectiveWriteConcern::Completed(Arc::new(concern)),
+            None => EffectiveWriteConcern::LeftToTheSet,
+        };
     }
 
     /// What the command table says of it; none if there is no such command.
@@ -133,7 +193,7 @@ impl Command {
             }
         }
         let facts = find(command_name(&parsed));
-        Ok(Self { body: Arc::new(parsed), sequences, facts })
+        Ok(Self { body: Arc::new(parsed), sequences, facts, concerns: Concerns::default() })
     }
 
     /// The body, to change it.
@@ -141,12 +201,9 @@ impl Command {
         Arc::make_mut(&mut self.body)
     }
 
-    /// Whether it usually takes so little time that nobody need make room for others.
-    pub fn is_short(&self) -> bool {
+    /// Whether its arguments alone say that it works through many documents.
+    pub(crate) fn is_wide(&self) -> bool {
         let name = self.name();
-        if self.facts.is_some_and(|facts| facts.scans) {
-            return false;
-        }
         // Statements that name no single document go through as many as there are.
         let is_wide = |statement: &RawDocumentBuf| match name {
             "update" => statement.get_bool("multi").unwrap_or(false),
@@ -156,10 +213,17 @@ impl Command {
             ),
             _ => false,
         };
-        let few = |documents: &Vec<RawDocumentBuf>| {
-            documents.len() <= MAX_SHORT_DOCUMENTS && !documents.iter().any(is_wide)
+        let many = |documents: &Vec<RawDocumentBuf>| {
+            documents.len() > MAX_SHORT_DOCUMENTS || documents.iter().any(is_wide)
         };
-        self.sequences.iter().all(|(_, documents)| few(documents))
+        self.sequences.iter().any(|(_, documents)| many(documents))
+    }
+
+    /// A copy for running the command aside, made only of commands that may turn out to be long while
+    /// they run. Those have read and changed nothing.
+    pub fn clone_if_it_may_turn_long(&self) -> Option<Self> {
+        let reads = self.facts.is_some_and(|facts| facts.effect == Effect::Reads);
+        (reads && !self.may_write()).then(|| self.clone())
     }
 
     /// Whether it changes data: some pipelines do.
@@ -242,6 +306,9 @@ pub enum Outcome {
         /// How long to wait at most.
         at_most: Duration,
     },
+    /// It looks at more documents than [`Context::may_look_at`] allows, and has changed nothing: run it
+    /// again where it keeps nobody waiting.
+    Long,
 }
 
 /// An event that a command waits for.
@@ -251,6 +318,8 @@ pub enum WaitFor {
     TopologyChange,
     /// Something was committed.
     Commit,
+    /// The newest entry that no election can lose has moved on.
+    CommitPoint,
 }
 
 /// The answer to a command.
@@ -279,6 +348,7 @@ pub struct Interrupt {
     waited: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
+    conflicts: AtomicU64,
     /// What the command has looked at, once it is done.
     work: Mutex<Work>,
 }
@@ -307,6 +377,16 @@ impl Interrupt {
     pub fn set_waiting(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Relaxed);
         self.waited.fetch_or(waiting, Ordering::Relaxed);
+    }
+
+    /// The command has met a key that a transaction holds, and waits.
+    pub(crate) fn count_conflict(&self) {
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the command has met a key that a transaction held.
+    pub(crate) fn conflicts(&self) -> u64 {
+        self.conflicts.load(Ordering::Relaxed)
     }
 
     /// Whether the command waits for something.
@@ -379,18 +459,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_is_short_if_it_names_few_documents() {
-        let is_short = |name: &str, statements: Vec<RawDocumentBuf>| {
+    fn a_write_is_wide_if_it_names_many_documents() {
+        let is_wide = |name: &str, statements: Vec<RawDocumentBuf>| {
             let mut command = Command::new(doc! { name: "c", "$db": "db" });
             command.sequences.push(("statements".to_owned(), statements));
-            command.is_short()
+            command.is_wide()
         };
-        assert!(is_short("insert", vec![rawdoc! {}; MAX_SHORT_DOCUMENTS]));
-        assert!(!is_short("insert", vec![rawdoc! {}; MAX_SHORT_DOCUMENTS + 1]));
-        assert!(is_short("update", vec![rawdoc! { "q": {}, "u": {} }]));
-        assert!(!is_short("update", vec![rawdoc! { "q": {}, "u": {}, "multi": true }]));
-        assert!(is_short("delete", vec![rawdoc! { "q": {}, "limit": 1 }]));
-        assert!(!is_short("delete", vec![rawdoc! { "q": {}, "limit": 0 }]));
-        assert!(!Command::new(doc! { "validate": "c" }).is_short());
+        assert!(!is_wide("insert", vec![rawdoc! {}; MAX_SHORT_DOCUMENTS]));
+        assert!(is_wide("insert", vec![rawdoc! {}; MAX_SHORT_DOCUMENTS + 1]));
+        assert!(!is_wide("update", vec![rawdoc! { "q": {}, "u": {} }]));
+        assert!(is_wide("update", vec![rawdoc! { "q": {}, "u": {}, "multi": true }]));
+        assert!(!is_wide("delete", vec![rawdoc! { "q": {}, "limit": 1 }]));
+        assert!(is_wide("delete", vec![rawdoc! { "q": {}, "limit": 0 }]));
+    }
+
+    #[test]
+    fn concerns_count_beside_the_clients_document() {
+        let mut command = Command::new(doc! { "insert": "c", "writeConcern": { "w": 3 } });
+        assert_eq!(command.write_concern().unwrap(), Some(&doc! { "w": 3 }));
+        command.set_write_concern(None);
+        command.set_read_concern(doc! { "level": "majority" });
+        assert_eq!(command.write_concern().unwrap(), None);
+        assert_eq!(command.read_concern().unwrap(), Some(&doc! { "level": "majority" }));
+        assert_eq!(*command.body, doc! { "insert": "c", "writeConcern": { "w": 3 } });
     }
 }

@@ -67,6 +67,7 @@ pub(crate) struct Counters {
     keys: Count,
     documents: Count,
     returned: Count,
+    write_conflicts: Count,
     inserted: Count,
     updated: Count,
     deleted: Count,
@@ -85,6 +86,7 @@ impl Default for Counters {
             keys: Count::default(),
             documents: Count::default(),
             returned: Count::default(),
+            write_conflicts: Count::default(),
             inserted: Count::default(),
             updated: Count::default(),
             deleted: Count::default(),
@@ -150,6 +152,11 @@ impl Counters {
         self.returned.add(documents as u64);
     }
 
+    /// A plain write met a key that an open transaction holds.
+    pub(crate) fn write_conflict(&self) {
+        self.write_conflicts.add(1);
+    }
+
     pub(crate) fn inserted(&self, documents: u64) {
         self.inserted.add(documents);
     }
@@ -195,6 +202,7 @@ impl Counters {
                 "returned": self.returned.get(),
                 "updated": self.updated.get(),
             },
+            "operation": { "writeConflicts": self.write_conflicts.get() },
             "queryExecutor": {
                 "scanned": self.keys.get(),
                 "scannedObjects": self.documents.get(),

@@ -9,14 +9,17 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use quorate_protocol::{MonotonicTime, Timestamp};
 
+use crate::change_stream::ChangeStream;
 use crate::error::{CommandError, ErrorCode};
 use crate::finder::InterruptSlot;
 use crate::generator::Generator;
 use crate::namespace::Namespace;
+use crate::node::Node;
 use crate::records::DocumentBytes;
 use crate::sessions::SessionId;
 use crate::tail::Tail;
 use crate::users::LoggedIn;
+use quorate_transactions::TransactionId;
 
 /// The most cursors open at once.
 pub const MAX_OPEN_CURSORS: usize = 10_000;
@@ -38,6 +41,8 @@ pub(crate) type DocumentStream =
 pub(crate) struct Cursor {
     pub(crate) namespace: Namespace,
     pub(crate) session: Option<SessionId>,
+    /// The transaction that it belongs to.
+    pub(crate) transaction: Option<TransactionId>,
     /// The user who opened it, where clients log in.
     pub(crate) owner: Option<LoggedIn>,
     pub(crate) stream: DocumentStream,
@@ -49,6 +54,8 @@ pub(crate) struct Cursor {
     pub(crate) no_timeout: bool,
     /// A tailable cursor stays open at the end of its collection.
     pub(crate) tail: Option<Tail>,
+    /// A change stream makes its documents itself, and stays open too.
+    pub(crate) changes: Option<Box<ChangeStream>>,
 }
 
 /// Which batch of a cursor a reply holds.
@@ -64,6 +71,8 @@ pub(crate) struct CursorBatch {
     reply: Vec<u8>,
     pub(crate) count: usize,
     pub(crate) exhausted: bool,
+    /// Where a change stream goes on after this batch.
+    resume_token: Option<String>,
 }
 
 /// The element types of BSON that a reply with a cursor is made of.
@@ -90,7 +99,7 @@ impl CursorBatch {
         reply.push(element::ARRAY);
         reply.extend(name.bytes());
         reply.extend([0; 4]);
-        Self { reply, count: 0, exhausted: false }
+        Self { reply, count: 0, exhausted: false, resume_token: None }
     }
 
     fn push(&mut self, document: &[u8]) {
@@ -123,6 +132,11 @@ impl CursorBatch {
         reply.extend((namespace.len() as i32 + 1).to_le_bytes());
         reply.extend(namespace.as_bytes());
         reply.push(0);
+        if let Some(token) = &self.resume_token {
+            reply.push(element::DOCUMENT);
+            reply.extend(b"postBatchResumeToken\0");
+            reply.extend(bson::rawdoc! { "_data": token.as_str() }.as_bytes());
+        }
         if let Some(time) = time {
             reply.push(element::TIMESTAMP);
             reply.extend(b"atClusterTime\0");
@@ -169,6 +183,28 @@ fn append_decimal(out: &mut Vec<u8>, mut number: usize) {
 }
 
 impl Cursor {
+    /// The next events of a change stream, at most `limit` of them and about 16 MiB.
+    pub(crate) fn next_events(
+        &mut self,
+        node: &Node,
+        name: BatchName,
+        limit: usize,
+    ) -> Result<CursorBatch, CommandError> {
+        let mut batch = CursorBatch::new(name);
+        let Some(stream) = &mut self.changes else { return Ok(batch) };
+        stream.advance(node, limit)?;
+        let mut bytes = 0;
+        while batch.count < limit {
+            let room = if batch.count == 0 { usize::MAX } else { MAX_BATCH_BYTES - bytes };
+            let Some(event) = stream.next_within(room) else { break };
+            bytes = (bytes + event.as_bytes().len()).min(MAX_BATCH_BYTES);
+            batch.push(event.as_bytes());
+        }
+        batch.exhausted = stream.has_ended();
+        batch.resume_token = Some(stream.resume_token());
+        Ok(batch)
+    }
+
     /// The next documents, at most `limit` of them and about 16 MiB.
     pub(crate) fn next_batch(
         &mut self,
@@ -223,14 +259,23 @@ pub(crate) struct Cursors {
     opened: u64,
 }
 
+/// Which client asks for a cursor: only the one that opened it gets it.
+pub(crate) struct Asker<'a> {
+    pub(crate) session: Option<&'a SessionId>,
+    pub(crate) user: Option<&'a LoggedIn>,
+    pub(crate) transaction: Option<TransactionId>,
+}
+
 struct Entry {
     /// `None` while a command uses it.
     cursor: Option<Cursor>,
     namespace: Namespace,
     session: Option<SessionId>,
+    transaction: Option<TransactionId>,
     owner: Option<LoggedIn>,
     last_used: MonotonicTime,
     no_timeout: bool,
+    is_stream: bool,
     /// What is left of the `maxTimeMS` of the command that opened it.
     time_left: Option<Duration>,
 }
@@ -258,8 +303,10 @@ impl Cursors {
         let entry = Entry {
             namespace: cursor.namespace.clone(),
             session: cursor.session.clone(),
+            transaction: cursor.transaction,
             owner: cursor.owner.clone(),
             no_timeout: cursor.no_timeout,
+            is_stream: cursor.changes.is_some(),
             cursor: Some(cursor),
             last_used: now,
             time_left: None,
@@ -273,8 +320,7 @@ impl Cursors {
         &mut self,
         id: i64,
         namespace: &Namespace,
-        session: Option<&SessionId>,
-        user: Option<&LoggedIn>,
+        asker: &Asker<'_>,
     ) -> Result<Cursor, CommandError> {
         let Some(entry) = self.open.get_mut(&id) else {
             return Err(CommandError::new(
@@ -292,16 +338,22 @@ impl Cursors {
                 ),
             ));
         }
-        if entry.owner.as_ref() != user {
+        if entry.owner.as_ref() != asker.user {
             return Err(CommandError::new(
                 ErrorCode::UNAUTHORIZED,
                 format!("cursor id {id} was not created by the authenticated user"),
             ));
         }
-        if entry.session.as_ref() != session {
+        if entry.session.as_ref() != asker.session {
             return Err(CommandError::new(
                 ErrorCode(50738),
                 format!("cursor {id} was created in another session"),
+            ));
+        }
+        if entry.transaction != asker.transaction {
+            return Err(CommandError::new(
+                ErrorCode(50739),
+                format!("cursor {id} was created in another transaction, or outside of any"),
             ));
         }
         entry.cursor.take().ok_or_else(|| {
@@ -326,6 +378,7 @@ impl Cursors {
     /// the time there is: each of its commands says how long to wait.
     pub(crate) fn keep_time_left(&mut self, id: i64, left: Duration) {
         if let Some(entry) = self.open.get_mut(&id)
+            && !entry.is_stream
             && entry.cursor.as_ref().is_some_and(|cursor| cursor.tail.is_none())
         {
             entry.time_left = Some(left);
@@ -342,6 +395,11 @@ impl Cursors {
         self.open.get(&id).is_some_and(|entry| entry.namespace == *namespace)
     }
 
+    /// Closes the cursors of transactions that have ended.
+    pub(crate) fn kill_transactions(&mut self, ended: &[TransactionId]) {
+        self.open.retain(|_, entry| !entry.transaction.is_some_and(|id| ended.contains(&id)));
+    }
+
     /// Whether another user opened the cursor.
     pub(crate) fn belongs_to_another(&self, id: i64, user: Option<&LoggedIn>) -> bool {
         self.open.get(&id).is_some_and(|entry| entry.owner.as_ref() != user)
@@ -354,7 +412,8 @@ impl Cursors {
 
     /// Closes the cursors of collections that are gone.
     pub(crate) fn kill_namespaces(&mut self, gone: impl Fn(&Namespace) -> bool) {
-        self.open.retain(|_, entry| !gone(&entry.namespace));
+        // A change stream tells its client what was dropped, and ends by itself.
+        self.open.retain(|_, entry| entry.is_stream || !gone(&entry.namespace));
     }
 
     /// Closes what nobody has used for too long.
@@ -384,11 +443,16 @@ mod tests {
     use super::*;
     use bson::{Document, doc, rawdoc};
 
+    fn asker(session: Option<&SessionId>) -> Asker<'_> {
+        Asker { session, user: None, transaction: None }
+    }
+
     fn cursor(documents: usize, session: Option<SessionId>) -> Cursor {
         let stream = (0..documents).map(|number| Ok(rawdoc! { "n": number as i32 }.into()));
         Cursor {
             namespace: Namespace::new("db", "c").unwrap(),
             session,
+            transaction: None,
             owner: None,
             stream: Box::new(stream),
             remaining: None,
@@ -396,6 +460,7 @@ mod tests {
             interrupt: InterruptSlot::default(),
             no_timeout: false,
             tail: None,
+            changes: None,
         }
     }
 
@@ -459,12 +524,12 @@ mod tests {
         let id = cursors.add(cursor(1, None), at(0)).unwrap();
         let other = SessionId::from_bytes(vec![1; 16]);
         let code = |result: Result<Cursor, CommandError>| result.err().unwrap().code.0;
-        assert_eq!(code(cursors.check_out(id, &namespace, Some(&other), None)), 50738);
-        let taken = cursors.check_out(id, &namespace, None, None).unwrap();
-        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 12051);
+        assert_eq!(code(cursors.check_out(id, &namespace, &asker(Some(&other)))), 50738);
+        let taken = cursors.check_out(id, &namespace, &asker(None)).unwrap();
+        assert_eq!(code(cursors.check_out(id, &namespace, &asker(None))), 12051);
         assert!(cursors.kill(id));
         cursors.check_in(id, taken, at(1));
-        assert_eq!(code(cursors.check_out(id, &namespace, None, None)), 43);
+        assert_eq!(code(cursors.check_out(id, &namespace, &asker(None))), 43);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::catalog::{Catalog, Collection};
 use crate::command_table::{CommandFacts, Effect};
 use crate::context::{Client, Command, Context, Outcome, Reply};
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::to_raw;
 use crate::finder::{Examined, InterruptSlot};
 use crate::generic_arguments::{self, ReadsAt};
 use crate::moments::Moment;
@@ -22,8 +22,9 @@ use crate::protected;
 use crate::records::View;
 use crate::replication::check_role;
 use crate::sessions::SessionId;
+use crate::transactions::{self, Body, Numbered, transactions_collection};
 use crate::users::{EXTERNAL, check_access, session_owner};
-use crate::writer::RetryableWrite;
+use crate::writer::{RetryableWrite, Writer};
 
 /// A command that has passed the common checks.
 pub(crate) struct Request<'a> {
@@ -40,6 +41,10 @@ pub(crate) struct Request<'a> {
     pub(crate) reads_at: ReadsAt,
     /// Set if the client may repeat this write.
     pub(crate) retryable: Option<RetryableWrite>,
+    /// The transaction that it is a statement of.
+    pub(crate) transaction: Option<Arc<Body>>,
+    /// The number of the transaction that it ends.
+    pub(crate) ends: Option<i64>,
     /// What its loops look at; a cursor that it opens hands it on to the commands that read on.
     pub(crate) interrupt: InterruptSlot,
     /// What counts its steps and its memory, made when first needed; see [`Request::meter`].
@@ -56,11 +61,28 @@ impl Request<'_> {
     }
 
     /// A collection and the store as this command sees them.
-    pub(crate) fn read(&self, namespace: &Namespace) -> (Option<Arc<Collection>>, View) {
-        match &self.moment {
+    pub(crate) fn read(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<(Option<Arc<Collection>>, View), CommandError> {
+        if let Some(transaction) = &self.transaction {
+            return transaction.read(self.node, &self.context.interrupt, namespace);
+        }
+        let (collection, view) = match &self.moment {
             Some(moment) => moment.read(namespace),
             None => self.node.read(namespace),
+        };
+        match transactions_collection(namespace, &view)? {
+            Some((collection, view)) => Ok((Some(collection), view)),
+            None => Ok((collection, view)),
         }
+    }
+
+    /// Waits for the write lock. The changes are the transaction's, if the command is part of one.
+    pub(crate) fn write(&self) -> Writer<'_> {
+        let mut writer = self.node.write_in(self.transaction.as_ref(), self.context.now);
+        writer.work_for(&self.context.interrupt);
+        writer
     }
 
     /// The time that a client is told to come back to, if it reads a snapshot.
@@ -71,6 +93,9 @@ impl Request<'_> {
 
     /// All collections as this command sees them.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        if let Some(transaction) = &self.transaction {
+            return transaction.catalog();
+        }
         match &self.moment {
             Some(moment) => Arc::clone(&moment.catalog),
             None => self.node.catalog(),
@@ -133,12 +158,19 @@ fn not_found(name: &str, is_for_tests: bool) -> CommandError {
 
 /// Runs a command: errors become replies.
 pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
-    let retryable = command.body.contains_key("txnNumber");
+    let body = Arc::clone(&command.body);
     let result = prepare(node, context, &command).and_then(|(facts, request)| {
         let writes = node.replication().filter(|_| facts.effect == Effect::Writes);
         let _running = writes.map(|replication| replication.writer_runs(&context.interrupt));
+        let aside = facts.effect == Effect::Writes && context.may_look_at.is_none();
+        let _long = aside.then(|| node.long_write_runs());
         node.counters().command(facts, &command);
-        let outcome = (facts.run)(&request, command);
+        let checked = transactions::check_target(&request, facts, &command);
+        let outcome = checked.and_then(|()| (facts.run)(&request, command));
+        if request.interrupt.has_given_way() {
+            return Ok(Outcome::Long);
+        }
+        let outcome = transactions::conclude(&request, outcome);
         let examined = request.interrupt.take_examined();
         node.counters().ran(facts, outcome.is_err(), examined);
         if examined != Examined::default() {
@@ -155,8 +187,9 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
         Ok(outcome) => outcome,
         Err(mut error) => {
             if let Some(replication) = node.replication() {
-                replication.complete(&mut error, retryable);
+                replication.complete(&mut error);
             }
+            transactions::label(&mut error, &body);
             Outcome::Reply(error_reply(&error))
         }
     }
@@ -165,7 +198,7 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
 fn is_complete(outcome: &Result<Outcome, CommandError>) -> bool {
     match outcome {
         Ok(Outcome::Reply(reply)) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
-        Ok(Outcome::Wait { .. }) => true,
+        Ok(Outcome::Wait { .. } | Outcome::Long) => true,
         Err(_) => false,
     }
 }
@@ -183,18 +216,30 @@ fn prepare<'a>(
     context.interrupt.check()?;
     let facts = admit(node, &context.client, command)?;
     let (name, database) = (command.name(), command.database());
-    let fields = Fields::new(&command.body, facts.name);
     generic_arguments::check(node, facts, command)?;
     check_role(node, facts.effect, database, command)?;
     check_room(node, facts)?;
     let session = SessionId::from_command(&command.body)?;
-    let retryable = retryable_write(node, facts, &fields, session.as_ref())?;
     if let Some(session) = &session {
         let owner = session_owner(node, &context.client);
         node.sessions().refresh(session.clone(), owner, context.now.monotonic)?;
     }
-    let reads_at = generic_arguments::reads_at(facts, &fields)?;
+    let numbered = transactions::enter(node, context, facts, command, session.as_ref())?;
+    let (mut retryable, mut transaction, mut ends) = (None, None, None);
+    match numbered {
+        Numbered::No => {}
+        Numbered::Retryable(write) => retryable = Some(write),
+        Numbered::Statement(body) => transaction = Some(body),
+        Numbered::End(number) => ends = Some(number),
+    }
+    // A transaction has its own moment, whatever its first statement says about reading.
+    let reads_at = match transaction {
+        Some(_) => ReadsAt::Newest,
+        None => generic_arguments::reads_at(facts, command)?,
+    };
     let moment = node.pin(reads_at, context.now.monotonic)?;
+    // A statement cannot be run again: its transaction has begun.
+    let may_look_at = context.may_look_at.filter(|_| transaction.is_none());
     let request = Request {
         node,
         context,
@@ -204,7 +249,9 @@ fn prepare<'a>(
         moment,
         reads_at,
         retryable,
-        interrupt: InterruptSlot::new(Arc::clone(&context.interrupt)),
+        interrupt: InterruptSlot::within(Arc::clone(&context.interrupt), may_look_at),
+        transaction,
+        ends,
         meter: OnceLock::new(),
     };
     Ok((facts, request))
@@ -223,39 +270,4 @@ fn check_room(node: &Node, facts: &CommandFacts) -> Result<(), CommandError> {
         ErrorCode::OUT_OF_DISK_SPACE,
         "the disk of this member is full; remove something, or give it a larger disk",
     ))
-}
-
-/// The transaction number of a write that may be repeated.
-fn retryable_write(
-    node: &Node,
-    facts: &CommandFacts,
-    fields: &Fields<'_>,
-    session: Option<&SessionId>,
-) -> Result<Option<RetryableWrite>, CommandError> {
-    let Some(number) = fields.integer("txnNumber")? else { return Ok(None) };
-    if node.oplog().is_none() {
-        return Err(CommandError::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            "Transaction numbers are only allowed on a replica set member or mongos",
-        ));
-    }
-    if fields.has("autocommit") || fields.has("startTransaction") {
-        return Err(CommandError::new(
-            ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-            "multi-document transactions are not supported; use single statements",
-        ));
-    }
-    let Some(session) = session else {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "Transaction number requires a session ID to also be specified",
-        ));
-    };
-    if !facts.retryable {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            format!("{} cannot be retried; leave txnNumber out", facts.name),
-        ));
-    }
-    Ok(Some(RetryableWrite { session: session.clone(), number }))
 }

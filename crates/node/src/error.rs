@@ -44,6 +44,20 @@ codes! {
     PROTOCOL_ERROR = 17 "ProtocolError",
     AUTHENTICATION_FAILED = 18 "AuthenticationFailed",
     ILLEGAL_OPERATION = 20 "IllegalOperation",
+    ALREADY_INITIALIZED = 23 "AlreadyInitialized",
+    NODE_NOT_FOUND = 74 "NodeNotFound",
+    NO_REPLICATION_ENABLED = 76 "NoReplicationEnabled",
+    UNKNOWN_REPL_WRITE_CONCERN = 79 "UnknownReplWriteConcern",
+    INVALID_REPLICA_SET_CONFIG = 93 "InvalidReplicaSetConfig",
+    NOT_YET_INITIALIZED = 94 "NotYetInitialized",
+    NOT_SECONDARY = 95 "NotSecondary",
+    NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE = 103 "NewReplicaSetConfigurationIncompatible",
+    NODE_NOT_ELECTABLE = 104 "NodeNotElectable",
+    INCONSISTENT_REPLICA_SET_NAMES = 108 "InconsistentReplicaSetNames",
+    CONFIGURATION_IN_PROGRESS = 109 "ConfigurationInProgress",
+    CANNOT_INITIALIZE_NODE_WITH_DATA = 110 "CannotInitializeNodeWithData",
+    COMMAND_FAILED = 125 "CommandFailed",
+    CURRENT_CONFIG_NOT_COMMITTED_YET = 308 "CurrentConfigNotCommittedYet",
     LOCK_TIMEOUT = 24 "LockTimeout",
     NAMESPACE_NOT_FOUND = 26 "NamespaceNotFound",
     INDEX_NOT_FOUND = 27 "IndexNotFound",
@@ -88,12 +102,21 @@ codes! {
     NOT_IMPLEMENTED = 238 "NotImplemented",
     READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET = 134 "ReadConcernMajorityNotAvailableYet",
     SNAPSHOT_TOO_OLD = 239 "SnapshotTooOld",
+    SNAPSHOT_UNAVAILABLE = 246 "SnapshotUnavailable",
+    TRANSACTION_COMMITTED = 256 "TransactionCommitted",
+    CONFLICTING_OPERATION_IN_PROGRESS = 117 "ConflictingOperationInProgress",
+    TRANSACTION_EXCEEDED_LIFETIME = 290 "TransactionExceededLifetimeLimitSeconds",
+    TRANSACTION_TOO_LARGE_FOR_CACHE = 388 "TransactionTooLargeForCache",
+    PREPARED_TRANSACTION_IN_PROGRESS = 267 "PreparedTransactionInProgress",
     EXCEEDED_TIME_LIMIT = 262 "ExceededTimeLimit",
     TRANSACTION_TOO_OLD = 225 "TransactionTooOld",
     NO_SUCH_TRANSACTION = 251 "NoSuchTransaction",
     OPERATION_NOT_SUPPORTED_IN_TRANSACTION = 263 "OperationNotSupportedInTransaction",
     TOO_MANY_LOGICAL_SESSIONS = 261 "TooManyLogicalSessions",
     QUERY_EXCEEDED_MEMORY_LIMIT = 292 "QueryExceededMemoryLimitNoDiskUseAllowed",
+    INVALID_RESUME_TOKEN = 260 "InvalidResumeToken",
+    CHANGE_STREAM_FATAL = 280 "ChangeStreamFatalError",
+    CHANGE_STREAM_HISTORY_LOST = 286 "ChangeStreamHistoryLost",
     API_VERSION_ERROR = 322 "APIVersionError",
     API_STRICT_ERROR = 323 "APIStrictError",
     TOO_MANY_CONNECTIONS = 462 "IngressRequestRateLimitExceeded",
@@ -128,6 +151,22 @@ pub struct CommandError {
 }
 
 impl ErrorCode {
+    /// Whether it tells that the member is not, or no longer, what the client took it for: it is not
+    /// primary, steps down, or shuts down. Follows the server discovery and monitoring specification,
+    /// "Not writable primary and node is recovering".
+    pub fn is_state_change(self) -> bool {
+        matches!(
+            self,
+            Self::SHUTDOWN_IN_PROGRESS
+                | Self::PRIMARY_STEPPED_DOWN
+                | Self::NOT_WRITABLE_PRIMARY
+                | Self::INTERRUPTED_AT_SHUTDOWN
+                | Self::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+                | Self::NOT_PRIMARY_NO_SECONDARY_OK
+                | Self::NOT_PRIMARY_OR_SECONDARY
+        )
+    }
+
     /// Whether it says that the disk failed, rather than what was asked of it.
     pub fn is_of_disk(self) -> bool {
         matches!(self, Self::FILE_STREAM_FAILED | Self::OUT_OF_DISK_SPACE)
@@ -279,6 +318,25 @@ mod tests {
 
     #[test]
     fn numbers_without_a_name_are_locations() {
+        // What members say about their set has a name for people, as everything else.
+        for (code, name) in [
+            (23, "AlreadyInitialized"),
+            (74, "NodeNotFound"),
+            (76, "NoReplicationEnabled"),
+            (79, "UnknownReplWriteConcern"),
+            (93, "InvalidReplicaSetConfig"),
+            (94, "NotYetInitialized"),
+            (95, "NotSecondary"),
+            (103, "NewReplicaSetConfigurationIncompatible"),
+            (104, "NodeNotElectable"),
+            (108, "InconsistentReplicaSetNames"),
+            (109, "ConfigurationInProgress"),
+            (110, "CannotInitializeNodeWithData"),
+            (125, "CommandFailed"),
+            (308, "CurrentConfigNotCommittedYet"),
+        ] {
+            assert_eq!(ErrorCode(code).name(), name);
+        }
         assert_eq!(ErrorCode(31249).name(), "Location31249");
         assert_eq!(ErrorCode::CURSOR_NOT_FOUND.name(), "CursorNotFound");
     }

@@ -36,6 +36,8 @@ pub struct Injection {
 pub(crate) struct FailPoints {
     fail_command: Option<FailCommand>,
     transactional_write: Option<TransactionalWrite>,
+    /// What the next `getMore` commands fail with, once they have their cursor.
+    get_more: Option<(Mode, ErrorCode)>,
     /// Sessions whose running command is to end with its connection.
     cut_off: BTreeSet<SessionId>,
     /// Whether every command with a time limit is to exceed it.
@@ -49,6 +51,8 @@ pub(crate) struct FailPoints {
 #[derive(Debug)]
 struct FailCommand {
     mode: Mode,
+    /// Whether the error has labels of its own, be they none.
+    gives_labels: bool,
     commands: Vec<String>,
     application: Option<String>,
     namespace: Option<String>,
@@ -85,6 +89,22 @@ impl FailPoints {
                 };
                 return Ok(self.times_entered);
             }
+            "failGetMoreAfterCursorCheckout" => {
+                self.get_more = match command.get("mode") {
+                    Some(Bson::String(mode)) if mode == "off" => None,
+                    Some(mode) => {
+                        let data = fields.document("data")?.cloned().unwrap_or_default();
+                        let code = data.get("errorCode").and_then(whole_number);
+                        let code = code.and_then(|code| i32::try_from(code).ok());
+                        let code = code.ok_or_else(|| {
+                            CommandError::bad_value("the fail point needs data.errorCode")
+                        })?;
+                        Some((parse_mode(mode)?, ErrorCode(code)))
+                    }
+                    None => return Err(CommandError::bad_value("configureFailPoint needs a mode")),
+                };
+                return Ok(self.times_entered);
+            }
             "maxTimeAlwaysTimeOut" => {
                 self.time_is_always_over = command.get_str("mode").is_ok_and(|m| m == "alwaysOn");
                 return Ok(self.times_entered);
@@ -99,8 +119,8 @@ impl FailPoints {
                 return Err(CommandError::new(
                     ErrorCode(163),
                     format!(
-                        "{name} not found; use failCommand, maxTimeAlwaysTimeOut, \
-                         onPrimaryTransactionalWrite or stopReplProducer"
+                        "{name} not found; use failCommand, failGetMoreAfterCursorCheckout, \
+                         maxTimeAlwaysTimeOut, onPrimaryTransactionalWrite or stopReplProducer"
                     ),
                 ));
             }
@@ -115,6 +135,30 @@ impl FailPoints {
             None => return Err(CommandError::bad_value("configureFailPoint needs a mode")),
         };
         Ok(self.times_entered)
+    }
+
+    /// What a `getMore` that has its cursor fails with, if it is to.
+    pub(crate) fn take_get_more(&mut self) -> Option<CommandError> {
+        let (mode, code) = self.get_more.as_mut()?;
+        let hit = match mode {
+            Mode::AlwaysOn => true,
+            Mode::Times(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            Mode::Times(_) => false,
+            Mode::Skip(left) if *left > 0 => {
+                *left -= 1;
+                false
+            }
+            Mode::Skip(_) => true,
+        };
+        if !hit {
+            return None;
+        }
+        self.times_entered += 1;
+        let message = "Hit the 'failGetMoreAfterCursorCheckout' failpoint";
+        Some(CommandError::new(*code, message))
     }
 
     pub(crate) fn intercept(
@@ -136,7 +180,11 @@ impl FailPoints {
             return None;
         }
         self.times_entered += 1;
-        let injection = active.injection.clone();
+        let mut injection = active.injection.clone();
+        // Without labels of its own the error has those of a true one.
+        if let Some(error) = injection.error.as_mut().filter(|_| !active.gives_labels) {
+            crate::transactions::label(error, &command.body);
+        }
         if active.mode == Mode::Times(0) {
             self.fail_command = None;
         }
@@ -239,6 +287,7 @@ impl FailCommand {
         };
         Ok(Self {
             mode,
+            gives_labels: fields.has("errorLabels"),
             commands: strings("failCommands")?,
             application: fields.string("appName")?.map(str::to_owned),
             namespace: fields.string("namespace")?.map(str::to_owned),
@@ -305,6 +354,7 @@ mod tests {
             now: Now { wall: WallTime(0), monotonic: MonotonicTime::ZERO },
             client: Arc::new(Client { metadata, ..Client::default() }),
             may_wait: true,
+            may_look_at: None,
             interrupt: Arc::new(Interrupt::default()),
         }
     }

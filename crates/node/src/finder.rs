@@ -3,7 +3,7 @@
 //! Owns the scan over records or index ranges. Sorting, projecting and batching come after it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bson::RawDocument;
@@ -41,12 +41,18 @@ struct Slot {
     documents: AtomicU64,
     /// How the documents were reached, the first time that was decided.
     way: OnceLock<Way>,
+    /// How many documents may be looked at; 0 without a limit.
+    may_look_at: AtomicU64,
+    /// Whether that was not enough.
+    gave_way: AtomicBool,
 }
 
 /// How documents are reached.
 #[derive(Clone, Debug)]
 enum Way {
     Collection,
+    /// One document by its `_id`.
+    Id,
     Index(Arc<Index>),
 }
 
@@ -55,7 +61,34 @@ impl InterruptSlot {
         Self(Arc::new(Slot { interrupt: Mutex::new(interrupt), ..Slot::default() }))
     }
 
+    /// The same for a command that may look at so many documents, and then must give way to others.
+    pub(crate) fn within(interrupt: Arc<Interrupt>, may_look_at: Option<u64>) -> Self {
+        let may_look_at = AtomicU64::new(may_look_at.unwrap_or(0));
+        Self(Arc::new(Slot { interrupt: Mutex::new(interrupt), may_look_at, ..Slot::default() }))
+    }
+
+    /// Whether the command ended because it must give way.
+    pub(crate) fn has_given_way(&self) -> bool {
+        self.0.gave_way.load(Ordering::Relaxed)
+    }
+
+    /// Refuses to look at more than the command may while it keeps others waiting. What comes of the
+    /// command then is thrown away.
+    fn check_room(&self) -> Result<(), CommandError> {
+        let limit = self.0.may_look_at.load(Ordering::Relaxed);
+        if limit == 0 || self.0.documents.load(Ordering::Relaxed) <= limit {
+            return Ok(());
+        }
+        self.0.gave_way.store(true, Ordering::Relaxed);
+        Err(CommandError::new(
+            ErrorCode::INTERNAL_ERROR,
+            "the command looks at many documents and is run again aside",
+        ))
+    }
+
+    /// Hands the scans on to another command, which runs where it keeps nobody waiting.
     pub(crate) fn set(&self, interrupt: Arc<Interrupt>) {
+        self.0.may_look_at.store(0, Ordering::Relaxed);
         *self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;
     }
 
@@ -66,6 +99,7 @@ impl InterruptSlot {
     fn note(&self, plan: &Plan) {
         self.0.way.get_or_init(|| match &plan.access {
             Access::Collection(_) | Access::After(_) => Way::Collection,
+            Access::Index(access) if access.is_by_id() => Way::Id,
             Access::Index(access) => Way::Index(Arc::clone(&access.index)),
         });
     }
@@ -92,6 +126,7 @@ impl InterruptSlot {
     pub(crate) fn plan_summary(&self) -> Option<String> {
         Some(match self.0.way.get()? {
             Way::Collection => "COLLSCAN".to_owned(),
+            Way::Id => "IDHACK".to_owned(),
             Way::Index(index) => format!("IXSCAN {}", index.key()),
         })
     }
@@ -224,6 +259,7 @@ impl Finder {
             self.interrupt.0.documents.fetch_add(1, Ordering::Relaxed);
             if self.examined.documents.is_multiple_of(INTERRUPT_INTERVAL) {
                 self.interrupt.check()?;
+                self.interrupt.check_room()?;
             }
             if let Some(details) = self.matcher.matches_with_details(&*document)? {
                 return Ok(Some(Found { record, document, details }));

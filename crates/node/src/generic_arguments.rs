@@ -99,13 +99,14 @@ pub(crate) fn check(
         return Err(CommandError::bad_value("maxTimeMS must not be negative"));
     }
     if facts.effect == Effect::Reads {
-        check_read_concern(node, &command.body)?;
+        check_read_concern(node, command)?;
     }
-    if facts.reads_snapshots {
+    // A transaction reads a snapshot whatever its statements do.
+    if facts.reads_snapshots || fields.has("autocommit") {
         return Ok(());
     }
     // A cursor has its moment already, whatever is said along with its id.
-    if wanted_snapshot(&fields)?.is_some() && facts.name != "getMore" {
+    if wanted_snapshot(command)?.is_some() && facts.name != "getMore" {
         return Err(CommandError::new(
             ErrorCode::INVALID_OPTIONS,
             format!(
@@ -177,12 +178,12 @@ pub(crate) enum ReadsAt {
 }
 
 /// The data that a command asks to read. Commands that cannot read another read the newest.
-pub(crate) fn reads_at(facts: &CommandFacts, fields: &Fields<'_>) -> Result<ReadsAt, CommandError> {
-    let snapshot = wanted_snapshot(fields)?;
+pub(crate) fn reads_at(facts: &CommandFacts, command: &Command) -> Result<ReadsAt, CommandError> {
+    let snapshot = wanted_snapshot(command)?;
     if let Some(snapshot) = snapshot.filter(|_| facts.reads_snapshots) {
         return Ok(ReadsAt::Snapshot(snapshot.at));
     }
-    let concern = fields.document("readConcern")?;
+    let concern = command.read_concern()?;
     let Some(concern) = concern.filter(|_| facts.has_default_read_concern) else {
         return Ok(ReadsAt::Newest);
     };
@@ -200,8 +201,8 @@ pub(crate) fn reads_at(facts: &CommandFacts, fields: &Fields<'_>) -> Result<Read
 }
 
 /// The snapshot that a command asks for, if it does.
-pub(crate) fn wanted_snapshot(fields: &Fields<'_>) -> Result<Option<WantedSnapshot>, CommandError> {
-    let Some(concern) = fields.document("readConcern")? else { return Ok(None) };
+pub(crate) fn wanted_snapshot(command: &Command) -> Result<Option<WantedSnapshot>, CommandError> {
+    let Some(concern) = command.read_concern()? else { return Ok(None) };
     let concern = Fields::new(concern, "readConcern");
     let at = match concern.raw("atClusterTime") {
         Some(Bson::Timestamp(time)) => Some(timestamp_from(*time)),
@@ -219,13 +220,12 @@ pub(crate) fn wanted_snapshot(fields: &Fields<'_>) -> Result<Option<WantedSnapsh
 }
 
 /// Without a set there is one copy of the data, and every level but two reads it.
-fn check_read_concern(node: &Node, command: &Document) -> Result<(), CommandError> {
-    let fields = Fields::new(command, "readConcern");
-    let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
+fn check_read_concern(node: &Node, command: &Command) -> Result<(), CommandError> {
+    let Some(concern) = command.read_concern()? else { return Ok(()) };
     match Fields::new(concern, "readConcern").string("level")? {
         None | Some("local" | "available" | "majority") => Ok(()),
-        Some(level @ ("linearizable" | "snapshot")) if writing_stage(command).is_some() => {
-            let stage = writing_stage(command).unwrap_or_default();
+        Some(level @ ("linearizable" | "snapshot")) if writing_stage(&command.body).is_some() => {
+            let stage = writing_stage(&command.body).unwrap_or_default();
             Err(CommandError::new(
                 ErrorCode::INVALID_OPTIONS,
                 format!("{stage} cannot be used with a '{level}' read concern level"),

@@ -12,6 +12,7 @@
 //! `quorate-storage`.
 
 mod catalog;
+mod change_stream;
 mod command_table;
 mod commands;
 mod context;
@@ -36,12 +37,14 @@ mod profile;
 mod protected;
 mod records;
 mod replication;
+mod scheduling;
 mod scratch;
 mod select;
 mod sessions;
 mod sort;
 mod tail;
 mod touched;
+mod transactions;
 mod ttl;
 mod users;
 mod writer;

@@ -4,7 +4,7 @@
 //! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use quorate_storage::{Batch, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::Feed;
 use crate::context::{Client, Command, Context, Now, Outcome, Reply};
 use crate::counters::Counters;
 use crate::cursors::Cursors;
@@ -31,8 +32,10 @@ use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
 use crate::replication::{self, Replication};
+use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
+use crate::transactions::EndQueue;
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
 
@@ -69,6 +72,7 @@ pub struct Node {
     keyspaces: Keyspaces,
     catalog: RwLock<Arc<Catalog>>,
     writer: WriteLock,
+    end_queue: EndQueue,
     cursors: Mutex<Cursors>,
     moments: Mutex<Moments>,
     sessions: Mutex<Sessions>,
@@ -96,8 +100,12 @@ pub struct Node {
     cluster_time: AtomicU64,
     /// The memory that the operations of clients share.
     memory: Arc<ProcessMemory>,
+    /// The newest committed entries, for change streams.
+    change_feed: Feed,
     /// How often writes were locked out, less how often that was ended.
     write_locks: AtomicU64,
+    /// Writes that run aside and may hold the write lock for long.
+    long_writes: AtomicUsize,
     /// Whether there is no room for what clients want to add.
     disk_full: AtomicBool,
 }
@@ -132,6 +140,7 @@ impl Node {
             keyspaces,
             catalog: RwLock::new(Arc::new(catalog)),
             writer: WriteLock::new(WriterState::new(generator.next_u64())),
+            end_queue: EndQueue::default(),
             cursors: Mutex::new(Cursors::new(cursor_seed)),
             moments: Mutex::default(),
             sessions: Mutex::default(),
@@ -152,7 +161,9 @@ impl Node {
             profiler: Profiler::default(),
             cluster_time: AtomicU64::new(0),
             memory: Arc::default(),
+            change_feed: Feed::default(),
             write_locks: AtomicU64::new(0),
+            long_writes: AtomicUsize::new(0),
             disk_full: AtomicBool::new(false),
         };
         let salt = node.random_bytes(Mechanism::ScramSha256.salt_length());
@@ -204,7 +215,10 @@ impl Node {
 
     /// Notes that a command is in progress, until the value is dropped.
     pub fn register(&self, context: &Context, command: &Command) -> Registered {
-        self.operations.register(context, command)
+        // A command of the profiler is told of by the level that it found.
+        let switches = command.name() == "profile";
+        let precedes_profile = switches && self.profiler.lock().of(command.database()).level == 0;
+        self.operations.register(context, command, precedes_profile)
     }
 
     /// Counts a connection, until the value is dropped.
@@ -270,6 +284,15 @@ impl Node {
 
     pub(crate) fn write_locks(&self) -> u64 {
         self.write_locks.load(Ordering::Relaxed)
+    }
+
+    /// Counts a long write, until the value is dropped.
+    pub(crate) fn long_write_runs(&self) -> LongWrite<'_> {
+        LongWrite::begin(&self.long_writes)
+    }
+
+    pub(crate) fn has_long_writes(&self) -> bool {
+        self.long_writes.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -346,10 +369,14 @@ impl Node {
     pub fn maintain(&self, now: Now) -> Result<bool, CommandError> {
         lock(&self.cursors).expire(now.monotonic);
         lock(&self.moments).expire(now.monotonic);
-        lock(&self.sessions).expire(now.monotonic);
+        let ended = lock(&self.sessions).expire(now.monotonic);
         let mut writer = self.write(now);
+        writer.expire_transactions();
+        if !ended.is_empty() {
+            writer.end_transactions(|session| ended.contains(session));
+        }
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
-        let forgotten = writer.trim_undo()?;
+        let forgotten = writer.trim_undo()? | writer.trim_images(now)?;
         writer.keep_commit_point()?;
         Ok(writer.purge_step()? || trimmed || forgotten)
     }
@@ -408,6 +435,21 @@ impl Node {
     /// The memory that the operations of clients share.
     pub fn memory(&self) -> &Arc<ProcessMemory> {
         &self.memory
+    }
+
+    /// The data as a majority has it; none before anything is known to be committed.
+    pub(crate) fn majority_view(&self) -> Option<Arc<Moment>> {
+        self.replication()?.majority_view()
+    }
+
+    /// Where a member of a set keeps rows beside its oplog.
+    pub(crate) fn facts_keyspace(&self) -> Option<quorate_storage::KeyspaceId> {
+        self.replication().map(Replication::facts_keyspace)
+    }
+
+    /// The newest committed entries, for change streams.
+    pub(crate) fn change_feed(&self) -> &Feed {
+        &self.change_feed
     }
 
     /// A number that no other command gets.
@@ -514,6 +556,17 @@ impl Node {
     /// Waits for the write lock.
     pub(crate) fn write(&self, now: Now) -> Writer<'_> {
         Writer::new(self, self.writer.hold(), now)
+    }
+
+    /// Where writes wait for transactions to end.
+    pub(crate) fn end_queue(&self) -> &EndQueue {
+        &self.end_queue
+    }
+
+    /// Sets identifiers of collections and indexes aside. Returns the first.
+    pub(crate) fn reserve_idents(&self, count: u64) -> u64 {
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::make_mut(&mut catalog).reserve_idents(count)
     }
 
     pub(crate) fn cursors(&self) -> MutexGuard<'_, Cursors> {

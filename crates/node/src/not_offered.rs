@@ -47,7 +47,6 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("revokeRolesFromRole", "give users the built-in roles"),
     ("rolesInfo", "docs/security.md lists what the built-in roles allow"),
     ("rotateCertificates", "restart the member"),
-    ("setClusterParameter", "use setParameter on each member"),
     ("setFeatureCompatibilityVersion", "every member of one version has all its features"),
     ("setIndexCommitQuorum", "indexes are built by the primary and then by each secondary"),
     ("setQuerySettings", "use a hint"),

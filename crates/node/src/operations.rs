@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, RawDocumentBuf, doc};
 
 use crate::context::{
     Client, Command, Context, Interrupt, Interruption, Now, command_database, command_name,
@@ -18,6 +18,9 @@ use crate::sessions::SessionId;
 
 /// Elements of an array that a description shows; of a longer one it tells the length.
 const MAX_SHOWN_ELEMENTS: usize = 16;
+
+/// The longest statement that a description shows.
+const MAX_SHOWN_STATEMENT: usize = 4 * 1024;
 
 /// Commands whose arguments are secrets.
 const SECRET: [&str; 5] = ["saslStart", "saslContinue", "authenticate", "createUser", "updateUser"];
@@ -31,7 +34,11 @@ pub(crate) struct Operation {
     client: Arc<Client>,
     started: Now,
     command: Arc<Document>,
+    /// The first statement of an update or a delete.
+    statement: Option<RawDocumentBuf>,
     interrupt: Arc<Interrupt>,
+    /// Whether the command came before the profiler of its database was switched on.
+    precedes_profile: bool,
 }
 
 /// The registry.
@@ -109,13 +116,20 @@ impl Operations {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn register(self: &Arc<Self>, context: &Context, command: &Command) -> Registered {
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        context: &Context,
+        command: &Command,
+        precedes_profile: bool,
+    ) -> Registered {
         let id = OperationId(self.next.fetch_add(1, Ordering::Relaxed));
         let operation = Arc::new(Operation {
             client: Arc::clone(&context.client),
             started: context.now,
             command: Arc::clone(&command.body),
+            statement: first_statement(command),
             interrupt: Arc::clone(&context.interrupt),
+            precedes_profile,
         });
         self.lock().insert(id, Arc::clone(&operation));
         Registered { operations: Arc::clone(self), id, operation }
@@ -204,6 +218,23 @@ impl Operation {
         describe(&self.command)
     }
 
+    /// The same as the profiler shows it: of an update or a delete the statement.
+    pub(crate) fn profiled(&self) -> Document {
+        match self.statement.as_ref().map(|statement| Document::try_from(&**statement)) {
+            Some(Ok(statement)) => statement,
+            _ => {
+                let listed = ["updates", "deletes"].iter().find_map(|name| self.command.get(name));
+                let first = listed.and_then(|listed| listed.as_array()?.first()?.as_document());
+                first.cloned().unwrap_or_else(|| self.description())
+            }
+        }
+    }
+
+    /// Whether the command came before the profiler of its database was switched on.
+    pub(crate) fn precedes_profile(&self) -> bool {
+        self.precedes_profile
+    }
+
     /// What it has looked at.
     pub(crate) fn work(&self) -> Work {
         self.interrupt.work()
@@ -233,6 +264,7 @@ impl Operation {
             "command": description.clone(),
             "waiting": self.interrupt.is_waiting(),
             "waitingForLock": false,
+            "writeConflicts": self.interrupt.conflicts() as i64,
             "killPending": self.interrupt.check().is_err(),
         });
         if let Some(session) = description.get("lsid") {
@@ -250,6 +282,13 @@ impl Operation {
     fn id_value(&self, id: OperationId) -> Bson {
         i32::try_from(id.0).map_or(Bson::Int64(id.0), Bson::Int32)
     }
+}
+
+/// The first statement of an update or a delete, for the profiler. Long ones are not kept.
+fn first_statement(command: &Command) -> Option<RawDocumentBuf> {
+    let is_statement = |name: &str| matches!(name, "updates" | "deletes");
+    let (_, statements) = command.sequences.iter().find(|(name, _)| is_statement(name))?;
+    statements.first().filter(|first| first.as_bytes().len() <= MAX_SHOWN_STATEMENT).cloned()
 }
 
 fn kind_of(name: &str) -> &'static str {

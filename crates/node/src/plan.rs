@@ -20,6 +20,9 @@ use crate::index_keys::IndexField;
 /// The most ranges of an index one plan reads. More points than this are read as one range.
 const MAX_RANGES: usize = 1024;
 
+/// The most documents that are looked up one by one in little time.
+const MAX_SHORT_POINTS: usize = 64;
+
 /// How the documents are reached.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
@@ -38,6 +41,13 @@ pub(crate) struct IndexAccess {
     pub(crate) direction: Direction,
     /// What the query says about each field, for `explain`.
     pub(crate) bounds: Vec<Option<Bounds>>,
+}
+
+impl IndexAccess {
+    /// Whether it looks one document up by its `_id`.
+    pub(crate) fn is_by_id(&self) -> bool {
+        self.index.is_id() && matches!(&self.keys, IndexKeys::Points(keys) if keys.len() == 1)
+    }
 }
 
 /// The keys of an index that are looked at, in the order in which they are read.
@@ -62,6 +72,14 @@ pub(crate) struct Plan {
     pub(crate) access: Access,
     /// Whether the documents come out in the order asked for.
     pub(crate) sorted: bool,
+}
+
+impl Plan {
+    /// Whether it looks up a few documents that the query names.
+    pub(crate) fn is_point(&self) -> bool {
+        let Access::Index(access) = &self.access else { return false };
+        matches!(&access.keys, IndexKeys::Points(keys) if keys.len() <= MAX_SHORT_POINTS)
+    }
 }
 
 /// What the planner is asked.

@@ -157,7 +157,7 @@ impl Node {
         let everything = profile.level >= 2;
         let verdict = Verdict {
             log: wanted || everything,
-            write: everything || profile.level == 1 && wanted,
+            write: (everything || profile.level == 1 && wanted) && !operation.precedes_profile(),
         };
         if verdict.write && may_write {
             let document = shown.unwrap_or_else(|| describe(operation, now, took, reply));
@@ -209,7 +209,7 @@ fn describe(operation: &Operation, now: Now, took: Duration, reply: &RawDocument
     let mut shown = doc! {
         "op": operation.kind(),
         "ns": operation.namespace(),
-        "command": operation.description().clone(),
+        "command": operation.profiled(),
     };
     if operation.kind() == "getmore"
         && let Some(id) = operation.description().get("getMore")

@@ -122,9 +122,17 @@ impl Sessions {
         ended
     }
 
-    /// Ends what nobody has used for too long.
-    pub(crate) fn expire(&mut self, now: MonotonicTime) {
-        self.alive.retain(|_, known| now.since(known.last_used) < SESSION_TIMEOUT);
+    /// Ends sessions that were not used for too long, and says which those were.
+    pub(crate) fn expire(&mut self, now: MonotonicTime) -> BTreeSet<SessionId> {
+        let mut ended = BTreeSet::new();
+        self.alive.retain(|session, known| {
+            let lives = now.since(known.last_used) < SESSION_TIMEOUT;
+            if !lives {
+                ended.insert(session.clone());
+            }
+            lives
+        });
+        ended
     }
 
     #[cfg(test)]

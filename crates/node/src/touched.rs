@@ -94,6 +94,13 @@ pub(crate) fn cursor(
     visit(Touch { access, ..touch(facts, database, collection) })
 }
 
+/// Whether a pipeline is a change stream on the whole deployment.
+fn watches_every_database(stages: &[Bson]) -> bool {
+    let first = stages.first().and_then(Bson::as_document);
+    let options = first.and_then(|stage| stage.get_document("$changeStream").ok());
+    options.is_some_and(|options| options.get_bool("allChangesForCluster").unwrap_or(false))
+}
+
 /// What a pipeline reads, and where its documents go.
 pub(crate) fn pipeline(
     facts: &CommandFacts,
@@ -110,6 +117,9 @@ pub(crate) fn pipeline(
         opening.is_some_and(|stage| matches!(&stage[..], "$currentOp" | "$listLocalSessions"));
     let access = if is_of_database && shows_own { Access::LoggedIn } else { facts.access };
     visit(Touch { access, ..touch(facts, database, source.and_then(Bson::as_str)) })?;
+    if stages.is_some_and(|stages| watches_every_database(stages)) {
+        visit(Touch { collection: None, ..touch(facts, EVERY_DATABASE, None) })?;
+    }
     let explains = body.get_bool("explain").unwrap_or(false);
     match stages.and_then(|stages| output(stages, database)) {
         Some((database, collection)) => visit(Touch {

@@ -66,8 +66,12 @@ fn remove_from(
         let mut step = 0;
         for found in finder.take(MAX_REMOVED_AT_ONCE) {
             let found = found?;
-            writer.remove(&current, found.record, &found.document)?;
-            step += 1;
+            match writer.remove(&current, found.record, &found.document) {
+                Ok(()) => step += 1,
+                // A transaction holds it: it goes the next time.
+                Err(_) if writer.blocked.take().is_some() => {}
+                Err(error) => return Err(error),
+            }
         }
         removed += step as u64;
         if step < MAX_REMOVED_AT_ONCE {

@@ -483,7 +483,22 @@ fn explain_says_which_index_is_used() {
     assert_eq!(explain(doc! {"a": 3}), ("COLLSCAN".to_owned(), None, 20));
     member.ok(doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]});
     assert_eq!(explain(doc! {"a": 3}), ("FETCH".to_owned(), Some("a_1".to_owned()), 4));
-    assert_eq!(explain(doc! {"_id": 3}), ("FETCH".to_owned(), Some("_id_".to_owned()), 1));
+    assert_eq!(explain(doc! {"_id": 3}), ("IDHACK".to_owned(), None, 1));
+    let range = doc! {"_id": {"$gte": 3, "$lt": 5}};
+    assert_eq!(explain(range), ("FETCH".to_owned(), Some("_id_".to_owned()), 2));
+    let reply = member.ok(doc! {"explain": {"find": "c", "filter": {"_id": 3}}});
+    assert!(reply.get_document("queryPlanner").unwrap().get_array("rejectedPlans").is_ok());
+}
+
+#[test]
+fn the_index_on_id_may_be_asked_for_again_as_what_it_is() {
+    let member = Member::new();
+    for option in ["unique", "sparse", "background"] {
+        let spec = doc! {"key": {"_id": 1}, "name": "_id_", option: true};
+        member.ok(doc! {"createIndexes": "c", "indexes": [spec]});
+    }
+    let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "$cmd.listIndexes.c");
+    assert_eq!(listed.len(), 1, "{listed:?}");
 }
 
 #[test]
@@ -700,7 +715,7 @@ fn documents_in_a_command_and_beside_it_are_the_same() {
         let command = Command::from_raw(&raw(body), sequences).unwrap();
         match member.node.run(&context(), command) {
             Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
-            Outcome::Wait { .. } => panic!("the command wants to wait"),
+            other => panic!("the command did not answer: {other:?}"),
         }
     };
     let beside = |name: &str, documents: &[Document]| {

@@ -44,6 +44,32 @@ fn with_documents() -> Member {
 }
 
 #[test]
+fn the_command_that_switches_the_profiler_on_is_not_told_of() {
+    let member = with_documents();
+    run(&member, doc! {"profile": 2}, 7);
+    assert_eq!(profile(&member), []);
+    run(&member, doc! {"profile": 0}, 7);
+    assert_eq!(profile(&member), [], "nothing is told of while it is off");
+    run(&member, doc! {"profile": 2}, 7);
+    run(&member, doc! {"profile": 1, "slowms": 5}, 7);
+    assert_eq!(profile(&member).len(), 1, "the next one is");
+}
+
+#[test]
+fn updates_and_deletes_are_told_of_by_their_statement() {
+    let member = with_documents();
+    member.ok(doc! {"profile": 2});
+    let update = doc! {"q": {"_id": 1}, "u": {"$set": {"x": 1}}, "multi": false};
+    run(&member, doc! {"update": "c", "updates": [update.clone()]}, 7);
+    let delete = doc! {"q": {"_id": 99}, "limit": 1};
+    run(&member, doc! {"delete": "c", "deletes": [delete.clone()]}, 7);
+    let told = profile(&member);
+    let commands: Vec<_> = told.iter().map(|told| told.get_document("command").unwrap()).collect();
+    assert_eq!(commands, [&update, &delete]);
+    assert_eq!(told[0].get_str("ns").unwrap(), "db.c");
+}
+
+#[test]
 fn a_profiled_command_tells_what_it_looked_at_and_who_sent_it() {
     let member = with_documents();
     member.ok(doc! {"profile": 2});

@@ -13,6 +13,7 @@ mod random;
 mod read_preference;
 mod replica_set;
 mod tags;
+mod text;
 mod time;
 
 pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
@@ -28,4 +29,5 @@ pub use replica_set::{
     ReplicaSetSettings, Term, Veto, VoteReply, VoteRequest,
 };
 pub use tags::TagSet;
+pub use text::{Visible, is_hidden, steers};
 pub use time::{MonotonicTime, WallTime};

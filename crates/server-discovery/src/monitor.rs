@@ -48,6 +48,8 @@ pub(crate) struct Monitor {
     last_check_succeeded: bool,
     pub(crate) round_trips: RoundTripEstimator,
     measuring: Measuring,
+    /// Since when awaited replies are counted, and how many came.
+    awaited_replies: (MonotonicTime, u32),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +104,14 @@ pub(crate) struct PlannedCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     CheckNow,
+    /// The server answers awaited checks faster than anybody needs: go on after a pause.
+    Pause,
     Wait,
 }
+
+/// Awaited replies that a server may send within [`MIN_HEARTBEAT_FREQUENCY`]; further ones wait. A server
+/// that answers at once would otherwise have its clients do nothing else.
+pub(crate) const MAX_AWAITED_REPLIES: u32 = 20;
 
 impl Monitor {
     pub(crate) fn new(settings: &MonitorSettings, now: MonotonicTime) -> Self {
@@ -115,7 +123,23 @@ impl Monitor {
             last_check_succeeded: false,
             round_trips: RoundTripEstimator::new(),
             measuring: Measuring::Off,
+            awaited_replies: (now, 0),
         }
+    }
+
+    /// Counts an awaited reply. Whether the server has sent too many of them of late.
+    pub(crate) fn answers_at_once(&mut self, now: MonotonicTime) -> bool {
+        let (since, count) = &mut self.awaited_replies;
+        if now.since(*since) >= MIN_HEARTBEAT_FREQUENCY {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        *count > MAX_AWAITED_REPLIES
+    }
+
+    /// Goes on after the shortest time between two checks.
+    pub(crate) fn pause(&mut self, now: MonotonicTime) {
+        self.state = State::Waiting { since: now, until: now + MIN_HEARTBEAT_FREQUENCY };
     }
 
     /// The check under way, if there is one.

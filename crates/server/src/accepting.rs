@@ -35,16 +35,30 @@ const BACKLOG: i32 = 16_384;
 /// Where clients knock: at the server's own address, or at the port of a horizon.
 pub struct Listeners {
     pub(crate) main: TcpListener,
+    /// Further addresses of the server.
+    more: Vec<TcpListener>,
     horizons: Vec<(String, TcpListener)>,
 }
 
 impl From<TcpListener> for Listeners {
     fn from(main: TcpListener) -> Self {
-        Self { main, horizons: Vec::new() }
+        Self { main, more: Vec::new(), horizons: Vec::new() }
     }
 }
 
 impl Listeners {
+    /// Serves clients that come by another address as well.
+    #[must_use]
+    pub fn with_address(mut self, listener: TcpListener) -> Self {
+        self.more.push(listener);
+        self
+    }
+
+    /// Every address that clients of the server itself come by.
+    pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        [&self.main].into_iter().chain(&self.more).map(TcpListener::local_addr).collect()
+    }
+
     /// Serves clients of a horizon as well: they are shown the addresses that the set's configuration
     /// gives members under this name.
     #[must_use]
@@ -56,7 +70,8 @@ impl Listeners {
     /// Makes room for connections that arrive faster than they are accepted, such as those of clients
     /// that all come back after a failover.
     pub(crate) fn deepen(&self) -> io::Result<()> {
-        for listener in self.horizons.iter().map(|(_, listener)| listener).chain([&self.main]) {
+        let horizons = self.horizons.iter().map(|(_, listener)| listener);
+        for listener in horizons.chain(&self.more).chain([&self.main]) {
             rustix::net::listen(listener, BACKLOG)?;
         }
         Ok(())
@@ -65,8 +80,10 @@ impl Listeners {
     /// The next client, and the horizon whose port it came by.
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, Option<String>)> {
         poll_fn(|context| {
-            if let Poll::Ready(accepted) = self.main.poll_accept(context) {
-                return Poll::Ready(accepted.map(|(socket, address)| (socket, address, None)));
+            for listener in [&self.main].into_iter().chain(&self.more) {
+                if let Poll::Ready(accepted) = listener.poll_accept(context) {
+                    return Poll::Ready(accepted.map(|(socket, address)| (socket, address, None)));
+                }
             }
             for (name, listener) in &self.horizons {
                 if let Poll::Ready(accepted) = listener.poll_accept(context) {

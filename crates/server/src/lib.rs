@@ -11,6 +11,7 @@
 //! their worker over to other connections while they run.
 
 mod accepting;
+mod answering;
 mod clock;
 mod connection;
 mod deadlines;

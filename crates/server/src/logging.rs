@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use bson::{Bson, Document, doc};
 use quorate_node::{Command, CommandError, ErrorCode};
+use quorate_protocol::Visible;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -83,10 +84,13 @@ impl Subscriber for Log {
         event.record(&mut fields);
         let time = bson::DateTime::now().try_to_rfc3339_string().unwrap_or_default();
         let (level, target) = (event.metadata().level().as_str(), event.metadata().target());
-        let json = fields.json(&time, level, target);
+        // Clients choose some of the words: none of them may turn a line around or break it.
+        let json = Visible(fields.json(&time, level, target)).to_string();
         let shown = match self.format {
             LogFormat::Json => json.clone(),
-            LogFormat::Text => format!("{time} {level} {}{}", fields.message, fields.rest),
+            LogFormat::Text => {
+                one_line(&format!("{time} {level} {}{}", fields.message, fields.rest))
+            }
         };
         // Without anybody to read it the line is lost, and nothing else.
         let _ = writeln!(std::io::stderr().lock(), "{shown}");
@@ -111,6 +115,18 @@ impl Subscriber for Log {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+/// The text on one line, with characters shown that would steer a terminal.
+fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        match quorate_protocol::steers(character) {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    line
 }
 
 /// The fields of an event, put into words.
@@ -161,5 +177,22 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let shown = format!("{value:?}");
         self.add(field, shown.clone(), shown.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_cannot_forge_a_line_or_turn_it_around() {
+        let hostile = "db.\u{202e}c\n2026 ERROR forged\u{1b}[2J\u{9b}0m";
+        let line = one_line(hostile);
+        assert_eq!(line, "db.\\u{202e}c\\n2026 ERROR forged\\u{1b}[2J\\u{9b}0m");
+        let fields = Fields { message: hostile.to_owned(), ..Fields::default() };
+        let json = Visible(fields.json("now", "INFO", "quorate")).to_string();
+        assert!(!json.chars().any(quorate_protocol::steers), "{json}");
+        let read: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read["msg"], hostile, "the same to whoever reads JSON");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use quorate_node::{Node, Progress};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -68,11 +68,17 @@ impl Default for ServerOptions {
     }
 }
 
+/// Commands that run at once on threads of their own; others wait for one to end. Below the number of
+/// threads that the runtime lends out (512), so that a few are left for its other uses.
+const MAX_LONG_COMMANDS: usize = 128;
+
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) node: Arc<Node>,
     pub(crate) clock: Clock,
     pub(crate) durability: Durability,
+    /// Permits of commands that run on a thread of their own.
+    pub(crate) long_commands: Semaphore,
     /// What every write passes.
     pub(crate) gate: Arc<WriteGate>,
     /// The time limits of running commands.
@@ -144,6 +150,7 @@ impl Server {
             node,
             clock,
             durability,
+            long_commands: Semaphore::new(MAX_LONG_COMMANDS),
             gate,
             deadlines: Deadlines::start()?,
             topology,

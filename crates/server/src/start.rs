@@ -24,6 +24,9 @@ use crate::tls::TlsOptions;
 /// The size of the oplog unless told otherwise.
 const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
 
+/// The same for a member in memory, where an entry takes several times its size.
+const DEFAULT_MEMORY_OPLOG_BYTES: u64 = 64 * 1024 * 1024;
+
 /// The compressors offered, best first.
 const COMPRESSORS: [&str; 3] = ["zstd", "snappy", "zlib"];
 
@@ -43,6 +46,8 @@ pub struct StartOptions {
     pub place: Place,
     /// The name of its replica set; none for a server by itself.
     pub replica_set: Option<String>,
+    /// The address by which clients and other members reach it, where that is not the one it listens on.
+    pub advertise: Option<ServerAddress>,
     /// Further addresses by which others may list it, besides the one it listens on.
     pub own_addresses: Vec<ServerAddress>,
     /// How many bytes of history a member of a set keeps.
@@ -66,11 +71,16 @@ pub struct StartOptions {
 impl StartOptions {
     /// Options for this place, and otherwise the defaults.
     pub fn new(place: Place) -> Self {
+        let oplog_bytes = match place {
+            Place::Memory => DEFAULT_MEMORY_OPLOG_BYTES,
+            Place::Directory(_) => DEFAULT_OPLOG_BYTES,
+        };
         Self {
             place,
             replica_set: None,
+            advertise: None,
             own_addresses: Vec::new(),
-            oplog_bytes: DEFAULT_OPLOG_BYTES,
+            oplog_bytes,
             authentication: false,
             membership: Membership::Anybody,
             tls: None,
@@ -139,8 +149,9 @@ impl Server {
         let listeners = listeners.into();
         listeners.deepen().map_err(StartError::Listener)?;
         let address = listeners.main.local_addr().map_err(StartError::Listener)?;
+        let addresses = listeners.addresses().map_err(StartError::Listener)?;
         let clock = Clock::new();
-        let server = tokio::task::block_in_place(|| open(address, clock, options))?;
+        let server = tokio::task::block_in_place(|| open(address, &addresses, clock, options))?;
         let (node, cut, requires_tls) = (server.node(), server.cut(), server.requires_tls());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(listeners, async {
@@ -155,6 +166,7 @@ impl Server {
 
 fn open(
     address: SocketAddr,
+    addresses: &[SocketAddr],
     clock: Clock,
     mut options: StartOptions,
 ) -> Result<Server, StartError> {
@@ -191,7 +203,10 @@ fn open(
         Some(seed) => seed,
         None => getrandom::u64().map_err(StartError::Random)?,
     };
-    let host = reached_as(address).to_string();
+    let host = match &options.advertise {
+        Some(advertised) => advertised.to_string(),
+        None => reached_as(address).to_string(),
+    };
     let node_options = NodeOptions {
         seed,
         host: host.clone(),
@@ -219,6 +234,9 @@ fn open(
     };
     let mut own_addresses: Vec<ServerAddress> = host.parse().into_iter().collect();
     own_addresses.extend(format!("localhost:{}", address.port()).parse().ok());
+    let bound =
+        addresses.iter().filter_map(|address| reached_as(*address).to_string().parse().ok());
+    own_addresses.extend(bound);
     own_addresses.extend(options.own_addresses);
     let replica_set = ReplicaSetOptions {
         set_name,

@@ -263,6 +263,16 @@ impl Batch {
         self.operations.extend(other.operations);
     }
 
+    /// Its changes of trees, in order: a keyspace, a key, and the value to put there; none to remove
+    /// it. What it does to logs is left out.
+    pub fn into_tree_changes(self) -> impl Iterator<Item = (KeyspaceId, Bytes, Option<Bytes>)> {
+        self.operations.into_iter().filter_map(|operation| match operation.change {
+            Change::Put(key, value) => Some((operation.keyspace, key, Some(value))),
+            Change::Remove(key) => Some((operation.keyspace, key, None)),
+            Change::Append(..) | Change::Trim(_) | Change::Cut(_) => None,
+        })
+    }
+
     /// How many operations it holds.
     pub fn len(&self) -> usize {
         self.operations.len()

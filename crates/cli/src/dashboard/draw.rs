@@ -1,7 +1,7 @@
 //! The whole screen: what goes where in which size.
 //!
 //! ```text
-//!   two lines about the set
+//!   two lines about the set, broken where they do not fit
 //!   ── Members ──   one line each; scrolls with the choice
 //!   ── the chosen member ──   the client's view beside its own words
 //!   ── Log ──   the newest first
@@ -26,6 +26,12 @@ use crate::words::{Foreign, Span as TimeSpan};
 /// Below this nothing useful fits.
 const LEAST: (u16, u16) = (40, 8);
 
+/// How many lines one sentence about the set may take.
+const MOST_WRAPPED: usize = 3;
+
+/// From this height on there is room for more of them.
+const ROOMY: u16 = 24;
+
 /// Lines of the comparison, its title included.
 const COMPARISON: u16 = 9;
 
@@ -43,21 +49,26 @@ pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard, view: &View, no
     let (view, shown_at) = dashboard.shown(view, now);
     let shown = dashboard.members(view);
     let footer = if dashboard.can_act { 2 } else { 1 };
-    let rest = area.height.saturating_sub(2 + 2 + footer);
+    let lines = header_lines(dashboard, view, shown_at);
+    let lines: Vec<Line<'static>> = lines
+        .into_iter()
+        .flat_map(|line| wrapped(line, area.width, MOST_WRAPPED))
+        .take(if area.height < ROOMY { 4 } else { 5 })
+        .collect();
+    let head = u16::try_from(lines.len()).unwrap_or(2);
+    let rest = area.height.saturating_sub(head + 2 + footer);
     let rows = u16::try_from(shown.len()).unwrap_or(u16::MAX).clamp(1, (rest / 2).max(1));
     let compared = if rest - rows >= COMPARISON + LEAST_LOG { COMPARISON } else { 0 };
     let [header, table, details, log, foot] = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Length(head),
         Constraint::Length(2 + rows),
         Constraint::Length(compared),
         Constraint::Fill(1),
         Constraint::Length(footer),
     ])
     .areas(area);
-    let lines = header_lines(dashboard, view, shown_at);
-    let lines: Vec<_> = lines.into_iter().map(|line| shortened(line, area.width)).collect();
     frame.render_widget(Paragraph::new(lines), header);
-    members::draw(frame, table, dashboard, &shown);
+    members::draw(frame, table, dashboard, view.uri(), &shown);
     if compared > 0
         && let Some(selected) = dashboard.selected(&shown)
     {
@@ -65,7 +76,54 @@ pub(crate) fn draw(frame: &mut Frame<'_>, dashboard: &Dashboard, view: &View, no
     }
     draw_log(frame, log, dashboard, view, shown_at);
     frame.render_widget(Paragraph::new(footer_lines(dashboard, now)), foot);
+    if dashboard.dialog == Dialog::Member
+        && let Some(selected) = dashboard.selected(&shown)
+    {
+        let place = middle(area, area.width, COMPARISON + 2);
+        let block = Block::bordered();
+        let inner = block.inner(place);
+        frame.render_widget(Clear, place);
+        frame.render_widget(block, place);
+        comparison::draw(frame, inner, dashboard, view, selected, shown_at);
+    }
     draw_dialog(frame, area, dashboard);
+}
+
+/// A box of this size in the middle of the screen.
+fn middle(area: Rect, width: u16, height: u16) -> Rect {
+    let (width, height) = (width.min(area.width), height.min(area.height));
+    Rect {
+        x: area.x + (area.width - width) / 2,
+        y: area.y + (area.height - height) / 2,
+        width,
+        height,
+    }
+}
+
+/// The line broken between words where it does not fit, into at most so many.
+fn wrapped(line: Line<'static>, width: u16, most: usize) -> Vec<Line<'static>> {
+    let room = usize::from(width);
+    let mut lines = vec![Line::default().style(line.style)];
+    let mut used = 0;
+    for span in line.spans {
+        let style = span.style;
+        for word in span.content.split_inclusive(' ') {
+            let length = word.trim_end().chars().count();
+            if used > 0 && used + length > room && lines.len() < most {
+                lines.push(Line::default().style(line.style));
+                used = 0;
+            }
+            let shown = if used == 0 { word.trim_start() } else { word };
+            // The space at the end of a line takes no room.
+            let full = used + shown.chars().count() > room;
+            let shown = if full { shown.trim_end() } else { shown };
+            used += shown.chars().count();
+            if let Some(last) = lines.last_mut() {
+                last.push_span(Span::styled(shown.to_owned(), style));
+            }
+        }
+    }
+    lines.into_iter().map(|line| shortened(line, width)).collect()
 }
 
 fn header_lines(dashboard: &Dashboard, view: &View, now: MonotonicTime) -> Vec<Line<'static>> {
@@ -108,7 +166,13 @@ fn second_line(
     }
     let mut parts = Vec::new();
     match facts.primary {
-        Some(primary) => parts.push(Span::styled(format!("primary {primary}"), palette.fine())),
+        Some(primary) => parts.push(match facts.primary_silent {
+            None => Span::styled(format!("primary {primary}"), palette.fine()),
+            Some(silent) => {
+                let text = format!("primary {primary}, silent for {}", Age(silent));
+                Span::styled(text, palette.problem())
+            }
+        }),
         None if facts.topology_type.is_replica_set() => {
             let since = match facts.without_primary {
                 Some(span) => format!("NO PRIMARY for {}", Age(span)),
@@ -117,6 +181,13 @@ fn second_line(
             parts.push(Span::styled(since, palette.problem()));
         }
         None => {}
+    }
+    if let Some(locked) = facts.locked {
+        let text = format!("{locked} is LOCKED by fsync, writes wait");
+        parts.push(Span::styled(text, palette.problem()));
+    }
+    if let Some(login) = facts.login {
+        parts.push(Span::styled(Foreign(login).to_string(), palette.warning()));
     }
     if facts.up == 0 {
         parts.push(Span::styled("nobody answers".to_owned(), palette.problem()));
@@ -245,7 +316,7 @@ fn footer_lines(dashboard: &Dashboard, now: MonotonicTime) -> Vec<Line<'static>>
 
 fn draw_dialog(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
     let (title, lines) = match &dashboard.dialog {
-        Dialog::None | Dialog::Filter => return,
+        Dialog::None | Dialog::Filter | Dialog::Member => return,
         Dialog::Confirm(action, member) => {
             let question = format!("{action} {member}?");
             (" Sure? ", vec![Line::raw(question), Line::raw("y yes   any other key no")])
@@ -255,12 +326,7 @@ fn draw_dialog(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
     let width = lines.iter().map(Line::width).max().unwrap_or(0) + 4;
     let width = u16::try_from(width).unwrap_or(u16::MAX).min(area.width);
     let height = u16::try_from(lines.len() + 2).unwrap_or(u16::MAX).min(area.height);
-    let place = Rect {
-        x: area.x + (area.width - width) / 2,
-        y: area.y + (area.height - height) / 2,
-        width,
-        height,
-    };
+    let place = middle(area, width, height);
     let block = Block::bordered().title(title).title_alignment(Alignment::Center);
     let inner = block.inner(place);
     frame.render_widget(Clear, place);
@@ -272,7 +338,7 @@ fn draw_dialog(frame: &mut Frame<'_>, area: Rect, dashboard: &Dashboard) {
 fn help_lines(dashboard: &Dashboard) -> Vec<Line<'static>> {
     let mut text = vec![
         "q quit   s sort   / filter   p pause   c copy the URI",
-        "↑ ↓ choose a member   PgUp PgDn scroll the log",
+        "↑ ↓ choose a member   Enter opens it   PgUp PgDn the log",
         "",
         "★ primary  ● secondary  ◇ arbiter  ○ other  ? unknown,",
         "as the client believes; STATE is what the member says.",

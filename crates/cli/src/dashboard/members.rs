@@ -19,11 +19,14 @@ use crate::view::role;
 use crate::view::summary::{Health, MemberSummary};
 use crate::words::Span as TimeSpan;
 
-/// From this width on, roles are spelt out and the optime is shown.
-const WIDE: u16 = 110;
-
 /// How many round trips are shown at least.
 const LEAST_SPARK: u16 = 6;
+
+/// A connection string is shown where this many characters of it fit.
+const LEAST_URI: usize = 24;
+
+/// How wide a sync source is at most.
+const MOST_SOURCE: u16 = 24;
 
 /// How many more are shown where there is room.
 const MORE_SPARK: u16 = 24;
@@ -36,6 +39,7 @@ pub(super) fn draw(
     frame: &mut Frame<'_>,
     area: Rect,
     dashboard: &Dashboard,
+    uri: &str,
     members: &[MemberSummary<'_>],
 ) {
     let [title, table] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
@@ -43,27 +47,110 @@ pub(super) fn draw(
     if !dashboard.filter.is_empty() {
         name.push_str(&format!(", only {}", dashboard.filter));
     }
+    // The connection string, as far as there is room for its hosts.
+    let room = usize::from(area.width).saturating_sub(name.chars().count() + 8);
+    if room >= LEAST_URI {
+        let uri = u16::try_from(room).map(|room| elided(uri, room)).unwrap_or_default();
+        name.push_str(&format!(" ── {uri}"));
+    }
     frame.render_widget(Paragraph::new(rule(dashboard, &name, area.width)), title);
-    let wide = area.width >= WIDE;
     let columns = Columns::of(area.width, members);
     let selected = dashboard.selected(members);
     let rows = usize::from(table.height.saturating_sub(1));
     let place = members.iter().position(|member| Some(member.address) == selected).unwrap_or(0);
     let first = (place + 1).saturating_sub(rows);
     let shown = members.iter().skip(first).take(rows).map(|member| {
-        let row = Row::new(columns.cells(dashboard, member, wide));
+        let row = Row::new(columns.cells(dashboard, member));
         match Some(member.address) == selected {
             true => row.style(dashboard.palette.selected()),
             false => row,
         }
     });
-    let header = Row::new(columns.titles(wide)).style(dashboard.palette.quiet());
-    let widths = columns.widths(wide);
+    let header = Row::new(columns.titles()).style(dashboard.palette.quiet());
+    let widths = columns.widths();
     frame.render_widget(Table::new(shown, widths).header(header).column_spacing(1), table);
 }
 
-/// How wide the columns are that depend on what is in them.
+/// A column, in the order of the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Differs,
+    Glyph,
+    Member,
+    Role,
+    State,
+    Up,
+    RoundTrip,
+    Spark,
+    Lag,
+    Votes,
+    Source,
+    Pool,
+    OpTime,
+}
+
+impl Column {
+    const ALL: [Self; 13] = [
+        Self::Differs,
+        Self::Glyph,
+        Self::Member,
+        Self::Role,
+        Self::State,
+        Self::Up,
+        Self::RoundTrip,
+        Self::Spark,
+        Self::Lag,
+        Self::Votes,
+        Self::Source,
+        Self::Pool,
+        Self::OpTime,
+    ];
+
+    /// Which columns go first where there is too little room for names.
+    const DROPPED_FIRST: [Self; 8] = [
+        Self::OpTime,
+        Self::Role,
+        Self::Spark,
+        Self::Pool,
+        Self::Source,
+        Self::RoundTrip,
+        Self::Votes,
+        Self::Up,
+    ];
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Differs | Self::Glyph | Self::Spark => "",
+            Self::Member => "MEMBER",
+            Self::Role => "ROLE",
+            Self::State => "STATE",
+            Self::Up => "UP",
+            Self::RoundTrip => "RTT",
+            Self::Lag => "LAG",
+            Self::Votes => "V/P",
+            Self::Source => "SYNC",
+            Self::Pool => "POOL",
+            Self::OpTime => "OPTIME",
+        }
+    }
+
+    /// How wide it is; none if that depends on what is in it.
+    const fn length(self) -> Option<u16> {
+        match self {
+            Self::Differs | Self::Glyph => Some(1),
+            Self::Role | Self::State => Some(10),
+            Self::Up | Self::RoundTrip | Self::Lag => Some(6),
+            Self::Votes => Some(4),
+            Self::Pool => Some(5),
+            Self::OpTime => Some(16),
+            Self::Member | Self::Spark | Self::Source => None,
+        }
+    }
+}
+
+/// Which columns there are, and how wide those are that depend on what is in them.
 struct Columns {
+    shown: Vec<Column>,
     member: u16,
     source: u16,
     spark: u16,
@@ -79,21 +166,46 @@ impl Columns {
         let longest = |lengths: &mut dyn Iterator<Item = usize>| {
             u16::try_from(lengths.max().unwrap_or(0)).unwrap_or(u16::MAX)
         };
-        let mut columns = Self { member: 0, source: 0, spark: 0, shared_host };
-        // What the other columns and the gaps between all of them leave.
-        let taken = columns.lengths(width >= WIDE);
-        let gaps = u16::try_from(taken.len() - 1).unwrap_or(u16::MAX);
-        let free = width.saturating_sub(taken.iter().sum::<u16>() + gaps + LEAST_SPARK);
+        let name =
+            longest(&mut members.iter().map(|member| member.address.as_str().chars().count()));
+        let mut columns = Self {
+            shown: Column::ALL.to_vec(),
+            member: name.max(6),
+            source: 0,
+            spark: 0,
+            shared_host,
+        };
         let sources = members.iter().filter_map(|member| member.sync_source.as_ref());
         let wanted =
             longest(&mut sources.map(|source| columns.source_name(source).chars().count() + 2));
-        columns.source = wanted.clamp(4, (free * 2 / 5).max(4));
-        let free = free.saturating_sub(columns.source);
-        let wanted =
-            longest(&mut members.iter().map(|member| member.address.as_str().chars().count()));
-        columns.member = wanted.clamp(6, free.max(6));
-        columns.spark = LEAST_SPARK + free.saturating_sub(columns.member).min(MORE_SPARK);
+        columns.source = wanted.clamp(4, MOST_SOURCE);
+        columns.spark = LEAST_SPARK;
+        // Columns go by rank until the names fit; then names give way.
+        for dropped in Column::DROPPED_FIRST {
+            if columns.width() <= width {
+                break;
+            }
+            columns.shown.retain(|column| *column != dropped);
+        }
+        let over = columns.width().saturating_sub(width);
+        columns.member = columns.member.saturating_sub(over).max(6);
+        let free = width.saturating_sub(columns.width());
+        columns.spark += free.min(MORE_SPARK);
         columns
+    }
+
+    /// All columns and the gaps between them.
+    fn width(&self) -> u16 {
+        let gaps = u16::try_from(self.shown.len().saturating_sub(1)).unwrap_or(u16::MAX);
+        self.shown.iter().map(|column| self.length(*column)).sum::<u16>() + gaps
+    }
+
+    fn length(&self, column: Column) -> u16 {
+        column.length().unwrap_or(match column {
+            Column::Member => self.member,
+            Column::Source => self.source,
+            _ => self.spark,
+        })
     }
 
     fn source_name(&self, source: &ServerAddress) -> String {
@@ -103,76 +215,61 @@ impl Columns {
         }
     }
 
-    fn titles(&self, wide: bool) -> Vec<&'static str> {
-        let mut titles = vec!["", "", "MEMBER"];
-        if wide {
-            titles.push("ROLE");
-        }
-        titles.extend(["STATE", "UP", "RTT", "", "LAG", "V/P", "SYNC", "POOL"]);
-        if wide {
-            titles.push("OPTIME");
-        }
-        titles
+    fn titles(&self) -> Vec<&'static str> {
+        self.shown.iter().map(|column| column.title()).collect()
     }
 
-    fn lengths(&self, wide: bool) -> Vec<u16> {
-        let mut widths = vec![1, 1, self.member];
-        if wide {
-            widths.push(10);
-        }
-        widths.extend([10, 6, 6, self.spark, 6, 4, self.source, 5]);
-        if wide {
-            widths.push(16);
-        }
-        widths
+    fn widths(&self) -> Vec<Constraint> {
+        self.shown.iter().map(|column| Constraint::Length(self.length(*column))).collect()
     }
 
-    fn widths(&self, wide: bool) -> Vec<Constraint> {
-        self.lengths(wide).into_iter().map(Constraint::Length).collect()
+    fn cells(&self, dashboard: &Dashboard, member: &MemberSummary<'_>) -> Vec<Cell<'static>> {
+        self.shown.iter().map(|column| self.cell(*column, dashboard, member)).collect()
     }
 
-    fn cells(
+    fn cell(
         &self,
+        column: Column,
         dashboard: &Dashboard,
         member: &MemberSummary<'_>,
-        wide: bool,
-    ) -> Vec<Cell<'static>> {
+    ) -> Cell<'static> {
         let palette = dashboard.palette;
         let style = member_style(dashboard, member);
-        let differs = if member.differences.is_empty() { " " } else { "≠" };
-        let source = member.sync_source.as_ref();
-        let source = source.map(|source| format!("→ {}", self.source_name(source)));
-        let mut cells = vec![
-            Cell::from(Span::styled(differs, palette.warning())),
-            Cell::from(Span::styled(glyph(member), style)),
-            Cell::from(elided(member.address.as_str(), self.member)),
-        ];
-        if wide {
-            cells.push(Cell::from(Span::styled(role_name(member), style)));
+        match column {
+            Column::Differs => {
+                let differs = if member.differences.is_empty() { " " } else { "≠" };
+                Cell::from(Span::styled(differs, palette.warning()))
+            }
+            Column::Glyph => Cell::from(Span::styled(glyph(member), style)),
+            Column::Member => Cell::from(elided(member.address.as_str(), self.member)),
+            Column::Role => Cell::from(Span::styled(role_name(member), style)),
+            Column::State => Cell::from(Span::styled(state(member), style)),
+            Column::Up => Cell::from(Span::styled(health(member), style)),
+            Column::RoundTrip => {
+                let rtt = member.round_trip;
+                Cell::from(rtt.map(|rtt| TimeSpan(rtt).to_string()).unwrap_or_default())
+            }
+            Column::Spark => Cell::from(sparkline(member.round_trips, usize::from(self.spark))),
+            Column::Lag => {
+                let lag_style = match member.lag {
+                    Some(lag) if lag >= Duration::from_secs(10) => palette.problem(),
+                    Some(lag) if lag >= Duration::from_secs(2) => palette.warning(),
+                    _ => Style::new(),
+                };
+                let lag = member.lag.map(|lag| Age(lag).to_string()).unwrap_or_default();
+                Cell::from(Span::styled(lag, lag_style))
+            }
+            Column::Votes => Cell::from(votes(member)),
+            Column::Source => {
+                let source = member.sync_source.as_ref();
+                let source = source.map(|source| format!("→ {}", self.source_name(source)));
+                Cell::from(elided(&source.unwrap_or_default(), self.source))
+            }
+            Column::Pool => Cell::from(pool(member)),
+            Column::OpTime => {
+                Cell::from(member.op_time.map(|at| at.to_string()).unwrap_or_default())
+            }
         }
-        let (rtt, lag) = (member.round_trip, member.lag);
-        let lag_style = match lag {
-            Some(lag) if lag >= Duration::from_secs(10) => palette.problem(),
-            Some(lag) if lag >= Duration::from_secs(2) => palette.warning(),
-            _ => Style::new(),
-        };
-        cells.extend([
-            Cell::from(Span::styled(state(member), style)),
-            Cell::from(Span::styled(health(member), style)),
-            Cell::from(rtt.map(|rtt| TimeSpan(rtt).to_string()).unwrap_or_default()),
-            Cell::from(sparkline(member.round_trips, usize::from(self.spark))),
-            Cell::from(Span::styled(
-                lag.map(|lag| Age(lag).to_string()).unwrap_or_default(),
-                lag_style,
-            )),
-            Cell::from(votes(member)),
-            Cell::from(elided(&source.unwrap_or_default(), self.source)),
-            Cell::from(pool(member)),
-        ]);
-        if wide {
-            cells.push(Cell::from(member.op_time.map(|at| at.to_string()).unwrap_or_default()));
-        }
-        cells
     }
 }
 

@@ -70,6 +70,8 @@ pub(super) enum Dialog {
     None,
     /// The keys.
     Help,
+    /// The chosen member, in full.
+    Member,
     /// A filter is being typed.
     Filter,
     /// A destructive action is to be confirmed.
@@ -209,7 +211,7 @@ impl Dashboard {
         match std::mem::take(&mut self.dialog) {
             Dialog::None => self.on_plain_key(key.code, view, now),
             // Any key leaves the help.
-            Dialog::Help => None,
+            Dialog::Help | Dialog::Member => None,
             Dialog::Filter => {
                 self.on_filter_key(key.code);
                 None
@@ -252,8 +254,10 @@ impl Dashboard {
                     None => Some((now, Box::new(view.clone()))),
                 };
             }
+            KeyCode::Enter => self.dialog = Dialog::Member,
             KeyCode::Char('c') => {
-                self.say(now, "the connection string is in the clipboard".to_owned());
+                // Terminals do not say whether they took it.
+                self.say(now, format!("sent to the clipboard of the terminal: {}", view.uri()));
                 return Some(Effect::Copy(view.uri().to_owned()));
             }
             KeyCode::Esc => self.filter.clear(),

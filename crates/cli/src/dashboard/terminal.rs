@@ -28,8 +28,8 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 const MAX_KEYS: usize = 64;
 
 /// The terminal in our hands.
-pub(super) struct Taken {
-    pub(super) terminal: Terminal<CrosstermBackend<Stdout>>,
+pub(crate) struct Taken {
+    pub(crate) terminal: Terminal<CrosstermBackend<Stdout>>,
 }
 
 impl Taken {
@@ -38,7 +38,7 @@ impl Taken {
     /// # Errors
     ///
     /// If it is none, or is gone.
-    pub(super) fn take() -> io::Result<Self> {
+    pub(crate) fn take() -> io::Result<Self> {
         give_back_on_panic();
         enable_raw_mode()?;
         TAKEN.store(true, Ordering::SeqCst);
@@ -93,14 +93,14 @@ fn give_back_on_panic() {
 }
 
 /// Keys and resizes, read by a thread of their own until this is dropped.
-pub(super) struct Keys {
+pub(crate) struct Keys {
     events: mpsc::Receiver<io::Result<Event>>,
     wanted: Arc<AtomicBool>,
 }
 
 impl Keys {
     /// Begins to read.
-    pub(super) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let (sender, events) = mpsc::channel(MAX_KEYS);
         let wanted = Arc::new(AtomicBool::new(true));
         let still_wanted = Arc::clone(&wanted);
@@ -121,7 +121,7 @@ impl Keys {
     }
 
     /// The next one; `None` if the terminal is gone.
-    pub(super) async fn next(&mut self) -> Option<io::Result<Event>> {
+    pub(crate) async fn next(&mut self) -> Option<io::Result<Event>> {
         self.events.recv().await
     }
 }

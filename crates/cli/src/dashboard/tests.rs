@@ -88,6 +88,20 @@ fn a_healthy_set() {
     let stage = lively();
     snapshot("healthy-80x24", &screen(true), &stage, (80, 24));
     snapshot("healthy-120x40", &screen(true), &stage, (120, 40));
+    snapshot("healthy-60x20", &screen(true), &stage, (60, 20));
+    // Columns go before names do.
+    for width in [40, 60, 80] {
+        let narrow = drawn(&screen(true), &stage, (width, 24));
+        assert!(MEMBERS.iter().all(|member| narrow.contains(member)), "{narrow}");
+        assert!(narrow.contains("PRIMARY"), "{narrow}");
+    }
+    // The comparison that has no room opens on Enter.
+    let mut opened = screen(true);
+    press(&mut opened, &stage, "j\n");
+    let shown = drawn(&opened, &stage, (80, 16));
+    assert!(shown.contains("THE CLIENT BELIEVES"), "{shown}");
+    press(&mut opened, &stage, "x");
+    assert!(!drawn(&opened, &stage, (80, 16)).contains("THE CLIENT BELIEVES"));
 }
 
 #[test]
@@ -111,6 +125,11 @@ fn no_primary_and_why() {
     stage.after(3200);
     snapshot("no-primary-80x24", &screen(false), &stage, (80, 24));
     snapshot("no-primary-120x40", &screen(false), &stage, (120, 40));
+    // The sentence is broken between words, not cut.
+    snapshot("no-primary-60x20", &screen(false), &stage, (60, 20));
+    let narrow = drawn(&screen(false), &stage, (60, 20));
+    let words: Vec<&str> = narrow.split_whitespace().collect();
+    assert!(words.join(" ").contains("1 of 2 votes needed are visible"), "{narrow}");
 }
 
 #[test]

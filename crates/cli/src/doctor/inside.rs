@@ -42,6 +42,10 @@ pub(crate) struct Inside {
     pub(crate) status: Option<SetStatus>,
     /// The members as the configuration has them.
     pub(crate) settings: Option<SetSettings>,
+    /// The configuration as it was told.
+    pub(crate) config: Option<Document>,
+    /// Whether a server of ours answered, which explains its elections.
+    pub(crate) is_ours: bool,
     /// The names of the configuration's own rules for `w`.
     pub(crate) write_modes: Option<Vec<String>>,
     /// Who leads, or why nobody does.
@@ -62,6 +66,7 @@ pub(super) async fn ask_all(
         findings.extend(hasty_elections(&reply, seen));
         inside.settings = reply::set_settings(&reply);
         inside.write_modes = Some(write_modes(&reply));
+        inside.config = reply.get_document("config").ok().cloned();
     }
     inside.status = set_status(connection, seen, limit).await;
     if let Some(status) = &inside.status {
@@ -75,12 +80,12 @@ pub(super) async fn ask_all(
     {
         findings.push(fsync_locked(asked, seen));
     }
+    let explain = rawdoc! { "quorateExplainElection": 1, "$db": "admin" };
+    let explanation = ask(connection, explain, limit).await;
+    let explanation = explanation.as_ref().and_then(reply::explanation);
+    inside.is_ours = explanation.is_some();
     if seen.topology.primary().is_none() {
-        let explain = rawdoc! { "quorateExplainElection": 1, "$db": "admin" };
-        let answer = ask(connection, explain, limit).await;
-        findings.extend(
-            answer.as_ref().and_then(reply::explanation).and_then(|why| explained(why, seen)),
-        );
+        findings.extend(explanation.and_then(|why| explained(why, seen)));
     } else if let Some(oplog) = Oplog::read(connection, limit).await {
         findings.extend(oplog_window(&oplog, &seen.lags(), seen));
     }

@@ -53,6 +53,11 @@ impl Survey {
         self.login.as_ref()?.inside.as_ref()
     }
 
+    /// Whether the asked member is a server of ours.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.inside().is_some_and(|inside| inside.is_ours)
+    }
+
     /// Who leads, or why nobody does.
     pub(crate) fn election(&self) -> Option<&Election> {
         self.inside()?.election.as_ref()

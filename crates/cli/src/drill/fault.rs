@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use crate::screen::Failure;
 use crate::up::running::RunningSet;
+use crate::what_if::Fate;
 
 /// How long a member that stepped down stays out of elections.
 const STEP_DOWN: Duration = Duration::from_secs(20);
@@ -45,6 +46,15 @@ impl Kind {
             Self::Pause => "pause",
             Self::Partition => "partition",
             Self::HandOver => "switchover",
+        }
+    }
+
+    /// What it is like for the other members.
+    pub(super) fn fate(self) -> Fate {
+        match self {
+            Self::Kill => Fate::Crash,
+            Self::Pause | Self::Partition => Fate::Silence,
+            Self::StepDown | Self::HandOver => Fate::StepDown,
         }
     }
 

@@ -9,6 +9,7 @@ use super::fault::Kind;
 use super::timeline::Timeline;
 use super::writer::{Gap, Written};
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen, WARNING};
+use crate::what_if::Forecast;
 use crate::words::{Counted, Span, listed};
 
 /// How many lost writes are named; all are counted.
@@ -26,6 +27,8 @@ pub(super) struct Report {
     pub(super) max_gap: Option<Duration>,
     /// Whether the broken member came back; none if there was nothing to mend.
     pub(super) mended: Option<bool>,
+    /// What was expected; none if the set did not tell enough.
+    pub(super) forecast: Option<Forecast>,
 }
 
 impl Report {
@@ -76,6 +79,9 @@ impl Report {
                  date: quorate status"
             ))?;
         }
+        if let Some(line) = self.forecast_line() {
+            screen.line(line)?;
+        }
         screen.line(self.writes_line())?;
         if self.mended == Some(false) {
             let target = &self.target;
@@ -113,6 +119,21 @@ impl Report {
                 Span(limit)
             ),
         }
+    }
+
+    /// How the gap compares with the forecast that was made before.
+    fn forecast_line(&self) -> Option<String> {
+        let (forecast, gap) = (self.forecast.as_ref()?, self.gap()?);
+        let (half, most) = (forecast.quantile(0.5)?, forecast.quantile(0.95)?);
+        let compared = match gap <= most {
+            true => "as expected",
+            false => "longer than expected",
+        };
+        Some(format!(
+            "{compared}: the forecast was {} in half of the futures and {} in 95 %",
+            Span(half),
+            Span(most)
+        ))
     }
 
     fn writes_line(&self) -> String {
@@ -153,6 +174,7 @@ impl Report {
             "lost": self.lost.len(),
             "lost_ids": self.lost.iter().take(MAX_NAMED).collect::<Vec<_>>(),
             "mended": self.mended,
+            "forecast": self.forecast.as_ref().map(Forecast::to_json),
             "timeline": self.timeline.to_json(),
         })
     }

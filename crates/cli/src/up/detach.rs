@@ -146,6 +146,9 @@ fn again(arguments: &UpArguments, log: &Path) -> Vec<std::ffi::OsString> {
     if let Some(timeout) = arguments.election_timeout {
         option("--election-timeout", format!("{}ms", timeout.as_millis()).into());
     }
+    if let Some(bytes) = arguments.oplog_size {
+        option("--oplog-size", format!("{}MB", bytes >> 20).into());
+    }
     if let Some(data) = &arguments.data {
         option("--data", data.into());
     }

@@ -31,7 +31,7 @@ struct Recipe {
     /// Its directory; in memory otherwise.
     data: Option<PathBuf>,
     port: u16,
-    /// Its key file and its certificates.
+    /// Its key file, its certificates and the size of its oplog.
     access: Vec<OsString>,
 }
 
@@ -175,7 +175,10 @@ impl Members {
     pub(super) fn start(plan: &Plan) -> Result<Self, Failure> {
         let started = (0_u8..).zip(&plan.ports).map(|(id, port)| {
             let data = plan.data.as_ref().map(|data| data.join(format!("member{id}")));
-            let access = plan.access.serve_arguments();
+            let mut access = plan.access.serve_arguments();
+            if let Some(bytes) = plan.oplog_size {
+                access.extend(["--oplog-size".into(), format!("{}MB", bytes >> 20).into()]);
+            }
             let recipe = Recipe { set_name: plan.name.clone(), data, port: *port, access };
             Member::start(id, recipe)
         });

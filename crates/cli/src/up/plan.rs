@@ -41,6 +41,8 @@ pub(super) struct Plan {
     pub(super) ports: Vec<u16>,
     pub(super) data: Option<PathBuf>,
     pub(super) election_timeout: Option<Duration>,
+    /// How many bytes of history each member keeps, if not the usual.
+    pub(super) oplog_size: Option<u64>,
     pub(super) access: Access,
 }
 
@@ -92,6 +94,7 @@ impl Plan {
             ports,
             data: arguments.data.clone(),
             election_timeout: arguments.election_timeout,
+            oplog_size: arguments.oplog_size,
             access,
         })
     }

@@ -15,8 +15,15 @@ use crate::screen::Screen;
 /// The pause between two writes: often enough to see a gap, seldom enough to leave the machine alone.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A pause between two acknowledgements that is worth telling.
-const GAP: Duration = Duration::from_millis(30);
+/// A pause between two acknowledgements that is worth telling, however fast the writer is.
+const GAP: Duration = Duration::from_millis(100);
+
+/// How many times its own recent pace a pause must be to be worth telling: a busy machine is slow all
+/// the time.
+const PACES: u32 = 8;
+
+/// How much of the pace the last write makes.
+const WEIGHT: u32 = 16;
 
 /// How often the count is told while nothing happens.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -70,6 +77,7 @@ async fn write(client: Client, lines: mpsc::Sender<String>) {
     let collection = client.collection("quorate", "workload");
     let (mut written, mut reported) = (0_u64, Instant::now());
     let mut last = Instant::now();
+    let mut pace = PAUSE;
     loop {
         sleep(PAUSE).await;
         let outcome = collection.insert_one(rawdoc! { "at": bson::DateTime::now() }).await;
@@ -78,7 +86,9 @@ async fn write(client: Client, lines: mpsc::Sender<String>) {
                 written += 1;
                 let gap = std::mem::replace(&mut last, Instant::now()).elapsed();
                 let since = reported.elapsed();
-                if gap > GAP {
+                let is_gap = is_gap(gap, pace);
+                pace = next_pace(pace, gap, is_gap);
+                if is_gap {
                     format!("writes go on after a gap of {} ms", gap.as_millis())
                 } else if since > REPORT_EVERY {
                     let rate = written as f64 / since.as_secs_f64();
@@ -96,6 +106,16 @@ async fn write(client: Client, lines: mpsc::Sender<String>) {
     }
 }
 
+/// Whether a pause is one, for a writer of this pace.
+fn is_gap(pause: Duration, pace: Duration) -> bool {
+    pause > GAP.max(pace * PACES)
+}
+
+/// The pace after one more write. A gap says nothing about it.
+fn next_pace(pace: Duration, pause: Duration, is_gap: bool) -> Duration {
+    if is_gap { pace } else { pace * (WEIGHT - 1) / WEIGHT + pause / WEIGHT }
+}
+
 fn described(topology: &TopologyDescription) -> String {
     let mut text = format!("{}:", topology.topology_type());
     for server in topology.servers().iter() {
@@ -108,4 +128,26 @@ fn described(topology: &TopologyDescription) -> String {
         text.push(',');
     }
     text.trim_end_matches([',', ':']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A busy machine writes slowly all the time; only what stands out is told.
+    #[test]
+    fn a_gap_is_judged_by_the_writers_own_pace() {
+        let millis = Duration::from_millis;
+        let mut pace = PAUSE;
+        let mut told = 0;
+        for number in 0..500 {
+            let pause = millis(40 + number % 60);
+            let is_gap = is_gap(pause, pace);
+            told += usize::from(is_gap);
+            pace = next_pace(pace, pause, is_gap);
+        }
+        assert_eq!(told, 0, "pace {pace:?}");
+        assert!(is_gap(millis(1500), pace), "a failover stands out: {pace:?}");
+        assert!(is_gap(millis(150), PAUSE), "and on a fast machine sooner");
+    }
 }

@@ -46,6 +46,8 @@ impl View {
             "term": facts.term,
             "up": facts.up,
             "members": facts.members,
+            "locked": facts.locked.map(ServerAddress::as_str),
+            "login": facts.login,
             "votes": facts.votes,
             "votes_up": facts.votes_up,
             "votes_needed": facts.votes_needed,
@@ -129,6 +131,7 @@ fn member_to_json(member: &MemberSummary<'_>, now: MonotonicTime) -> Value {
         "initial_sync": sync,
         "process": member.process.map(|(pid, process)| process_to_json(pid, process)),
         "hello_age_ms": member.hello_at.map(|at| millis(now.since(at))),
+        "silent_ms": member.silent_since.map(|since| millis(now.since(since))),
     })
 }
 

@@ -158,6 +158,10 @@ pub(crate) struct Member {
     pub(super) process: Option<(u32, Process)>,
     pub(super) differences: Vec<Difference>,
     pub(super) copying: bool,
+    /// Whether it is locked by `fsync`.
+    pub(super) locked: bool,
+    /// Why it tells less than it could.
+    pub(super) login: Option<String>,
 }
 
 impl Member {
@@ -177,6 +181,8 @@ impl Member {
             process: None,
             differences: Vec::new(),
             copying: false,
+            locked: false,
+            login: None,
         }
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct MemberSummary<'a> {
     pub(crate) process: Option<(u32, &'a Process)>,
     /// When its own hello came.
     pub(crate) hello_at: Option<MonotonicTime>,
+    /// Since when it does not answer.
+    pub(crate) silent_since: Option<MonotonicTime>,
 }
 
 impl MemberSummary<'_> {
@@ -137,6 +139,12 @@ pub(crate) struct Facts<'a> {
     pub(crate) election_reason: Option<&'a str>,
     /// How long our own writes have gone without acknowledgement, if that is too long.
     pub(crate) open_gap: Option<Duration>,
+    /// A member that is locked by `fsync`.
+    pub(crate) locked: Option<&'a ServerAddress>,
+    /// Why members tell less than they could: the login.
+    pub(crate) login: Option<&'a str>,
+    /// How long the primary has not answered, while the client still takes it for one.
+    pub(crate) primary_silent: Option<Duration>,
 }
 
 impl Facts<'_> {
@@ -200,6 +208,14 @@ impl View {
                 .and_then(|primary| self.members.get(primary.address())?.own_status())
                 .and_then(|status| status.election_reason.as_deref()),
             open_gap: self.writes.open_gap(now),
+            locked: self.members.values().find(|member| member.locked).map(|m| &m.address),
+            login: self.members.values().find_map(|member| member.login.as_deref()),
+            primary_silent: primary
+                .and_then(|primary| self.members.get(primary.address()))
+                .and_then(|member| match &member.own {
+                    Own::Silent { since, .. } => Some(now.since(*since)),
+                    _ => None,
+                }),
         }
     }
 
@@ -278,6 +294,10 @@ impl View {
             initial_sync: own_status.and_then(|status| status.initial_sync.as_ref()),
             process: member.process.as_ref().map(|(pid, process)| (*pid, process)),
             hello_at,
+            silent_since: match &member.own {
+                Own::Silent { since, .. } => Some(*since),
+                _ => None,
+            },
         }
     }
 

@@ -87,6 +87,7 @@ impl Tap for Notes {
         // Lines of several programs on one machine can be put in order by the machine's clock.
         let _ = self.ahead.set(clock::now().since(start.at));
         self.record(&start.to_line());
+        self.record(&crate::recording::wall_line(start.at, clock::wall_time(clock::now())));
     }
 
     fn on_input(&self, at: MonotonicTime, input: &Input) {

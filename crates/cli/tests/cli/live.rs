@@ -389,3 +389,33 @@ fn options_come_from_a_file_and_the_command_line_wins() {
     assert_eq!(run.code(), 2);
     assert!(run.stderr().contains("did you mean tls-cert?"), "{}", run.stderr());
 }
+
+/// People who come from another server type its options.
+#[test]
+fn options_of_other_servers_are_known_or_refused_with_the_better_way() {
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().join("data");
+    let data = data.to_str().unwrap();
+    for arguments in [["--fork"].as_slice(), &["--logpath", "server.log"]] {
+        let run = quorate(&[&["serve", "--memory", "--port", "0"], arguments].concat());
+        assert_eq!(run.code(), 2, "{}", run.stderr());
+        assert!(run.stderr().contains("systemd"), "{}", run.stderr());
+    }
+    let mut served = Living::start(&[
+        "serve",
+        "--json",
+        "--port",
+        "0",
+        "--dbpath",
+        data,
+        "--replSet",
+        "rs0",
+        "--bind_ip",
+        "localhost,127.0.0.1",
+        "--oplogSize",
+        "16",
+    ]);
+    let ready = served.event();
+    assert!(ready["uri"].as_str().unwrap().ends_with("replicaSet=rs0"), "{ready}");
+    assert_eq!(served.terminate(), Some(0));
+}

@@ -29,7 +29,7 @@ fn a_set_is_shown_steps_down_on_a_key_and_gives_the_terminal_back() {
     tmux.wait_for("three members", |shown| shown.contains("3 of 3 up"));
     tmux.wait_for("page", |shown| shown.contains("see this on a page: http://127.0.0.1:"));
     tmux.press("c");
-    tmux.wait_for("copy", |shown| shown.contains("in the clipboard"));
+    tmux.wait_for("copy", |shown| shown.contains("sent to the clipboard"));
     let uri = tmux.clipboard();
     assert!(uri.starts_with("mongodb://") && uri.contains(&first), "{uri}");
     tmux.press("D");

@@ -212,6 +212,17 @@ fn the_last_valid_of_repeated_values_counts() {
 }
 
 #[test]
+fn more_hosts_than_a_set_can_have_are_worth_a_warning() {
+    let listed = |count: usize| {
+        let hosts: Vec<String> = (0..count).map(|number| format!("h{number}")).collect();
+        format!("mongodb://{}/", hosts.join(","))
+    };
+    assert_eq!(parse(&listed(50)).warnings(), []);
+    assert_eq!(parse(&listed(51)).warnings(), [Warning::ManyHosts(51)]);
+    assert!(parse(&listed(51)).warnings()[0].to_string().contains("at most 50"));
+}
+
+#[test]
 fn options_are_pairs() {
     assert_eq!(refusal("mongodb://host/?w"), ParseError::IncompleteOption("w".into()));
     assert_eq!(refusal("mongodb://host/?=1"), ParseError::IncompleteOption("=1".into()));

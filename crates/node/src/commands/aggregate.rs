@@ -16,7 +16,8 @@ use quorate_query::pipeline::{
 };
 
 use super::common::{
-    CursorOptions, WriteConcern, check_collation, command_variables, open_cursor, sort_room,
+    CursorOptions, WriteConcern, check_collation, command_variables, open_change_stream,
+    open_cursor, sort_room,
 };
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
@@ -24,6 +25,7 @@ use super::insert::check_writable;
 use super::session_commands::visible_sessions;
 use super::statistics;
 use crate::catalog::{Catalog, Collection, Index};
+use crate::change_stream;
 use crate::context::{Command, Outcome, Reply};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
@@ -60,7 +62,6 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
             "BSON field 'aggregate.pipeline' is missing but a required field",
         )
     })?;
-    refuse_change_stream(request, stages)?;
     let explain = fields.flag("explain")?;
     let mut options = CursorOptions::new(request);
     match fields.document("cursor")? {
@@ -77,6 +78,11 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         return super::explain::explain_aggregate(request, &namespace, stages, &fields);
     }
     let variables = command_variables(request, &fields)?;
+    if change_stream::is_change_stream(stages) {
+        let stream =
+            change_stream::open(request, &namespace, whole_database, stages, variables, &fields)?;
+        return open_change_stream(request, namespace, stream, options);
+    }
     let hint = fields.raw("hint").cloned();
     let reading = Reading::new(request, &namespace, stages, options.interrupt.clone())?
         .with_room(sort_room(request, &fields)?);
@@ -89,7 +95,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
     }
     match run.pipeline.output() {
         Some(output) => {
-            let concern = WriteConcern::parse(&fields)?;
+            let concern = WriteConcern::parse(&command)?;
             let bypass = fields.flag("bypassDocumentValidation")?;
             let sink = Sink { request, variables: &variables, reading: &reading, bypass };
             let commit = sink.write(output, run.documents)?;
@@ -103,24 +109,6 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         }
         None => open_cursor(request, namespace, raw_stream(run.documents), options),
     }
-}
-
-/// Without a set, by the code by which drivers know that a deployment has no change streams.
-fn refuse_change_stream(request: &Request<'_>, stages: &[Bson]) -> Result<(), CommandError> {
-    let first = stages.first().and_then(Bson::as_document);
-    if !first.is_some_and(|stage| stage.contains_key("$changeStream")) {
-        return Ok(());
-    }
-    Err(match request.node.oplog() {
-        None => CommandError::new(
-            ErrorCode(40573),
-            "The $changeStream stage is only supported on replica sets",
-        ),
-        Some(_) => CommandError::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "$changeStream is not supported; tail local.oplog.rs with a tailable cursor",
-        ),
-    })
 }
 
 /// A find on a view, as the pipeline that does the same.
@@ -216,7 +204,7 @@ impl Reading {
         stages: &[Bson],
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
-        let (collection, view) = request.read(namespace);
+        let (collection, view) = request.read(namespace)?;
         let facts = match (stages.first().and_then(Bson::as_document), collection) {
             (Some(stage), Some(collection)) => {
                 SystemFacts::gather(request, stage, Some(&collection))?

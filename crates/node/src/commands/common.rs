@@ -8,7 +8,8 @@ use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
 
-use crate::context::{Outcome, Reply};
+use crate::change_stream::ChangeStream;
+use crate::context::{Command, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -35,8 +36,8 @@ pub(super) struct WriteConcern {
 
 impl WriteConcern {
     /// Reads `writeConcern`. A member without a set can acknowledge for itself only.
-    pub(super) fn parse(fields: &Fields<'_>) -> Result<Self, CommandError> {
-        let Some(concern) = fields.document("writeConcern")? else { return Ok(Self::default()) };
+    pub(super) fn parse(command: &Command) -> Result<Self, CommandError> {
+        let Some(concern) = command.write_concern()? else { return Ok(Self::default()) };
         let concern_fields = Fields::new(concern, "writeConcern");
         let mut journal = concern_fields.flag("j")?;
         match concern.get("w") {
@@ -187,6 +188,7 @@ pub(super) fn open_cursor(
     let mut cursor = Cursor {
         namespace,
         session: request.session.clone(),
+        transaction: request.transaction.as_ref().map(|body| body.id),
         owner: session_owner(request.node, &request.context.client),
         stream,
         remaining: options.limit,
@@ -194,6 +196,7 @@ pub(super) fn open_cursor(
         interrupt: options.interrupt,
         no_timeout: options.no_timeout,
         tail: options.tail,
+        changes: None,
     };
     let size = options
         .batch_size
@@ -206,6 +209,40 @@ pub(super) fn open_cursor(
         request.node.cursors().add(cursor, request.context.now.monotonic)?
     };
     let body = batch.into_reply(BatchName::First, id, &shown, request.at_cluster_time())?;
+    Ok(Outcome::Reply(body.into()))
+}
+
+/// The first batch of a change stream, which stays open.
+pub(super) fn open_change_stream(
+    request: &Request<'_>,
+    namespace: Namespace,
+    stream: ChangeStream,
+    options: CursorOptions,
+) -> Result<Outcome, CommandError> {
+    let shown = namespace.to_string();
+    let mut cursor = Cursor {
+        namespace,
+        transaction: request.transaction.as_ref().map(|body| body.id),
+        session: request.session.clone(),
+        owner: session_owner(request.node, &request.context.client),
+        stream: Box::new(std::iter::empty()),
+        remaining: None,
+        held_back: None,
+        interrupt: options.interrupt,
+        no_timeout: options.no_timeout,
+        tail: None,
+        changes: Some(Box::new(stream)),
+    };
+    let size = options
+        .batch_size
+        .map_or(DEFAULT_FIRST_BATCH, |size| usize::try_from(size).unwrap_or(usize::MAX));
+    let batch = cursor.next_events(request.node, BatchName::First, size)?;
+    request.node.counters().returned(batch.count);
+    let id = match batch.exhausted {
+        true => 0,
+        false => request.node.cursors().add(cursor, request.context.now.monotonic)?,
+    };
+    let body = batch.into_reply(BatchName::First, id, &shown, None)?;
     Ok(Outcome::Reply(body.into()))
 }
 

@@ -20,7 +20,7 @@ pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, 
     let skip = fields.count("skip")?.unwrap_or(0);
     // A negative limit means the same as a positive one.
     let limit = fields.integer("limit")?.map_or(0, i64::unsigned_abs);
-    let (collection, view) = request.read(&namespace);
+    let (collection, view) = request.read(&namespace)?;
     let Some(collection) = collection else { return reply(&doc! { "n": 0, "ok": 1.0 }) };
     let needed = if limit == 0 { u64::MAX } else { skip.saturating_add(limit) };
     let total = if collection.view.is_some() {

@@ -6,6 +6,7 @@ use quorate_query::matcher::Matcher;
 use super::common::{WriteConcern, check_collation, reply};
 use super::insert::check_writable;
 use crate::catalog::{Collection, Index};
+use crate::change_stream::check_images_option;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -14,7 +15,7 @@ use crate::namespace::Namespace;
 use crate::plan::same_key;
 
 /// Options of `create` that are kept and shown by `listCollections`.
-const KEPT_OPTIONS: [&str; 9] = [
+const KEPT_OPTIONS: [&str; 10] = [
     "capped",
     "size",
     "max",
@@ -24,7 +25,11 @@ const KEPT_OPTIONS: [&str; 9] = [
     "viewOn",
     "pipeline",
     "expireAfterSeconds",
+    "changeStreamPreAndPostImages",
 ];
+
+/// Whether documents are kept as they were before a change.
+const IMAGES_OPTION: &str = "changeStreamPreAndPostImages";
 
 /// Options that change what a collection is in ways not offered here.
 const REFUSED_OPTIONS: [&str; 3] = ["timeseries", "clusteredIndex", "encryptedFields"];
@@ -33,12 +38,13 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "create");
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     check_collation(&fields)?;
     let options = kept_options(&fields)?;
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     if let Some(existing) = writer.collection(&namespace) {
-        if existing.options == options {
+        // A transaction is told, since it did not create what it asked for.
+        if existing.options == options && request.transaction.is_none() {
             return reply(&doc! { "ok": 1.0 });
         }
         return Err(CommandError::new(
@@ -56,6 +62,9 @@ fn kept_options(fields: &Fields<'_>) -> Result<Document, CommandError> {
             ErrorCode::COMMAND_NOT_SUPPORTED,
             format!("create with {refused} is not supported; leave it out"),
         ));
+    }
+    if let Some(images) = fields.raw(IMAGES_OPTION) {
+        check_images_option(images)?;
     }
     let mut options = Document::new();
     for name in KEPT_OPTIONS {
@@ -117,10 +126,16 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "collMod");
     check_view_pipeline(&fields)?;
-    let mut writer = request.node.write(request.context.now);
-    let collection = writer.collection(&namespace).ok_or_else(|| not_found(&namespace))?;
+    let mut writer = request.write();
+    let collection = writer.unused_collection(&namespace)?;
+    let collection = collection.ok_or_else(|| not_found(&namespace))?;
     let mut options = collection.options.clone();
-    for name in ["validator", "validationLevel", "validationAction", "viewOn", "pipeline"] {
+    if let Some(images) = fields.raw(IMAGES_OPTION) {
+        check_images_option(images)?;
+    }
+    for name in
+        ["validator", "validationLevel", "validationAction", "viewOn", "pipeline", IMAGES_OPTION]
+    {
         if let Some(value) = fields.raw(name) {
             options.insert(name, value.clone());
         }
@@ -138,7 +153,7 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     }
     writer.alter_collection(altered, Some(change))?;
     answer.insert("ok", 1.0);
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
 }
 
@@ -185,15 +200,16 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
         Some(other) => whole_number(other).is_some_and(|number| number != 0),
         None => false,
     };
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     if source == target {
         return Err(CommandError::new(
             ErrorCode::ILLEGAL_OPERATION,
             "Can't rename a collection to itself",
         ));
     }
-    let mut writer = request.node.write(request.context.now);
-    let collection = writer.collection(&source).ok_or_else(|| {
+    let mut writer = request.write();
+    writer.unused_collection(&target)?;
+    let collection = writer.unused_collection(&source)?.ok_or_else(|| {
         CommandError::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
             format!("Source collection {source} does not exist"),

@@ -6,9 +6,10 @@ use std::time::Duration;
 use bson::{Bson, doc};
 
 use super::common::reply;
+use crate::change_stream::with_stream_label;
 use crate::command_table::Access;
 use crate::context::{Command, Outcome, WaitFor};
-use crate::cursors::BatchName;
+use crate::cursors::{Asker, BatchName};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
@@ -35,14 +36,16 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         })?,
     };
     let user = session_owner(request.node, &request.context.client);
-    let mut cursor = request.node.cursors().check_out(
-        *id,
-        &namespace,
-        request.session.as_ref(),
-        user.as_ref(),
-    )?;
+    let transaction = request.transaction.as_ref().map(|body| body.id);
+    let asker = Asker { session: request.session.as_ref(), user: user.as_ref(), transaction };
+    let mut cursor = request.node.cursors().check_out(*id, &namespace, &asker)?;
     cursor.interrupt.set(Arc::clone(&request.context.interrupt));
-    let awaits = cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
+    let is_stream = cursor.changes.is_some();
+    let awaits = is_stream || cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
+    if let Some(error) = request.node.fail_points().take_get_more() {
+        request.node.cursors().kill(*id);
+        return Err(if is_stream { with_stream_label(error) } else { error });
+    }
     if fields.has("maxTimeMS") && !awaits {
         request.node.cursors().check_in(*id, cursor, request.context.now.monotonic);
         return Err(CommandError::bad_value(
@@ -75,21 +78,25 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         }
         cursor.stream = tail.stream(view)?;
     }
-    let batch = cursor.next_batch(BatchName::Next, size);
+    let batch = match is_stream {
+        true => cursor.next_events(request.node, BatchName::Next, size),
+        false => cursor.next_batch(BatchName::Next, size),
+    };
     request.interrupt.absorb(&cursor.interrupt);
     let batch = match batch {
         Ok(batch) => batch,
         Err(error) => {
             request.node.cursors().kill(*id);
-            return Err(error);
+            return Err(if is_stream { with_stream_label(error) } else { error });
         }
     };
-    let wait = awaits && batch.count == 0 && request.context.may_wait;
+    let wait = awaits && batch.count == 0 && !batch.exhausted && request.context.may_wait;
     let mut cursors = request.node.cursors();
     if wait {
         cursors.check_in(*id, cursor, request.context.now.monotonic);
         let at_most = fields.count("maxTimeMS")?.map_or(DEFAULT_AWAIT, Duration::from_millis);
-        return Ok(Outcome::Wait { until: WaitFor::Commit, at_most });
+        let until = if is_stream { WaitFor::CommitPoint } else { WaitFor::Commit };
+        return Ok(Outcome::Wait { until, at_most });
     }
     if !cursors.is_open_on(*id, &namespace) {
         return Err(CommandError::new(

@@ -19,7 +19,7 @@ const MAX_MEMBERS: i64 = 50;
 pub(super) fn set(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     require_set(request)?;
     let fields = Fields::new(&command.body, "setDefaultRWConcern");
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let read = fields.document("defaultReadConcern")?.map(read_concern).transpose()?;
     let write = fields.document("defaultWriteConcern")?.map(write_concern).transpose()?;
     if read.is_none() && write.is_none() {

@@ -28,9 +28,9 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     }
     let fields = Fields::new(&command.body, "delete");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
 
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
@@ -120,8 +120,18 @@ fn delete_statement(
     let result = selection.run().and_then(|mut selected| {
         selected.try_for_each(|found| {
             if let Some(found) = steps.next(writer, &mut collection, &matcher, found?)? {
-                writer.remove(&collection, found.record, &found.document)?;
-                deleted += 1;
+                let deleted = &mut deleted;
+                steps.change(
+                    writer,
+                    &mut collection,
+                    &matcher,
+                    found,
+                    |writer, collection, found| {
+                        writer.remove(collection, found.record, &found.document)?;
+                        *deleted += 1;
+                        Ok(())
+                    },
+                )?;
             }
             Ok(())
         })

@@ -146,10 +146,13 @@ pub(super) fn visible_operations(
     stage: &Document,
 ) -> Result<Vec<Document>, CommandError> {
     let mut operations = running_operations(request);
+    let options = stage.get_document("$currentOp").ok();
+    if options.is_none_or(|options| options.get_bool("idleSessions").unwrap_or(true)) {
+        operations.extend(request.node.inactive_transactions(request.context.now));
+    }
     if !request.node.options().authentication {
         return Ok(operations);
     }
-    let options = stage.get_document("$currentOp").ok();
     if options.is_some_and(|options| options.get_bool("allUsers").unwrap_or(false)) {
         let question = Command::new(doc! { "currentOp": 1, "$db": "admin" });
         request.node.authorize(&request.context.client, &question)?;

@@ -26,7 +26,7 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
     check_collation(&fields)?;
     let path = Path::parse(fields.required_string("key")?)?;
     let matcher = parse_filter(request, &fields, "query")?;
-    let (collection, view) = request.read(&namespace);
+    let (collection, view) = request.read(&namespace)?;
     let Some(collection) = collection else { return answer(request, Vec::new()) };
     let documents: DocumentStream = if collection.view.is_some() {
         let query = fields.document("query")?.cloned().unwrap_or_default();

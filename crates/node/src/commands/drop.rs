@@ -8,7 +8,7 @@ use super::common::WriteConcern;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw};
+use crate::fields::to_raw;
 use crate::namespace::PROFILE_COLLECTION;
 
 pub(super) fn drop_collection(
@@ -24,9 +24,9 @@ pub(super) fn drop_collection(
             "turn off profiling before dropping system.profile collection",
         ));
     }
-    let concern = WriteConcern::parse(&Fields::new(&command.body, "drop"))?;
-    let mut writer = request.node.write(request.context.now);
-    let Some(collection) = writer.collection(&namespace) else {
+    let concern = WriteConcern::parse(&command)?;
+    let mut writer = request.write();
+    let Some(collection) = writer.unused_collection(&namespace)? else {
         // Since 7.0 dropping what does not exist is no error.
         return Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, None));
     };
@@ -50,12 +50,17 @@ pub(super) fn drop_database(
             format!("Dropping the '{}' database is prohibited.", request.database),
         ));
     }
-    let concern = WriteConcern::parse(&Fields::new(&command.body, "dropDatabase"))?;
-    let mut writer = request.node.write(request.context.now);
+    let concern = WriteConcern::parse(&command)?;
+    let mut writer = request.write();
     let catalog = request.node.catalog();
     let collections: Vec<_> = catalog.in_database(&request.database).map(Arc::clone).collect();
     for collection in &collections {
-        writer.drop_collection(collection)?;
+        if let Some(unused) = writer.unused_collection(&collection.namespace)? {
+            writer.drop_collection(&unused)?;
+        }
+    }
+    if !collections.is_empty() {
+        writer.log_drop_database(&request.database)?;
     }
     request.node.cursors().kill_namespaces(|gone| gone.database == request.database);
     let mut answer = doc! {};

@@ -195,6 +195,9 @@ fn stages(plan: &Plan, filter: &Document, selection: &Selection, sorts: bool) ->
             "stage": "COLLSCAN", "filter": filter.clone(), "direction": shown(*direction),
         },
         Access::After(_) => doc! { "stage": "COLLSCAN", "direction": "forward" },
+        Access::Index(access) if access.is_by_id() && !sorts && filter.len() == 1 => {
+            doc! { "stage": "IDHACK" }
+        }
         Access::Index(access) => {
             let mut bounds = Document::new();
             for (path, known) in access.index.paths.iter().zip(&access.bounds) {

@@ -42,7 +42,7 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
         keys_only: fields.flag("returnKey")?,
         record_ids: fields.flag("showRecordId")?,
     };
-    let (collection, view) = request.read(&namespace);
+    let (collection, view) = request.read(&namespace)?;
     let Some(collection) = collection else {
         return open_cursor(request, namespace, Box::new(std::iter::empty()), options);
     };

@@ -12,6 +12,7 @@ use super::insert::check_writable;
 use super::update::{ParsedUpdate, update_context};
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
+use crate::counters::Counters;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
@@ -43,7 +44,7 @@ pub(super) fn find_and_modify(
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "findAndModify");
     check_collation(&fields)?;
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let (remove, upsert, new) =
         (fields.flag("remove")?, fields.flag("upsert")?, fields.flag("new")?);
     check_combination(&fields, remove, upsert, new)?;
@@ -56,7 +57,7 @@ pub(super) fn find_and_modify(
         }
         _ => None,
     };
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     let update = match fields.raw("update") {
         None => None,
         Some(change) => {
@@ -76,45 +77,61 @@ pub(super) fn find_and_modify(
         reply.insert("ok", 1.0);
         return Ok(concern.reply(to_raw(&reply)?, None));
     }
-    let collection = writer.collection(&namespace);
-    let found = match &collection {
-        Some(collection) => first(request, &writer, collection, matcher, &fields)?,
-        None => None,
-    };
-    let modification = match (found, &update) {
-        (Some(found), None) => removal(found)?,
-        (Some(found), Some(update)) => change(found, update, new)?,
-        (None, Some(update)) if upsert => insertion(update.upserted(&mut writer)?, new),
-        (None, update) => nothing(update.is_some()),
-    };
-    let value = match (modification.value, projection) {
-        (Some(document), Some(projection)) => {
-            Bson::from(projection.apply(&document, modification.array_index)?)
+    let mut reply = loop {
+        let collection = writer.collection(&namespace);
+        let found = match &collection {
+            Some(collection) => first(request, &writer, collection, Arc::clone(&matcher), &fields)?,
+            None => None,
+        };
+        let modification = match (found, &update) {
+            (Some(found), None) => removal(found)?,
+            (Some(found), Some(update)) => change(found, update, new)?,
+            (None, Some(update)) if upsert => insertion(update.upserted(&mut writer)?, new),
+            (None, update) => nothing(update.is_some()),
+        };
+        let value = match (modification.value, &projection) {
+            (Some(document), Some(projection)) => {
+                Bson::from(projection.apply(&document, modification.array_index)?)
+            }
+            (Some(document), None) => Bson::from(document),
+            (None, _) => Bson::Null,
+        };
+        let reply = doc! { "lastErrorObject": modification.last_error, "value": value };
+        let counted = counted(&modification.action);
+        let target = (&namespace, collection, update.as_ref());
+        match carry_out(&mut writer, modification.action, target, &reply) {
+            Ok(()) => {
+                counted(request.node.counters());
+                break reply;
+            }
+            // Once the transaction in the way has ended, another document may be the first.
+            Err(error) => match writer.wait_if_blocked()? {
+                true => continue,
+                false => return Err(error),
+            },
         }
-        (Some(document), None) => Bson::from(document),
-        (None, _) => Bson::Null,
     };
-    let mut reply = doc! { "lastErrorObject": modification.last_error, "value": value };
-    let target = (&namespace, collection, update);
-    let counters = request.node.counters();
-    match &modification.action {
-        Action::Nothing => {}
-        Action::Remove(_) => counters.deleted(1),
-        Action::Store(..) => counters.updated(1),
-        Action::Insert(_) => counters.inserted(1),
-    }
-    carry_out(&mut writer, modification.action, target, &reply)?;
     let commit = writer.last_commit();
     drop(writer);
     reply.insert("ok", 1.0);
     Ok(concern.reply(to_raw(&reply)?, commit))
 }
 
+/// Counts what an action does, once it is done.
+fn counted(action: &Action) -> fn(&Counters) {
+    match action {
+        Action::Nothing => |_| {},
+        Action::Remove(_) => |counters| counters.deleted(1),
+        Action::Store(..) => |counters| counters.updated(1),
+        Action::Insert(_) => |counters| counters.inserted(1),
+    }
+}
+
 /// Makes the change, with the reply as the result for a client that repeats it.
 fn carry_out(
     writer: &mut Writer<'_>,
     action: Action,
-    target: (&Namespace, Option<Arc<Collection>>, Option<ParsedUpdate>),
+    target: (&Namespace, Option<Arc<Collection>>, Option<&ParsedUpdate>),
     reply: &Document,
 ) -> Result<(), CommandError> {
     match (action, target) {

@@ -46,14 +46,14 @@ pub(super) fn create_indexes(
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
     let fields = Fields::new(&command.body, "createIndexes");
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let specs = fields.documents("indexes")?.unwrap_or_default();
     if specs.is_empty() {
         return Err(CommandError::bad_value("Must specify at least one index to create"));
     }
     let specs = specs.iter().map(complete_spec).collect::<Result<Vec<_>, _>>()?;
 
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     let existed = writer.collection(&namespace).is_some();
     let mut collection = writer.collection_or_create(&namespace)?;
     let before = collection.indexes.len();
@@ -100,10 +100,13 @@ fn create_index(
         }
         Ok(false)
     };
-    let mut writer = node.write(now);
+    let mut writer = request.write();
     let mut collection = writer.collection_or_create(namespace)?;
     if is_there(&collection)? {
         return Ok((collection, commit));
+    }
+    while writer.wait_for_users(collection.ident)? {
+        collection = writer.collection_or_create(namespace)?;
     }
     if let Some(documents) = writer.few_documents(&collection)? {
         interrupt.set_total(documents);
@@ -287,9 +290,9 @@ pub(super) fn drop_indexes(
 ) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "dropIndexes");
-    let concern = WriteConcern::parse(&fields)?;
-    let mut writer = request.node.write(request.context.now);
-    let mut collection = writer.collection(&namespace).ok_or_else(|| {
+    let concern = WriteConcern::parse(&command)?;
+    let mut writer = request.write();
+    let mut collection = writer.unused_collection(&namespace)?.ok_or_else(|| {
         CommandError::new(ErrorCode::NAMESPACE_NOT_FOUND, format!("ns not found {namespace}"))
     })?;
     let before = collection.indexes.len();

@@ -22,9 +22,9 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     let fields = Fields::new(&command.body, "insert");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
     let bypass = fields.flag("bypassDocumentValidation")?;
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
 
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, documents.len());
     let mut collection = writer.collection_or_create(&namespace)?;

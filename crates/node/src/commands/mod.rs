@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod authentication;
+mod cluster_parameters;
 mod common;
 mod count;
 mod create;
@@ -28,6 +29,7 @@ mod update;
 mod users;
 mod x509;
 
+pub(crate) use cluster_parameters::image_expiry;
 pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;
 
@@ -126,6 +128,16 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .inspects(ClusterAdmin)
         .on_admin()
         .any_fields(),
+    command("getClusterParameter", cluster_parameters::get, "parameters of the deployment")
+        .inspects(ClusterAdmin)
+        .on_admin(),
+    command(
+        "setClusterParameter",
+        cluster_parameters::set,
+        "changes a parameter of the deployment",
+    )
+    .writes(ClusterAdmin)
+    .on_admin(),
     command(
         "getDefaultRWConcern",
         default_concerns::get,
@@ -182,6 +194,20 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     command("refreshSessions", session_commands::refresh, "keeps sessions alive")
         .inspects(LoggedIn)
         .stable(),
+    command("commitTransaction", crate::transactions::commit, "commits a transaction")
+        .writes(LoggedIn)
+        .on_admin()
+        .fields(&["recoveryToken"])
+        .stable(),
+    command(
+        "abortTransaction",
+        crate::transactions::abort,
+        "ends a transaction without its changes",
+    )
+    .writes(LoggedIn)
+    .on_admin()
+    .fields(&["recoveryToken"])
+    .stable(),
     command("endSessions", session_commands::end, "ends sessions").inspects(LoggedIn).stable(),
     command(
         "killSessions",
@@ -304,6 +330,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::cursor)
         .fields(&["collection", "batchSize", "term", "lastKnownCommittedOpTime"])
         .waits()
+        .scans()
         .in_transaction(AfterTheFirst)
         .stable(),
     command("killCursors", cursor_commands::kill_cursors, "closes cursors")
@@ -338,7 +365,6 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::named)
         .fields(&["query", "limit", "skip", "hint", "collation", "fields"])
         .without(&["collectionUUID", "encryptionInformation"])
-        .scans()
         .takes_default_read_concern()
         .stable(),
     command("distinct", distinct::distinct, "the different values of a field")
@@ -346,7 +372,6 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .on(touched::named)
         .fields(&["key", "query", "hint", "collation"])
         .without(&["collectionUUID"])
-        .scans()
         .reads_snapshots()
         .takes_default_read_concern()
         .in_transaction(Allowed),

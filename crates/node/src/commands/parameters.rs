@@ -18,6 +18,12 @@ const INDEX_PREFETCH: &str = "replIndexPrefetch";
 /// Whether clients' connections end when the member steps down. Can be changed.
 const CLOSE_ON_STEP_DOWN: &str = "closeConnectionsOnStepDown";
 
+/// How long a transaction may live, in seconds. Can be changed.
+const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
+
+/// How long a transaction waits for a change of a collection's description. Can be changed.
+const TRANSACTION_LOCK_REQUEST: &str = "maxTransactionLockRequestTimeoutMillis";
+
 /// What clients ask for, and the answer.
 fn parameters(request: &Request<'_>) -> Document {
     let mut parameters = doc! {
@@ -30,6 +36,10 @@ fn parameters(request: &Request<'_>) -> Document {
         "maxAcceptableLogicalClockDriftSecs": MAX_CLOCK_DRIFT_SECS,
         "cursorTimeoutMillis": crate::cursors::CURSOR_TIMEOUT.as_millis() as i64,
     };
+    let lifetime = request.node.write(request.context.now).state.transactions.table.lifetime();
+    parameters.insert(TRANSACTION_LIFETIME, lifetime.as_secs() as i32);
+    let millis = request.node.end_queue().lock_request_millis();
+    parameters.insert(TRANSACTION_LOCK_REQUEST, millis);
     if let Some(replication) = request.node.replication() {
         parameters.insert(INDEX_PREFETCH, replication.prefetch.get().name());
         let closes = replication.closes_on_step_down.load(Ordering::Relaxed);
@@ -84,6 +94,9 @@ pub(super) fn set_parameter(
         let was = replication.closes_on_step_down.swap(closes, Ordering::Relaxed);
         return reply(&doc! { "was": was, "ok": 1.0 });
     }
+    if let Some(was) = set_transaction_parameter(request, &command)? {
+        return reply(&doc! { "was": was, "ok": 1.0 });
+    }
     let known = parameters(request);
     let named = command.body.keys().skip(1).find(|name| known.contains_key(name.as_str()));
     Err(CommandError::new(
@@ -93,6 +106,33 @@ pub(super) fn set_parameter(
             None => "no option found to set; use getParameter: '*' for their names".to_owned(),
         },
     ))
+}
+
+/// Changes a limit of transactions, if the command names one. Returns what it was.
+fn set_transaction_parameter(
+    request: &Request<'_>,
+    command: &Command,
+) -> Result<Option<i32>, CommandError> {
+    let fields = Fields::new(&command.body, "setParameter");
+    if let Some(seconds) = fields.integer(TRANSACTION_LIFETIME)? {
+        let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds >= 1);
+        let seconds = seconds.ok_or_else(|| {
+            CommandError::bad_value(format!("{TRANSACTION_LIFETIME} must be at least 1"))
+        })?;
+        let mut writer = request.node.write(request.context.now);
+        let table = &mut writer.state.transactions.table;
+        let was = table.lifetime().as_secs() as i32;
+        table.set_lifetime(std::time::Duration::from_secs(seconds));
+        return Ok(Some(was));
+    }
+    if let Some(millis) = fields.integer(TRANSACTION_LOCK_REQUEST)? {
+        let millis = i32::try_from(millis).ok().filter(|millis| *millis >= -1);
+        let millis = millis.ok_or_else(|| {
+            CommandError::bad_value(format!("{TRANSACTION_LOCK_REQUEST} must be at least -1"))
+        })?;
+        return Ok(Some(request.node.end_queue().set_lock_request_millis(millis)));
+    }
+    Ok(None)
 }
 
 pub(super) fn configure_fail_point(

@@ -44,6 +44,7 @@ pub(super) fn end(request: &Request<'_>, command: Command) -> Result<Outcome, Co
         named.contains(session) && who == own.as_ref()
     };
     let ended = request.node.sessions().end(ends);
+    request.node.write(request.context.now).end_transactions(|session| ended.contains(session));
     request.node.cursors().kill_sessions(|session| ended.contains(session));
     reply(&doc! { "ok": 1.0 })
 }
@@ -159,6 +160,7 @@ fn kill_where(
 ) -> Result<Outcome, CommandError> {
     let ended = request.node.sessions().end(ends);
     request.node.operations().kill_sessions(&ended, &request.context.interrupt);
+    request.node.write(request.context.now).end_transactions(|session| ended.contains(session));
     request.node.cursors().kill_sessions(|session| ended.contains(session));
     reply(&doc! { "ok": 1.0 })
 }

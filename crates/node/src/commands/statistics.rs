@@ -56,11 +56,16 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         "localTime": to_bson_date_time(now.wall),
         "asserts": { "user": request.node.counters().failures() },
         "connections": connections,
+        "fsyncLock": {
+            "locked": request.node.write_locks() > 0,
+            "lockCount": request.node.write_locks() as i64,
+        },
         "globalLock": global_lock(request, uptime.as_micros() as i64),
         "logicalSessionRecordCache": {
             "activeSessionsCount": request.node.sessions().count() as i32,
         },
         "metrics": metrics,
+        "transactions": request.node.transaction_statistics(request.context.now),
         "storageEngine": { "name": "lsm", "persistent": true, "supportsCommittedReads": true },
         "journal": { "commits": store.commits as i64, "syncs": store.syncs as i64 },
     };

@@ -62,6 +62,38 @@ impl Steps {
         Ok(details.map(|details| Found { record: found.record, document, details }))
     }
 
+    /// Changes a document. If a transaction holds a key of it, waits until that transaction ends and
+    /// looks at the document again; it is left alone if it is gone or matches no longer.
+    pub(super) fn change(
+        &mut self,
+        writer: &mut Writer<'_>,
+        collection: &mut Arc<Collection>,
+        matcher: &Matcher,
+        found: Found,
+        mut change: impl FnMut(
+            &mut Writer<'_>,
+            &mut Arc<Collection>,
+            &Found,
+        ) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let mut found = found;
+        loop {
+            let error = match change(writer, collection, &found) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            if !writer.wait_if_blocked()? {
+                return Err(error);
+            }
+            (self.in_step, self.gave_way) = (0, true);
+            *collection = current(writer, collection)?;
+            match self.next(writer, collection, matcher, found)? {
+                Some(again) => found = again,
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Ends a statement: what it changed is committed, even if it failed on the way.
     pub(super) fn end<T>(
         writer: &mut Writer<'_>,

@@ -46,9 +46,9 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     }
     let fields = Fields::new(&command.body, "update");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
 
-    let mut writer = request.node.write(request.context.now);
+    let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, statements.len());
     let mut results = Vec::with_capacity(statements.len());
@@ -230,13 +230,27 @@ fn update_statement(
                 let Some(found) = steps.next(writer, &mut collection, matcher, found?)? else {
                     return Ok(());
                 };
-                updated.matched += 1;
-                if let Some(after) = parsed.apply(&found)? {
-                    updated.modified += 1;
-                    writer.enter_statement(place, updated.result());
-                    parsed.store(writer, &mut collection, &found, &after)?;
-                }
-                Ok(())
+                let updated = &mut updated;
+                steps.change(
+                    writer,
+                    &mut collection,
+                    matcher,
+                    found,
+                    |writer, collection, found| {
+                        let after = parsed.apply(found)?;
+                        let next = Updated {
+                            matched: updated.matched + 1,
+                            modified: updated.modified + u64::from(after.is_some()),
+                            upserted: None,
+                        };
+                        if let Some(after) = after {
+                            writer.enter_statement(place, next.result());
+                            parsed.store(writer, collection, found, &after)?;
+                        }
+                        *updated = next;
+                        Ok(())
+                    },
+                )
             })
         });
         Steps::end(writer, result)?;

@@ -30,7 +30,7 @@ pub(super) fn create_user(
         return Err(CommandError::bad_value("users need a name and a database that is replicated"));
     }
     let password = fields.string("pwd")?;
-    let concern = WriteConcern::parse(&fields)?;
+    let concern = WriteConcern::parse(&command)?;
     let roles = roles(request, &fields)?.ok_or_else(|| {
         CommandError::bad_value("\"createUser\" command requires a \"roles\" array")
     })?;
@@ -96,7 +96,7 @@ pub(super) fn update_user(
             "Must specify at least one field to update in updateUser",
         ));
     }
-    change_user(request, &fields, name, |user| user.extend(changes))
+    change_user(request, &command, name, |user| user.extend(changes))
 }
 
 pub(super) fn grant_roles(
@@ -124,7 +124,7 @@ fn change_roles(
     let fields = Fields::new(&command.body, &request.name);
     let name = fields.required_string(&request.name)?;
     let named = roles(request, &fields)?.unwrap_or_default();
-    change_user(request, &fields, name, |user| {
+    change_user(request, command, name, |user| {
         let mut current = user.get_array("roles").cloned().unwrap_or_default();
         change(&mut current, named);
         user.insert("roles", current);
@@ -133,11 +133,11 @@ fn change_roles(
 
 fn change_user(
     request: &Request<'_>,
-    fields: &Fields<'_>,
+    command: &Command,
     name: &str,
     change: impl FnOnce(&mut Document),
 ) -> Result<Outcome, CommandError> {
-    let concern = WriteConcern::parse(fields)?;
+    let concern = WriteConcern::parse(command)?;
     let id = format!("{}.{name}", request.database);
     let mut writer = request.node.write(request.context.now);
     let found =

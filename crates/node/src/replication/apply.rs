@@ -21,6 +21,7 @@ use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::DocumentBytes;
+use crate::transactions::{is_abort, is_apply_ops};
 use crate::writer::{Writer, check_document, index_keys_of};
 
 /// The most entries that are applied under one hold of the write lock.
@@ -239,6 +240,11 @@ impl Writer<'_> {
         let object = entry.get_document("o").map_err(|_| damaged("o"))?;
         match operation {
             "n" => return Ok(()),
+            "c" if is_apply_ops(object) => {
+                return self
+                    .apply_transaction(entry, |writer, inner| writer.apply_one(inner, None, fit));
+            }
+            "c" if is_abort(object) => return Ok(()),
             "c" => return self.apply_command(entry, object, fit),
             _ => {}
         }

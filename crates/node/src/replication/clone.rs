@@ -12,6 +12,7 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::guard;
 use super::oplog::UNDO_ROW;
 use crate::catalog::Collection;
+use crate::change_stream::IMAGE_ROW;
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
@@ -43,17 +44,21 @@ impl Node {
             }
         }
         writer.clear_history()?;
-        let (keyspace, range) = (replication.keyspace, KeyRange::prefix(&[UNDO_ROW]));
-        loop {
-            let scan = writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
-            let mut batch = Batch::new();
-            for pair in scan.take(WIPE_STEP) {
-                batch.remove(keyspace, pair?.0);
-            }
-            let done = batch.len() < WIPE_STEP;
-            writer.commit(batch)?;
-            if done {
-                break;
+        let keyspace = replication.keyspace;
+        for row in [UNDO_ROW, IMAGE_ROW] {
+            let range = KeyRange::prefix(&[row]);
+            loop {
+                let scan =
+                    writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
+                let mut batch = Batch::new();
+                for pair in scan.take(WIPE_STEP) {
+                    batch.remove(keyspace, pair?.0);
+                }
+                let done = batch.len() < WIPE_STEP;
+                writer.commit(batch)?;
+                if done {
+                    break;
+                }
             }
         }
         guard(&replication.deferred_indexes).clear();

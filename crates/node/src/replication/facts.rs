@@ -75,7 +75,7 @@ impl Writer<'_> {
                 let timestamp = timestamp_from(self.next_timestamp());
                 let entry = initiating_entry(timestamp, self.now().wall);
                 self.replay([entry].into())?;
-                self.log_otherwise(&mut batch, None)?;
+                self.log_otherwise(&mut batch, None, None)?;
             }
             Change::InitialSync(on) => put(INITIAL_SYNC, &doc! { "on": *on })?,
             Change::RollbackId(id) => put(ROLLBACK_ID, &doc! { "id": *id })?,

@@ -292,7 +292,8 @@ impl Node {
                 writer.set(Interruption::StateChange);
             }
         }
-        let _no_writer = self.write(now);
+        let mut writer = self.write(now);
+        writer.forget_transactions();
         replication.set_gate(term);
     }
 
@@ -352,7 +353,11 @@ impl Node {
             NoopReason::NewPrimary => "new primary",
             NoopReason::Periodic => "periodic noop",
         };
-        self.write(now).append_noop(message, term)
+        let mut writer = self.write(now);
+        if reason == NoopReason::NewPrimary {
+            writer.abort_unfinished_chain(term)?;
+        }
+        writer.append_noop(message, term)
     }
 }
 

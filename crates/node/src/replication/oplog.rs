@@ -63,6 +63,17 @@ impl Node {
         most: usize,
         most_bytes: usize,
     ) -> Result<OplogEntries, CommandError> {
+        self.read_oplog_beyond(from, most, most_bytes, 0)
+    }
+
+    /// The bytes of so many entries at the beginning are not counted.
+    fn read_oplog_beyond(
+        &self,
+        from: Bound<Timestamp>,
+        most: usize,
+        most_bytes: usize,
+        uncounted: usize,
+    ) -> Result<OplogEntries, CommandError> {
         if self.replication().is_none() {
             return Ok(OplogEntries::default());
         }
@@ -73,7 +84,9 @@ impl Node {
         let mut bytes = 0;
         for pair in scan.take(most) {
             let entry = parse_record(&pair?.1)?;
-            bytes += entry.as_bytes().len();
+            if found.entries.len() >= uncounted {
+                bytes += entry.as_bytes().len();
+            }
             found.last = Some(entry_position(&entry)?);
             found.entries.push(entry);
             if bytes >= most_bytes {
@@ -101,7 +114,8 @@ impl Node {
         }
         // The entry and what follows it are of one snapshot: the oplog may be trimmed meanwhile.
         let from = Bound::Included(previous.timestamp);
-        let mut found = self.read_oplog(from, most.saturating_add(1), most_bytes)?;
+        // An entry as large as a batch must not keep those after it from being read.
+        let mut found = self.read_oplog_beyond(from, most.saturating_add(1), most_bytes, 1)?;
         match found.entries.first().map(|entry| entry_position(entry)).transpose()? {
             Some(first) if first.op_time == previous => {
                 found.entries.remove(0);

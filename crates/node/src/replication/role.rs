@@ -2,13 +2,14 @@
 //!
 //! Digest §12 and §13.
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
+use quorate_transactions::{Place, labels};
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
 
-use super::{Published, Replication, Standing};
+use super::{Replication, Standing};
 use crate::command_table::Effect;
 use crate::context::{Client, Command};
 use crate::error::{CommandError, ErrorCode};
@@ -38,23 +39,9 @@ pub(crate) fn check_role(
         _ => Some((ErrorCode::NOT_PRIMARY_NO_SECONDARY_OK, "not primary and secondaryOk=false")),
     };
     match refused {
-        Some((code, message)) => Err(state_error(published, code, message)),
+        Some((code, message)) => Err(CommandError::new(code, message)),
         None => Ok(()),
     }
-}
-
-/// State-change errors carry the topology version, so that clients can tell old news.
-fn state_error(published: Option<&Published>, code: ErrorCode, message: &str) -> CommandError {
-    let mut error = CommandError::new(code, message);
-    if let Some(published) = published {
-        let version = published.topology_version;
-        let version = doc! {
-            "processId": to_bson_object_id(version.process_id),
-            "counter": version.counter,
-        };
-        error.details.insert("topologyVersion", version);
-    }
-    error
 }
 
 fn allows_secondary(body: &Document) -> bool {
@@ -71,23 +58,11 @@ impl Replication {
         })
     }
 
-    /// Adds what clients need to errors that tell of a change of state: the topology version, and
-    /// that a retryable write may be repeated elsewhere.
-    pub(crate) fn complete(&self, error: &mut CommandError, retryable: bool) {
-        const RETRY: &str = "RetryableWriteError";
+    /// Gives an error of the disk the code that sends clients to the next primary.
+    pub(crate) fn complete(&self, error: &mut CommandError) {
         // A primary whose disk fails is about to be none: its clients go to the next.
         if error.code.is_of_disk() && self.has_others() {
             error.code = ErrorCode::PRIMARY_STEPPED_DOWN;
-        }
-        if !matches!(error.code.0, 10107 | 13435 | 13436 | 11600 | 11602 | 91 | 189) {
-            return;
-        }
-        if !error.details.contains_key("topologyVersion") {
-            let complete = state_error(self.published().as_deref(), error.code, &error.message);
-            error.details.extend(*complete.details);
-        }
-        if retryable && !error.labels.iter().any(|label| label == RETRY) {
-            error.labels.push(RETRY.to_owned());
         }
     }
 }
@@ -97,9 +72,43 @@ impl Node {
     /// next primary, if the disk failed or the state changed.
     pub fn completed(&self, mut error: CommandError, retryable: bool) -> CommandError {
         if let Some(replication) = self.replication() {
-            replication.complete(&mut error, retryable);
+            replication.complete(&mut error);
         }
+        // What ends a transaction is repeated like a retryable write; its statements get here as none.
+        let place = if retryable { Place::RetryableWrite } else { Place::Outside };
+        let labels = labels(error.code.0, place).into_iter().map(|label| label.name().to_owned());
+        error.labels.extend(labels);
         error
+    }
+}
+
+impl Node {
+    /// Adds the topology version to a reply that tells of a change of state, so that clients can tell
+    /// old news: to errors, and to replies whose `writeConcernError` is one, inside of it as well. This
+    /// is the one place that does.
+    pub fn tell_topology_version(&self, reply: &mut RawDocumentBuf) {
+        const FIELD: &str = "topologyVersion";
+        let is_news = |reply: &RawDocument| {
+            reply.get_i32("code").is_ok_and(|code| ErrorCode(code).is_state_change())
+        };
+        let concern = reply.get_document("writeConcernError").ok();
+        let in_concern = concern.is_some_and(is_news);
+        if !in_concern && !is_news(reply) {
+            return;
+        }
+        let Ok(mut changed) = Document::try_from(&**reply) else { return };
+        let version = self.topology_version();
+        let version = doc! {
+            "processId": to_bson_object_id(version.process_id),
+            "counter": version.counter,
+        };
+        if let (true, Ok(concern)) = (in_concern, changed.get_document_mut("writeConcernError")) {
+            concern.insert(FIELD, version.clone());
+        }
+        changed.insert(FIELD, version);
+        if let Ok(changed) = RawDocumentBuf::try_from(&changed) {
+            *reply = changed;
+        }
     }
 }
 
@@ -197,6 +206,7 @@ mod tests {
     use crate::context::Now;
     use crate::node::NodeOptions;
     use crate::replication::Horizons;
+    use crate::replication::Published;
 
     fn member() -> Node {
         let now = Now { wall: WallTime(1), monotonic: MonotonicTime::ZERO };
@@ -281,6 +291,32 @@ mod tests {
     }
 
     #[test]
+    fn every_reply_that_tells_of_a_change_of_state_has_the_topology_version() {
+        let node = member();
+        let told = |reply: Document| {
+            let mut raw = RawDocumentBuf::try_from(&reply).unwrap();
+            node.tell_topology_version(&mut raw);
+            Document::try_from(&*raw).unwrap()
+        };
+        for code in [10107, 13435, 13436, 11600, 11602, 91, 189] {
+            let error = told(doc! { "ok": 0.0, "code": code });
+            assert!(error.get_document("topologyVersion").is_ok(), "{error}");
+            let done = told(doc! { "n": 1, "writeConcernError": { "code": code }, "ok": 1.0 });
+            let concern = done.get_document("writeConcernError").unwrap();
+            for place in [&done, concern] {
+                assert!(place.get_document("topologyVersion").is_ok(), "{done}");
+            }
+        }
+        for other in [
+            doc! { "ok": 1.0 },
+            doc! { "ok": 0.0, "code": 11000 },
+            doc! { "writeConcernError": { "code": 64 }, "ok": 1.0 },
+        ] {
+            assert_eq!(told(other.clone()), other);
+        }
+    }
+
+    #[test]
     fn clients_of_a_member_whose_disk_fails_go_to_another_if_there_is_one() {
         let node = member();
         let address = |text: &str| text.parse::<ServerAddress>().unwrap();
@@ -292,7 +328,9 @@ mod tests {
             assert_eq!(error.code.0, code);
             let retryable = error.labels.iter().any(|label| label == "RetryableWriteError");
             assert_eq!(retryable, code == 189);
-            assert_eq!(error.details.contains_key("topologyVersion"), code == 189);
+            let mut reply = RawDocumentBuf::try_from(&error.reply()).unwrap();
+            node.tell_topology_version(&mut reply);
+            assert_eq!(reply.get_document("topologyVersion").is_ok(), code == 189);
         }
     }
 

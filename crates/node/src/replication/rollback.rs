@@ -15,12 +15,14 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::apply::{altered, namespace_of};
 use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
+use crate::change_stream::image_key;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::parse_record;
 use crate::sessions::SessionId;
+use crate::transactions::{is_abort, is_apply_ops};
 use crate::writer::{RetryableWrite, Writer};
 
 /// Undo rows removed in one step of maintenance.
@@ -89,7 +91,7 @@ impl Node {
 }
 
 /// A statement of a retryable write.
-pub(super) type Statement = (RetryableWrite, i32);
+pub(crate) type Statement = (RetryableWrite, i32);
 
 /// The statement that an entry belongs to.
 pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, CommandError> {
@@ -111,6 +113,26 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let row = self.undo_row(at.timestamp)?;
         self.begin_undo(at, statement_of(entry)?);
+        let object = entry.get_document("o").map_err(|_| damaged("o"))?;
+        match entry.get_str("op").map_err(|_| damaged("op"))? {
+            "c" if is_abort(object) => {}
+            "c" if is_apply_ops(object) => {
+                self.undo_transaction(entry, row.as_ref(), |writer, operation, row| {
+                    writer.undo_change(operation, row, keep)
+                })?;
+            }
+            _ => self.undo_change(entry, row, keep)?,
+        }
+        self.finish_undo()
+    }
+
+    /// Undoes one change, of an entry or of an operation of a transaction.
+    fn undo_change(
+        &mut self,
+        entry: &RawDocument,
+        row: Option<Document>,
+        keep: &mut dyn FnMut(Undo<'_>) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
         let object = entry.get_document("o").map_err(|_| damaged("o"))?;
         let namespace = namespace_of(entry)?;
         match entry.get_str("op").map_err(|_| damaged("op"))? {
@@ -139,7 +161,7 @@ impl Writer<'_> {
                 }
             }
         }
-        self.finish_undo()
+        Ok(())
     }
 
     fn undo_row(&self, timestamp: Timestamp) -> Result<Option<Document>, CommandError> {
@@ -185,7 +207,7 @@ impl Writer<'_> {
     }
 
     /// The other half of undoing: takes the entry and its row out, with the change.
-    pub(super) fn unlog(&mut self, batch: &mut Batch, at: OpTime, statement: Option<&Statement>) {
+    pub(crate) fn unlog(&mut self, batch: &mut Batch, at: OpTime, statement: Option<&Statement>) {
         let node = self.node();
         if let Some((write, number)) = statement {
             self.forget_statement(batch, write, *number);
@@ -193,6 +215,7 @@ impl Writer<'_> {
         if let Some(replication) = node.replication() {
             batch.cut_log(node.keyspaces().oplog, at.timestamp.as_u64());
             batch.remove(replication.keyspace, undo_key(at.timestamp));
+            batch.remove(replication.keyspace, image_key(at.timestamp.as_u64(), 0));
         }
     }
 

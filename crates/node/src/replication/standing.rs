@@ -141,6 +141,11 @@ impl Replication {
         guard(&self.log).majority.clone()
     }
 
+    /// Where a member keeps its facts, and rows beside its oplog.
+    pub(crate) fn facts_keyspace(&self) -> quorate_storage::KeyspaceId {
+        self.keyspace
+    }
+
     /// Changes the value and publishes it.
     fn change<T>(&self, change: impl FnOnce(&mut Log) -> T) -> T {
         let mut log = guard(&self.log);

@@ -12,6 +12,7 @@ use quorate_wire::to_bson_timestamp;
 use super::oplog::{entry_position, undo_key};
 use super::rollback::{Statement, statement_of};
 use super::{Author, not_writable};
+use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::moments::Moment;
 use crate::writer::{Entry, Operation, Totals, Writer};
@@ -38,6 +39,13 @@ enum Mode {
     Undo(OpTime, Option<Statement>),
     /// The entry is out; nothing else may change before the next.
     Undone,
+}
+
+impl LogState {
+    /// The next entries are the member's own, of this term.
+    pub(crate) fn write_as(&mut self, term: Option<Term>) {
+        self.noop_term = term;
+    }
 }
 
 #[derive(Default)]
@@ -68,6 +76,7 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         undo: Option<&RawDocument>,
+        collection: Option<&Collection>,
     ) -> Result<bool, CommandError> {
         if let Some(undone) = self.take_undone() {
             if let Some((at, statement)) = undone {
@@ -80,7 +89,7 @@ impl Writer<'_> {
         }
         let Some((entry, position)) = self.take_replayed()? else { return Ok(false) };
         self.replay_session(batch, &entry)?;
-        self.put_entry(batch, entry, position, undo);
+        self.put_entry(batch, entry, position, undo, collection);
         Ok(true)
     }
 
@@ -91,12 +100,18 @@ impl Writer<'_> {
         entry: RawDocumentBuf,
         position: OpTimeAndWallTime,
         undo: Option<&RawDocument>,
+        collection: Option<&Collection>,
     ) {
         let Some(oplog) = self.node.oplog() else { return };
         let timestamp = position.op_time.timestamp;
         if let (Some(replication), Some(undo)) = (self.node.replication(), undo) {
             let row = undo.as_bytes().to_vec();
             batch.insert(replication.keyspace, undo_key(timestamp), row);
+        }
+        if let (Some(collection), Some(undo)) = (collection, undo)
+            && let Ok(before) = undo.get_document("before")
+        {
+            self.keep_image(batch, collection, before, timestamp.as_u64());
         }
         let size = entry.as_bytes().len() as u64;
         let entry = Bytes::from(entry.into_bytes());
@@ -146,9 +161,21 @@ impl Writer<'_> {
     }
 
     /// Logs what changes nothing: a new entry, or one of the others'.
-    pub(super) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
+    pub(crate) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
         let mut batch = Batch::new();
         let object = rawdoc! { "msg": message };
+        let (operation, target) = (Operation::Noop, None);
+        let entry = Entry { operation, collection: None, object: &object, target, statement: None };
+        self.log(&mut batch, &entry, None)?;
+        self.commit(batch)
+    }
+
+    /// Logs that a database is gone, after its collections. The entry changes nothing: it is there for
+    /// those who watch.
+    pub(crate) fn log_drop_database(&mut self, database: &str) -> Result<(), CommandError> {
+        self.flush()?;
+        let mut batch = Batch::new();
+        let object = rawdoc! { "msg": "dropDatabase", "dropDatabase": database };
         let (operation, target) = (Operation::Noop, None);
         let entry = Entry { operation, collection: None, object: &object, target, statement: None };
         self.log(&mut batch, &entry, None)?;
@@ -171,7 +198,7 @@ impl Writer<'_> {
     }
 
     /// The entry that the next change belongs to.
-    pub(super) fn take_replayed(
+    pub(crate) fn take_replayed(
         &mut self,
     ) -> Result<Option<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
         let Mode::Replay(entries) = &mut self.log_state.mode else { return Ok(None) };
@@ -206,7 +233,7 @@ impl Writer<'_> {
     }
 
     /// The entry to take out with the next change; `Some(None)` if it is out already.
-    pub(super) fn take_undone(&mut self) -> Option<Option<(OpTime, Option<Statement>)>> {
+    pub(crate) fn take_undone(&mut self) -> Option<Option<(OpTime, Option<Statement>)>> {
         match &mut self.log_state.mode {
             Mode::Undo(at, statement) => {
                 let undone = (*at, statement.take());

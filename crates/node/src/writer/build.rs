@@ -55,7 +55,10 @@ pub(crate) struct Build {
 
 impl Writer<'_> {
     /// Notes that a record is about to change, for those who index its collection.
-    pub(super) fn note_change(&mut self, collection: Ident, record: RecordId) {
+    pub(crate) fn note_change(&mut self, collection: Ident, record: RecordId) {
+        if self.stage_record(collection, record) {
+            return;
+        }
         for build in &mut self.state.builds {
             if build.collection == collection {
                 build.changed.insert(record);
@@ -374,6 +377,9 @@ impl Writer<'_> {
         spec: Document,
         check: impl Fn() -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
+        if self.is_staging() {
+            return self.add_staged_index(collection, spec);
+        }
         let index = Index::from_spec(self.allocate_hidden(collection)?, spec)?;
         let state = self.view.clone();
         let mut building = Building { collection: Arc::clone(collection), index, state };

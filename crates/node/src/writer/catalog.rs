@@ -8,10 +8,11 @@ use quorate_storage::{Batch, Direction, KeyRange};
 
 use super::Writer;
 use super::oplog::oplog_namespace;
-use crate::catalog::{Catalog, Collection, ID_INDEX, Index};
+use crate::catalog::{Catalog, Collection, ID_INDEX, Ident, Index};
 use crate::error::{CommandError, ErrorCode};
 use crate::namespace::Namespace;
 use crate::replication::takes_back;
+use crate::transactions::namespace_key;
 
 /// Keys of dropped collections removed in one step of maintenance.
 const PURGE_STEP: usize = 1000;
@@ -48,6 +49,14 @@ impl Writer<'_> {
         options: Document,
         uuid: Binary,
     ) -> Result<Arc<Collection>, CommandError> {
+        while let Err(error) = self.reserve(&namespace_key(namespace)) {
+            if !self.wait_if_blocked()? {
+                return Err(error);
+            }
+            if let Some(created) = self.collection(namespace) {
+                return Ok(created);
+            }
+        }
         let namespace = namespace.clone();
         let mut command = doc! { "create": &namespace.collection };
         command.extend(options.clone());
@@ -161,6 +170,17 @@ impl Writer<'_> {
         self.flush()?;
         let keyspace = self.node.keyspaces().catalog;
         let mut batch = Batch::new();
+        if self.is_staging() {
+            let mut catalog = self.staged_catalog();
+            let (result, collection) = change(&mut catalog, keyspace, &mut batch)?;
+            let name = command.as_ref().and_then(|command| command.keys().next().cloned());
+            if let Some(command) = command {
+                let mut logged = Batch::new();
+                self.log_command(&mut logged, &collection, &command)?;
+            }
+            self.stage_catalog(catalog, batch, &collection.namespace, name.as_deref())?;
+            return Ok(result);
+        }
         let mut catalog = (*self.node.catalog()).clone();
         let (result, collection) = change(&mut catalog, keyspace, &mut batch)?;
         if let Some(command) = command {
@@ -255,7 +275,58 @@ impl Writer<'_> {
         for &place in places {
             Arc::make_mut(&mut altered.indexes[place]).multikey = true;
         }
+        // That an index may hold arrays is true whatever becomes of a transaction.
+        if self.transaction().is_some() && !self.is_created_here(&collection.namespace) {
+            let idents: BTreeSet<_> =
+                places.iter().map(|&place| altered.indexes[place].ident).collect();
+            self.beside_stage(|writer| writer.note_multikey_now(&collection.namespace, &idents))?;
+        }
         *collection = self.alter_collection(altered, None)?;
+        Ok(())
+    }
+
+    /// Notes that indexes of a collection, as it is now, may hold arrays.
+    fn note_multikey_now(
+        &mut self,
+        namespace: &Namespace,
+        idents: &BTreeSet<Ident>,
+    ) -> Result<(), CommandError> {
+        let Some(collection) = self.collection(namespace) else { return Ok(()) };
+        let mut altered = (*collection).clone();
+        for index in &mut altered.indexes {
+            if idents.contains(&index.ident) {
+                Arc::make_mut(index).multikey = true;
+            }
+        }
+        self.alter_collection(altered, None).map(drop)
+    }
+
+    /// Adds an index to a collection that a stage has created and that holds nothing yet.
+    pub(crate) fn add_staged_index(
+        &mut self,
+        collection: &mut Arc<Collection>,
+        spec: Document,
+    ) -> Result<(), CommandError> {
+        let is_new = self.transaction().is_none() || self.is_created_here(&collection.namespace);
+        if !is_new || self.few_documents(collection)? != Some(0) {
+            return Err(CommandError::new(
+                ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                format!(
+                    "Cannot create new indexes on existing collection {} in a multi-document \
+                     transaction; create them before",
+                    collection.namespace
+                ),
+            ));
+        }
+        let mut command = doc! { "createIndexes": &collection.namespace.collection };
+        command.extend(spec.clone());
+        let mut altered = (**collection).clone();
+        *collection = self.change_catalog(Some(command), move |catalog, keyspace, batch| {
+            let index = Index::from_spec(catalog.allocate_ident(), spec)?;
+            altered.indexes.push(Arc::new(index));
+            let collection = catalog.put(altered, keyspace, batch)?;
+            Ok((Arc::clone(&collection), collection))
+        })?;
         Ok(())
     }
 }

@@ -49,6 +49,16 @@ pub(crate) struct Held<'n> {
 }
 
 impl Held<'_> {
+    /// Gives the lock back. Until [`take_again`](Self::take_again) the state must not be touched.
+    pub(crate) fn let_go(&mut self) {
+        self.guard = None;
+    }
+
+    /// Waits for the lock after [`let_go`](Self::let_go).
+    pub(crate) fn take_again(&mut self) {
+        self.guard = Some(self.lock.take());
+    }
+
     /// Lets somebody who waits go first.
     pub(super) fn give_way(&mut self) {
         let before = self.lock.taken.load(Ordering::SeqCst);

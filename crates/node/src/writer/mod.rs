@@ -20,6 +20,7 @@ use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
 use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
+use quorate_transactions::TransactionId;
 use quorate_wire::to_bson_timestamp;
 
 use self::build::Build;
@@ -28,11 +29,11 @@ pub(crate) use self::check::{
 };
 use self::check::{check_validator, duplicate_key, malformed};
 pub(crate) use self::lock::{Held, WriteLock};
-pub(crate) use self::oplog::{Entry, Operation, oplog_namespace};
+pub(crate) use self::oplog::{ENTRY_VERSION, Entry, Operation, oplog_namespace};
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
 use crate::catalog::{Collection, Ident};
-use crate::context::Now;
+use crate::context::{Interrupt, Now};
 use crate::error::CommandError;
 use crate::generator::Generator;
 use crate::index_keys::DocumentKeys;
@@ -40,6 +41,7 @@ use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{View, index_entry, parse_record, record_key};
 use crate::replication::{LogState, Replication};
+use crate::transactions::{Ongoing, Staging};
 
 /// Inserts are joined into batches of about this size.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -56,6 +58,8 @@ pub(crate) struct WriterState {
     builds: Vec<Build>,
     /// Of unique indexes that were written to: no key of theirs is greater.
     greatest_keys: BTreeMap<Ident, Vec<u8>>,
+    /// Open transactions, and the keys that they hold.
+    pub(crate) transactions: Ongoing,
 }
 
 impl WriterState {
@@ -67,6 +71,7 @@ impl WriterState {
             last_timestamp,
             builds: Vec::new(),
             greatest_keys: BTreeMap::new(),
+            transactions: Ongoing::default(),
         }
     }
 }
@@ -102,6 +107,12 @@ pub(crate) struct Writer<'n> {
     deferred: Option<Batch>,
     /// Whether what is about to be committed may change the set's default concerns.
     pub(crate) touches_settings: bool,
+    /// Where changes go if not to the store.
+    pub(crate) staging: Option<Staging>,
+    /// The command that the writer works for, if that may wait.
+    pub(crate) interrupt: Option<Arc<Interrupt>>,
+    /// The transaction that the last refused change has to wait for.
+    pub(crate) blocked: Option<TransactionId>,
 }
 
 /// A document that is about to be inserted.
@@ -131,6 +142,9 @@ impl<'n> Writer<'n> {
             replayed: None,
             deferred: None,
             touches_settings: false,
+            staging: None,
+            interrupt: None,
+            blocked: None,
         }
     }
 
@@ -166,7 +180,7 @@ impl<'n> Writer<'n> {
     }
 
     pub(crate) fn collection(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
-        self.node.catalog().get(namespace).cloned()
+        self.catalog().get(namespace).cloned()
     }
 
     /// Inserts documents in order. The result has one entry per document that was tried; an
@@ -198,7 +212,22 @@ impl<'n> Writer<'n> {
                 results.push(Ok(()));
                 continue;
             }
-            let staged = self.stage_insert(collection, document, keys, &pending, bypass_validation);
+            let mut staged =
+                self.stage_insert(collection, document.clone(), keys, &pending, bypass_validation);
+            while staged.is_err() && self.blocked.is_some() {
+                self.commit_inserts(collection, &mut pending)?;
+                if !self.wait_if_blocked()? {
+                    break;
+                }
+                *collection = self.collection_or_create(&collection.namespace)?;
+                staged = self.stage_insert(
+                    collection,
+                    document.clone(),
+                    None,
+                    &pending,
+                    bypass_validation,
+                );
+            }
             let failed = staged.is_err();
             let place = i32::try_from(place).ok().filter(|_| self.is_retryable());
             let statement = upsert.or(place);
@@ -247,6 +276,7 @@ impl<'n> Writer<'n> {
             for key in &keys.keys {
                 let (entry, value) = index_entry(index, key, record);
                 if index.unique {
+                    self.reserve(&entry)?;
                     let rises = self.raise_greatest(index, &entry)?;
                     let taken = !rises
                         && (pending.unique.contains(&entry)
@@ -293,10 +323,7 @@ impl<'n> Writer<'n> {
             }
         }
         self.commit(batch)?;
-        self.adjust_totals(collection.ident, |totals| {
-            totals.documents += added.documents;
-            totals.bytes += added.bytes;
-        });
+        self.grow_totals(collection.ident, added.documents as i64, added.bytes as i64);
         if self.is_replaying() {
             // Whoever wrote the entries has trimmed, and logged that too.
             return Ok(());
@@ -334,18 +361,26 @@ impl<'n> Writer<'n> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         let mut multikey = BTreeSet::new();
+        self.reserve(&record_key(collection.ident, record))?;
         let keys = before.into_iter().zip(after);
         for ((place, index), (before, after)) in collection.indexes.iter().enumerate().zip(keys) {
             if after.multikey && !index.multikey {
                 multikey.insert(place);
             }
             for key in before.keys.difference(&after.keys) {
-                batch.remove(keyspaces.indexes, index_entry(index, key, record).0);
+                let (entry, _) = index_entry(index, key, record);
+                if index.unique {
+                    self.reserve(&entry)?;
+                }
+                batch.remove(keyspaces.indexes, entry);
             }
             for key in after.keys.difference(&before.keys) {
                 let (entry, value) = index_entry(index, key, record);
-                if index.unique && self.is_taken(index, &entry)? {
-                    return Err(duplicate_key(collection, index, &new));
+                if index.unique {
+                    self.reserve(&entry)?;
+                    if self.is_taken(index, &entry)? {
+                        return Err(duplicate_key(collection, index, &new));
+                    }
                 }
                 batch.insert(keyspaces.indexes, entry, value);
             }
@@ -353,13 +388,11 @@ impl<'n> Writer<'n> {
         self.note_change(collection.ident, record);
         self.note_multikey(collection, &multikey)?;
         self.log_update(&mut batch, collection, old, &new, told_as)?;
-        let (old_bytes, new_bytes) = (old.as_bytes().len() as u64, new.as_bytes().len() as u64);
+        let growth = new.as_bytes().len() as i64 - old.as_bytes().len() as i64;
         let key = record_key(collection.ident, record);
         batch.insert(keyspaces.records, key, self.stored_document(new));
         self.commit(batch)?;
-        self.adjust_totals(collection.ident, |totals| {
-            totals.bytes = (totals.bytes + new_bytes).saturating_sub(old_bytes);
-        });
+        self.grow_totals(collection.ident, 0, growth);
         Ok(())
     }
 
@@ -382,6 +415,13 @@ impl<'n> Writer<'n> {
         document: &RawDocument,
         keys: Vec<DocumentKeys>,
     ) -> Result<(), CommandError> {
+        self.reserve(&record_key(collection.ident, record))?;
+        for (index, keys) in collection.indexes.iter().zip(&keys).filter(|(index, _)| index.unique)
+        {
+            for key in &keys.keys {
+                self.reserve(&index_entry(index, key, record).0)?;
+            }
+        }
         self.note_change(collection.ident, record);
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
@@ -393,11 +433,7 @@ impl<'n> Writer<'n> {
             }
         }
         self.commit(batch)?;
-        let bytes = document.as_bytes().len() as u64;
-        self.adjust_totals(collection.ident, |totals| {
-            totals.documents = totals.documents.saturating_sub(1);
-            totals.bytes = totals.bytes.saturating_sub(bytes);
-        });
+        self.grow_totals(collection.ident, -1, -(document.as_bytes().len() as i64));
         Ok(())
     }
 
@@ -427,6 +463,9 @@ impl<'n> Writer<'n> {
         if batch.is_empty() {
             return Ok(());
         }
+        if self.is_staging() {
+            return self.stage(batch);
+        }
         self.record_current(&mut batch)?;
         if let Some(deferred) = &mut self.deferred {
             deferred.append(batch);
@@ -440,6 +479,9 @@ impl<'n> Writer<'n> {
     /// From now on changes are committed together, by [`flush`](Self::flush). The caller sees to it
     /// that no change looks at what an earlier one touched.
     pub(crate) fn defer(&mut self) {
+        if self.is_staging() {
+            return;
+        }
         self.deferred = Some(Batch::new());
     }
 
@@ -467,7 +509,9 @@ impl<'n> Writer<'n> {
     pub(crate) fn give_way(&mut self) -> Result<(), CommandError> {
         self.flush()?;
         self.state.give_way();
-        self.view = self.node.view();
+        if !self.is_staging() {
+            self.view = self.node.view();
+        }
         Ok(())
     }
 
@@ -576,7 +620,8 @@ impl<'n> Writer<'n> {
         if let Some(next) = known {
             return Ok(next);
         }
-        let last = self.view.scan_records(collection.ident, Direction::Backward)?.next();
+        let view = self.newest_view();
+        let last = view.scan_records(collection.ident, Direction::Backward)?.next();
         let last = match last {
             Some(pair) => RecordId::from_suffix(&pair?.0).map_or(0, |record| record.0),
             None => 0,
@@ -589,6 +634,17 @@ impl<'n> Writer<'n> {
     fn advance_record(&mut self, collection: &Collection, used: RecordId) {
         let state = self.state.collections.entry(collection.ident).or_default();
         state.next_record = Some(RecordId(used.0 + 1));
+    }
+
+    /// A collection grows by so many documents and bytes, at once or when the stage is committed.
+    pub(crate) fn grow_totals(&mut self, ident: Ident, documents: i64, bytes: i64) {
+        if self.stage_growth(ident, documents, bytes) {
+            return;
+        }
+        self.adjust_totals(ident, |totals| {
+            totals.documents = totals.documents.saturating_add_signed(documents);
+            totals.bytes = totals.bytes.saturating_add_signed(bytes);
+        });
     }
 
     pub(crate) fn adjust_totals(&mut self, ident: Ident, adjust: impl FnOnce(&mut Totals)) {

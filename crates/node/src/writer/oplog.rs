@@ -23,7 +23,7 @@ use crate::replication::takes_back;
 const LOCAL_DATABASE: &str = "local";
 
 /// The version of the entry format.
-const ENTRY_VERSION: i64 = 2;
+pub(crate) const ENTRY_VERSION: i64 = 2;
 
 /// What kind of change an entry describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    fn letter(self) -> &'static str {
+    pub(crate) fn letter(self) -> &'static str {
         match self {
             Self::Insert => "i",
             Self::Update => "u",
@@ -91,7 +91,7 @@ impl Writer<'_> {
             return Ok(());
         }
         let before = rawdoc! { "before": old.to_owned() };
-        if self.log_otherwise(batch, Some(&before))? {
+        if !self.is_staging() && self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
         let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?, told_as);
@@ -155,7 +155,10 @@ impl Writer<'_> {
         entry: &Entry<'_>,
         undo: Option<&RawDocument>,
     ) -> Result<(), CommandError> {
-        if !self.logs(entry.collection) || self.log_otherwise(batch, undo)? {
+        if !self.logs(entry.collection) {
+            return Ok(());
+        }
+        if !self.is_staging() && self.log_otherwise(batch, undo, entry.collection)? {
             return Ok(());
         }
         self.append(batch, entry, undo)
@@ -167,6 +170,9 @@ impl Writer<'_> {
         entry: &Entry<'_>,
         undo: Option<&RawDocument>,
     ) -> Result<(), CommandError> {
+        if self.stage_operation(entry, undo)? {
+            return Ok(());
+        }
         let term = self.term_of_entry()?;
         let timestamp = self.next_timestamp();
         let mut document = RawDocumentBuf::new();
@@ -202,7 +208,7 @@ impl Writer<'_> {
         document.append(cstr!("wall"), to_bson_date_time(self.now.wall));
         let op_time = OpTime::new(term, timestamp_from(timestamp));
         let position = OpTimeAndWallTime { op_time, wall_time: self.now.wall };
-        self.put_entry(batch, document, position, undo);
+        self.put_entry(batch, document, position, undo, entry.collection);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Retryable writes: the result of each statement is stored in the batch of its change.
 //!
 //! ```text
-//!   sessions   <16 bytes of session> 00                           →  the newest transaction number
+//!   sessions   <16 bytes of session> 00                           →  see `transactions/rows.rs`
 //!              <16 bytes of session> 01 <number, 8> <statement, 4>  →  the result, as BSON
 //! ```
 //!
@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 
 use bson::Document;
 use quorate_storage::{Batch, Direction, KeyRange};
+use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
 
 use super::Writer;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::sessions::SessionId;
+use crate::transactions::{SessionRow, number_key, refused};
 
-const NUMBER_ROW: u8 = 0;
 const RESULT_ROW: u8 = 1;
 
 /// A write that may be repeated.
@@ -47,6 +48,14 @@ impl Writer<'_> {
         write: Option<&RetryableWrite>,
     ) -> Result<(), CommandError> {
         let Some(write) = write else { return Ok(()) };
+        let arrival = Arrival { number: write.number, kind: Kind::RetryableWrite };
+        if let Verdict::Refuse(refusal) = self.arrive(&write.session, arrival)? {
+            return Err(match refusal {
+                Refusal::TooOld { .. } => self.known_retry(write).err(),
+                _ => None,
+            }
+            .unwrap_or_else(|| refused(refusal)));
+        }
         let mut retry = self.known_retry(write)?;
         if retry.announced {
             let keyspace = self.node.keyspaces().sessions;
@@ -66,12 +75,7 @@ impl Writer<'_> {
     /// A write without its earlier results, if it is not too old.
     fn known_retry(&self, write: &RetryableWrite) -> Result<Retry, CommandError> {
         let RetryableWrite { session, number } = write;
-        let keyspace = self.node.keyspaces().sessions;
-        let row = self.view.snapshot.get(keyspace, &number_key(session))?;
-        let known = match row {
-            Some(bytes) => bytes.first_chunk().map(|bytes| i64::from_be_bytes(*bytes)),
-            None => None,
-        };
+        let known = SessionRow::of(&self.view, session)?.map(|row| row.number);
         if let Some(known) = known.filter(|known| number < known) {
             return Err(CommandError::new(
                 ErrorCode::TRANSACTION_TOO_OLD,
@@ -188,10 +192,6 @@ impl Writer<'_> {
         retry.done.insert(statement, result);
         Ok(())
     }
-}
-
-fn number_key(session: &SessionId) -> Vec<u8> {
-    [session.bytes(), &[NUMBER_ROW]].concat()
 }
 
 fn result_prefix(session: &SessionId, number: i64) -> Vec<u8> {

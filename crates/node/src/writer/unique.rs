@@ -28,7 +28,8 @@ impl Writer<'_> {
             Some(greatest) => greatest,
             None => {
                 let whole = KeyRange::prefix(&index.ident.prefix());
-                let last = self.view.scan_index(whole, Direction::Backward)?.next().transpose()?;
+                let view = self.newest_view();
+                let last = view.scan_index(whole, Direction::Backward)?.next().transpose()?;
                 let last = last.map(|(key, _)| key.to_vec()).unwrap_or_default();
                 self.state.greatest_keys.entry(index.ident).or_insert(last)
             }

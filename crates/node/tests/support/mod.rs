@@ -27,6 +27,7 @@ pub(crate) fn context() -> Context {
         now: now(),
         client: Arc::new(Client { connection_id: 1, ..Client::default() }),
         may_wait: true,
+        may_look_at: None,
         interrupt: Arc::new(Interrupt::default()),
     }
 }
@@ -67,7 +68,10 @@ impl Member {
     }
 
     fn open(store: ModelStore, oplog_bytes: Option<u64>) -> Self {
-        Self::open_with(store, NodeOptions { oplog_bytes, ..options() })
+        Self::open_with(
+            store,
+            NodeOptions { oplog_bytes, test_commands: oplog_bytes.is_some(), ..options() },
+        )
     }
 
     fn open_with(store: ModelStore, options: NodeOptions) -> Self {
@@ -106,8 +110,12 @@ impl Member {
             command.insert("$db", "db");
         }
         match self.node.run(context, Command::new(command)) {
-            Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
-            Outcome::Wait { .. } => panic!("the command wants to wait"),
+            Outcome::Reply(mut reply) => {
+                // As the server around a member does with every reply.
+                self.node.tell_topology_version(&mut reply.body);
+                Document::try_from(&*reply.body).unwrap()
+            }
+            other => panic!("the command did not answer: {other:?}"),
         }
     }
 

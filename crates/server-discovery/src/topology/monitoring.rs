@@ -40,7 +40,10 @@ impl Topology {
         if !underway.awaited {
             monitor.round_trips.record(round_trip);
         }
-        let next = monitor.reply_received(&self.settings, &reply, more_to_come);
+        let next = match monitor.reply_received(&self.settings, &reply, more_to_come) {
+            Next::CheckNow if underway.awaited && monitor.answers_at_once(now) => Next::Pause,
+            next => next,
+        };
         let round_trips = monitor.round_trips.round_trips();
         // No check is under way while the description is updated.
         monitor.rest(now);
@@ -246,7 +249,7 @@ impl Topology {
         }
         let Some(position) = position else { return };
         let monitor = &mut self.states[position].monitor;
-        let streams = next == Next::CheckNow && monitor.has_connection();
+        let streams = next != Next::Wait && monitor.has_connection();
         if streams {
             monitor.begin_measuring(now);
         } else if monitor.has_connection() && monitor.end_measuring() {
@@ -255,6 +258,7 @@ impl Topology {
         }
         match next {
             Next::CheckNow => self.start_check(position, server, now),
+            Next::Pause => self.states[position].monitor.pause(now),
             Next::Wait => self.states[position].monitor.wait(&self.settings, now),
         }
         if self.states[position].monitor.measuring_is_due(now) {

@@ -51,7 +51,7 @@ pub(crate) use cut::Cut;
 use inbox::Inbox;
 pub(crate) use read_concern::ReadConcern;
 pub(crate) use source::OplogStream;
-pub(crate) use write_concern::{Acknowledgement, write_concern_error};
+pub(crate) use write_concern::{Acknowledgement, Wanted, is_statement, write_concern_error};
 
 /// How long a primary whose disk is full waits for a successor that has everything.
 const HAND_OVER_BEFORE_DISK_FAILS: Duration = Duration::from_secs(1);
@@ -155,6 +155,11 @@ pub(crate) struct ReplicaSet {
 }
 
 impl ReplicaSet {
+    /// Where the log stands, as it changes.
+    pub(crate) fn standing_changes(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+
     /// Prepares the host. Nothing runs before [`start`](Self::start).
     pub(crate) fn new(
         node: Arc<Node>,

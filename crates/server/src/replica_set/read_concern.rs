@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
-use bson::{Binary, Bson, doc, rawdoc};
+use bson::{Binary, rawdoc};
 use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, Standing};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
 
-use super::write_concern::Wanted;
+use super::write_concern::{Wanted, is_statement};
 use super::{ReplicaSet, ending};
 
 /// How long a read waits at most for data that its client has seen elsewhere, or for a majority; its
@@ -33,7 +33,7 @@ pub(crate) enum ReadConcern {
 impl ReadConcern {
     /// The read concern of a command, if it needs other members.
     pub(crate) fn of(command: &Command) -> Option<Self> {
-        let concern = command.body.get_document("readConcern").ok()?;
+        let concern = command.read_concern().ok()??;
         match concern.get_str("level").ok()? {
             "majority" | "snapshot" => Some(Self::Majority),
             "linearizable" => Some(Self::Linearizable),
@@ -47,19 +47,17 @@ impl ReplicaSet {
     /// themselves has no level.
     pub(crate) fn complete_read_concern(&self, command: &mut Command) -> Result<(), CommandError> {
         let reads = command.facts().is_some_and(CommandFacts::takes_a_default_read_concern);
-        if !reads || command.database() == "local" {
+        if !reads || is_statement(command) || command.database() == "local" {
             return Ok(());
         }
         let Some(chosen) = self.node.default_concerns()?.and_then(|known| known.read.clone())
         else {
             return Ok(());
         };
-        let given =
-            command.body_mut().entry("readConcern".to_owned()).or_insert(Bson::from(doc! {}));
-        if let Bson::Document(given) = given
-            && !given.contains_key("level")
-        {
-            given.extend(chosen);
+        let mut completed = command.read_concern()?.cloned().unwrap_or_default();
+        if !completed.contains_key("level") {
+            completed.extend(chosen);
+            command.set_read_concern(completed);
         }
         Ok(())
     }
@@ -89,7 +87,7 @@ impl ReplicaSet {
         &self,
         command: &Command,
     ) -> Result<(), CommandError> {
-        let Ok(concern) = command.body.get_document("readConcern") else { return Ok(()) };
+        let Ok(Some(concern)) = command.read_concern() else { return Ok(()) };
         let times = ["afterClusterTime", "atClusterTime"].map(|name| concern.get_timestamp(name));
         let after = times.into_iter().flatten().map(timestamp_from).max();
         let committed = ReadConcern::of(command) == Some(ReadConcern::Majority);

@@ -51,13 +51,17 @@ impl Wanted {
 }
 
 impl ReplicaSet {
-    /// Takes the write concern out of a command, or the set's default if it has none, if waiting for
-    /// others is part of it. What one member can promise alone is left for it to read.
+    /// The write concern of a command, or the set's default if it has none, if waiting for others is
+    /// part of it. What one member can promise alone is left for it to see to.
     pub(crate) fn take_concern(
         &self,
         command: &mut Command,
         writes: bool,
     ) -> Result<Option<Wanted>, CommandError> {
+        if is_statement(command) {
+            // A transaction's write concern is its commit's; the member refuses any other.
+            return Ok(None);
+        }
         let given = match command.body.get("writeConcern") {
             None => None,
             Some(Bson::Document(given)) => Some(given),
@@ -79,9 +83,9 @@ impl ReplicaSet {
         let concern = completed.as_ref().or(given).map(parse).transpose()?.flatten();
         let wanted = concern.map(|concern| Wanted { concern, explicit });
         if wanted.is_some() {
-            command.body_mut().remove("writeConcern");
+            command.set_write_concern(None);
         } else if let Some(completed) = completed.filter(|completed| !completed.is_empty()) {
-            command.body_mut().insert("writeConcern", completed);
+            command.set_write_concern(Some(completed));
         }
         Ok(wanted)
     }
@@ -156,6 +160,12 @@ impl ReplicaSet {
         }
         Some(document)
     }
+}
+
+/// Whether a command is a statement of a transaction.
+pub(crate) fn is_statement(command: &Command) -> bool {
+    let ends = matches!(command.name(), "commitTransaction" | "abortTransaction");
+    command.body.contains_key("autocommit") && !ends
 }
 
 /// An error of waiting as it stands in the reply of a write that was done.

@@ -76,7 +76,7 @@ fn a_member_that_was_down_for_too_long_says_by_how_much_and_heals_when_it_is_wip
     assert_eq!(refused.unwrap().get_i32("code").ok(), Some(13436));
 
     set.kill(stale);
-    std::fs::remove_dir_all(set.data(stale)).unwrap();
+    set.wipe(stale);
     set.restart(stale);
     set.wait_for_state(stale, "SECONDARY");
     assert_eq!(set.wait_until_identical(), 1001);

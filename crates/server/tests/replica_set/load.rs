@@ -175,7 +175,22 @@ fn ask(clients: &mut BTreeMap<SocketAddr, Client>, address: SocketAddr) -> Optio
 
 /// The identifiers of everything in `db.c`.
 fn ids(set: &Set, place: usize) -> BTreeSet<i64> {
-    let reply = set.ok(place, doc! { "distinct": "c", "key": "_id", "$db": "db" });
-    let values = reply.get_array("values").unwrap();
-    values.iter().map(|id| id.as_i64().or(id.as_i32().map(i64::from)).expect("numbers")).collect()
+    let projection = doc! { "_id": 1 };
+    let find = doc! { "find": "c", "$db": "db", "projection": projection, "batchSize": 10_000 };
+    let mut reply = set.ok(place, find);
+    let mut ids = BTreeSet::new();
+    loop {
+        let cursor = reply.get_document("cursor").unwrap();
+        let batch = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch"));
+        for found in batch.unwrap() {
+            let id = found.as_document().unwrap().get("_id").unwrap();
+            ids.insert(id.as_i64().or(id.as_i32().map(i64::from)).expect("numbers"));
+        }
+        let id = cursor.get_i64("id").unwrap();
+        if id == 0 {
+            return ids;
+        }
+        let more = doc! { "getMore": id, "collection": "c", "$db": "db", "batchSize": 10_000 };
+        reply = set.ok(place, more);
+    }
 }

@@ -70,7 +70,8 @@ impl Set {
         Self::launch(Network::Direct, count, arguments)
     }
 
-    fn launch(network: Network, count: usize, arguments: &[&str]) -> Self {
+    /// The same, on a network.
+    pub(crate) fn launch(network: Network, count: usize, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let mut set =
@@ -198,6 +199,18 @@ impl Set {
         let mut process = self.take_process(place);
         process.kill().unwrap();
         process.wait().unwrap();
+    }
+
+    /// Removes what a member that does not run has in its directory, which may be a disk of its own.
+    pub(crate) fn wipe(&self, place: usize) {
+        for entry in std::fs::read_dir(self.data(place)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                std::fs::remove_dir_all(path).unwrap();
+            } else {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
     }
 
     /// Ends a process as an operator does, and waits until it has.

@@ -7,7 +7,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Document, rawdoc};
 use quorate_client::authentication::Authenticator;
 use quorate_client::connection::{Connection, Request};
-use quorate_client::handshake::{Handshake, exchange_hello};
+use quorate_client::handshake::{EstablishError, Handshake, exchange_hello};
 use quorate_client::metadata::{Environment, client_metadata};
 use quorate_client::net::{Connector, ConnectorOptions, Stream};
 use quorate_client::tls::Tls;
@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::Shared;
 use crate::view::reply::{counters, explanation, set_settings, set_status};
 use crate::view::{Input, Told};
+use crate::words::Foreign;
 
 /// How often a member is asked while nothing happens.
 const EVERY: Duration = Duration::from_secs(1);
@@ -32,7 +33,13 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// Codes with which a server says that it will never answer this: Unauthorized, CommandNotFound,
 /// NoReplicationEnabled. It is not asked again on the same connection.
-const NEVER: [i32; 3] = [13, 59, 76];
+const NEVER: [i32; 3] = [UNAUTHORIZED, 59, 76];
+
+/// `Unauthorized`: the server wants a login, or another user.
+const UNAUTHORIZED: i32 = 13;
+
+/// Every how many rounds a server is asked whether it is locked: the answer is long on a busy one.
+const LOCK_EVERY: u32 = 5;
 
 /// How connections are made; shared by all askers.
 #[derive(Debug)]
@@ -70,16 +77,19 @@ enum Question {
     Explanation,
     Counters,
     Settings,
+    Lock,
 }
 
 impl Question {
-    const ALL: [Self; 4] = [Self::Settings, Self::Status, Self::Explanation, Self::Counters];
+    const ALL: [Self; 5] =
+        [Self::Settings, Self::Status, Self::Explanation, Self::Counters, Self::Lock];
 
     fn command(self) -> RawDocumentBuf {
         match self {
             Self::Status => rawdoc! { "replSetGetStatus": 1, "$db": "admin" },
             Self::Explanation => rawdoc! { "quorateExplainElection": 1, "$db": "admin" },
             Self::Settings => rawdoc! { "replSetGetConfig": 1, "$db": "admin" },
+            Self::Lock => rawdoc! { "currentOp": 1, "$db": "admin" },
             // Only what is shown: some sections take long to make.
             Self::Counters => rawdoc! {
                 "serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0, "wiredTiger": 0,
@@ -94,6 +104,7 @@ impl Question {
             Self::Explanation => explanation(reply).map(Told::Explanation),
             Self::Settings => set_settings(reply).map(Told::Settings),
             Self::Counters => Some(Told::Counters(counters(reply))),
+            Self::Lock => Some(Told::Locked(reply.get_bool("fsyncLock").unwrap_or(false))),
         }
     }
 }
@@ -108,11 +119,13 @@ pub(super) struct Asker {
     given_up: Vec<Question>,
     /// The configuration that was read last.
     settings_of: Option<SetVersion>,
+    rounds: u32,
 }
 
 impl Asker {
     pub(super) fn new(address: ServerAddress, manner: Arc<Manner>, shared: Arc<Shared>) -> Self {
-        Self { address, manner, shared, connection: None, given_up: Vec::new(), settings_of: None }
+        let (connection, given_up, settings_of) = (None, Vec::new(), None);
+        Self { address, manner, shared, connection, given_up, settings_of, rounds: 0 }
     }
 
     /// Asks for ever; sooner if there is a nudge.
@@ -139,9 +152,11 @@ impl Asker {
         }
         let hello = self.hello().await?;
         let of_a_set = hello.set_name.is_some();
+        self.rounds = self.rounds.wrapping_add(1);
         for question in Question::ALL {
             let wanted = match question {
                 Question::Counters => true,
+                Question::Lock => hello.is_writable_primary && self.rounds % LOCK_EVERY == 1,
                 Question::Settings => of_a_set && self.settings_of != hello.set_version,
                 Question::Status | Question::Explanation => of_a_set,
             };
@@ -157,8 +172,29 @@ impl Asker {
         let mut connection = Connection::new(stream.map_err(|error| error.to_string())?);
         let shaken =
             self.manner.handshake.shake(&mut connection, &self.address, Some(self.manner.limit));
+        match shaken.await {
+            Ok(_) => Ok(connection),
+            // The server answers, and only the login is wrong: what it tells everybody is shown.
+            Err(EstablishError::Authentication(error)) => {
+                let why = format!("the login is refused: {}", error.cause);
+                self.tell(Told::Login(Foreign(why).to_string()));
+                self.connect_without_login().await
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    async fn connect_without_login(&self) -> Result<Connection<Stream>, String> {
+        let stream = self.manner.connector.connect(&self.address).await;
+        let mut connection = Connection::new(stream.map_err(|error| error.to_string())?);
+        let handshake = Handshake { authenticator: None, ..self.manner.handshake.clone() };
+        let shaken = handshake.shake(&mut connection, &self.address, Some(self.manner.limit));
         shaken.await.map_err(|error| error.to_string())?;
         Ok(connection)
+    }
+
+    fn tell(&self, told: Told) {
+        self.shared.tell(Input::Told { member: self.address.clone(), told });
     }
 
     async fn hello(&mut self) -> Result<Arc<HelloReply>, String> {
@@ -185,6 +221,11 @@ impl Asker {
         match command_error(body) {
             Ok(None) => {}
             Ok(Some(error)) if error.code.is_some_and(|code| NEVER.contains(&code)) => {
+                if error.code == Some(UNAUTHORIZED) && self.manner.handshake.authenticator.is_none()
+                {
+                    let why = "the server wants a login: lag and votes are not told without one";
+                    self.tell(Told::Login(why.to_owned()));
+                }
                 self.given_up.push(question);
                 return Ok(());
             }

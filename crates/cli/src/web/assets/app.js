@@ -41,9 +41,13 @@ function drawState(view) {
   $("state").dataset.state = state;
   const term = set.term == null ? "" : `, term ${set.term}`;
   const standalone = set.type === "Single" || set.type === "Sharded";
+  const leader = view.members.find((member) => member.address === set.primary);
+  const votes = set.votes == null ? null : `${set.votes_up} of ${set.votes} votes are up, ${set.votes_needed} elect a primary`;
   if (set.primary) {
-    $("headline").textContent = `${set.primary} is primary`;
-    const majority = set.has_majority === false ? "no majority is up" : `${set.up} of ${set.members} members answer`;
+    const silent = leader?.silent_ms == null ? "" : `, silent for ${span(leader.silent_ms)}`;
+    if (silent) $("state").dataset.state = "none";
+    $("headline").textContent = `${set.primary} is primary${silent}`;
+    const majority = set.has_majority === false ? votes : `${set.up} of ${set.members} members answer`;
     const open = view.writes.open_gap_ms;
     $("detail").textContent = open > 500 ? `No write acknowledged for ${span(open)}.` : `${majority}${term}.`;
   } else if (standalone) {
@@ -53,7 +57,7 @@ function drawState(view) {
   } else if (state === "none") {
     const since = set.without_primary_ms == null ? "" : ` for ${span(set.without_primary_ms)}`;
     $("headline").textContent = `No primary${since}`;
-    $("detail").textContent = set.incompatible ?? set.explanation?.split("\n")[0] ?? `${set.up} of ${set.members} members answer${term}.`;
+    $("detail").textContent = set.incompatible ?? (votes ? `${votes}${term}.` : set.explanation?.split("\n")[0] ?? `${set.up} of ${set.members} members answer${term}.`);
   }
 }
 
@@ -66,13 +70,18 @@ function drawFigures(view) {
   const { set, writes } = view;
   figure("figure-writes", count(writes.any ? writes.per_second : set.writes_per_second));
   const gap = writes.gaps[writes.gaps.length - 1];
-  if (gap) {
+  const open = writes.open_gap_ms;
+  $("gap-title").textContent = open == null ? "Last write gap" : "No write for";
+  if (open != null) {
+    const [number, unit] = span(open).split(" ");
+    figure("figure-gap", number, unit);
+  } else if (gap) {
     const [number, unit] = span(gap.ms).split(" ");
     figure("figure-gap", number, unit);
   } else {
     figure("figure-gap", writes.any ? "none" : "–");
   }
-  $("figure-gap").classList.toggle("fresh", Boolean(gap) && (view.t_ns - gap.to_ns) / 1e6 < FRESH_MS);
+  $("figure-gap").classList.toggle("fresh", open != null || Boolean(gap) && (view.t_ns - gap.to_ns) / 1e6 < FRESH_MS);
   figure("figure-elections", String(view.elections.length));
   if (set.votes == null) figure("figure-votes", "–");
   else figure("figure-votes", String(set.votes_up), `of ${set.votes}`);
@@ -137,13 +146,19 @@ function toast(text, bad) {
 
 function listen() {
   const stream = new EventSource("/events");
+  // Nothing can be broken through a program that is gone.
+  const reach = (reached) => {
+    for (const button of document.querySelectorAll(".actions button")) button.disabled = !reached;
+  };
   stream.addEventListener("view", (event) => {
     $("banner").hidden = true;
+    reach(true);
     draw(JSON.parse(event.data));
   });
   stream.addEventListener("error", () => {
     $("banner").textContent = "The program that serves this page has ended or cannot be reached. What you see is what was last known.";
     $("banner").hidden = false;
+    reach(false);
     // The browser tries again by itself, unless it was refused.
     if (stream.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
   });

@@ -64,6 +64,12 @@ export function drawThroughput(root, history, view) {
   };
   const gapRow = { y: 10, used: [] };
   const electionRow = { y: 25, used: [] };
+  if (view.writes.open_gap_ms != null) {
+    const from = Math.max(x(view.writes.open_gap_ms / 1000), 0);
+    const wide = Math.max(x(0) - from, LEAST_GAP);
+    parts.push(svg("rect", { class: "gap open", x: from, y: 31, width: wide, height: floor - 31 }));
+    label(gapRow, "gap-label", from + wide / 2, span(view.writes.open_gap_ms));
+  }
   for (const gap of [...view.writes.gaps].reverse()) {
     if (ago(gap.to_ns) > SECONDS) continue;
     const from = Math.max(x(ago(gap.from_ns)), 0);

@@ -1,0 +1,221 @@
+//! `--metrics ADDR`: figures for Prometheus and answers for load balancers, to be asked from elsewhere.
+//!
+//! ```text
+//!   GET /metrics                  the text format of Prometheus
+//!   GET /healthz                  200 while there is a primary and a majority answers, 503 otherwise
+//!   GET /primary[?member=HOST]    200 with the primary, or if that member is it; 503 otherwise
+//!   GET /secondary[?member=HOST]  the same for secondaries
+//! ```
+//!
+//! Beyond this machine every request carries `Authorization: Bearer TOKEN`. Nothing can be changed
+//! through here.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{RawQuery, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use quorate_client::Client;
+use quorate_client::metrics::PROMETHEUS_CONTENT_TYPE;
+use quorate_server_discovery::ServerType;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+use crate::clock;
+use crate::metrics;
+use crate::screen::{Failure, Screen};
+use crate::view::collector::Live;
+
+/// A token has at least this many characters.
+const LEAST_TOKEN: usize = 16;
+
+/// The longest token file that is read, in bytes.
+const MAX_TOKEN_FILE: usize = 4096;
+
+/// An endpoint that is served until this is dropped.
+pub(crate) struct Exporter {
+    address: SocketAddr,
+    task: AbortHandle,
+}
+
+impl Exporter {
+    /// Says where it is.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub(crate) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
+        let url = format!("http://{}/metrics", self.address);
+        screen.event("metrics", json!({"url": url}))?;
+        screen.talk_unless_json(format_args!("metrics at {url}"));
+        Ok(())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Reads the token of a file: its first line.
+///
+/// # Errors
+///
+/// If the file cannot be read, or what it holds is too short to be a secret.
+pub(crate) fn read_token(path: &Path) -> Result<String, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::Misuse(format!("the token file {shown} cannot be read: {error}; check its path"))
+    })?;
+    let token = text.lines().next().unwrap_or_default().trim().to_owned();
+    if text.len() > MAX_TOKEN_FILE || token.chars().count() < LEAST_TOKEN {
+        return Err(Failure::Misuse(format!(
+            "{shown} holds no token of at least {LEAST_TOKEN} characters; make one: openssl rand \
+             -hex 32 > {shown}"
+        )));
+    }
+    Ok(token)
+}
+
+struct Site {
+    live: Live,
+    client: Client,
+    token: Option<String>,
+}
+
+/// Serves the figures of a view and of the client that feeds it.
+///
+/// # Errors
+///
+/// If the address is taken, or reachable from elsewhere without a token.
+pub(crate) async fn serve(
+    address: SocketAddr,
+    token: Option<String>,
+    live: Live,
+    client: Client,
+) -> Result<Exporter, Failure> {
+    if !address.ip().is_loopback() && token.is_none() {
+        return Err(Failure::Misuse(format!(
+            "other machines reach {address}, so that requests must prove who they are; give the \
+             file of a secret with --metrics-token"
+        )));
+    }
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::Problem(format!(
+            "cannot serve metrics on {address}: {error}; give another --metrics, 0 for any port"
+        ))
+    })?;
+    let address = listener.local_addr()?;
+    let site = Arc::new(Site { live, client, token });
+    let router = Router::new()
+        .route("/metrics", get(figures))
+        .route("/healthz", get(health))
+        .route("/primary", get(primary))
+        .route("/secondary", get(secondary))
+        .layer(middleware::from_fn_with_state(Arc::clone(&site), check))
+        .with_state(site);
+    let serving = async move {
+        // It ends only with the process, or when the exporter is dropped.
+        let _ = axum::serve(listener, router).await;
+    };
+    Ok(Exporter { address, task: tokio::spawn(serving).abort_handle() })
+}
+
+/// Lets nobody in without the token, if there is one.
+async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION);
+    let given = given.and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    let allowed = match &site.token {
+        None => true,
+        Some(token) => given.is_some_and(|given| is_same(given, token)),
+    };
+    match allowed {
+        true => next.run(request).await,
+        false => {
+            let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, challenge, "give the token of --metrics-token\n")
+                .into_response()
+        }
+    }
+}
+
+/// Compares without telling by the time it takes where two texts differ.
+fn is_same(left: &str, right: &str) -> bool {
+    let differences = left.bytes().zip(right.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+    left.len() == right.len() && differences == 0
+}
+
+async fn figures(State(site): State<Arc<Site>>) -> Response {
+    let now = clock::now();
+    let mut text = site.live.read(|view| metrics::text(view, now));
+    text.push_str(&site.client.metrics().to_prometheus());
+    ([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], text).into_response()
+}
+
+async fn health(State(site): State<Arc<Site>>) -> Response {
+    let (well, text) = site.live.read(|view| {
+        let facts = view.facts(clock::now());
+        let has_majority = facts.has_majority() != Some(false);
+        let is_set = facts.topology_type.is_replica_set();
+        let well = facts.up > 0 && (!is_set || facts.primary.is_some()) && has_majority;
+        let text = match (facts.primary, has_majority) {
+            (Some(primary), true) => format!("{primary} leads\n"),
+            (Some(primary), false) => format!("{primary} leads without a majority\n"),
+            (None, _) if well => "it answers\n".to_owned(),
+            (None, _) => "no primary\n".to_owned(),
+        };
+        (well, text)
+    });
+    (if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text).into_response()
+}
+
+async fn primary(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    role(&site, query.as_deref(), ServerType::RsPrimary)
+}
+
+async fn secondary(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    role(&site, query.as_deref(), ServerType::RsSecondary)
+}
+
+/// The members of this role, or whether one of them is the named one.
+fn role(site: &Site, query: Option<&str>, wanted: ServerType) -> Response {
+    let named = query.and_then(|query| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(name, _)| *name == "member").map(|(_, member)| member).next()
+    });
+    let named = named.map(|member| member.replace("%3A", ":").replace("%3a", ":"));
+    let found: Vec<String> = site.live.read(|view| {
+        let members = view.members();
+        let suits = members.iter().filter(|member| member.client_type == Some(wanted));
+        suits.map(|member| member.address.to_string()).collect()
+    });
+    let suits = match &named {
+        Some(named) => found.contains(named),
+        None => !found.is_empty(),
+    };
+    let status = if suits { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, format!("{}\n", found.join("\n"))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_secrets() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "short\n").unwrap();
+        assert!(read_token(file.path()).is_err());
+        std::fs::write(file.path(), "0123456789abcdef0123\nmore\n").unwrap();
+        assert_eq!(read_token(file.path()).unwrap(), "0123456789abcdef0123");
+        assert!(is_same("abc", "abc") && !is_same("abc", "abd") && !is_same("abc", "ab"));
+    }
+}

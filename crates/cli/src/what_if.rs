@@ -1,0 +1,326 @@
+//! `quorate what-if URI`: a forecast for the live set.
+//!
+//! Lifts the configuration, the positions and the round trips of the set into a small world that runs
+//! the production replication core (`world`), plays many futures (`forecast`), and tells who leads, how
+//! long writes stop, which write concerns still complete, and whether a reconfiguration is safe.
+
+mod forecast;
+mod world;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use quorate_protocol::{
+    MemberConfig, MemberId, MemberState, OpTime, ReplicaSetConfig, ServerAddress, Term,
+};
+use quorate_replication::config_check::{Allowances, warnings};
+use quorate_replication::reconfig_check::{Proposal, check_documents};
+use quorate_wire::replica_set::parse_config;
+use serde_json::{Value, json};
+
+use crate::connect;
+use crate::doctor::survey::Survey;
+use crate::run::relaxed;
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen, WARNING};
+use crate::words::{Foreign, listed};
+pub(crate) use forecast::Forecast;
+pub(crate) use world::Fate;
+use world::Situation;
+
+/// How many futures are played unless another number is given.
+const FUTURES: u32 = 1_000;
+
+/// The longest configuration file that is read.
+const MAX_FILE: u64 = 1 << 20;
+
+/// `quorate what-if`.
+#[derive(Debug, Args)]
+pub(crate) struct WhatIfArguments {
+    /// The connection string of the set.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Members that go: host:port as the set calls them. Several with commas.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub(crate) down: Vec<ServerAddress>,
+    /// Members that are added to the configuration. Several with commas.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub(crate) add: Vec<ServerAddress>,
+    /// The configuration that replaces the present one: a file with what rs.conf() prints.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) reconfig: Option<PathBuf>,
+    /// How many futures are played.
+    #[arg(long, value_name = "N", default_value_t = FUTURES, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) futures: u32,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl WhatIfArguments {
+    pub(crate) const EXAMPLES: &str = "\
+Examples:
+  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --down a:27017
+  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --down a:27017,b:27017
+  quorate what-if 'mongodb://a,b,c/?replicaSet=rs0' --reconfig new.json --down a:27017
+
+Nothing is changed: the set is asked for its configuration and state, and the futures are played
+here. Ends in code 1 if writes stop for good or the reconfiguration is not safe.";
+}
+
+/// Forecasts and tells.
+pub(crate) fn run(arguments: &WhatIfArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let uri = connect::parse(&arguments.uri)?;
+    let survey = connect::runtime()?.block_on(Survey::take(uri))?;
+    let mut situation = lift(&survey)?;
+    let present = situation.config.clone();
+    let change = change(arguments, &present)?;
+    let mut safe = true;
+    if let Some(next) = change {
+        safe = tell_change(&present, &next, &situation, screen)?;
+        situation.config = next;
+        let config = situation.config.clone();
+        situation.up.retain(|member, _| config.member_at(member).is_some());
+    }
+    let known = |member: &&ServerAddress| situation.config.member_at(member).is_some();
+    if let Some(stranger) = arguments.down.iter().find(|member| !known(member)) {
+        let members = listed(situation.config.members.iter().map(|member| &member.host));
+        return Err(Failure::Misuse(format!(
+            "{stranger} is no member of this set; its members are {members}"
+        )));
+    }
+    let mut goes_on = true;
+    for (fate, title) in fates(&survey, &situation, &arguments.down) {
+        let forecast =
+            forecast::forecast(&situation, &arguments.down, fate, arguments.futures as usize);
+        goes_on &= forecast.stuck() == 0;
+        tell_forecast(&forecast, title, screen)?;
+    }
+    goes_on &= tell_write_concerns(&situation, &arguments.down, screen)?;
+    Ok(if goes_on && safe { Outcome::Fine } else { Outcome::ProblemFound })
+}
+
+/// The forecast of what a drill is about to do to this deployment; none if it does not tell enough.
+pub(crate) async fn before_drill(
+    uri: quorate_connection_string::ConnectionString,
+    fate: Fate,
+    futures: usize,
+) -> Option<Forecast> {
+    let survey = Survey::take(uri).await.ok()?;
+    let situation = lift(&survey).ok()?;
+    let down: Vec<ServerAddress> = situation.primary.iter().cloned().collect();
+    // Servers of others notice a crash by its silence.
+    let fate = if fate == Fate::Crash && !survey.is_ours() { Fate::Silence } else { fate };
+    Some(forecast::forecast(&situation, &down, fate, futures))
+}
+
+/// What can happen to the members that go.
+fn fates(
+    survey: &Survey,
+    situation: &Situation,
+    down: &[ServerAddress],
+) -> Vec<(Fate, &'static str)> {
+    let takes_primary = situation.primary.as_ref().is_some_and(|primary| down.contains(primary));
+    if down.is_empty() {
+        return vec![(Fate::StepDown, "if the primary steps down")];
+    }
+    // Only our servers tell a crash from silence by the reset connection.
+    match survey.is_ours() && takes_primary {
+        true => {
+            vec![(Fate::Crash, "if the processes end"), (Fate::Silence, "if the hosts fall silent")]
+        }
+        false => vec![(Fate::Silence, "if they are gone")],
+    }
+}
+
+/// Lifts the live set.
+fn lift(survey: &Survey) -> Result<Situation, Failure> {
+    let doctor = survey.seen.quorate("doctor");
+    let unknown =
+        |what: &str| Failure::Problem(format!("the set does not tell {what}; {doctor} says why"));
+    let inside = survey.inside().ok_or_else(|| unknown("anything about itself"))?;
+    let document = inside.config.as_ref().ok_or_else(|| unknown("its configuration"))?;
+    let config = parse_config(document).map_err(|error| {
+        Failure::Problem(format!(
+            "the configuration of the set is not understood: {error}; {doctor} tells more"
+        ))
+    })?;
+    let status = inside.status.as_ref().ok_or_else(|| unknown("the state of its members"))?;
+    let own_word = |member: &ServerAddress| survey.seen.own_word(member);
+    let is_up = |member: &crate::view::reply::MemberStatus| {
+        own_word(&member.address).is_some()
+            || (member.is_up || member.is_self)
+                && matches!(
+                    member.state,
+                    Some(MemberState::Primary | MemberState::Secondary | MemberState::Arbiter)
+                )
+    };
+    let up = status.members.iter().filter(|member| is_up(member));
+    let up = up.map(|member| (member.address.clone(), member.op_time.unwrap_or(OpTime::NULL)));
+    let trips = survey.seen.answers().map(|(_, answer)| answer.round_trip);
+    let mut trips: Vec<Duration> = trips.collect();
+    trips.sort_unstable();
+    Ok(Situation {
+        config,
+        term: Term(status.term.unwrap_or(1)),
+        primary: survey.seen.topology.primary().map(|primary| primary.address().clone()),
+        up: up.collect(),
+        round_trip: trips.get(trips.len() / 2).copied().unwrap_or(Duration::from_millis(1)),
+    })
+}
+
+/// The configuration that is asked about, if it is another than the present one.
+fn change(
+    arguments: &WhatIfArguments,
+    present: &ReplicaSetConfig,
+) -> Result<Option<ReplicaSetConfig>, Failure> {
+    let mut next = match &arguments.reconfig {
+        None => None,
+        Some(path) => Some(read_config(path)?),
+    };
+    for host in &arguments.add {
+        let config = next.get_or_insert_with(|| ReplicaSetConfig {
+            version: present.version + 1,
+            ..present.clone()
+        });
+        if config.member_at(host).is_some() {
+            return Err(Failure::Misuse(format!(
+                "{host} is a member already; leave it out of --add"
+            )));
+        }
+        let id = config.members.iter().map(|member| member.id.0).max().unwrap_or(-1) + 1;
+        config.members.push(MemberConfig::new(MemberId(id), host.clone()));
+    }
+    Ok(next)
+}
+
+fn read_config(path: &PathBuf) -> Result<ReplicaSetConfig, Failure> {
+    let shown = path.display();
+    let unreadable = |why: String| {
+        Failure::Misuse(format!(
+            "{shown} is no configuration: {why}; write into it what rs.conf() prints, changed"
+        ))
+    };
+    let size = std::fs::metadata(path).map(|file| file.len());
+    if size.as_ref().is_ok_and(|size| *size > MAX_FILE) {
+        return Err(unreadable(format!("it has more than {MAX_FILE} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    let value = relaxed::parse(&text).map_err(|error| unreadable(error.to_string()))?;
+    let Ok(bson::Bson::Document(document)) = bson::Bson::try_from(value) else {
+        return Err(unreadable("it holds no document".to_owned()));
+    };
+    parse_config(&document).map_err(|error| unreadable(error.to_string()))
+}
+
+/// Whether the change may be made on the live set, and why not.
+fn tell_change(
+    present: &ReplicaSetConfig,
+    next: &ReplicaSetConfig,
+    situation: &Situation,
+    screen: &mut Screen,
+) -> Result<bool, Failure> {
+    let primary: Vec<ServerAddress> = situation.primary.iter().cloned().collect();
+    let proposal =
+        Proposal { old: present, new: next, force: false, default_write_concern_set: false };
+    let mut why: Vec<String> = Vec::new();
+    if primary.is_empty() {
+        why.push("only a primary changes the configuration, and there is none".to_owned());
+    } else if let Err(error) =
+        check_documents(proposal, &present.set_name, Allowances::default(), &primary)
+    {
+        why.push(error.to_string());
+    }
+    let votes = |config: &ReplicaSetConfig| {
+        let voters: Vec<_> = config.members.iter().filter(|member| member.is_voter()).collect();
+        let up = voters.iter().filter(|voter| situation.up.contains_key(&voter.host)).count();
+        (up, voters.len())
+    };
+    let (up, voters) = votes(next);
+    if up <= voters / 2 {
+        why.push(format!(
+            "{up} of its {voters} voters are up, which is no majority: it would not be committed"
+        ));
+    }
+    let safe = why.is_empty();
+    let hints = warnings(next);
+    screen.event("reconfig", json!({"safe": safe, "why": why, "warnings": hints}))?;
+    match safe {
+        true => screen.line(format_args!("{FINE}the reconfiguration is safe{FINE:#}"))?,
+        false => {
+            screen.line(format_args!("{PROBLEM}the reconfiguration is not safe{PROBLEM:#}"))?;
+        }
+    }
+    for reason in why {
+        screen.line(format_args!("  {}", Foreign(reason)))?;
+    }
+    for hint in hints {
+        screen.line(format_args!("  {WARNING}warning{WARNING:#} {}", Foreign(hint)))?;
+    }
+    Ok(safe)
+}
+
+fn tell_forecast(forecast: &Forecast, title: &str, screen: &mut Screen) -> Result<(), Failure> {
+    let mut event = forecast.to_json();
+    event["case"] = title.into();
+    screen.event("forecast", event)?;
+    let futures = forecast.futures;
+    screen.line(format_args!(
+        "{STRONG}{title}{STRONG:#} {QUIET}({futures} futures played){QUIET:#}"
+    ))?;
+    for (host, count) in &forecast.leaders {
+        let share = forecast.share(*count) * 100.0;
+        screen.line(format_args!("  {host} leads in {share:.0} % of them"))?;
+    }
+    let nobody = forecast.futures - forecast.leaders.values().sum::<usize>();
+    if nobody > 0 {
+        let share = forecast.share(nobody) * 100.0;
+        screen.line(format_args!("  {PROBLEM}nobody leads in {share:.0} % of them{PROBLEM:#}"))?;
+    }
+    screen.line(format_args!("  {}", forecast.gap_line()))?;
+    if let Some(tail) = &forecast.tail {
+        screen.line(format_args!("  {QUIET}the slowest wait for{QUIET:#} {tail}"))?;
+    }
+    Ok(())
+}
+
+/// Which write concerns complete with the members that are left. False if a majority does not.
+fn tell_write_concerns(
+    situation: &Situation,
+    down: &[ServerAddress],
+    screen: &mut Screen,
+) -> Result<bool, Failure> {
+    let is_left = |member: &&MemberConfig| {
+        situation.up.contains_key(&member.host) && !down.contains(&member.host)
+    };
+    let members = &situation.config.members;
+    let data = members.iter().filter(|member| !member.arbiter_only);
+    let left = data.clone().filter(is_left).count();
+    let voters = members.iter().filter(|member| member.is_voter()).count();
+    let majority = voters / 2 + 1;
+    let data_voters = data.clone().filter(|member| member.is_voter());
+    // Arbiters vote and acknowledge nothing.
+    let needed = majority.min(data_voters.clone().count());
+    let left_voters = data_voters.filter(is_left).count();
+    let votes_left = members.iter().filter(|member| member.is_voter()).filter(is_left).count();
+    let has_leader = votes_left >= majority
+        && members.iter().filter(|member| member.is_electable()).any(|member| is_left(&member));
+    let completes = has_leader && left_voters >= needed;
+    let most = if has_leader { left } else { 0 };
+    let fields: Value = json!({
+        "w": most, "majority": completes, "data_members": left, "data_members_needed": needed,
+    });
+    screen.event("write_concerns", fields)?;
+    screen.line(format_args!("{STRONG}write concerns{STRONG:#}"))?;
+    screen.line(match most {
+        0 => "  none completes: nobody may lead".to_owned(),
+        1 => "  w: 1 completes, more does not".to_owned(),
+        most => format!("  w: 1 to {most} complete, more does not"),
+    })?;
+    let told = format!("{left_voters} of the {needed} data members that a majority needs are left");
+    screen.line(match completes {
+        true => format!("  w: \"majority\" completes: {told}"),
+        false => format!("  {PROBLEM}w: \"majority\" does not complete{PROBLEM:#}: {told}"),
+    })?;
+    Ok(completes)
+}

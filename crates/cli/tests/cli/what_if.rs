@@ -1,0 +1,79 @@
+//! Forecasts for real sets, and drills that are compared with them.
+
+use serde_json::Value;
+
+use crate::pains::Set;
+use crate::support::{Run, quorate};
+
+fn event(run: &Run, name: &str) -> Value {
+    let events = run.events();
+    let found = events.into_iter().find(|event| event["event"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {}{}", run.stdout(), run.stderr()))
+}
+
+fn what_if(uri: &str, more: &[&str]) -> Run {
+    quorate(&[&["what-if", uri, "--futures", "20", "--json"], more].concat())
+}
+
+#[test]
+fn a_forecast_names_leaders_gaps_and_write_concerns() {
+    let set = Set::start(&[], 3);
+    let one = what_if(&set.uri, &["--down", &set.primary]);
+    assert_eq!(one.code(), 0, "{}{}", one.stdout(), one.stderr());
+    let forecast = event(&one, "forecast");
+    let leaders = forecast["leaders"].as_array().unwrap();
+    let hosts: Vec<&str> = leaders.iter().map(|leader| leader["host"].as_str().unwrap()).collect();
+    assert!(!hosts.is_empty() && !hosts.contains(&set.primary.as_str()), "{forecast}");
+    let shares: f64 = leaders.iter().map(|leader| leader["share"].as_f64().unwrap()).sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{forecast}");
+    assert!(forecast["gap_ms"]["p50"].as_f64().unwrap() > 0.0, "{forecast}");
+    let concerns = event(&one, "write_concerns");
+    assert_eq!((&concerns["w"], &concerns["majority"]), (&2.into(), &true.into()), "{concerns}");
+
+    let other = set.others().next().unwrap().0.clone();
+    let both = what_if(&set.uri, &["--down", &format!("{},{other}", set.primary)]);
+    assert_eq!(both.code(), 1, "{}", both.stdout());
+    assert_eq!(event(&both, "forecast")["stuck_share"], 1.0);
+    assert_eq!(event(&both, "write_concerns")["majority"], false);
+
+    let stranger = what_if(&set.uri, &["--down", "127.0.0.1:1"]);
+    assert_eq!(stranger.code(), 2);
+    assert!(stranger.stderr().contains("is no member of this set"), "{}", stranger.stderr());
+    set.end();
+}
+
+#[test]
+fn a_reconfiguration_is_judged_before_it_is_made() {
+    let set = Set::start(&[], 3);
+    let read = quorate(&["run", &set.uri, "{replSetGetConfig: 1}"]).stdout();
+    let mut config: Value = serde_json::from_str::<Value>(&read).unwrap()["config"].take();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("new.json");
+    let path = file.to_str().unwrap();
+    config["version"] = (config["version"].as_i64().unwrap() + 1).into();
+    std::fs::write(&file, config.to_string()).unwrap();
+    let same = what_if(&set.uri, &["--reconfig", path]);
+    assert_eq!(same.code(), 0, "{}{}", same.stdout(), same.stderr());
+    assert_eq!(event(&same, "reconfig")["safe"], true);
+    // Two voters less at once is one too many.
+    config["members"].as_array_mut().unwrap().truncate(1);
+    std::fs::write(&file, config.to_string()).unwrap();
+    let two = what_if(&set.uri, &["--reconfig", path]);
+    assert_eq!(two.code(), 1, "{}", two.stdout());
+    assert_eq!(event(&two, "reconfig")["safe"], false);
+    let added = what_if(&set.uri, &["--add", "127.0.0.1:1"]);
+    assert_eq!(event(&added, "reconfig")["safe"], true, "{}", added.stdout());
+    std::fs::write(&file, "{members: 3}").unwrap();
+    assert_eq!(what_if(&set.uri, &["--reconfig", path]).code(), 2);
+    set.end();
+}
+
+#[test]
+fn a_drill_is_compared_with_the_forecast_made_before_it() {
+    let set = Set::start(&["--election-timeout", "2s"], 3);
+    let drill = quorate(&["drill", "--step-down", "--yes", "--json", &set.uri]);
+    assert_eq!(drill.code(), 0, "{}{}", drill.stdout(), drill.stderr());
+    let verdict = event(&drill, "drill");
+    assert!(verdict["forecast"]["gap_ms"]["p95"].is_number(), "{verdict}");
+    set.end();
+}

@@ -1,0 +1,107 @@
+//! `quorate prove`: against a set of our own under faults, and on histories that were kept.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use quorate_testing::ReplicaSet;
+use serde_json::Value;
+
+/// What is run under faults.
+const WORKLOADS: [&str; 4] = ["registers", "set", "counter", "sessions"];
+
+fn quorate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_quorate")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn prove(uri: &str, histories: &Path, more: &[&str]) -> Output {
+    let directory = histories.to_str().unwrap();
+    let mut arguments = vec!["prove", "--history", directory, "--json"];
+    arguments.extend(more);
+    arguments.push(uri);
+    quorate(&arguments)
+}
+
+fn events(output: &Output) -> Vec<Value> {
+    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_set_keeps_its_promises_while_members_are_broken() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("set");
+    let set =
+        ReplicaSet::builder().program(env!("CARGO_BIN_EXE_quorate")).data(&data).start().unwrap();
+    let histories = directory.path().join("histories");
+    let mut arguments = vec!["--minutes", "0.25", "--seed", "7"];
+    arguments.extend(WORKLOADS.iter().flat_map(|name| ["--workload", name]));
+    let output = prove(set.uri(), &histories, &arguments);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let events = events(&output);
+    let verdict = events.iter().find(|event| event["event"] == "verdict").unwrap();
+    assert_eq!(verdict["valid"], true);
+    assert_ne!(verdict["faults"], 0, "something was broken: {verdict}");
+    let workloads: Vec<&Value> =
+        events.iter().filter(|event| event["event"] == "workload").collect();
+    assert_eq!(workloads.len(), WORKLOADS.len());
+    for workload in workloads {
+        assert_ne!(workload["ok"], 0, "clients were at work: {workload}");
+        let file = histories.join(format!("{}.jsonl", workload["workload"].as_str().unwrap()));
+        let judged = quorate(&[
+            "prove",
+            "--check",
+            file.to_str().unwrap(),
+            "--workload",
+            workload["workload"].as_str().unwrap(),
+        ]);
+        assert!(judged.status.success(), "{}", text(&judged.stdout));
+    }
+}
+
+#[test]
+fn a_set_that_is_not_ours_is_not_broken_without_a_yes() {
+    let directory = tempfile::tempdir().unwrap();
+    let set =
+        ReplicaSet::builder().members(1).program(env!("CARGO_BIN_EXE_quorate")).start().unwrap();
+    // Another directory for the files of running sets: this user runs none.
+    let output = Command::new(env!("CARGO_BIN_EXE_quorate"))
+        .args(["prove", "--minutes", "0.02", "--workload", "set", "--history"])
+        .arg(directory.path().join("histories"))
+        .arg(set.uri())
+        .env("XDG_RUNTIME_DIR", directory.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("add --yes"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("under 0 faults"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn an_anomaly_ends_in_code_1_and_is_told_in_sentences() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("lost.jsonl");
+    let history = r#"{"type":"invoke","process":0,"time":1,"f":"add","value":1}
+{"type":"ok","process":0,"time":2,"f":"add","value":1}
+{"type":"invoke","process":0,"time":3,"f":"read-all","value":null}
+{"type":"ok","process":0,"time":4,"f":"read-all","value":[]}
+"#;
+    fs::write(&file, history).unwrap();
+    let file = file.to_str().unwrap();
+    let judged = quorate(&["prove", "--check", file, "--workload", "set"]);
+    assert_eq!(judged.status.code(), Some(1));
+    assert!(text(&judged.stdout).contains("lost-write"), "{}", text(&judged.stdout));
+    let unnamed = quorate(&["prove", "--check", file]);
+    assert_eq!(unnamed.status.code(), Some(2));
+    assert!(text(&unnamed.stderr).contains("--workload"), "{}", text(&unnamed.stderr));
+    fs::write(directory.path().join("half.jsonl"), "{\"type\":\"inv").unwrap();
+    let half = directory.path().join("half.jsonl");
+    let half = quorate(&["prove", "--check", half.to_str().unwrap(), "--workload", "set"]);
+    assert_eq!(half.status.code(), Some(2));
+    assert!(text(&half.stderr).contains("line 1"), "{}", text(&half.stderr));
+}

@@ -1,0 +1,126 @@
+//! The newest committed entries, decoded once for all streams.
+//!
+//! A stream that keeps up finds what it needs here; reading the oplog again for each of a thousand
+//! streams would cost a thousand scans. One that is further behind reads the store by itself.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bson::Document;
+use quorate_protocol::Timestamp;
+
+use super::history_lost;
+use crate::error::CommandError;
+use crate::node::Node;
+use crate::replication::entry_position;
+
+/// Entries that are kept decoded.
+const MAX_ENTRIES: usize = 4096;
+
+/// Bytes of entries that are kept decoded, as they are in the oplog.
+const MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// Bytes of entries that are read in one go.
+const READ_BYTES: usize = 4 * 1024 * 1024;
+
+/// Entries with their times.
+type Entries = Vec<(u64, Arc<Document>)>;
+
+/// What all streams of a member share.
+#[derive(Default)]
+pub(crate) struct Feed(Mutex<Recent>);
+
+#[derive(Default)]
+struct Recent {
+    /// Everything committed after `from` and up to the last of these is here.
+    from: u64,
+    entries: VecDeque<(u64, usize, Arc<Document>)>,
+    bytes: usize,
+    /// How often the log had been cut when these were read.
+    cuts: u64,
+}
+
+impl Feed {
+    /// Committed entries after a time, at most so many; none if there are none.
+    pub(crate) fn after(
+        &self,
+        node: &Node,
+        position: u64,
+        most: usize,
+    ) -> Result<Entries, CommandError> {
+        let standing = node.standing();
+        let committed = standing.commit_point.op_time.timestamp.as_u64();
+        if committed <= position {
+            return Ok(Vec::new());
+        }
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.cuts != standing.cuts {
+            *recent = Recent { cuts: standing.cuts, ..Recent::default() };
+        }
+        if recent.end() <= position {
+            // The first stream to come reads for all.
+            if recent.end() < position {
+                *recent = Recent { from: position, cuts: recent.cuts, ..Recent::default() };
+            }
+            let read = read(node, recent.end().max(position), committed, most)?;
+            recent.extend(read);
+        }
+        if recent.from <= position && !recent.entries.is_empty() {
+            return Ok(recent.after(position, most));
+        }
+        drop(recent);
+        let read = read(node, position, committed, most)?;
+        Ok(read.into_iter().map(|(time, _, entry)| (time, entry)).collect())
+    }
+}
+
+impl Recent {
+    fn end(&self) -> u64 {
+        self.entries.back().map_or(self.from, |(time, ..)| *time)
+    }
+
+    fn extend(&mut self, read: Vec<(u64, usize, Arc<Document>)>) {
+        for entry in read {
+            self.bytes += entry.1;
+            self.entries.push_back(entry);
+        }
+        while self.entries.len() > MAX_ENTRIES || self.bytes > MAX_BYTES {
+            let Some((time, bytes, _)) = self.entries.pop_front() else { return };
+            self.from = time;
+            self.bytes -= bytes;
+        }
+    }
+
+    fn after(&self, position: u64, most: usize) -> Entries {
+        let start = self.entries.partition_point(|(time, ..)| *time <= position);
+        let found = self.entries.range(start..).take(most);
+        found.map(|(time, _, entry)| (*time, Arc::clone(entry))).collect()
+    }
+}
+
+/// Reads committed entries after a time, and makes sure that none is missing between.
+fn read(
+    node: &Node,
+    position: u64,
+    committed: u64,
+    most: usize,
+) -> Result<Vec<(u64, usize, Arc<Document>)>, CommandError> {
+    let after = Bound::Excluded(Timestamp::from_u64(position));
+    let found = node.read_oplog(after, most, READ_BYTES)?;
+    // After the reading: what is still there now was there then.
+    let oldest = node.oldest_entry()?.timestamp.as_u64();
+    if oldest > position.saturating_add(1) {
+        return Err(history_lost());
+    }
+    let mut entries = Vec::with_capacity(found.entries.len());
+    for entry in found.entries {
+        let time = entry_position(&entry)?.op_time.timestamp.as_u64();
+        if time > committed {
+            break;
+        }
+        let size = entry.as_bytes().len();
+        entries.push((time, size, Arc::new(Document::try_from(&*entry)?)));
+    }
+    Ok(entries)
+}

@@ -1,0 +1,182 @@
+//! Images of documents: before a change, kept beside the oplog where a collection asks for it, and as
+//! they are now.
+//!
+//! A row under [`IMAGE_ROW`] and the time of the entry holds the document before the change. It is
+//! written in the batch of the change, on every member, and goes with its entry.
+
+use std::cell::RefCell;
+
+use bson::{Bson, Document, RawDocument, Timestamp, rawdoc};
+use quorate_change_events::Images;
+use quorate_query::diff::apply_oplog_update;
+use quorate_storage::{Batch, Direction, KeyRange};
+
+use crate::catalog::Collection;
+use crate::commands::image_expiry;
+use crate::context::Now;
+use crate::error::CommandError;
+use crate::fields::to_raw;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::writer::Writer;
+
+/// The first byte of rows with images among a member's facts.
+pub(crate) const IMAGE_ROW: u8 = b'i';
+
+/// Rows that are removed in one go.
+const TRIM_STEP: usize = 1000;
+
+/// Where the image of one change is.
+pub(crate) fn image_key(timestamp: u64, transaction_index: i64) -> Vec<u8> {
+    let mut key = vec![IMAGE_ROW];
+    key.extend(timestamp.to_be_bytes());
+    key.extend(transaction_index.to_be_bytes());
+    key
+}
+
+/// Whether the documents of a collection are kept as they were before a change.
+pub(crate) fn keeps_images(collection: &Collection) -> bool {
+    let setting = collection.options.get_document("changeStreamPreAndPostImages");
+    setting.is_ok_and(|setting| setting.get_bool("enabled").unwrap_or(false))
+}
+
+/// What a member has of documents.
+pub(super) struct StoredImages<'a> {
+    node: &'a Node,
+    failure: RefCell<Option<CommandError>>,
+}
+
+impl<'a> StoredImages<'a> {
+    pub(super) fn of(node: &'a Node) -> Self {
+        Self { node, failure: RefCell::default() }
+    }
+
+    /// Whether everything that was asked for could be read.
+    pub(super) fn check(&self) -> Result<(), CommandError> {
+        self.failure.borrow_mut().take().map_or(Ok(()), Err)
+    }
+
+    fn read(
+        &self,
+        read: impl FnOnce() -> Result<Option<Document>, CommandError>,
+    ) -> Option<Document> {
+        read().unwrap_or_else(|error| {
+            *self.failure.borrow_mut() = Some(error);
+            None
+        })
+    }
+}
+
+impl Images for StoredImages<'_> {
+    fn before(
+        &self,
+        _: Option<[u8; 16]>,
+        timestamp: Timestamp,
+        transaction_index: i64,
+    ) -> Option<Document> {
+        let timestamp = quorate_wire::timestamp_from(timestamp).as_u64();
+        self.read(|| {
+            let Some(keyspace) = self.node.facts_keyspace() else { return Ok(None) };
+            let key = image_key(timestamp, transaction_index);
+            match self.node.view().snapshot.get(keyspace, &key)? {
+                Some(row) => {
+                    let row = Document::from_reader(&row[..])?;
+                    Ok(row.get_document("preImage").ok().cloned())
+                }
+                None => Ok(None),
+            }
+        })
+    }
+
+    fn after(&self, before: &Document, change: &Document) -> Option<Document> {
+        self.read(|| Ok(Some(apply_oplog_update(before, change)?)))
+    }
+
+    fn current(&self, database: &str, collection: &str, key: &Document) -> Option<Document> {
+        self.read(|| {
+            let namespace = Namespace::new(database, collection)?;
+            let (collection, view) = match self.node.majority_view() {
+                Some(moment) => moment.read(&namespace),
+                None => self.node.read(&namespace),
+            };
+            let Some(collection) = collection else { return Ok(None) };
+            match view.by_id(&collection, &to_raw(key)?)? {
+                Some((_, document)) => Ok(Some(Document::try_from(&*document)?)),
+                None => Ok(None),
+            }
+        })
+    }
+}
+
+impl Writer<'_> {
+    /// Keeps the document before a change, if its collection asks for that.
+    pub(crate) fn keep_image(
+        &self,
+        batch: &mut Batch,
+        collection: &Collection,
+        before: &RawDocument,
+        timestamp: u64,
+    ) {
+        let Some(keyspace) = self.node().facts_keyspace() else { return };
+        if !keeps_images(collection) {
+            return;
+        }
+        let row = rawdoc! { "preImage": before.to_owned() };
+        batch.insert(keyspace, image_key(timestamp, 0), row.into_bytes());
+    }
+
+    /// Removes images whose entries are gone, and those older than the cluster parameter
+    /// `changeStreamOptions` says. Returns whether there is more to do.
+    pub(crate) fn trim_images(&mut self, now: Now) -> Result<bool, CommandError> {
+        let Some(keyspace) = self.node().facts_keyspace() else { return Ok(false) };
+        let first = self
+            .view()
+            .snapshot
+            .scan(keyspace, KeyRange::prefix(&[IMAGE_ROW]), Direction::Forward)?
+            .next();
+        if first.transpose()?.is_none() {
+            return Ok(false);
+        }
+        let oldest = self.node().oldest_entry()?.timestamp.as_u64();
+        let expired = match image_expiry(self.node())? {
+            Some(seconds) => {
+                let wall = now.wall.as_millis() / 1000 - seconds;
+                u64::try_from(wall).unwrap_or(0) << 32
+            }
+            None => 0,
+        };
+        let limit = image_key(oldest.max(expired), 0);
+        let scan = self.view().snapshot.scan(
+            keyspace,
+            KeyRange::prefix(&[IMAGE_ROW]),
+            Direction::Forward,
+        )?;
+        let mut batch = Batch::new();
+        for pair in scan.take(TRIM_STEP) {
+            let (key, _) = pair?;
+            if key[..] >= limit[..] {
+                break;
+            }
+            batch.remove(keyspace, key);
+        }
+        let more = batch.len() == TRIM_STEP;
+        if !batch.is_empty() {
+            self.commit(batch)?;
+        }
+        Ok(more)
+    }
+}
+
+/// The value of `changeStreamPreAndPostImages`, checked.
+pub(crate) fn check_images_option(value: &Bson) -> Result<(), CommandError> {
+    match value {
+        Bson::Document(setting)
+            if setting.len() == 1 && matches!(setting.get("enabled"), Some(Bson::Boolean(_))) =>
+        {
+            Ok(())
+        }
+        _ => Err(CommandError::bad_value(
+            "changeStreamPreAndPostImages must be {enabled: true} or {enabled: false}",
+        )),
+    }
+}

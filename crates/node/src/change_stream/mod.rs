@@ -1,0 +1,352 @@
+//! Change streams: what happened to documents and collections, in the order of the oplog.
+//!
+//! Owns how a stream is opened, where it stands, and which committed entries it looks at next. What an
+//! entry means is `quorate_change_events`' business; waiting for the commit point is the server's. A stream
+//! holds the oplog by nothing but its place: one that falls behind is told 286.
+
+mod feed;
+mod images;
+mod open;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bson::{Bson, Document};
+use quorate_change_events::{
+    Event, MAX_EVENT_BYTES, Options, ResumeToken, TokenKind, events, split, transaction_events,
+};
+use quorate_protocol::Timestamp;
+use quorate_query::QueryError;
+use quorate_query::expression::Variables;
+use quorate_query::pipeline::{Documents, Environment, Pipeline, SystemStage};
+use quorate_wire::{timestamp_from, to_bson_timestamp};
+
+pub(crate) use self::feed::Feed;
+use self::images::StoredImages;
+pub(crate) use self::images::{IMAGE_ROW, check_images_option, image_key};
+pub(crate) use self::open::{is_change_stream, open};
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::to_raw;
+use crate::node::Node;
+use crate::records::DocumentBytes;
+
+/// Entries that one command looks at before it answers, so that a stream which shows little still
+/// tells its client how far it is.
+const MAX_SCANNED: usize = 10_000;
+
+/// Entries that are read in one go.
+const READ_STEP: usize = 512;
+
+/// Events that wait to be sent; no more entries are looked at while there are as many.
+const MAX_WAITING: usize = 1_000;
+
+/// Entries of unfinished transactions that one stream remembers.
+const MAX_OPEN_ENTRIES: usize = 10_000;
+
+/// An open stream.
+pub(crate) struct ChangeStream {
+    options: Options,
+    pipeline: Pipeline,
+    variables: Variables,
+    /// Whether events that are too large come in fragments.
+    splits: bool,
+    /// Every entry up to here has been looked at.
+    position: u64,
+    /// The event after which the stream goes on; it has to be met.
+    resume_after: Option<ResumeToken>,
+    /// Entries of transactions whose last entry has not come yet, by session and number.
+    unfinished: BTreeMap<Vec<u8>, Vec<Arc<Document>>>,
+    waiting: VecDeque<Waiting>,
+    /// The token of the last event that was sent.
+    last_sent: Option<String>,
+    /// Whether the last event has ended the stream.
+    ended: bool,
+}
+
+/// An event that waits to be sent.
+struct Waiting {
+    document: DocumentBytes,
+    token: String,
+}
+
+impl ChangeStream {
+    /// Whether nothing more will come.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended && self.waiting.is_empty()
+    }
+
+    /// The time up to which the stream has looked at entries.
+    pub(crate) fn position(&self) -> Timestamp {
+        Timestamp::from_u64(self.position)
+    }
+
+    /// The next event, if one waits and fits.
+    pub(crate) fn next_within(&mut self, bytes: usize) -> Option<DocumentBytes> {
+        let size = self.waiting.front()?.document.as_bytes().len();
+        if size > bytes {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.last_sent = Some(next.token);
+        Some(next.document)
+    }
+
+    /// Where a client goes on that has seen everything sent so far.
+    pub(crate) fn resume_token(&self) -> String {
+        let scanned = to_bson_timestamp(self.position());
+        let mark = ResumeToken::high_water_mark(scanned).to_hex();
+        match &self.last_sent {
+            // More of what was scanned is still to be sent.
+            Some(sent) if !self.waiting.is_empty() => sent.clone(),
+            None if !self.waiting.is_empty() => self.start_token(),
+            Some(sent) if *sent > mark => sent.clone(),
+            _ => match &self.resume_after {
+                Some(start) if start.to_hex() > mark => start.to_hex(),
+                _ => mark,
+            },
+        }
+    }
+
+    /// What comes before everything that waits.
+    fn start_token(&self) -> String {
+        let first = self.waiting.front().and_then(|first| ResumeToken::from_hex(&first.token).ok());
+        let time = first.map_or_else(|| to_bson_timestamp(self.position()), |it| it.cluster_time);
+        ResumeToken::high_water_mark(time).to_hex()
+    }
+
+    /// Looks at committed entries until there are `wanted` events or no more entries.
+    pub(crate) fn advance(&mut self, node: &Node, wanted: usize) -> Result<(), CommandError> {
+        let mut scanned = 0;
+        while self.waiting.len() < wanted.min(MAX_WAITING) && scanned < MAX_SCANNED && !self.ended {
+            self.variables.meter().step()?;
+            let entries = node.change_feed().after(node, self.position, READ_STEP)?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for (timestamp, entry) in entries {
+                scanned += 1;
+                self.look_at(node, timestamp, &entry)?;
+                self.position = timestamp;
+                if self.ended || self.waiting.len() >= wanted.min(MAX_WAITING) {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at(
+        &mut self,
+        node: &Node,
+        timestamp: u64,
+        entry: &Arc<Document>,
+    ) -> Result<(), CommandError> {
+        let images = StoredImages::of(node);
+        let found = match transaction_key(entry) {
+            None => events(entry, &images, &self.options).map_err(event_error)?,
+            Some(key) => self.transaction(key, entry, &images)?,
+        };
+        for event in found {
+            if self.passes(&event)? {
+                self.take(event, &images)?;
+            }
+            if self.ended {
+                return Ok(());
+            }
+        }
+        // The whole entry has been looked at, and the event to resume after was not in it.
+        if let Some(resume) = &self.resume_after
+            && timestamp > timestamp_from(resume.cluster_time).as_u64()
+        {
+            return Err(not_found(resume));
+        }
+        Ok(())
+    }
+
+    /// The events of a transaction, with its last entry.
+    fn transaction(
+        &mut self,
+        key: Vec<u8>,
+        entry: &Arc<Document>,
+        images: &StoredImages<'_>,
+    ) -> Result<Vec<Event>, CommandError> {
+        let object = entry.get_document("o")?;
+        if object.contains_key("abortTransaction") {
+            self.unfinished.remove(&key);
+            return Ok(Vec::new());
+        }
+        let mut entries = self.unfinished.remove(&key).unwrap_or_default();
+        entries.push(Arc::clone(entry));
+        if object.get_bool("partialTxn").unwrap_or(false) {
+            let kept: usize = self.unfinished.values().map(Vec::len).sum();
+            if kept + entries.len() > MAX_OPEN_ENTRIES {
+                return Err(fatal(
+                    "more entries of unfinished transactions than a stream can hold",
+                ));
+            }
+            self.unfinished.insert(key, entries);
+            return Ok(Vec::new());
+        }
+        let entries: Vec<Document> = entries.iter().map(|entry| (**entry).clone()).collect();
+        transaction_events(&entries, images, &self.options).map_err(event_error)
+    }
+
+    /// Whether the event comes after the place that the stream was resumed at.
+    fn passes(&mut self, event: &Event) -> Result<bool, CommandError> {
+        let Some(resume) = &self.resume_after else { return Ok(true) };
+        let whole = ResumeToken { fragment: None, ..resume.clone() };
+        let (seen, here) = (whole.to_hex(), event.token.to_hex());
+        match here.cmp(&seen) {
+            std::cmp::Ordering::Less => Ok(false),
+            std::cmp::Ordering::Equal => {
+                // A fragment is resumed within its event.
+                let within = resume.fragment.is_some();
+                if !within {
+                    self.resume_after = None;
+                }
+                Ok(within)
+            }
+            std::cmp::Ordering::Greater => Err(not_found(resume)),
+        }
+    }
+
+    /// Puts an event through the pipeline and lets what is left of it wait.
+    fn take(&mut self, event: Event, images: &StoredImages<'_>) -> Result<(), CommandError> {
+        let Event { token, document, ends_stream } = event;
+        let id = token.to_document();
+        let input = Box::new(std::iter::once(Ok(document)));
+        let environment: Arc<dyn Environment> = Arc::new(NoCollections);
+        let mut shown = match self.pipeline.is_empty() {
+            true => input as Documents,
+            false => self.pipeline.run(input, environment, &self.variables),
+        };
+        // The end of a stream is told, whatever its filter.
+        self.ended = ends_stream;
+        let Some(document) = shown.next().transpose()? else { return Ok(()) };
+        if document.get("_id") != Some(&Bson::Document(id)) {
+            return Err(fatal(
+                "Encountered an event whose _id field, which contains the resume token, was modified \
+                 by the pipeline. Modifying the _id field of an event makes it impossible to resume \
+                 the stream from that point. Only transformations that retain the unmodified _id \
+                 field are allowed.",
+            ));
+        }
+        images.check()?;
+        if !self.splits {
+            let raw = to_raw(&document)?;
+            if raw.as_bytes().len() > MAX_EVENT_BYTES {
+                return Err(labelled(CommandError::new(
+                    ErrorCode::BSON_OBJECT_TOO_LARGE,
+                    "an event is larger than 16 MiB; use $changeStreamSplitLargeEvent",
+                )));
+            }
+            self.waiting.push_back(Waiting { document: raw.into(), token: token.to_hex() });
+            return Ok(());
+        }
+        let seen = self.resume_after.take().and_then(|resume| resume.fragment);
+        let fragments = split(document, &token, MAX_EVENT_BYTES).map_err(event_error)?;
+        let whole = fragments.len() == 1;
+        for (place, fragment) in fragments.iter().enumerate() {
+            if seen.is_some_and(|seen| place as i64 <= seen) {
+                continue;
+            }
+            let number = (!whole).then_some(place as i64);
+            let token = ResumeToken { fragment: number, ..token.clone() }.to_hex();
+            self.waiting.push_back(Waiting { document: to_raw(fragment)?.into(), token });
+        }
+        Ok(())
+    }
+}
+
+/// Which transaction an entry belongs to, if it does.
+fn transaction_key(entry: &Document) -> Option<Vec<u8>> {
+    let object = entry.get_document("o").ok()?;
+    if !object.contains_key("applyOps") && !object.contains_key("abortTransaction") {
+        return None;
+    }
+    let mut key = Document::new();
+    key.insert("lsid", entry.get("lsid")?.clone());
+    key.insert("txnNumber", entry.get("txnNumber")?.clone());
+    key.to_vec().ok()
+}
+
+/// A pipeline over events reads no collection.
+struct NoCollections;
+
+impl Environment for NoCollections {
+    fn read(&self, _: &str, _: Option<&Document>) -> Result<Documents, QueryError> {
+        Ok(Box::new(std::iter::empty()))
+    }
+
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+        Err(QueryError::location(40602, format!("{} cannot follow $changeStream", stage.name())))
+    }
+}
+
+/// The label of errors that no resuming helps against.
+const NOT_RESUMABLE: &str = "NonResumableChangeStreamError";
+
+/// The label of errors that a driver resumes after.
+const RESUMABLE: &str = "ResumableChangeStreamError";
+
+/// The codes of errors that a driver resumes after, from the change streams specification.
+const RESUMABLE_CODES: [i32; 17] =
+    [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436];
+
+/// Puts the label on an error of a stream's `getMore` that drivers resume after.
+pub(crate) fn with_stream_label(mut error: CommandError) -> CommandError {
+    if RESUMABLE_CODES.contains(&error.code.0) && !error.labels.iter().any(|it| it == RESUMABLE) {
+        error.labels.push(RESUMABLE.to_owned());
+    }
+    error
+}
+
+fn labelled(mut error: CommandError) -> CommandError {
+    error.labels.push(NOT_RESUMABLE.to_owned());
+    error
+}
+
+fn fatal(message: impl Into<String>) -> CommandError {
+    labelled(CommandError::new(ErrorCode::CHANGE_STREAM_FATAL, message))
+}
+
+fn event_error(error: quorate_change_events::EventError) -> CommandError {
+    labelled(CommandError::new(ErrorCode(error.code), error.message))
+}
+
+fn not_found(resume: &ResumeToken) -> CommandError {
+    fatal(format!(
+        "cannot resume stream; the resume token was not found. {{_data: \"{}\"}}: {}",
+        resume.to_hex(),
+        resume.explain()
+    ))
+}
+
+/// The stream's place is no longer in the oplog.
+pub(crate) fn history_lost() -> CommandError {
+    labelled(CommandError::new(
+        ErrorCode::CHANGE_STREAM_HISTORY_LOST,
+        "Resume of change stream was not possible, as the resume point may no longer be in the \
+         oplog. Open a new stream, copy what it watches, and give the oplog more room",
+    ))
+}
+
+/// Where a stream starts.
+enum Start {
+    /// After everything that is committed now.
+    Now,
+    /// At the first entry of this time or after it.
+    At(Timestamp),
+    /// After this event.
+    After(Box<ResumeToken>),
+}
+
+impl Start {
+    /// The token of a client.
+    fn of_token(token: ResumeToken) -> Self {
+        match token.kind {
+            TokenKind::HighWaterMark => Self::At(timestamp_from(token.cluster_time)),
+            TokenKind::Event => Self::After(Box::new(token)),
+        }
+    }
+}

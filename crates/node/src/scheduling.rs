@@ -1,0 +1,107 @@
+//! Which commands keep others waiting, decided by what they will do.
+//!
+//! A command runs on a thread that many clients share as long as it is short. Reads begin there and are
+//! run again aside once they have looked at [`Context::may_look_at`](crate::Context::may_look_at)
+//! documents. Writes are asked before they begin, as they cannot be run twice: one that looks its
+//! documents up by key is short, one that scans for them is long.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bson::{Bson, Document, RawBsonRef, RawDocument};
+use quorate_query::matcher::Matcher;
+
+use crate::command_table::Effect;
+use crate::context::Command;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::plan::{self, Question};
+
+/// Counts a long write until it is dropped.
+pub(crate) struct LongWrite<'n>(&'n AtomicUsize);
+
+impl<'n> LongWrite<'n> {
+    pub(crate) fn begin(running: &'n AtomicUsize) -> Self {
+        running.fetch_add(1, Ordering::Relaxed);
+        Self(running)
+    }
+}
+
+impl Drop for LongWrite<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Node {
+    /// Whether a command is known to take long before it begins.
+    pub fn is_long(&self, command: &Command) -> bool {
+        let Some(facts) = command.facts() else { return false };
+        if facts.scans || command.is_wide() {
+            return true;
+        }
+        if facts.effect != Effect::Writes {
+            return false;
+        }
+        // It would wait for the write lock as long as a long write holds it.
+        self.has_long_writes() || self.scans_to_write(command)
+    }
+
+    /// Whether a write scans for the documents that it changes.
+    fn scans_to_write(&self, command: &Command) -> bool {
+        let statements = || command.sequences.iter().flat_map(|(_, statements)| statements);
+        match command.facts().map_or("", |facts| facts.name) {
+            "update" | "delete" => statements().any(|statement| {
+                statement.get_document("q").is_ok_and(|query| !self.names_documents(command, query))
+            }),
+            "findAndModify" => match command.body.get("query") {
+                Some(Bson::Document(query)) if is_by_id(query.get("_id")) => false,
+                Some(Bson::Document(query)) => !self.plans_points(command, query),
+                _ => true,
+            },
+            _ => false,
+        }
+    }
+
+    fn names_documents(&self, command: &Command, query: &RawDocument) -> bool {
+        let by_id = match query.get("_id") {
+            Ok(Some(RawBsonRef::Document(id))) => !is_operator(
+                id.iter().next().and_then(|first| first.ok().map(|(name, _)| name.as_str())),
+            ),
+            Ok(Some(RawBsonRef::RegularExpression(_))) | Ok(None) | Err(_) => false,
+            Ok(Some(_)) => true,
+        };
+        by_id || Document::try_from(query).is_ok_and(|query| self.plans_points(command, &query))
+    }
+
+    /// Whether the planner looks the documents up by whole keys. A query that cannot be read fails soon.
+    fn plans_points(&self, command: &Command, query: &Document) -> bool {
+        let named = command.body.get(command.name()).and_then(Bson::as_str);
+        let namespace = named.and_then(|name| Namespace::new(command.database(), name).ok());
+        let Some(namespace) = namespace else { return true };
+        let catalog = self.catalog();
+        let Some(collection) = catalog.get(&namespace) else { return true };
+        let Ok(matcher) = Matcher::parse(query) else { return false };
+        let question = Question {
+            collection,
+            matcher: &matcher,
+            sort: None,
+            hint: None,
+            min: None,
+            max: None,
+        };
+        plan::choose(&question).is_ok_and(|plan| plan.is_point())
+    }
+}
+
+/// Whether a query for this `_id` names one document.
+fn is_by_id(id: Option<&Bson>) -> bool {
+    match id {
+        Some(Bson::Document(id)) => !is_operator(id.keys().next().map(String::as_str)),
+        Some(Bson::RegularExpression(_)) | None => false,
+        Some(_) => true,
+    }
+}
+
+fn is_operator(name: Option<&str>) -> bool {
+    name.is_some_and(|name| name.starts_with('$'))
+}

@@ -1,0 +1,327 @@
+//! The entries of a transaction in the log.
+//!
+//! ```text
+//!   small   {op: "c", ns: "admin.$cmd", lsid, txnNumber, o: {applyOps: […]}, prevOpTime: none}
+//!   large   o: {applyOps: […], partialTxn: true}     prevOpTime: none
+//!           o: {applyOps: […], partialTxn: true}     prevOpTime: the one before
+//!           o: {applyOps: […], count: all}           prevOpTime: the one before
+//! ```
+//!
+//! A primary writes all entries of a transaction in one batch, so nothing stands between them. Members
+//! keep partial entries in the log and apply the transaction with its last entry, in one batch.
+
+use std::ops::Bound;
+
+use bson::raw::{RawArrayBuf, cstr};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
+use quorate_storage::key::RecordId;
+use quorate_storage::{Batch, Direction};
+use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
+
+use super::rows::{SessionRow, number_key};
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::to_raw;
+use crate::records::parse_record;
+use crate::sessions::SessionId;
+use crate::writer::{ENTRY_VERSION, Writer};
+
+/// The most bytes of operations in one entry, which with the rest of it stays below 16 MB unless a
+/// single document is as large.
+const MAX_ENTRY_BYTES: usize = 15 * 1024 * 1024;
+
+/// The most entries of one transaction.
+const MAX_ENTRIES: usize = 4096;
+
+/// An operation and how to take it back.
+pub(crate) type Undoable = (RawDocumentBuf, Option<RawDocumentBuf>);
+
+/// Whether the object of a command entry holds operations of a transaction.
+pub(crate) fn is_apply_ops(object: &RawDocument) -> bool {
+    matches!(object.get("applyOps"), Ok(Some(RawBsonRef::Array(_))))
+}
+
+/// Whether the object of a command entry ends a transaction without its changes.
+pub(crate) fn is_abort(object: &RawDocument) -> bool {
+    matches!(object.get("abortTransaction"), Ok(Some(_)))
+}
+
+/// Whether more entries of the transaction follow.
+pub(crate) fn is_partial(object: &RawDocument) -> bool {
+    object.get_bool("partialTxn").unwrap_or(false)
+}
+
+impl Writer<'_> {
+    /// Adds the entries of a transaction to its batch, with the row that takes all of it back and the
+    /// row of its session. Returns the place of the last entry.
+    pub(super) fn log_transaction(
+        &mut self,
+        batch: &mut Batch,
+        session: &SessionId,
+        number: i64,
+        operations: &[Undoable],
+    ) -> Result<OpTimeAndWallTime, CommandError> {
+        let undo = self.undo_of(session, operations)?;
+        let chunks = chunks(operations);
+        let mut previous = OpTime::NULL;
+        let last = chunks.len().saturating_sub(1);
+        let mut position = OpTimeAndWallTime::default();
+        for (place, chunk) in chunks.iter().enumerate() {
+            let mut object = rawdoc! { "applyOps": array(chunk) };
+            if place < last {
+                object.append(cstr!("partialTxn"), true);
+            } else if last > 0 {
+                object.append(cstr!("count"), operations.len() as i64);
+            }
+            let (entry, at) = self.transaction_entry(session, number, object, previous)?;
+            self.put_entry(batch, entry, at, (place == last).then_some(&*undo), None);
+            (previous, position) = (at.op_time, at);
+        }
+        self.put_session_row(batch, session, number, position);
+        Ok(position)
+    }
+
+    pub(super) fn transaction_entry(
+        &mut self,
+        session: &SessionId,
+        number: i64,
+        object: RawDocumentBuf,
+        previous: OpTime,
+    ) -> Result<(RawDocumentBuf, OpTimeAndWallTime), CommandError> {
+        let term = self.term_of_entry()?;
+        let timestamp = self.next_timestamp();
+        let wall_time = self.now().wall;
+        let mut entry = RawDocumentBuf::new();
+        entry.append(cstr!("lsid"), to_raw(&session.to_lsid())?);
+        entry.append(cstr!("txnNumber"), number);
+        entry.append(cstr!("op"), "c");
+        entry.append(cstr!("ns"), "admin.$cmd");
+        entry.append(cstr!("o"), object);
+        entry.append(cstr!("ts"), timestamp);
+        entry.append(cstr!("t"), term);
+        entry.append(cstr!("v"), ENTRY_VERSION);
+        entry.append(cstr!("wall"), to_bson_date_time(wall_time));
+        let previous_time = to_bson_timestamp(previous.timestamp);
+        entry.append(cstr!("prevOpTime"), rawdoc! { "ts": previous_time, "t": previous.term });
+        let op_time = OpTime::new(term, timestamp_from(timestamp));
+        Ok((entry, OpTimeAndWallTime { op_time, wall_time }))
+    }
+
+    pub(super) fn put_session_row(
+        &self,
+        batch: &mut Batch,
+        session: &SessionId,
+        number: i64,
+        at: OpTimeAndWallTime,
+    ) {
+        let row = SessionRow { number, committed: Some(at) };
+        batch.insert(self.node.keyspaces().sessions, number_key(session), row.to_bytes());
+    }
+
+    /// How to take a whole transaction back: what to do for each operation, and the row that its
+    /// session had.
+    fn undo_of(
+        &self,
+        session: &SessionId,
+        operations: &[Undoable],
+    ) -> Result<RawDocumentBuf, CommandError> {
+        let mut steps = RawArrayBuf::new();
+        for (_, undo) in operations {
+            steps.push(undo.clone().unwrap_or_default());
+        }
+        let mut row = rawdoc! { "transaction": steps };
+        let view = self.newest_view();
+        let before = view.snapshot.get(view.keyspaces.sessions, &number_key(session))?;
+        if let Some(before) = before {
+            let before = Binary { subtype: BinarySubtype::Generic, bytes: before.to_vec() };
+            row.append(cstr!("session"), before);
+        }
+        Ok(row)
+    }
+
+    /// All operations of the transaction whose last entry this is.
+    pub(crate) fn chain_operations(
+        &self,
+        entry: &RawDocument,
+    ) -> Result<Vec<RawDocumentBuf>, CommandError> {
+        let mut parts = vec![operations_of(entry)?];
+        let mut previous = previous_of(entry);
+        while let Some(timestamp) = previous {
+            if parts.len() >= MAX_ENTRIES {
+                return Err(broken("it has too many entries"));
+            }
+            let at = Bound::Included(RecordId(timestamp));
+            let found = self.newest_view().scan_oplog((at, at), Direction::Forward)?.next();
+            let found = found.ok_or_else(|| broken("an earlier entry of it is missing"))?;
+            let earlier = parse_record(&found?.1)?;
+            parts.push(operations_of(&earlier)?);
+            previous = previous_of(&earlier);
+        }
+        parts.reverse();
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    /// Applies a transaction that another member committed, whole, with its last entry.
+    pub(crate) fn apply_transaction(
+        &mut self,
+        entry: &RawDocument,
+        apply: impl Fn(&mut Self, &RawDocument) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let object = entry.get_document("o").map_err(|_| broken("it has no object"))?;
+        if is_partial(object) {
+            return Ok(());
+        }
+        let operations = self.chain_operations(entry)?;
+        self.begin_stage();
+        let applied = operations.iter().try_for_each(|operation| apply(self, operation));
+        let staged = self.take_staged();
+        applied?;
+        let Some(stage) = staged else { return Ok(()) };
+        let Some((entry, position)) = self.take_replayed()? else { return Ok(()) };
+        let mut batch = stage.overlay.to_batch();
+        let undo = match session_of(&entry)? {
+            Some((session, number)) => {
+                let undo = self.undo_of(&session, &stage.operations)?;
+                self.put_session_row(&mut batch, &session, number, position);
+                undo
+            }
+            None => self.undo_of(&SessionId::from_bytes(Vec::new()), &stage.operations)?,
+        };
+        self.put_entry(&mut batch, entry, position, Some(&undo), None);
+        let changed = stage.changes_catalog.then(|| (*stage.catalog).clone());
+        self.commit_staged(batch, changed, &stage)
+    }
+
+    /// Takes a whole transaction back, with its last entry. `undo` undoes one operation.
+    pub(crate) fn undo_transaction(
+        &mut self,
+        entry: &RawDocument,
+        row: Option<&Document>,
+        mut undo: impl FnMut(&mut Self, &RawDocument, Option<Document>) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let Some(row) = row else { return Ok(()) };
+        let steps = row.get_array("transaction").map_err(|_| broken("its undo row is damaged"))?;
+        let operations = self.chain_operations(entry)?;
+        self.begin_stage();
+        let pairs = operations.iter().zip(steps).rev();
+        let undone = pairs.into_iter().try_for_each(|(operation, step)| {
+            let step = step.as_document().filter(|step| !step.is_empty()).cloned();
+            undo(self, operation, step)
+        });
+        let staged = self.take_staged();
+        undone?;
+        let Some(stage) = staged else { return Ok(()) };
+        let mut batch = stage.overlay.to_batch();
+        if let Some((session, _)) = session_of(entry)? {
+            let (keyspace, key) = (self.node.keyspaces().sessions, number_key(&session));
+            match row.get_binary_generic("session") {
+                Ok(before) => batch.insert(keyspace, key, before.clone()),
+                Err(_) => batch.remove(keyspace, key),
+            }
+        }
+        if let Some(Some((at, statement))) = self.take_undone() {
+            self.unlog(&mut batch, at, statement.as_ref());
+        }
+        let changed = stage.changes_catalog.then(|| (*stage.catalog).clone());
+        self.commit_staged(batch, changed, &stage)
+    }
+
+    /// A new primary ends a transaction whose last entry it never got: no member has applied it. Such
+    /// entries can only stand at the end of the log.
+    pub(crate) fn abort_unfinished_chain(&mut self, term: Term) -> Result<(), CommandError> {
+        let whole = (Bound::Unbounded, Bound::Unbounded);
+        let newest = self.view.scan_oplog(whole, Direction::Backward)?.next();
+        let Some(pair) = newest else { return Ok(()) };
+        let entry = parse_record(&pair?.1)?;
+        let is_unfinished = entry.get_document("o").is_ok_and(is_partial);
+        let (true, Some((session, number))) = (is_unfinished, session_of(&entry)?) else {
+            return Ok(());
+        };
+        let previous = crate::replication::entry_position(&entry)?.op_time;
+        self.log_state.write_as(Some(term));
+        let object = rawdoc! { "abortTransaction": 1 };
+        let made = self.transaction_entry(&session, number, object, previous);
+        self.log_state.write_as(None);
+        let (entry, position) = made?;
+        let mut batch = Batch::new();
+        self.put_entry(&mut batch, entry, position, None, None);
+        self.commit(batch)
+    }
+}
+
+/// The session and the number of an entry.
+pub(super) fn session_of(entry: &RawDocument) -> Result<Option<(SessionId, i64)>, CommandError> {
+    let (Ok(lsid), Ok(number)) = (entry.get_document("lsid"), entry.get_i64("txnNumber")) else {
+        return Ok(None);
+    };
+    Ok(Some((SessionId::from_lsid(&Document::try_from(lsid)?)?, number)))
+}
+
+fn operations_of(entry: &RawDocument) -> Result<Vec<RawDocumentBuf>, CommandError> {
+    let object = entry.get_document("o").map_err(|_| broken("it has no object"))?;
+    let operations = object.get_array("applyOps").map_err(|_| broken("it has no operations"))?;
+    let mut found = Vec::new();
+    for operation in operations {
+        match operation {
+            Ok(RawBsonRef::Document(operation)) => found.push(operation.to_owned()),
+            _ => return Err(broken("an operation is no document")),
+        }
+    }
+    Ok(found)
+}
+
+/// Where the entry before is in the log.
+fn previous_of(entry: &RawDocument) -> Option<u64> {
+    let previous = entry.get_document("prevOpTime").ok()?.get_timestamp("ts").ok()?;
+    let packed = timestamp_from(previous).as_u64();
+    (packed > 0).then_some(packed)
+}
+
+fn broken(why: &str) -> CommandError {
+    CommandError::new(
+        ErrorCode::INTERNAL_ERROR,
+        format!("the entries of a transaction do not fit together: {why}; resync this member"),
+    )
+}
+
+fn array(chunk: &[Undoable]) -> RawArrayBuf {
+    let mut array = RawArrayBuf::new();
+    for (operation, _) in chunk {
+        array.push(operation.clone());
+    }
+    array
+}
+
+fn chunks(operations: &[Undoable]) -> Vec<&[Undoable]> {
+    let mut chunks = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (place, (operation, _)) in operations.iter().enumerate() {
+        let size = operation.as_bytes().len() + 16;
+        if place > start && bytes + size > MAX_ENTRY_BYTES {
+            chunks.push(&operations[start..place]);
+            (start, bytes) = (place, 0);
+        }
+        bytes += size;
+    }
+    chunks.push(&operations[start..]);
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_split_before_entries_grow_too_large() {
+        let operation = |bytes: usize| (rawdoc! { "o": "x".repeat(bytes) }, None);
+        let small = [operation(10), operation(10)];
+        assert_eq!(chunks(&small).len(), 1);
+        let large: Vec<_> = (0..4).map(|_| operation(7 * 1024 * 1024)).collect();
+        let sizes: Vec<_> = chunks(&large).iter().map(|chunk| chunk.len()).collect();
+        assert_eq!(sizes, [2, 2]);
+        let huge = [operation(16 * 1024 * 1024), operation(10)];
+        assert_eq!(chunks(&huge).len(), 2);
+        assert_eq!(chunks(&[]).len(), 1);
+    }
+}

@@ -1,0 +1,105 @@
+//! `commitTransaction` and `abortTransaction`.
+
+use bson::{RawDocumentBuf, doc};
+use quorate_protocol::OpTime;
+use quorate_transactions::{AbortReason, Arrival, Kind, Verdict};
+
+use super::enter::{abort_for, label};
+use super::refused;
+use crate::context::{Command, Outcome, Reply};
+use crate::dispatch::Request;
+use crate::error::{CommandError, ErrorCode};
+use crate::fields::{Fields, to_raw};
+use crate::replication::not_writable;
+use crate::sessions::SessionId;
+use crate::writer::Writer;
+
+/// Commits. The reply names the entry that the write concern waits for: the transaction's last; for one
+/// that changed nothing, the newest that it may have read; for one that is not known, an entry that
+/// changes nothing.
+pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let mut writer = enter(request)?;
+    let (session, number) = ending(request)?;
+    match writer.arrive(session, Arrival { number, kind: Kind::Commit })? {
+        Verdict::Commit { transaction, read_at } => {
+            let Some(body) = writer.state.transactions.bodies.get(&transaction).cloned() else {
+                return Err(no_such(number));
+            };
+            let committed = writer.commit_transaction(&body);
+            match committed {
+                Ok(position) => {
+                    writer.state.transactions.table.committed(transaction);
+                    writer.forget_ended();
+                    done(&mut writer, &command, position.map_or(read_at, |at| at.op_time))
+                }
+                Err(error) => {
+                    abort_for(&mut writer, &body, AbortReason::Failed);
+                    // The fail point of retryable writes fails after the change was made.
+                    Err(error)
+                }
+            }
+        }
+        Verdict::CommittedBefore(at) => done(&mut writer, &command, at),
+        Verdict::CommitUnknown(refusal) => {
+            writer.log_noop("commit of an unknown transaction")?;
+            let mut error = refused(refusal);
+            label(&mut error, &command.body);
+            let body = to_raw(&error.reply())?;
+            let op_time = Some(request.node.log_positions().written.op_time);
+            Ok(Outcome::Reply(Reply { op_time, ..body.into() }))
+        }
+        Verdict::Refuse(refusal) => Err(refused(refusal)),
+        _ => Err(no_such(number)),
+    }
+}
+
+pub(crate) fn abort(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
+    let mut writer = enter(request)?;
+    let (session, number) = ending(request)?;
+    match writer.arrive(session, Arrival { number, kind: Kind::Abort })? {
+        Verdict::Aborted(_) => {
+            let _ = command;
+            Ok(Outcome::Reply(ok()?.into()))
+        }
+        Verdict::Refuse(refusal) => Err(refused(refusal)),
+        _ => Err(no_such(number)),
+    }
+}
+
+/// The write lock of a member that takes writes.
+fn enter<'n>(request: &Request<'n>) -> Result<Writer<'n>, CommandError> {
+    let writer = request.node.write(request.context.now);
+    match request.node.replication() {
+        Some(replication) if replication.writable_term().is_none() => Err(not_writable()),
+        _ => Ok(writer),
+    }
+}
+
+fn ending<'r>(request: &'r Request<'_>) -> Result<(&'r SessionId, i64), CommandError> {
+    match (&request.session, request.ends) {
+        (Some(session), Some(number)) => Ok((session, number)),
+        _ => Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!("{} belongs to a transaction; give lsid and txnNumber", request.name),
+        )),
+    }
+}
+
+fn done(
+    writer: &mut Writer<'_>,
+    command: &Command,
+    op_time: OpTime,
+) -> Result<Outcome, CommandError> {
+    let concern = Fields::new(&command.body, "commitTransaction").document("writeConcern")?;
+    let journal = concern.is_some_and(|concern| concern.get_bool("j").unwrap_or(false));
+    let durable = writer.last_sequence.filter(|_| journal);
+    Ok(Outcome::Reply(Reply { durable, op_time: Some(op_time), ..ok()?.into() }))
+}
+
+fn ok() -> Result<RawDocumentBuf, CommandError> {
+    to_raw(&doc! { "ok": 1.0 })
+}
+
+fn no_such(number: i64) -> CommandError {
+    refused(quorate_transactions::Refusal::NoSuch { number, newest: -1 })
+}

@@ -1,0 +1,106 @@
+//! Committing: everything a transaction did becomes one batch of the store.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use quorate_protocol::OpTimeAndWallTime;
+use quorate_storage::Batch;
+use quorate_transactions::Refusal;
+
+use super::stage::Stage;
+use super::{Body, lock, refused};
+use crate::catalog::{Catalog, Collection};
+use crate::error::CommandError;
+use crate::namespace::Namespace;
+use crate::writer::Writer;
+
+impl Writer<'_> {
+    /// Commits a transaction. Returns the place of its last entry; none if it changed nothing.
+    pub(super) fn commit_transaction(
+        &mut self,
+        body: &Body,
+    ) -> Result<Option<OpTimeAndWallTime>, CommandError> {
+        let catalog = Arc::clone(&lock(&body.stage).catalog);
+        let stage = std::mem::replace(&mut *lock(&body.stage), Stage::new(catalog));
+        if stage.operations.is_empty() {
+            return Ok(None);
+        }
+        self.term_of_entry()?;
+        self.check_descriptions(&stage)?;
+        let mut batch = stage.overlay.to_batch();
+        let changed = self.created_by(&stage, &mut batch)?;
+        let (session, number) = (&body.session, body.number);
+        self.node.fail_points().on_transactional_write(session)?;
+        let position = self.log_transaction(&mut batch, session, number, &stage.operations)?;
+        self.commit_staged(batch, changed, &stage)?;
+        Ok(Some(position))
+    }
+
+    /// Commits the batch of a stage, with the catalog that goes with it.
+    pub(super) fn commit_staged(
+        &mut self,
+        batch: Batch,
+        catalog: Option<Catalog>,
+        stage: &Stage,
+    ) -> Result<(), CommandError> {
+        self.flush()?;
+        let sequence = match catalog {
+            Some(catalog) => self.node.commit_catalog(batch, catalog)?,
+            None => self.node.commit(batch)?,
+        };
+        self.after_commit(sequence);
+        for (&ident, &(documents, bytes)) in &stage.growth {
+            self.grow_totals(ident, documents, bytes);
+        }
+        for &(ident, record) in &stage.records {
+            self.note_change(ident, record);
+        }
+        Ok(())
+    }
+
+    /// The keys of a stage fit the indexes that its collections had; if those have changed, it cannot
+    /// be committed.
+    fn check_descriptions(&self, stage: &Stage) -> Result<(), CommandError> {
+        let conflict = || refused(Refusal::WriteConflict);
+        let names =
+            stage.operations.iter().filter_map(|(operation, _)| operation.get_str("ns").ok());
+        let names: BTreeSet<&str> = names.filter(|name| !name.ends_with(".$cmd")).collect();
+        let catalog = self.node.catalog();
+        for name in names {
+            let namespace = Namespace::parse(name)?;
+            if stage.created.contains(&namespace) {
+                continue;
+            }
+            let (now, then) = (catalog.get(&namespace), stage.catalog.get(&namespace));
+            let (Some(now), Some(then)) = (now, then) else { return Err(conflict()) };
+            let idents = |known: &Collection| -> Vec<_> {
+                known.indexes.iter().map(|index| index.ident).collect()
+            };
+            if now.uuid != then.uuid || idents(now) != idents(then) {
+                return Err(conflict());
+            }
+        }
+        Ok(())
+    }
+
+    /// The catalog with the collections that a stage creates, if it creates any.
+    fn created_by(
+        &self,
+        stage: &Stage,
+        batch: &mut Batch,
+    ) -> Result<Option<Catalog>, CommandError> {
+        if stage.created.is_empty() {
+            return Ok(None);
+        }
+        let mut catalog = (*self.node.catalog()).clone();
+        for namespace in &stage.created {
+            if catalog.get(namespace).is_some() {
+                return Err(refused(Refusal::WriteConflict));
+            }
+            if let Some(created) = stage.catalog.get(namespace) {
+                catalog.put((**created).clone(), self.node.keyspaces().catalog, batch)?;
+            }
+        }
+        Ok(Some(catalog))
+    }
+}

@@ -1,0 +1,140 @@
+//! Multi-document transactions on a primary, and whole transactions on every member.
+//!
+//! ```text
+//!   first statement ─▶ enter ─▶ Body: snapshot + catalog + Stage (overlay, operations, undo)
+//!   statement       ─▶ Writer over the stage: claims keys, changes the overlay, collects operations
+//!   commit          ─▶ one batch of the store: keys, applyOps entries, undo row, session row
+//!   secondary       ─▶ the operations of the last entry's chain, staged, in one batch
+//!   rollback        ─▶ the undo row of the last entry, staged backwards, in one batch
+//! ```
+//!
+//! The verdicts are `quorate-transactions`'; its table is part of what the write lock guards, and every
+//! change of it is made under that lock. This module owns what a transaction holds and the oplog format
+//! of transactions. Specification: `transactions/transactions.md`; `docs/transactions.md` states the
+//! guarantees.
+
+mod chain;
+mod commands;
+mod commit;
+mod enter;
+mod overlay;
+mod rows;
+mod shown;
+mod stage;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bson::Document;
+use quorate_protocol::WallTime;
+use quorate_transactions::{Refusal, TransactionId, Transactions};
+
+pub(crate) use self::chain::{is_abort, is_apply_ops};
+pub(crate) use self::commands::{abort, commit};
+pub(crate) use self::enter::{Numbered, check_target, conclude, enter, label};
+pub(crate) use self::rows::{SessionRow, number_key};
+pub(crate) use self::shown::transactions_collection;
+use self::stage::Stage;
+pub(crate) use self::stage::{Staging, namespace_key};
+pub(crate) use self::waiting::EndQueue;
+use crate::catalog::{Catalog, Collection, Ident};
+use crate::context::Interrupt;
+use crate::error::{CommandError, ErrorCode};
+use crate::moments::Moment;
+use crate::namespace::Namespace;
+use crate::node::Node;
+use crate::records::View;
+use crate::sessions::SessionId;
+
+/// What the write lock guards about transactions.
+#[derive(Default)]
+pub(crate) struct Ongoing {
+    pub(crate) table: Transactions<SessionId>,
+    pub(crate) bodies: BTreeMap<TransactionId, Arc<Body>>,
+}
+
+/// An open transaction.
+pub(crate) struct Body {
+    pub(crate) id: TransactionId,
+    pub(crate) session: SessionId,
+    pub(crate) number: i64,
+    /// What its statements read, besides its own changes.
+    pub(crate) moment: Arc<Moment>,
+    /// Whether the snapshot is older than the transaction: then nothing tells what changed since, and
+    /// every write is a conflict.
+    pub(crate) is_of_the_past: bool,
+    pub(crate) read_concern: Document,
+    pub(crate) began: WallTime,
+    stage: Arc<Mutex<Stage>>,
+    /// The collections that it has read or written: changes of their description wait for its end.
+    uses: Mutex<BTreeSet<Ident>>,
+}
+
+impl Body {
+    /// All collections as the transaction's next statement sees them.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&lock(&self.stage).catalog)
+    }
+
+    /// A collection and the data as the transaction's next statement sees them.
+    pub(crate) fn read(
+        &self,
+        node: &Node,
+        interrupt: &Interrupt,
+        namespace: &Namespace,
+    ) -> Result<(Option<Arc<Collection>>, View), CommandError> {
+        let stage = lock(&self.stage);
+        let collection = stage.catalog.get(namespace).cloned();
+        let view = View {
+            snapshot: stage.overlay.view(&self.moment.view.snapshot),
+            keyspaces: self.moment.view.keyspaces,
+        };
+        let is_own = stage.created.contains(namespace);
+        drop(stage);
+        if let Some(used) = collection.as_ref().filter(|used| !is_own && !self.uses(used.ident)) {
+            node.end_queue().let_changes_pass(used.ident, interrupt)?;
+        }
+        self.check_unchanged(node, namespace, collection.as_deref(), is_own)?;
+        Ok((collection, view))
+    }
+
+    /// Refuses a collection that was created, dropped or replaced after the snapshot. Notes its use.
+    pub(crate) fn check_unchanged(
+        &self,
+        node: &Node,
+        namespace: &Namespace,
+        seen: Option<&Collection>,
+        is_own: bool,
+    ) -> Result<(), CommandError> {
+        if let Some(seen) = seen {
+            lock(&self.uses).insert(seen.ident);
+        }
+        let now = node.catalog();
+        let now = now.get(namespace);
+        if is_own || now.map(|now| &now.uuid) == seen.map(|seen| &seen.uuid) {
+            return Ok(());
+        }
+        Err(CommandError::new(
+            ErrorCode::SNAPSHOT_UNAVAILABLE,
+            format!(
+                "Unable to read from a snapshot due to pending collection catalog changes; please \
+                 retry the operation. Collection {namespace} was created or dropped after the \
+                 snapshot of the transaction"
+            ),
+        ))
+    }
+
+    pub(crate) fn uses(&self, ident: Ident) -> bool {
+        lock(&self.uses).contains(&ident)
+    }
+}
+
+/// The error of a refusal. Labels are added where the reply is made.
+pub(crate) fn refused(refusal: Refusal) -> CommandError {
+    CommandError::new(ErrorCode(refusal.code()), refusal.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

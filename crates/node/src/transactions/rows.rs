@@ -1,0 +1,116 @@
+//! What the store keeps about a session's newest number.
+//!
+//! ```text
+//!   sessions   <16 bytes of session> 00  →  <number, 8>                                    a retryable write
+//!                                           <number, 8> 01 <term, 8> <time, 8> <wall, 8>   a transaction
+//! ```
+//!
+//! A transaction's row is in the batch of its commit, so it goes back with it.
+
+use bson::{Document, doc};
+use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
+use quorate_storage::Bytes;
+use quorate_transactions::{Stored, StoredState};
+use quorate_wire::replica_set::optime_document;
+use quorate_wire::to_bson_date_time;
+
+use crate::error::CommandError;
+use crate::records::View;
+use crate::sessions::SessionId;
+
+const NUMBER_ROW: u8 = 0;
+
+/// Marks the number of a committed transaction.
+const COMMITTED: u8 = 1;
+
+/// A session's newest number in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionRow {
+    pub(crate) number: i64,
+    /// The last entry of the transaction that it was; none of a retryable write.
+    pub(crate) committed: Option<OpTimeAndWallTime>,
+}
+
+pub(crate) fn number_key(session: &SessionId) -> Vec<u8> {
+    [session.bytes(), &[NUMBER_ROW]].concat()
+}
+
+impl SessionRow {
+    /// The row of a session, if it has one.
+    pub(crate) fn of(view: &View, session: &SessionId) -> Result<Option<Self>, CommandError> {
+        let row = view.snapshot.get(view.keyspaces.sessions, &number_key(session))?;
+        Ok(row.and_then(|bytes| Self::from_bytes(&bytes)))
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let number = i64::from_be_bytes(*bytes.first_chunk()?);
+        let rest = bytes.get(8..)?;
+        let Some((&COMMITTED, rest)) = rest.split_first() else {
+            return Some(Self { number, committed: None });
+        };
+        let eight = |place: usize| rest.get(place..place + 8)?.try_into().ok();
+        let term = i64::from_be_bytes(eight(0)?);
+        let timestamp = Timestamp::from_u64(u64::from_be_bytes(eight(8)?));
+        let wall_time = WallTime(i64::from_be_bytes(eight(16)?));
+        let op_time = OpTime::new(term, timestamp);
+        Some(Self { number, committed: Some(OpTimeAndWallTime { op_time, wall_time }) })
+    }
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = self.number.to_be_bytes().to_vec();
+        if let Some(OpTimeAndWallTime { op_time, wall_time }) = self.committed {
+            bytes.push(COMMITTED);
+            bytes.extend(op_time.term.to_be_bytes());
+            bytes.extend(op_time.timestamp.as_u64().to_be_bytes());
+            bytes.extend(wall_time.as_millis().to_be_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn stored(self) -> Stored {
+        let state = match self.committed {
+            Some(at) => StoredState::Committed(at.op_time),
+            None => StoredState::RetryableWrite,
+        };
+        Stored { number: self.number, state }
+    }
+
+    /// The row as `config.transactions` shows it.
+    pub(super) fn shown(self, session: &SessionId) -> Document {
+        let mut shown = doc! { "_id": session.to_lsid(), "txnNum": self.number };
+        if let Some(at) = self.committed {
+            shown.insert("lastWriteOpTime", optime_document(at.op_time));
+            shown.insert("lastWriteDate", to_bson_date_time(at.wall_time));
+            shown.insert("state", "committed");
+        }
+        shown
+    }
+}
+
+/// The session of a row, if the row is about its number.
+pub(super) fn session_of(key: &Bytes) -> Option<SessionId> {
+    match key.split_last() {
+        Some((&NUMBER_ROW, session)) if session.len() == 16 => {
+            Some(SessionId::from_bytes(session.to_vec()))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_as_they_were_written() {
+        let op_time = OpTime::new(3, Timestamp::new(10, 2));
+        let at = OpTimeAndWallTime { op_time, wall_time: WallTime(-5) };
+        for row in [
+            SessionRow { number: 7, committed: None },
+            SessionRow { number: i64::MAX, committed: Some(at) },
+        ] {
+            assert_eq!(SessionRow::from_bytes(&row.to_bytes()), Some(row));
+        }
+        assert_eq!(SessionRow::from_bytes(&[1, 2]), None);
+    }
+}

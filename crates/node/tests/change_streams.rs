@@ -1,0 +1,321 @@
+//! Change streams of one member: what is shown, from where, and how a stream ends.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod support;
+
+use bson::{Bson, Document, doc};
+use support::Member;
+use support::set::{position, primary};
+
+/// A majority has everything.
+fn commit(member: &Member) {
+    support::set::commit(member, position(member));
+}
+
+/// A stream that a test reads.
+struct Stream<'a> {
+    member: &'a Member,
+    database: String,
+    collection: String,
+    id: i64,
+    token: Document,
+    first: Vec<Document>,
+}
+
+fn aggregate(target: Bson, stages: Vec<Document>) -> Document {
+    doc! { "aggregate": target, "pipeline": stages, "cursor": {} }
+}
+
+fn watch<'a>(member: &'a Member, target: impl Into<Bson>, options: Document) -> Stream<'a> {
+    open(member, aggregate(target.into(), vec![doc! { "$changeStream": options }]))
+}
+
+fn open(member: &Member, command: Document) -> Stream<'_> {
+    commit(member);
+    let reply = member.ok(command);
+    let cursor = reply.get_document("cursor").unwrap();
+    let (database, collection) = cursor.get_str("ns").unwrap().split_once('.').unwrap();
+    let first = cursor.get_array("firstBatch").unwrap();
+    Stream {
+        member,
+        database: database.to_owned(),
+        collection: collection.to_owned(),
+        id: cursor.get_i64("id").unwrap(),
+        token: cursor.get_document("postBatchResumeToken").unwrap().clone(),
+        first: first.iter().map(|event| event.as_document().unwrap().clone()).collect(),
+    }
+}
+
+impl Stream<'_> {
+    fn get_more(&self) -> Document {
+        let mut command = doc! { "getMore": self.id, "collection": &self.collection };
+        command.insert("$db", &self.database);
+        let context = quorate_node::Context { may_wait: false, ..support::context() };
+        self.member.run_as(&context, command)
+    }
+
+    /// Everything there is now.
+    fn events(&mut self) -> Vec<Document> {
+        commit(self.member);
+        let mut events = std::mem::take(&mut self.first);
+        while self.id != 0 {
+            let reply = self.get_more();
+            assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+            let cursor = reply.get_document("cursor").unwrap();
+            self.id = cursor.get_i64("id").unwrap();
+            self.token = cursor.get_document("postBatchResumeToken").unwrap().clone();
+            let batch = cursor.get_array("nextBatch").unwrap();
+            events.extend(batch.iter().map(|event| event.as_document().unwrap().clone()));
+            if batch.is_empty() {
+                break;
+            }
+        }
+        events
+    }
+
+    fn types(&mut self) -> Vec<String> {
+        let events = self.events();
+        events.iter().map(|event| event.get_str("operationType").unwrap().to_owned()).collect()
+    }
+}
+
+fn update(member: &Member, change: Document) {
+    member.ok(doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": change }] });
+}
+
+#[test]
+fn every_kind_of_change_is_told_in_order() {
+    let member = primary();
+    let mut stream = watch(&member, "c", doc! {});
+    member.insert("other", vec![doc! { "_id": 9 }]);
+    member.insert("c", vec![doc! { "_id": 1, "a": 1, "b": 1 }]);
+    update(&member, doc! { "$set": { "a": 2 }, "$unset": { "b": 1 } });
+    update(&member, doc! { "a": 2, "z": 1 });
+    member.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] });
+    let events = stream.events();
+    let types: Vec<_> = events.iter().map(|it| it.get_str("operationType").unwrap()).collect();
+    assert_eq!(types, ["insert", "update", "replace", "delete"]);
+    let told = events[1].get_document("updateDescription").unwrap();
+    let expected =
+        doc! { "updatedFields": { "a": 2 }, "removedFields": ["b"], "truncatedArrays": [] };
+    assert_eq!(told, &expected);
+    assert_eq!(events[2].get_document("fullDocument").unwrap(), &doc! { "_id": 1, "a": 2, "z": 1 });
+    assert!(!events[3].contains_key("fullDocument"));
+    assert_eq!(events[3].get("_id").unwrap().as_document().unwrap(), &stream.token);
+}
+
+#[test]
+fn only_committed_changes_are_shown() {
+    let member = primary();
+    let mut stream = watch(&member, "c", doc! {});
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let reply = stream.get_more();
+    let batch = reply.get_document("cursor").unwrap().get_array("nextBatch").unwrap();
+    assert!(batch.is_empty(), "{batch:?}");
+    assert_eq!(stream.types(), ["insert"]);
+}
+
+#[test]
+fn tokens_resume_and_move_on() {
+    let member = primary();
+    let mut stream = watch(&member, "c", doc! {});
+    let start = stream.token.clone();
+    member.insert("c", (1..4).map(|id| doc! { "_id": id }).collect());
+    let events = stream.events();
+    let id = |event: &Document| event.get_document("_id").unwrap().clone();
+    for (place, event) in events.iter().enumerate() {
+        for option in ["resumeAfter", "startAfter"] {
+            let mut resumed = watch(&member, "c", doc! { option: id(event) });
+            assert_eq!(resumed.events(), events[place + 1..], "{option} {place}");
+        }
+    }
+    let mut again = watch(&member, "c", doc! { "resumeAfter": start });
+    assert_eq!(again.events(), events);
+    let time = events[1].get_timestamp("clusterTime").unwrap();
+    let mut timed = watch(&member, "c", doc! { "startAtOperationTime": time });
+    assert_eq!(timed.events(), events[1..]);
+    // Nothing matches any more, and yet the token moves on.
+    let before = stream.token.clone();
+    member.insert("other", vec![doc! { "_id": 1 }]);
+    assert!(stream.events().is_empty());
+    let data = |token: &Document| token.get_str("_data").unwrap().to_owned();
+    assert!(data(&stream.token) > data(&before));
+    let elsewhere = doc! { "$changeStream": { "resumeAfter": id(&events[0]) } };
+    assert_eq!(member.code(aggregate("other".into(), vec![elsewhere])), 280);
+}
+
+#[test]
+fn the_end_of_a_collection_ends_its_stream_and_start_after_goes_on() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let mut stream = watch(&member, "c", doc! {});
+    let mut of_database = watch(&member, 1, doc! {});
+    member.ok(doc! { "drop": "c" });
+    let events = stream.events();
+    let types: Vec<_> = events.iter().map(|it| it.get_str("operationType").unwrap()).collect();
+    assert_eq!(types, ["drop", "invalidate"]);
+    assert_eq!(stream.id, 0);
+    assert_eq!(of_database.types(), ["drop"]);
+    let token = events[1].get_document("_id").unwrap().clone();
+    let refused =
+        aggregate("c".into(), vec![doc! { "$changeStream": { "resumeAfter": token.clone() } }]);
+    assert_eq!(member.code(refused), 260);
+    member.insert("c", vec![doc! { "_id": 2 }]);
+    let mut after = watch(&member, "c", doc! { "startAfter": token });
+    assert_eq!(after.types(), ["insert"]);
+    member.ok(doc! { "dropDatabase": 1 });
+    assert_eq!(of_database.types().split_off(1).last().unwrap(), "invalidate");
+}
+
+#[test]
+fn a_deployment_is_watched_from_admin() {
+    let member = primary();
+    let whole = doc! { "$changeStream": { "allChangesForCluster": true } };
+    let mut command = aggregate(1.into(), vec![whole.clone()]);
+    command.insert("$db", "admin");
+    let mut stream = open(&member, command);
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    member.ok(doc! { "insert": "x", "documents": [{ "_id": 1 }], "$db": "another" });
+    member.ok(doc! { "insert": "x", "documents": [{ "_id": 1 }], "$db": "admin" });
+    member.ok(doc! { "dropDatabase": 1 });
+    assert_eq!(stream.types(), ["insert", "insert", "drop", "dropDatabase"]);
+    assert_eq!(member.code(aggregate(1.into(), vec![whole])), 72);
+}
+
+#[test]
+fn pipelines_filter_and_shape_events_and_keep_the_token() {
+    let member = primary();
+    let stages = |more: Vec<Document>| {
+        let mut stages = vec![doc! { "$changeStream": {} }];
+        stages.extend(more);
+        aggregate("c".into(), stages)
+    };
+    let filter = doc! { "$match": { "fullDocument.a": { "$gt": 1 } } };
+    let shape = doc! { "$project": { "a": "$fullDocument.a" } };
+    let mut stream = open(&member, stages(vec![filter, shape]));
+    let mut broken = open(&member, stages(vec![doc! { "$project": { "_id": 0 } }]));
+    member.insert("c", (1..4).map(|a| doc! { "_id": a, "a": a }).collect());
+    let found = stream.events();
+    assert_eq!(found.iter().map(|it| it.get_i32("a").unwrap()).collect::<Vec<_>>(), [2, 3]);
+    commit(&member);
+    let reply = broken.get_more();
+    assert_eq!(reply.get_i32("code").unwrap(), 280, "{reply}");
+    let labels = reply.get_array("errorLabels").unwrap();
+    assert_eq!(labels, &[Bson::from("NonResumableChangeStreamError")]);
+    broken.id = 0;
+    assert_eq!(member.code(stages(vec![doc! { "$unsupported": {} }])), 40324);
+    assert_eq!(member.code(stages(vec![doc! { "$group": { "_id": 1 } }])), 20);
+    assert_eq!(member.code(stages(vec![doc! { "$changeStream": {} }])), 40602);
+}
+
+#[test]
+fn options_are_checked() {
+    let member = primary();
+    commit(&member);
+    let code = |options: Document| {
+        member.code(aggregate("c".into(), vec![doc! { "$changeStream": options }]))
+    };
+    assert_eq!(code(doc! { "fullDocument": "never" }), 2);
+    assert_eq!(code(doc! { "unknown": 1 }), 40415);
+    assert_eq!(code(doc! { "resumeAfter": { "_data": "nonsense" } }), 260);
+    let time = bson::Timestamp { time: 1, increment: 1 };
+    let mark = "8263515EAC000000022B0429296E1404";
+    let two = doc! { "startAtOperationTime": time, "resumeAfter": { "_data": mark } };
+    assert_eq!(code(two), 40674);
+    assert_eq!(code(doc! { "startAtOperationTime": time }), 286);
+    let mut local = aggregate("c".into(), vec![doc! { "$changeStream": {} }]);
+    local.insert("$db", "config");
+    assert_eq!(member.code(local), 73);
+    let alone = Member::new();
+    assert_eq!(alone.code(aggregate("c".into(), vec![doc! { "$changeStream": {} }])), 40573);
+}
+
+#[test]
+fn documents_are_looked_up_and_kept_as_they_were() {
+    let member = primary();
+    member.ok(doc! { "create": "c", "changeStreamPreAndPostImages": { "enabled": true } });
+    member.insert("c", vec![doc! { "_id": 1, "a": 1 }]);
+    let looked = doc! { "fullDocument": "updateLookup" };
+    let mut lookup = watch(&member, "c", looked);
+    let both = doc! { "fullDocument": "required", "fullDocumentBeforeChange": "required" };
+    let mut kept = watch(&member, "c", both.clone());
+    update(&member, doc! { "$set": { "a": 2 } });
+    update(&member, doc! { "$set": { "a": 3 } });
+    let full = |event: &Document| event.get_document("fullDocument").unwrap().clone();
+    let found = lookup.events();
+    assert_eq!(full(&found[0]), doc! { "_id": 1, "a": 3 }, "as it is now");
+    let found = kept.events();
+    assert_eq!(full(&found[0]), doc! { "_id": 1, "a": 2 });
+    let before = found[1].get_document("fullDocumentBeforeChange").unwrap();
+    assert_eq!(before, &doc! { "_id": 1, "a": 2 });
+    member.ok(doc! { "collMod": "c", "changeStreamPreAndPostImages": { "enabled": false } });
+    update(&member, doc! { "$set": { "a": 4 } });
+    commit(&member);
+    let reply = kept.get_more();
+    assert_eq!(reply.get_i32("code").unwrap(), 47, "{reply}");
+    let available = doc! { "fullDocumentBeforeChange": "whenAvailable" };
+    let mut available = watch(&member, "c", available);
+    update(&member, doc! { "$set": { "a": 5 } });
+    let found = available.events();
+    assert_eq!(found[0].get("fullDocumentBeforeChange"), Some(&Bson::Null));
+}
+
+#[test]
+fn a_fail_point_labels_errors_as_a_true_one_would() {
+    let member = primary();
+    let stream = watch(&member, "c", doc! {});
+    for (code, labelled) in [(11600, true), (280, false)] {
+        let data = doc! { "errorCode": code, "closeConnection": false };
+        let configure = doc! {
+            "configureFailPoint": "failGetMoreAfterCursorCheckout", "mode": { "times": 1 },
+            "data": data, "$db": "admin",
+        };
+        member.ok(configure);
+        let stream = watch(&member, "c", doc! {});
+        let reply = stream.get_more();
+        assert_eq!(reply.get_i32("code").unwrap(), code);
+        let labels = reply.get_array("errorLabels").cloned().unwrap_or_default();
+        let expected = Bson::from("ResumableChangeStreamError");
+        assert_eq!(labels.contains(&expected), labelled, "{reply}");
+    }
+    assert_eq!(stream.get_more().get_f64("ok").unwrap(), 1.0);
+}
+
+#[test]
+fn the_expiry_of_images_is_a_parameter_of_the_deployment() {
+    let member = primary();
+    let admin = |mut command: Document| {
+        command.insert("$db", "admin");
+        command
+    };
+    let value =
+        doc! { "changeStreamOptions": { "preAndPostImages": { "expireAfterSeconds": 100 } } };
+    member.ok(admin(doc! { "setClusterParameter": value }));
+    let reply = member.ok(admin(doc! { "getClusterParameter": "changeStreamOptions" }));
+    let found = reply.get_array("clusterParameters").unwrap()[0].as_document().unwrap().clone();
+    let images = found.get_document("preAndPostImages").unwrap();
+    assert_eq!(images.get_i64("expireAfterSeconds").unwrap(), 100);
+    assert_eq!(member.code(admin(doc! { "getClusterParameter": "other" })), 72);
+}
+
+#[test]
+fn watching_takes_the_right_to_read_what_is_watched() {
+    let member = Member::guarded();
+    let narrow = member.log_in("narrow", &[("read", "admin"), ("read", "d")]);
+    let wide = member.log_in("wide", &[("readAnyDatabase", "admin")]);
+    let code =
+        |context: &quorate_node::Context, database: &str, target: Bson, options: Document| {
+            let mut command = aggregate(target, vec![doc! { "$changeStream": options }]);
+            command.insert("$db", database);
+            member.run_as(context, command).get_i32("code").unwrap()
+        };
+    let all = || doc! { "allChangesForCluster": true };
+    // 40573 is the answer of a member without a set, after rights were checked.
+    assert_eq!(code(&narrow, "admin", 1.into(), all()), 13);
+    assert_eq!(code(&wide, "admin", 1.into(), all()), 40573);
+    assert_eq!(code(&narrow, "d", 1.into(), doc! {}), 40573);
+    assert_eq!(code(&narrow, "d", "c".into(), doc! {}), 40573);
+    assert_eq!(code(&narrow, "e", "c".into(), doc! {}), 13);
+    assert_eq!(code(&narrow, "e", 1.into(), doc! {}), 13);
+}

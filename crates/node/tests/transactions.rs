@@ -1,0 +1,578 @@
+//! Multi-document transactions on a member driven by hand.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
+use quorate_node::{Context, Interrupt, Interruption, Now, Outcome};
+use quorate_protocol::{MonotonicTime, OpTime};
+use support::set::{entries, position, primary, secondary, show};
+use support::{Member, context, now};
+
+const DB: &str = "db";
+
+/// One session's transactions.
+struct Session<'m> {
+    member: &'m Member,
+    id: u8,
+    number: i64,
+    begun: bool,
+}
+
+impl<'m> Session<'m> {
+    fn start(member: &'m Member, id: u8, number: i64) -> Self {
+        Self { member, id, number, begun: false }
+    }
+
+    fn fields(&self, mut command: Document) -> Document {
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![self.id; 16] };
+        command
+            .extend(doc! { "lsid": { "id": id }, "txnNumber": self.number, "autocommit": false });
+        if !command.contains_key("$db") {
+            command.insert("$db", DB);
+        }
+        command
+    }
+
+    fn run(&mut self, command: Document) -> Document {
+        let mut command = self.fields(command);
+        if !self.begun {
+            command.insert("startTransaction", true);
+            self.begun = true;
+        }
+        run(self.member, command)
+    }
+
+    fn ok(&mut self, command: Document) -> Document {
+        let reply = self.run(command);
+        assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+        assert!(!reply.contains_key("writeErrors"), "{reply}");
+        reply
+    }
+
+    fn fails(&mut self, command: Document, code: i32, labels: &[&str]) {
+        let reply = self.run(command);
+        assert_failed(&reply, code, labels);
+    }
+
+    fn end(&self, name: &str) -> Document {
+        run(self.member, self.fields(doc! { name: 1, "$db": "admin" }))
+    }
+
+    fn commit(&self) {
+        let reply = self.end("commitTransaction");
+        assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+    }
+
+    fn values(&mut self, name: &str, filter: Document) -> Vec<Document> {
+        first_batch(&self.ok(doc! { "find": name, "filter": filter, "sort": { "_id": 1 } }))
+    }
+}
+
+const TRANSIENT: &[&str] = &["TransientTransactionError"];
+
+fn assert_failed(reply: &Document, code: i32, labels: &[&str]) {
+    assert_eq!(reply.get_i32("code").ok(), Some(code), "{reply}");
+    let found = reply.get_array("errorLabels").map(Vec::as_slice).unwrap_or_default();
+    let expected: Vec<_> = labels.iter().map(|label| Bson::from(*label)).collect();
+    assert_eq!(found, expected, "{reply}");
+}
+
+fn run(member: &Member, command: Document) -> Document {
+    run_in(member, &context(), command)
+}
+
+fn run_in(member: &Member, context: &Context, command: Document) -> Document {
+    match member.node.run(context, quorate_node::Command::new(command)) {
+        Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
+        Outcome::Wait { .. } | Outcome::Long => panic!("it waits"),
+    }
+}
+
+fn first_batch(reply: &Document) -> Vec<Document> {
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch.iter().map(|item| item.as_document().unwrap().clone()).collect()
+}
+
+fn plain(member: &Member, mut command: Document) -> Document {
+    command.insert("$db", DB);
+    let reply = run(member, command);
+    assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+    reply
+}
+
+fn find(member: &Member, name: &str) -> Vec<Document> {
+    first_batch(&plain(member, doc! { "find": name, "sort": { "_id": 1 } }))
+}
+
+fn insert(member: &Member, name: &str, documents: Vec<Document>) {
+    let reply = plain(member, doc! { "insert": name, "documents": documents });
+    assert!(!reply.contains_key("writeErrors"), "{reply}");
+}
+
+fn update(id: i32, change: Document) -> Document {
+    doc! { "update": "c", "updates": [{ "q": { "_id": id }, "u": change }] }
+}
+
+fn set(id: i32, x: i32) -> Document {
+    update(id, doc! { "$set": { "x": x } })
+}
+
+fn apply(from: &Member, to: &Member) {
+    let all = entries(from);
+    to.node.apply(OpTime::NULL, all, now()).unwrap();
+}
+
+#[test]
+fn own_writes_are_seen_in_records_indexes_and_unique_keys_and_by_nobody_else() {
+    let member = primary();
+    let indexes = [
+        doc! { "key": { "x": 1 }, "name": "x" },
+        doc! { "key": { "u": 1 }, "name": "u", "unique": true },
+    ];
+    plain(&member, doc! { "createIndexes": "c", "indexes": indexes.to_vec() });
+    insert(
+        &member,
+        "c",
+        vec![doc! { "_id": 1, "x": 1, "u": 1 }, doc! { "_id": 2, "x": 2, "u": 2 }],
+    );
+    let before = find(&member, "c");
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(doc! { "insert": "c", "documents": [{ "_id": 3, "x": 1, "u": 3 }] });
+    session.ok(set(2, 1));
+    session.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] });
+    let ids = |found: Vec<Document>| -> Vec<i32> {
+        found.iter().map(|found| found.get_i32("_id").unwrap()).collect()
+    };
+    assert_eq!(ids(session.values("c", doc! { "x": 1 })), [2, 3], "by an index");
+    assert_eq!(ids(session.values("c", doc! { "u": { "$gte": 2 } })), [2, 3], "by a unique index");
+    assert_eq!(ids(session.values("c", doc! {})), [2, 3], "by scanning");
+    assert!(session.values("c", doc! { "_id": 1 }).is_empty());
+    assert_eq!(find(&member, "c"), before);
+    // The key of the removed document is free inside.
+    session.ok(doc! { "insert": "c", "documents": [{ "_id": 1, "x": 9, "u": 1 }] });
+    session.commit();
+    let after = find(&member, "c");
+    assert_eq!(after.len(), 3);
+    assert_eq!(after[0], doc! { "_id": 1, "x": 9, "u": 1 });
+    let count = plain(&member, doc! { "count": "c" });
+    assert_eq!(count.get_i32("n").ok(), Some(3));
+}
+
+#[test]
+fn all_statements_read_one_snapshot() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    assert_eq!(session.values("c", doc! {}).len(), 1);
+    insert(&member, "c", vec![doc! { "_id": 2 }]);
+    plain(&member, set(1, 5));
+    let seen = session.values("c", doc! {});
+    assert_eq!(seen, [doc! { "_id": 1, "x": 1 }]);
+    session.commit();
+}
+
+#[test]
+fn the_first_updater_wins_and_the_second_hears_so_at_once() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let (mut first, mut second) = (Session::start(&member, 1, 1), Session::start(&member, 2, 1));
+    first.ok(set(1, 1));
+    second.fails(set(1, 2), 112, TRANSIENT);
+    assert_failed(&second.end("commitTransaction"), 251, TRANSIENT);
+    first.commit();
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 1 }]);
+}
+
+#[test]
+fn two_inserts_of_one_id_conflict_and_are_no_duplicate() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 0 }]);
+    let (mut first, mut second) = (Session::start(&member, 1, 1), Session::start(&member, 2, 1));
+    let one = doc! { "insert": "c", "documents": [{ "_id": 1 }] };
+    first.ok(one.clone());
+    second.fails(one, 112, TRANSIENT);
+}
+
+#[test]
+fn a_value_that_was_changed_and_changed_back_is_a_conflict() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.values("c", doc! {});
+    plain(&member, set(1, 1));
+    plain(&member, set(1, 0));
+    session.fails(set(1, 2), 112, TRANSIENT);
+}
+
+#[test]
+fn any_error_aborts_and_a_duplicate_key_has_no_label() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(doc! { "insert": "c", "documents": [{ "_id": 2 }] });
+    let reply = session.run(doc! { "insert": "c", "documents": [{ "_id": 1 }] });
+    let errors = reply.get_array("writeErrors").unwrap();
+    assert_eq!(errors[0].as_document().unwrap().get_i32("code").ok(), Some(11000));
+    assert!(!reply.contains_key("errorLabels"));
+    session.fails(doc! { "insert": "c", "documents": [{ "_id": 3 }] }, 251, TRANSIENT);
+    assert_eq!(find(&member, "c").len(), 1);
+}
+
+#[test]
+fn a_repeated_commit_is_answered_again_and_other_statements_are_too_late() {
+    let member = primary();
+    let mut session = Session::start(&member, 1, 4);
+    session.ok(doc! { "insert": "c", "documents": [{ "_id": 1 }] });
+    session.commit();
+    let written = position(&member);
+    session.commit();
+    assert_eq!(position(&member), written, "nothing is written again");
+    session.fails(doc! { "find": "c" }, 256, &[]);
+    let mut old = Session::start(&member, 1, 3);
+    old.fails(doc! { "find": "c" }, 225, &[]);
+    assert_eq!(find(&member, "c").len(), 1);
+}
+
+#[test]
+fn the_commit_of_an_unknown_number_writes_before_it_is_refused() {
+    let member = primary();
+    let session = Session::start(&member, 1, 7);
+    let before = position(&member);
+    let command = session.fields(doc! { "commitTransaction": 1, "$db": "admin" });
+    let outcome = member.node.run(&context(), quorate_node::Command::new(command));
+    let Outcome::Reply(reply) = outcome else { panic!("it waits") };
+    assert_failed(&Document::try_from(&*reply.body).unwrap(), 251, TRANSIENT);
+    assert!(position(&member) > before);
+    assert_eq!(reply.op_time, Some(position(&member).op_time), "the write concern waits for it");
+}
+
+#[test]
+fn a_read_only_commit_waits_for_what_was_read() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    let read_at = position(&member).op_time;
+    let mut session = Session::start(&member, 1, 1);
+    session.values("c", doc! {});
+    insert(&member, "c", vec![doc! { "_id": 2 }]);
+    let command = session.fields(doc! { "commitTransaction": 1, "$db": "admin" });
+    let outcome = member.node.run(&context(), quorate_node::Command::new(command));
+    let Outcome::Reply(reply) = outcome else { panic!("it waits") };
+    assert_eq!(reply.op_time, Some(read_at));
+    session.commit();
+}
+
+#[test]
+fn a_plain_write_waits_for_the_transaction_and_a_plain_read_does_not() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(update(1, doc! { "$inc": { "x": 1 } }));
+    let writes = [
+        update(1, doc! { "$inc": { "x": 10 } }),
+        doc! { "findAndModify": "c", "query": { "_id": 1 }, "update": { "$inc": { "x": 100 } } },
+    ];
+    std::thread::scope(|threads| {
+        let member = &member;
+        let waiting: Vec<_> =
+            writes.into_iter().map(|write| threads.spawn(move || plain(member, write))).collect();
+        while waits(member) < 2 {
+            std::thread::yield_now();
+        }
+        assert_eq!(find(member, "c"), [doc! { "_id": 1, "x": 0 }]);
+        session.commit();
+        waiting.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+    });
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 111 }]);
+}
+
+/// How many writes have met a key of an open transaction.
+fn waits(member: &Member) -> i64 {
+    let status = run(member, doc! { "serverStatus": 1, "$db": "admin" });
+    let metrics = status.get_document("metrics").unwrap().get_document("operation").unwrap();
+    metrics.get_i64("writeConflicts").unwrap()
+}
+
+#[test]
+fn a_waiting_write_ends_at_its_time_limit() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    let interrupt = Arc::new(Interrupt::default());
+    let limited = Context { interrupt: Arc::clone(&interrupt), ..context() };
+    std::thread::scope(|threads| {
+        let mut write = set(1, 2);
+        write.insert("$db", DB);
+        let member = &member;
+        let waiting = threads.spawn(move || run_in(member, &limited, write));
+        while waits(member) == 0 {
+            std::thread::yield_now();
+        }
+        interrupt.set(Interruption::MaxTime);
+        let reply = waiting.join().unwrap();
+        let errors = reply.get_array("writeErrors").unwrap();
+        assert_eq!(errors[0].as_document().unwrap().get_i32("code").ok(), Some(50), "{reply}");
+    });
+    session.commit();
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 1 }]);
+}
+
+#[test]
+fn a_commit_is_one_entry_and_followers_apply_and_undo_it_whole() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let follower = secondary();
+    apply(&member, &follower);
+    let common = position(&member);
+    let before = find_on(&follower, "c");
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(doc! { "create": "new" });
+    session.ok(doc! { "insert": "new", "documents": [{ "_id": 1 }, { "_id": 2 }] });
+    session.ok(set(1, 5));
+    session.ok(set(1, 6));
+    session.ok(doc! { "delete": "new", "deletes": [{ "q": { "_id": 2 }, "limit": 1 }] });
+    let logged = entries(&member).len();
+    session.commit();
+    let all = entries(&member);
+    assert_eq!(all.len(), logged + 1);
+    let entry = Document::try_from(&**all.last().unwrap()).unwrap();
+    assert_eq!(entry.get_str("ns").ok(), Some("admin.$cmd"));
+    assert_eq!(entry.get_document("o").unwrap().get_array("applyOps").unwrap().len(), 6);
+    apply(&member, &follower);
+    assert_eq!(find_on(&follower, "c"), find(&member, "c"));
+    assert_eq!(find_on(&follower, "new"), [doc! { "_id": 1 }]);
+    // The follower becomes primary and knows the commit.
+    let rows = first_batch(&run(&member, doc! { "find": "transactions", "$db": "config" }));
+    assert_eq!(rows.len(), 1);
+    assert_eq!(rows[0].get_str("state").ok(), Some("committed"));
+    let mut kept = 0;
+    follower
+        .node
+        .roll_back_to(common, now(), &mut |_| {
+            kept += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(find_on(&follower, "c"), before);
+    assert!(find_on(&follower, "new").is_empty());
+    assert!(kept > 0);
+    // The session's row is gone with it: the commit is unknown.
+    show(&follower.node, quorate_protocol::MemberState::Primary, true);
+    let retried = Session::start(&follower, 1, 1);
+    assert_failed(&retried.end("commitTransaction"), 251, TRANSIENT);
+}
+
+fn find_on(member: &Member, name: &str) -> Vec<Document> {
+    let read = doc! {
+        "find": name, "sort": { "_id": 1 }, "$db": DB, "$readPreference": { "mode": "secondary" },
+    };
+    first_batch(&run(member, read))
+}
+
+fn count_on(member: &Member, name: &str) -> i32 {
+    let mode = doc! { "mode": "secondary" };
+    let reply = run(member, doc! { "count": name, "$db": DB, "$readPreference": mode });
+    reply.get_i32("n").unwrap()
+}
+
+#[test]
+fn a_large_transaction_is_several_entries_that_are_applied_with_the_last() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    for id in 1..=3 {
+        let large = "x".repeat(8 * 1024 * 1024);
+        session.ok(doc! { "insert": "c", "documents": [{ "_id": id, "x": large }] });
+    }
+    let logged = entries(&member).len();
+    session.commit();
+    let all = entries(&member);
+    assert_eq!(all.len(), logged + 3);
+    assert!(all.iter().all(|entry| entry.as_bytes().len() < 16 * 1024 * 1024));
+    let follower = secondary();
+    let last = all.len() - 1;
+    follower.node.apply(OpTime::NULL, all[..last].to_vec(), now()).unwrap();
+    assert_eq!(count_on(&follower, "c"), 1, "a part is never shown");
+    let common = position(&follower);
+    follower.node.apply(common.op_time, all[last..].to_vec(), now()).unwrap();
+    assert_eq!(count_on(&follower, "c"), 4);
+    follower.node.roll_back_to(common, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(count_on(&follower, "c"), 1, "and undone whole");
+}
+
+#[test]
+fn a_new_primary_ends_a_chain_whose_last_entry_it_never_got() {
+    let member = primary();
+    let mut session = Session::start(&member, 1, 1);
+    for id in 1..=2 {
+        let large = "x".repeat(8 * 1024 * 1024);
+        session.ok(doc! { "insert": "c", "documents": [{ "_id": id, "x": large }] });
+    }
+    session.commit();
+    let all = entries(&member);
+    let follower = secondary();
+    follower.node.apply(OpTime::NULL, all[..all.len() - 1].to_vec(), now()).unwrap();
+    show(&follower.node, quorate_protocol::MemberState::Primary, true);
+    let reason = quorate_replication::NoopReason::NewPrimary;
+    follower.node.append_noop(reason, quorate_protocol::Term(1), now()).unwrap();
+    let ended = entries(&follower);
+    let abort = Document::try_from(&*ended[ended.len() - 2]).unwrap();
+    assert!(abort.get_document("o").unwrap().contains_key("abortTransaction"), "{abort}");
+    let third = secondary();
+    apply(&follower, &third);
+    assert!(find_on(&third, "c").is_empty());
+}
+
+#[test]
+fn a_step_down_ends_transactions_and_forgets_their_numbers() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    show(&member.node, quorate_protocol::MemberState::Secondary, false);
+    session.fails(set(1, 2), 10107, TRANSIENT);
+    show(&member.node, quorate_protocol::MemberState::Primary, true);
+    let mut again = Session::start(&member, 1, 1);
+    again.ok(set(1, 3));
+    again.commit();
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 3 }]);
+}
+
+#[test]
+fn what_transactions_cannot_do_is_refused_and_leaves_the_session_as_it_was() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    session.fails(doc! { "count": "c" }, 263, &[]);
+    session.fails(doc! { "listCollections": 1 }, 263, &[]);
+    session.fails(doc! { "aggregate": "c", "pipeline": [{ "$out": "d" }], "cursor": {} }, 263, &[]);
+    session.fails(doc! { "find": "c", "$db": "config" }, 263, &[]);
+    session.fails(doc! { "find": "c", "readConcern": { "level": "local" } }, 72, &[]);
+    let concern = doc! { "w": 1 };
+    let mut write = set(1, 2);
+    write.insert("writeConcern", concern);
+    session.fails(write, 72, &[]);
+    let mut twice = Session::start(&member, 1, 1);
+    twice.fails(set(1, 2), 117, &[]);
+    session.ok(set(1, 3));
+    session.commit();
+    let standalone = Member::new();
+    let mut refused = Session::start(&standalone, 1, 1);
+    refused.fails(doc! { "find": "c" }, 20, &[]);
+}
+
+#[test]
+fn transactions_end_with_their_lifetime_and_their_sessions() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    let monotonic = now().monotonic + Duration::from_secs(59);
+    member.node.maintain(Now { monotonic, ..now() }).unwrap();
+    session.ok(set(1, 2));
+    let later = MonotonicTime::from_millis(1000) + Duration::from_secs(60);
+    member.node.maintain(Now { monotonic: later, ..now() }).unwrap();
+    session.fails(set(1, 3), 251, TRANSIENT);
+    let mut killed = Session::start(&member, 2, 1);
+    killed.ok(set(1, 4));
+    run(&member, doc! { "killAllSessions": [], "$db": "admin" });
+    plain(&member, set(1, 5));
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 5 }]);
+}
+
+#[test]
+fn a_collection_that_came_or_went_after_the_snapshot_is_not_read() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    insert(&member, "d", vec![doc! { "_id": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.values("c", doc! {});
+    plain(&member, doc! { "drop": "d" });
+    session.fails(doc! { "find": "d" }, 246, TRANSIENT);
+    let mut session = Session::start(&member, 1, 2);
+    session.values("c", doc! {});
+    insert(&member, "e", vec![doc! { "_id": 1 }]);
+    session.fails(doc! { "insert": "e", "documents": [{ "_id": 2 }] }, 246, TRANSIENT);
+}
+
+#[test]
+fn indexes_are_created_on_new_collections_only() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    let index = |name: &str| {
+        doc! { "createIndexes": name, "indexes": [{ "key": { "u": 1 }, "name": "u", "unique": true }] }
+    };
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(index("new"));
+    session.ok(doc! { "insert": "new", "documents": [{ "_id": 1, "u": 1 }] });
+    session.commit();
+    let reply = plain(&member, doc! { "insert": "new", "documents": [{ "_id": 2, "u": 1 }] });
+    assert!(reply.contains_key("writeErrors"), "the index is there: {reply}");
+    let mut session = Session::start(&member, 1, 2);
+    session.fails(index("c"), 263, &[]);
+    let follower = secondary();
+    apply(&member, &follower);
+    assert_eq!(find_on(&follower, "new").len(), 1);
+}
+
+#[test]
+fn open_transactions_are_shown() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    let stage = doc! { "$currentOp": { "idleSessions": true } };
+    let shown = first_batch(&run(
+        &member,
+        doc! { "aggregate": 1, "pipeline": [stage], "cursor": {}, "$db": "admin" },
+    ));
+    let idle =
+        shown.iter().find(|shown| shown.get_str("desc").ok() == Some("inactive transaction"));
+    let parameters = idle.unwrap().get_document("transaction").unwrap();
+    let parameters = parameters.get_document("parameters").unwrap();
+    assert_eq!(parameters.get_i64("txnNumber").ok(), Some(1));
+    let status = run(&member, doc! { "serverStatus": 1, "$db": "admin" });
+    let counts = status.get_document("transactions").unwrap();
+    assert_eq!(counts.get_i64("currentOpen").ok(), Some(1));
+    assert_eq!(counts.get_i64("totalStarted").ok(), Some(1));
+}
+
+#[test]
+fn a_cursor_belongs_to_its_transaction() {
+    let member = primary();
+    insert(&member, "c", (0..5).map(|id| doc! { "_id": id }).collect());
+    let mut session = Session::start(&member, 1, 1);
+    let reply = session.ok(doc! { "find": "c", "batchSize": 2 });
+    let id = reply.get_document("cursor").unwrap().get_i64("id").unwrap();
+    let lsid = session.fields(doc! {}).get_document("lsid").unwrap().clone();
+    let outside = doc! { "getMore": id, "collection": "c", "lsid": lsid, "$db": DB };
+    assert!(run(&member, outside.clone()).contains_key("code"));
+    session.ok(doc! { "getMore": id, "collection": "c", "batchSize": 2 });
+    session.commit();
+    assert_failed(&run(&member, outside), 43, &[]);
+}
+
+#[test]
+fn entries_after_one_that_is_larger_than_a_batch_are_read() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": "x".repeat(5 * 1024 * 1024) }]);
+    let large = position(&member).op_time;
+    insert(&member, "c", vec![doc! { "_id": 2 }]);
+    let found = member.node.read_oplog_after(large, 10, 4 * 1024 * 1024).unwrap().unwrap();
+    assert_eq!(found.entries.len(), 1);
+}
+
+#[test]
+fn a_collection_that_exists_is_not_created_again_inside() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.fails(doc! { "create": "c" }, 48, &[]);
+}

@@ -1,0 +1,589 @@
+//! The way of one command from its arrival to its reply.
+//!
+//! ```text
+//!   admit ──▶ run ──▶ durable ──▶ acknowledge
+//! ```
+//!
+//! A command is admitted (faults on request, the components that answer it themselves, its concerns),
+//! run by the member (here if it is short, aside on a thread of its own if it is long), held until the
+//! disk has what it wrote, and acknowledged as its write concern asks. Each step may end the command.
+//! The client's document is never changed: the concerns that count are kept beside it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, RawDocumentBuf, doc};
+use quorate_node::{
+    Answerer, Command, CommandError, CommandFacts, Context, ErrorCode, Injection, Interrupt,
+    Interruption, Outcome, Registered, Reply, Standing, WaitFor,
+};
+use quorate_protocol::OpTimeAndWallTime;
+use tokio::sync::watch;
+
+use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
+use crate::logging::get_log;
+use crate::patience::Patience;
+use crate::replica_set::{ReadConcern, Wanted, is_statement, write_concern_error};
+use crate::server::Shared;
+use crate::write_gate::Entered;
+
+/// Documents that a command may look at before it counts as long and runs aside.
+const SHORT_DOCUMENTS: u64 = 256;
+
+/// How a command ends before it has gone the whole way.
+pub(crate) enum Ended {
+    /// With this reply.
+    Reply(RawDocumentBuf),
+    /// Without one: the connection is closed.
+    Close,
+    /// The socket failed while the command waited.
+    Failed(ConnectionError),
+}
+
+impl From<CommandError> for Ended {
+    fn from(error: CommandError) -> Self {
+        Self::Reply(error_body(&error))
+    }
+}
+
+impl From<ConnectionError> for Ended {
+    fn from(error: ConnectionError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What a command may wait for.
+struct Events {
+    topology: watch::Receiver<()>,
+    commits: watch::Receiver<u64>,
+    kills: watch::Receiver<()>,
+    commit_point: CommitPoint,
+}
+
+/// The commit point, and what a command has seen of it.
+struct CommitPoint {
+    /// Where the log stands, on a member of a set.
+    standing: Option<watch::Receiver<Standing>>,
+    seen: OpTimeAndWallTime,
+}
+
+impl CommitPoint {
+    /// Returns when the commit point is another than the command has seen.
+    async fn moved(&mut self) {
+        let seen = self.seen;
+        match &mut self.standing {
+            Some(standing) => {
+                let found = standing.wait_for(|now| now.commit_point != seen).await;
+                match found.map(|now| now.commit_point) {
+                    Ok(moved) => self.seen = moved,
+                    Err(_) => std::future::pending().await,
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Events {
+    fn of(shared: &Shared) -> Self {
+        let standing = shared.replica_set.as_ref().map(|set| set.standing_changes());
+        let seen = standing.as_ref().map(|now| now.borrow().commit_point).unwrap_or_default();
+        Self {
+            topology: shared.topology.subscribe(),
+            commits: shared.commits.subscribe(),
+            kills: shared.kills.subscribe(),
+            commit_point: CommitPoint { standing, seen },
+        }
+    }
+}
+
+/// A command that may run, and what its client wants to be sure of.
+struct Admitted {
+    command: Command,
+    writes: bool,
+    retryable: bool,
+    /// The session of a retryable write: only that can meet the fail point that cuts it off.
+    lsid: Option<Document>,
+    read_concern: Option<ReadConcern>,
+    write_concern: Option<Wanted>,
+    patience: Patience,
+    /// How much time the client gives it, and since when.
+    limit: Option<Duration>,
+    began: Instant,
+}
+
+impl Connection {
+    /// Runs a command to its reply; none if the connection must be closed instead. Members of a set
+    /// add their clock, and every error that tells of a change of state the topology version.
+    pub(crate) async fn execute(
+        &mut self,
+        command: Command,
+    ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
+        let (started, name) = (Instant::now(), command.name().to_owned());
+        let facts = command.facts();
+        self.reads_majority = false;
+        let mut context = Context {
+            now: self.shared.clock.now(),
+            client: Arc::clone(&self.client),
+            may_wait: true,
+            may_look_at: Some(SHORT_DOCUMENTS),
+            interrupt: Arc::new(Interrupt::default()),
+        };
+        let operation = self.shared.node.register(&context, &command);
+        let mut body = match self.answer(command, &mut context).await {
+            Ok(body) | Err(Ended::Reply(body)) => body,
+            Err(Ended::Close) => return Ok(None),
+            Err(Ended::Failed(error)) => return Err(error),
+        };
+        // Intentional waits are not slow.
+        if !is_hello(&name) && !operation.has_waited() {
+            self.tell(&operation, &name, started.elapsed(), &body);
+        }
+        drop(operation);
+        self.shared.node.tell_topology_version(&mut body);
+        // What members say to each other has its own times.
+        let internal = facts.is_some_and(CommandFacts::is_between_members);
+        if let (Some(set), false) = (&self.shared.replica_set, internal) {
+            set.tell_time(&mut body, self.reads_majority);
+        }
+        Ok(Some(body))
+    }
+
+    /// Tells of a command that has ended, in the profile and in the log, if it is worth it.
+    fn tell(&self, operation: &Registered, name: &str, took: Duration, body: &RawDocumentBuf) {
+        if !self.shared.node.may_be_told(took) {
+            return;
+        }
+        let now = self.shared.clock.now();
+        let entered = self.shared.gate.try_enter();
+        match self.shared.node.finish(operation, now, took, body, entered.is_some()) {
+            Ok(false) => {}
+            Ok(true) => {
+                let (connection, millis) = (self.client.connection_id, took.as_millis() as u64);
+                let namespace = operation.namespace();
+                tracing::info!(command = name, namespace, connection, millis, "slow command");
+            }
+            Err(error) => tracing::warn!(%error, "the profile cannot be written"),
+        }
+    }
+
+    /// The four steps.
+    async fn answer(
+        &mut self,
+        command: Command,
+        context: &mut Context,
+    ) -> Result<RawDocumentBuf, Ended> {
+        let injection = self.inject(&command, context).await?;
+        self.answer_here(&command, context).await?;
+        let mut admitted = self.admit(command, context).await?;
+        let reply = self.run_admitted(&mut admitted, context).await?;
+        let op_time = reply.op_time;
+        let mut body = self.durable(reply, &admitted).await?;
+        if let Some(set) = &self.shared.replica_set {
+            if let Some(concern) = admitted.read_concern {
+                admitted.patience.wait(set.confirm(concern)).await?;
+            }
+            if let Some(wanted) = admitted.write_concern.take() {
+                let acknowledged = async { Ok(set.acknowledge(wanted, op_time).await) };
+                // The write was done, whatever becomes of the waiting.
+                let waited = admitted.patience.wait(acknowledged).await;
+                let error = waited
+                    .unwrap_or_else(|why| op_time.is_some().then(|| write_concern_error(&why)));
+                if let Some(error) = error {
+                    append_write_concern_error(&mut body, error, admitted.retryable, &[]);
+                }
+            }
+        }
+        if let Some(Injection { write_concern_error: Some(error), labels, .. }) = injection {
+            append_write_concern_error(&mut body, error, admitted.retryable, &labels);
+        }
+        Ok(body)
+    }
+
+    /// Does to the command what an active fail point says.
+    async fn inject(
+        &self,
+        command: &Command,
+        context: &Context,
+    ) -> Result<Option<Injection>, Ended> {
+        let Some(injection) = self.shared.node.intercept(context, command) else { return Ok(None) };
+        if let Some(block) = injection.block {
+            tokio::time::sleep(block).await;
+        }
+        if injection.close_connection {
+            return Err(Ended::Close);
+        }
+        match &injection.error {
+            Some(error) => Err(Ended::Reply(error_body(error))),
+            None => Ok(Some(injection)),
+        }
+    }
+
+    /// Ends the command if another component than the member answers it.
+    async fn answer_here(&self, command: &Command, context: &Context) -> Result<(), Ended> {
+        if is_answered_here(command) {
+            self.shared.node.authorize(&self.client, command)?;
+        }
+        if command.facts().is_some_and(|facts| facts.answerer() == Answerer::Process)
+            || locks(command)
+        {
+            return self.answer_as_process(command, context).await;
+        }
+        if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
+            return Err(quiescing().into());
+        }
+        let Some(set) = &self.shared.replica_set else { return Ok(()) };
+        set.hear_time(command, &self.client)?;
+        if let Some(body) = set.answer(command).await {
+            return Err(Ended::Reply(body));
+        }
+        if let Some(body) = set.forward(command).await {
+            return Err(Ended::Reply(body));
+        }
+        Ok(set.check_default(command).await?)
+    }
+
+    /// Commands about the process: its log, its end, its lock against writes.
+    async fn answer_as_process(&self, command: &Command, context: &Context) -> Result<(), Ended> {
+        let Shared { gate, node, durability, .. } = &*self.shared;
+        let document = match command.name() {
+            "getLog" => get_log(command)?,
+            "shutdown" => {
+                self.shared.ending.send_replace(true);
+                return Err(Ended::Close);
+            }
+            "fsync" => {
+                let limit = command.max_time();
+                let patience = Patience::start(&self.shared, limit, &context.interrupt);
+                let count = patience.wait(gate.lock(node)).await?;
+                if let Err(error) = durability.wait(node.durability().0).await {
+                    gate.unlock(node).await?;
+                    return Err(error.into());
+                }
+                let client = &self.client.address;
+                tracing::warn!(count, client, "fsync locks writes out until fsyncUnlock");
+                doc! {
+                    "info": "now locked against writes, use db.fsyncUnlock() to unlock",
+                    "lockCount": count as i64,
+                    "ok": 1.0,
+                }
+            }
+            "fsyncUnlock" => {
+                let count = gate.unlock(node).await?;
+                tracing::warn!(count, "fsyncUnlock: writes go on when no lock is left");
+                doc! { "info": "fsyncUnlock completed", "lockCount": count as i64, "ok": 1.0 }
+            }
+            _ => return Ok(()),
+        };
+        Err(Ended::Reply(RawDocumentBuf::try_from(&document).unwrap_or_default()))
+    }
+
+    /// Decides the command's concerns and waits for the time that it wants to read after.
+    async fn admit(&mut self, mut command: Command, context: &Context) -> Result<Admitted, Ended> {
+        let writes = command.may_write();
+        let write_concern = match &self.shared.replica_set {
+            None => None,
+            Some(set) => {
+                set.complete_read_concern(&mut command)?;
+                set.take_concern(&mut command, writes)?
+            }
+        };
+        let limit = self.shared.node.time_left(&command);
+        let patience = Patience::start(&self.shared, limit, &context.interrupt);
+        let began = Instant::now();
+        let mut read_concern = None;
+        if let Some(set) = &self.shared.replica_set {
+            patience.wait(set.wait_for_cluster_time(&command)).await?;
+            read_concern = ReadConcern::of(&command);
+        }
+        self.reads_majority = read_concern == Some(ReadConcern::Majority) && !writes;
+        // Statements of a transaction are not repeated by themselves.
+        let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
+        let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
+        Ok(Admitted {
+            command,
+            writes,
+            retryable,
+            lsid,
+            read_concern,
+            write_concern,
+            patience,
+            limit,
+            began,
+        })
+    }
+
+    /// Runs an admitted command, again after each event that it waits for.
+    async fn run_admitted(
+        &mut self,
+        admitted: &mut Admitted,
+        context: &mut Context,
+    ) -> Result<Reply, Ended> {
+        let shared = Arc::clone(&self.shared);
+        let command = std::mem::replace(&mut admitted.command, Command::new(Document::new()));
+        let hello = is_hello(command.name());
+        let mut again = command.clone_if_it_may_wait();
+        // Listening starts before the command looks, so that nothing falls in between.
+        let mut events = again.as_ref().map(|_| Events::of(&shared));
+        let entered = self.enter(&shared, admitted, context).await?;
+        context.interrupt.set_waiting(false);
+        let mut outcome = self.run_command(context, command, &admitted.patience).await?;
+        drop(entered);
+        if let (Some(limit), Outcome::Reply(reply)) = (admitted.limit, &outcome) {
+            shared.node.keep_time_left(reply, limit.saturating_sub(admitted.began.elapsed()));
+        }
+        let mut until = None;
+        while let (Outcome::Wait { until: event, at_most }, Some(command), Some(events)) =
+            (&outcome, again.take(), &mut events)
+        {
+            let end = *until.get_or_insert_with(|| Instant::now() + *at_most);
+            context.interrupt.set_waiting(true);
+            let news = self.wait_for(events, *event, end, &context.interrupt).await?;
+            context.interrupt.set_waiting(false);
+            // News of something else is no reason to answer: it looks, and waits on.
+            context.may_wait = news;
+            context.now = shared.clock.now();
+            again = news.then(|| command.clone());
+            outcome = self.run_command(context, command, &admitted.patience).await?;
+        }
+        if admitted.lsid.take().is_some_and(|lsid| shared.node.take_cut_off(&lsid)) {
+            return Err(Ended::Close);
+        }
+        // The news may have come while the command ran, with or without waiting.
+        if hello && shared.quiescing.load(Ordering::SeqCst) {
+            return Err(quiescing().into());
+        }
+        match outcome {
+            Outcome::Reply(reply) => Ok(reply),
+            Outcome::Wait { .. } | Outcome::Long => Err(Ended::Close),
+        }
+    }
+
+    /// Passes the gate before writes, which `fsync` closes.
+    async fn enter<'s>(
+        &self,
+        shared: &'s Arc<Shared>,
+        admitted: &Admitted,
+        context: &Context,
+    ) -> Result<Option<Entered<'s>>, Ended> {
+        if !admitted.writes {
+            return Ok(None);
+        }
+        if let Some(entered) = shared.gate.try_enter() {
+            return Ok(Some(entered));
+        }
+        context.interrupt.set_waiting(true);
+        let (connection, command) = (self.client.connection_id, admitted.command.name());
+        tracing::warn!(connection, command, "a write waits: fsync has locked writes out");
+        Ok(Some(admitted.patience.wait(pass(shared)).await?))
+    }
+
+    /// Runs a command once. A short one runs on this worker; one that is long, or turns out to be,
+    /// leaves the worker to others and runs aside.
+    async fn run_command(
+        &mut self,
+        context: &Context,
+        command: Command,
+        patience: &Patience,
+    ) -> Result<Outcome, Ended> {
+        let shared = Arc::clone(&self.shared);
+        let node = &shared.node;
+        let kills = command.facts().is_some_and(CommandFacts::may_interrupt_others);
+        let breaks = command.name() == "configureFailPoint";
+        let outcome = match node.is_long(&command) {
+            true => self.run_aside(context, command, patience).await?,
+            // It may have to wait for a transaction, which must not keep the worker.
+            false if command.may_write() && node.may_wait_for_transactions() => {
+                tokio::task::block_in_place(|| node.run(context, command))
+            }
+            false => {
+                let again = command.clone_if_it_may_turn_long();
+                match (node.run(context, command), again) {
+                    (Outcome::Long, Some(again)) => {
+                        self.run_aside(context, again, patience).await?
+                    }
+                    (outcome, _) => outcome,
+                }
+            }
+        };
+        if kills {
+            shared.kills.send_replace(());
+        }
+        if let (true, Some(set)) = (breaks, &shared.replica_set) {
+            set.stop_copying(node.copying_is_stopped());
+        }
+        if shared.commits.receiver_count() > 0 {
+            let committed = node.durability().0.as_u64();
+            shared.commits.send_if_modified(|known| {
+                let news = committed > *known;
+                *known = committed.max(*known);
+                news
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Runs a command on a thread of its own, and stops it if its client leaves or the server ends.
+    async fn run_aside(
+        &mut self,
+        context: &Context,
+        command: Command,
+        patience: &Patience,
+    ) -> Result<Outcome, Ended> {
+        let shared = Arc::clone(&self.shared);
+        let _permit = patience.wait(async { Ok(shared.long_commands.acquire().await) }).await?;
+        let (node, interrupt) = (Arc::clone(&shared.node), Arc::clone(&context.interrupt));
+        let context = Context { may_look_at: None, ..context.clone() };
+        let mut running = tokio::task::spawn_blocking(move || node.run(&context, command));
+        let mut ending = shared.ending.subscribe();
+        let (mut client_left, mut ends) = (false, false);
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut running => {
+                    let outcome = match outcome {
+                        Ok(outcome) => outcome,
+                        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+                    };
+                    return if client_left { Err(Ended::Close) } else { Ok(outcome) };
+                }
+                _ = ending.wait_for(|ending| *ending), if !ends => {
+                    ends = true;
+                    interrupt.set(Interruption::Shutdown);
+                }
+                // What is sent ahead is read up to one message.
+                read = read_more(&mut self.stream, &mut self.decoder),
+                    if self.is_read_from && !client_left
+                        && self.decoder.missing().is_ok_and(|missing| missing > 0) =>
+                {
+                    if !matches!(read, Ok(1..)) {
+                        client_left = true;
+                        interrupt.set(Interruption::Killed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The reply once the disk has what it tells of. A write that waited in vain was done all the same:
+    /// its reply says what could not be promised.
+    async fn durable(&self, reply: Reply, admitted: &Admitted) -> Result<RawDocumentBuf, Ended> {
+        let Reply { mut body, durable: Some(sequence), .. } = reply else { return Ok(reply.body) };
+        match admitted.patience.wait(self.shared.durability.wait(sequence)).await {
+            Ok(()) => Ok(body),
+            Err(error) if admitted.writes && admitted.patience.is_over() => {
+                let error = write_concern_error(&error);
+                append_write_concern_error(&mut body, error, admitted.retryable, &[]);
+                Err(Ended::Reply(body))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits for an event until a time. Returns whether it came before, or the command was stopped.
+    async fn wait_for(
+        &mut self,
+        events: &mut Events,
+        event: WaitFor,
+        until: Instant,
+        interrupt: &Interrupt,
+    ) -> Result<bool, Ended> {
+        let mut ending = self.shared.ending.subscribe();
+        let timeout = tokio::time::sleep_until(until.into());
+        tokio::pin!(timeout);
+        loop {
+            tokio::select! {
+                () = &mut timeout => return Ok(false),
+                _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
+                _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
+                () = events.commit_point.moved(), if event == WaitFor::CommitPoint => {
+                    return Ok(true);
+                }
+                _ = events.kills.changed() => {
+                    if interrupt.check().is_err() {
+                        return Ok(true);
+                    }
+                }
+                _ = ending.wait_for(|ending| *ending) => return Err(Ended::Close),
+                // What is sent ahead is read up to one message.
+                read = read_more(&mut self.stream, &mut self.decoder),
+                    if self.decoder.missing().is_ok_and(|missing| missing > 0) =>
+                {
+                    if read? == 0 {
+                        return Err(Ended::Close);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Tells a client that this server is about to end.
+fn quiescing() -> CommandError {
+    CommandError::new(
+        ErrorCode::SHUTDOWN_IN_PROGRESS,
+        "The server is in quiesce mode and will shut down",
+    )
+}
+
+/// Whether another component than the member answers the command, or acts before the member does, so
+/// that whether it is allowed is asked here.
+fn is_answered_here(command: &Command) -> bool {
+    locks(command)
+        || command.name() == "setDefaultRWConcern"
+        || command.facts().is_some_and(|facts| facts.answerer() != Answerer::Member)
+}
+
+/// Waits until writes may pass, or the server ends.
+async fn pass(shared: &Shared) -> Result<Entered<'_>, CommandError> {
+    let mut ending = shared.ending.subscribe();
+    tokio::select! {
+        entered = shared.gate.enter() => Ok(entered),
+        _ = ending.wait_for(|ending| *ending) => Err(CommandError::new(
+            ErrorCode::INTERRUPTED_AT_SHUTDOWN,
+            "the server is shutting down while writes are locked out",
+        )),
+    }
+}
+
+/// Whether it is the `fsync` that locks writes out.
+fn locks(command: &Command) -> bool {
+    command.name() == "fsync"
+        && match command.body.get("lock") {
+            Some(Bson::Boolean(lock)) => *lock,
+            Some(Bson::Int32(lock)) => *lock != 0,
+            Some(Bson::Int64(lock)) => *lock != 0,
+            Some(Bson::Double(lock)) => *lock != 0.0,
+            _ => false,
+        }
+}
+
+/// The write was done; that others have it could not be promised.
+fn append_write_concern_error(
+    body: &mut RawDocumentBuf,
+    error: Document,
+    retryable: bool,
+    labels: &[String],
+) {
+    let Ok(mut reply) = Document::try_from(&**body) else { return };
+    // The commit of an unknown transaction was refused, but no majority has confirmed that: an older
+    // primary may have it.
+    reply.remove("errorLabels");
+    let mut labels: Vec<_> = labels.iter().map(|label| Bson::from(label.as_str())).collect();
+    // Repeating the write at the next primary is safe, and finds out.
+    let elsewhere = error
+        .get("code")
+        .and_then(Bson::as_i32)
+        .is_some_and(|code| ErrorCode(code).is_state_change());
+    if labels.is_empty() && retryable && elsewhere {
+        labels.push("RetryableWriteError".into());
+    }
+    if !labels.is_empty() {
+        reply.insert("errorLabels", labels);
+    }
+    reply.insert("writeConcernError", error);
+    if let Ok(changed) = RawDocumentBuf::try_from(&reply) {
+        *body = changed;
+    }
+}

@@ -1,0 +1,51 @@
+//! A disk that is soon full.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A small disk in memory, mounted for one test.
+pub(crate) struct SmallDisk(PathBuf);
+
+/// Set to `without` on a machine where nothing can be mounted, to have the test say so and pass.
+const WITHOUT: &str = "QUORATE_MOUNTS";
+
+impl SmallDisk {
+    /// Mounts it; none if the machine cannot and whoever runs the tests knows.
+    #[allow(clippy::print_stderr, reason = "what is not shown is said")]
+    pub(crate) fn mount(at: &Path) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1g", "quorate"]).arg(at);
+        if mount.status().is_ok_and(|status| status.success()) {
+            return Some(Self(at.to_owned()));
+        }
+        let known = std::env::var(WITHOUT).is_ok_and(|value| value == "without");
+        assert!(known, "nothing can be mounted here: run as root, or set {WITHOUT}=without");
+        eprintln!("NOT SHOWN: nothing can be mounted here");
+        None
+    }
+
+    /// Leaves this many bytes free.
+    pub(crate) fn fill(&self, left: u64) {
+        let free = rustix::fs::statvfs(&self.0).unwrap();
+        let bytes = (free.f_bavail * free.f_frsize).saturating_sub(left);
+        let file = fs::File::create(self.filler()).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).unwrap();
+    }
+
+    pub(crate) fn make_room(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.join("filler")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The member may hold it a moment longer than its process is there.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,200 @@
+//! Faults without end on a set of real processes under load: `cargo xtask soak` runs it for minutes, the
+//! usual tests for some seconds.
+//!
+//! After every fault the set takes writes again. At the end all members have equal hashes and nothing that
+//! a majority acknowledged is lost; meanwhile no term has two primaries. The faults: a follower that is
+//! stopped until it falls off the oplog, members killed, terminated and frozen, a primary cut off from the
+//! others, step-downs, a full disk. The seed decides which; it is printed.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is the report")]
+#![allow(dead_code, reason = "the set of processes is shared with other tests")]
+
+#[path = "replica_set/client.rs"]
+mod client;
+#[path = "replica_set/load.rs"]
+mod load;
+#[path = "replica_set/namespaces.rs"]
+mod namespaces;
+#[path = "replica_set/set.rs"]
+mod set;
+#[path = "replica_set/small_disk.rs"]
+mod small_disk;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bson::doc;
+use load::Load;
+use quorate_test_support::{FaultNetwork, Flow};
+use set::{Network, Set, impatient};
+use small_disk::SmallDisk;
+
+/// How long it goes on, in seconds.
+const SECONDS: &str = "QUORATE_SOAK_SECONDS";
+
+/// Which faults come, in which order.
+const SEED: &str = "QUORATE_SOAK_SEED";
+
+/// What the usual tests take for it.
+const DEFAULT_SECONDS: u64 = 15;
+
+/// Acknowledged writes between two faults, and while a member is gone.
+const A_WHILE: usize = 40;
+
+/// A history that a stopped follower falls off soon.
+const OPLOG_BYTES: &str = "100000";
+
+/// Entries that are more than such a history holds.
+const MORE_THAN_THE_OPLOG: usize = 800;
+
+const FULL: u64 = 4 * 1024 * 1024;
+
+/// How often a member may need another look before it is healthy again.
+const MAX_WIPES: usize = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    FallOff,
+    Kill,
+    KillPrimary,
+    Terminate,
+    FreezePrimary,
+    CutPrimary,
+    StepDown,
+    FullDisk,
+}
+
+const FAULTS: [Fault; 8] = [
+    Fault::FallOff,
+    Fault::Kill,
+    Fault::KillPrimary,
+    Fault::Terminate,
+    Fault::FreezePrimary,
+    Fault::CutPrimary,
+    Fault::StepDown,
+    Fault::FullDisk,
+];
+
+/// A small generator: the same seed gives the same faults.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a whole number"))
+}
+
+#[test]
+fn faults_end_in_identical_members_and_nothing_acknowledged_is_lost() {
+    let seconds = number(SECONDS).unwrap_or(DEFAULT_SECONDS);
+    let drawn = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = number(SEED).unwrap_or_else(drawn) | 1;
+    eprintln!("soak: {seconds} s, seed {seed}");
+    let mut dice = Dice(seed);
+    let network = Network::Proxied(FaultNetwork::new());
+    let mut set = Set::launch(network, 0, &["--oplog-bytes", OPLOG_BYTES]);
+    // Of the disk of the first member only; without the right to mount there is no such fault.
+    let disk = SmallDisk::mount(&set.data(0));
+    for _ in 0..3 {
+        set.add();
+    }
+    let mut set = set.initiate(impatient());
+    let load = Load::start(&set);
+    let mut told: BTreeMap<Fault, usize> = BTreeMap::new();
+    let end = Instant::now() + Duration::from_secs(seconds);
+    // Every kind at least once where there is time, then by chance.
+    let mut first =
+        FAULTS.iter().copied().filter(|fault| disk.is_some() || *fault != Fault::FullDisk);
+    while Instant::now() < end {
+        load.wait_for(A_WHILE);
+        let fault = first.next().unwrap_or_else(|| FAULTS[dice.below(FAULTS.len())]);
+        if fault == Fault::FullDisk && disk.is_none() {
+            continue;
+        }
+        eprintln!("soak: {fault:?} after {} acknowledged writes", load.acknowledged());
+        *told.entry(fault).or_default() += 1;
+        commit(fault, &mut set, &load, disk.as_ref(), &mut dice);
+        heal(&mut set);
+        load.knows(&set);
+    }
+    let acknowledged = load.acknowledged();
+    load.judge(&set);
+    eprintln!(
+        "soak: {told:?}; {acknowledged} acknowledged writes, none lost; all members identical"
+    );
+}
+
+/// Does something to the set, and takes it back after a while.
+fn commit(fault: Fault, set: &mut Set, load: &Load, disk: Option<&SmallDisk>, dice: &mut Dice) {
+    let primary = set.primary();
+    let others = set.others(primary);
+    let follower = others[dice.below(others.len())];
+    match fault {
+        Fault::FallOff => {
+            set.freeze(follower);
+            load.wait_for(MORE_THAN_THE_OPLOG);
+            set.thaw(follower);
+        }
+        Fault::Kill | Fault::KillPrimary => {
+            let victim = if fault == Fault::Kill { follower } else { primary };
+            set.kill(victim);
+            load.wait_for(A_WHILE);
+            set.restart(victim);
+        }
+        Fault::Terminate => {
+            set.terminate(follower);
+            load.wait_for(A_WHILE);
+            set.restart(follower);
+        }
+        Fault::FreezePrimary => {
+            set.freeze(primary);
+            load.wait_for(A_WHILE);
+            set.thaw(primary);
+        }
+        Fault::CutPrimary => {
+            set.faults().between(&[primary], &others, Flow::Held);
+            load.wait_for(A_WHILE);
+            set.faults().heal();
+        }
+        Fault::StepDown => {
+            // It may be asked too early, or lead no more.
+            let command = doc! { "replSetStepDown": 5, "secondaryCatchUpPeriodSecs": 4 };
+            let _ = set.run(primary, command);
+        }
+        Fault::FullDisk => {
+            let disk = disk.unwrap();
+            disk.fill(FULL);
+            load.wait_for(A_WHILE);
+            disk.make_room();
+        }
+    }
+}
+
+/// Waits until every member leads or follows. One that has fallen off the oplog says so, and is wiped, as
+/// it advises.
+fn heal(set: &mut Set) {
+    for place in 0..set.members.len() {
+        for _ in 0..MAX_WIPES {
+            let stale = set.wait("a member that is well or says why not", || {
+                let own = set.own_status(place)?;
+                match own.get_str("stateStr").ok()? {
+                    "PRIMARY" | "SECONDARY" => Some(false),
+                    _ => own.get_str("infoMessage").ok()?.contains("too stale").then_some(true),
+                }
+            });
+            if !stale {
+                break;
+            }
+            set.kill(place);
+            set.wipe(place);
+            set.restart(place);
+        }
+    }
+}
