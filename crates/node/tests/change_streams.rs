@@ -319,3 +319,24 @@ fn watching_takes_the_right_to_read_what_is_watched() {
     assert_eq!(code(&narrow, "e", "c".into(), doc! {}), 13);
     assert_eq!(code(&narrow, "e", 1.into(), doc! {}), 13);
 }
+
+#[test]
+fn a_stream_that_is_behind_answers_at_once_and_moves_on() {
+    let member = primary();
+    let stream = watch(&member, "c", doc! {});
+    for _ in 0..3 {
+        member.insert("other", (0..1000).map(|n| doc! { "n": n }).collect());
+    }
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    commit(&member);
+    // May wait, and does not: there is more to look at.
+    let command = doc! { "getMore": stream.id, "collection": "c" };
+    let first = member.run(command.clone());
+    let cursor = first.get_document("cursor").unwrap();
+    assert!(cursor.get_array("nextBatch").unwrap().is_empty());
+    let token = cursor.get_document("postBatchResumeToken").unwrap().get_str("_data").unwrap();
+    assert!(token > stream.token.get_str("_data").unwrap());
+    let second = member.run(command);
+    let batch = second.get_document("cursor").unwrap().get_array("nextBatch").unwrap();
+    assert_eq!(batch.len(), 1);
+}

@@ -77,6 +77,7 @@ pub(crate) fn open(
         unfinished: Default::default(),
         waiting: Default::default(),
         last_sent: None,
+        caught_up: false,
         ended: false,
     })
 }
