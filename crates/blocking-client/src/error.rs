@@ -3,7 +3,7 @@
 use std::fmt;
 
 use quorate_client_session::{Failure, TransactionError};
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{ErrorCode, ServerAddress};
 use quorate_server_discovery::{SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
 
@@ -216,7 +216,7 @@ impl Failure for OperationError {
 }
 
 fn is_retryable_code(code: i32) -> bool {
-    matches!(code, 6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
+    ErrorCode(code).is_retryable_read()
 }
 
 /// What a write left undone, in a command that was otherwise carried out.

@@ -13,6 +13,7 @@ use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 use crate::list::{ListArguments, MemberArguments};
 use crate::prove::ProveArguments;
 use crate::status::StatusArguments;
+use crate::token::TokenArguments;
 use crate::what_if::WhatIfArguments;
 
 /// Finds, watches, explains and runs MongoDB-compatible replica sets.
@@ -49,6 +50,9 @@ pub(crate) enum Command {
     /// Follow the changes of a deployment, a database or a collection.
     #[command(after_help = TailArguments::EXAMPLES)]
     Tail(TailArguments),
+    /// Say what a resume token is, and whether a deployment can still resume from it.
+    #[command(after_help = TokenArguments::EXAMPLES)]
+    Token(TokenArguments),
     /// Run a real replica set on this machine, one process per member.
     #[command(after_help = UpArguments::EXAMPLES)]
     Up(UpArguments),
@@ -98,6 +102,7 @@ impl Arguments {
             Some(Command::Replay(replay)) => replay.json,
             Some(Command::Run(run)) => run.json,
             Some(Command::Tail(tail)) => tail.json,
+            Some(Command::Token(token)) => token.json,
             Some(Command::Watch(watch)) => watch.json,
             Some(Command::Serve(serve)) => serve.json,
             Some(Command::Up(up)) => up.json,

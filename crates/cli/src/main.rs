@@ -31,6 +31,7 @@ mod serve;
 mod signals;
 mod status;
 mod tail;
+mod token;
 mod topology_view;
 mod up;
 mod view;
@@ -74,6 +75,7 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Replay(replay)) => replay::run(replay, screen),
         Some(Command::Run(arguments)) => run::run(arguments, screen),
         Some(Command::Tail(arguments)) => tail::run(arguments, screen),
+        Some(Command::Token(arguments)) => token::run(arguments, screen),
         Some(Command::Serve(arguments)) => serve::run(arguments, screen),
         Some(Command::Completions(completions)) => manual::completions(completions, screen),
         Some(Command::Man(man)) => manual::page(man, screen),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bson::raw::RawDocumentBuf;
+use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::spec::BinarySubtype;
 use bson::{Binary, rawdoc};
 use quorate_protocol::MonotonicTime;
@@ -13,7 +13,8 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(60);
 /// A session as the server knows it. Clients keep idle ones and use them again.
 #[derive(Debug)]
 pub struct ServerSession {
-    id: [u8; 16],
+    /// Written once, since every command carries it.
+    lsid: RawDocumentBuf,
     last_use: MonotonicTime,
     transaction_number: i64,
     /// The network failed while it was in use: the server may still be busy with it.
@@ -27,7 +28,9 @@ impl ServerSession {
         // Version 4, variant 1: a random UUID.
         id[6] = id[6] & 0x0f | 0x40;
         id[8] = id[8] & 0x3f | 0x80;
-        Self { id, last_use: now, transaction_number: 0, dirty: false }
+        let bytes = id.to_vec();
+        let lsid = rawdoc! { "id": Binary { subtype: BinarySubtype::Uuid, bytes } };
+        Self { lsid, last_use: now, transaction_number: 0, dirty: false }
     }
 
     /// Whether the server may forget it soon. `lifetime` is `logicalSessionTimeoutMinutes`.
@@ -41,9 +44,8 @@ impl ServerSession {
     }
 
     /// `lsid`.
-    pub fn lsid(&self) -> RawDocumentBuf {
-        let bytes = self.id.to_vec();
-        rawdoc! { "id": Binary { subtype: BinarySubtype::Uuid, bytes } }
+    pub fn lsid(&self) -> &RawDocument {
+        &self.lsid
     }
 
     /// The next `txnNumber`.

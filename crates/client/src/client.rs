@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf};
+use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ReadPreference;
@@ -327,8 +327,11 @@ pub(crate) struct ClusterTime {
 }
 
 impl ClusterTime {
-    pub(crate) fn document(&self) -> Option<RawDocumentBuf> {
-        self.latest.load().as_deref().cloned()
+    /// Adds it to a command, if one is known.
+    pub(crate) fn append_to(&self, body: &mut RawDocumentBuf) {
+        if let Some(time) = self.latest.load().as_deref() {
+            body.append(cstr!("$clusterTime"), time);
+        }
     }
 
     pub(crate) fn advance(&self, told: &RawDocument) {

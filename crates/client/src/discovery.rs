@@ -106,6 +106,48 @@ static TOPOLOGIES: AtomicU64 = AtomicU64::new(1);
 
 type ServerTable = BTreeMap<ServerAddress, Arc<ServerHandle>>;
 
+/// How many parts the table of servers has. Each change copies one part: with 1,000 servers that
+/// are discovered one after the other, copying the whole table each time would cost a million
+/// entries.
+const TABLE_PARTS: usize = 64;
+
+/// The servers that operations can use, read without a lock.
+struct Servers {
+    parts: [ArcSwap<ServerTable>; TABLE_PARTS],
+}
+
+impl Servers {
+    fn new() -> Self {
+        Self { parts: std::array::from_fn(|_| ArcSwap::default()) }
+    }
+
+    fn part(&self, address: &ServerAddress) -> &ArcSwap<ServerTable> {
+        // FNV-1a: addresses differ in their last characters.
+        let hash = address.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        &self.parts[(hash % TABLE_PARTS as u64) as usize]
+    }
+
+    fn get(&self, address: &ServerAddress) -> Option<Arc<ServerHandle>> {
+        self.part(address).load().get(address).cloned()
+    }
+
+    fn operation_count(&self, address: &ServerAddress) -> u64 {
+        self.part(address).load().get(address).map_or(0, |server| server.operation_count())
+    }
+
+    /// Changes the part of one server. Only called under the lock of the state, so that no change is
+    /// lost.
+    fn change<T>(&self, address: &ServerAddress, change: impl FnOnce(&mut ServerTable) -> T) -> T {
+        let part = self.part(address);
+        let mut table = ServerTable::clone(&part.load());
+        let result = change(&mut table);
+        part.store(Arc::new(table));
+        result
+    }
+}
+
 /// A client's view of a deployment, alive.
 pub struct Discovery {
     id: TopologyId,
@@ -117,7 +159,7 @@ pub struct Discovery {
     counters: Counters,
     state: Mutex<State>,
     published: ArcSwap<TopologyDescription>,
-    servers: ArcSwap<ServerTable>,
+    servers: Servers,
     /// Changes whenever a description is published.
     revision: watch::Sender<u64>,
     /// Wakes the timer when the next deadline may have changed.
@@ -243,7 +285,7 @@ impl Discovery {
                 alive: Some(alive),
                 all_gone: Some(all_gone),
             }),
-            servers: ArcSwap::default(),
+            servers: Servers::new(),
             revision: watch::Sender::new(0),
             deadline_changed: Arc::new(Notify::new()),
             me: me.clone(),
@@ -275,12 +317,12 @@ impl Discovery {
 
     /// A server that operations can use; `None` if it has no pool (any more). Takes no lock.
     pub fn server(&self, address: &ServerAddress) -> Option<Arc<ServerHandle>> {
-        self.servers.load().get(address).cloned()
+        self.servers.get(address)
     }
 
     /// How many operations are running on a server.
     pub fn operation_count(&self, address: &ServerAddress) -> u64 {
-        self.servers.load().get(address).map_or(0, |server| server.operation_count())
+        self.servers.operation_count(address)
     }
 
     /// What log messages call this view.
@@ -471,7 +513,7 @@ impl Discovery {
                     listener,
                 );
                 let handle = Arc::new(ServerHandle { pool, operations: AtomicU64::new(0) });
-                self.change_table(|table| table.insert(server.clone(), handle));
+                self.servers.change(server, |table| table.insert(server.clone(), handle));
             }
             PoolCommand::MarkReady => {
                 if let Some(handle) = self.server(server) {
@@ -487,19 +529,11 @@ impl Discovery {
                 }
             }
             PoolCommand::Close => {
-                if let Some(handle) = self.change_table(|table| table.remove(server)) {
+                if let Some(handle) = self.servers.change(server, |table| table.remove(server)) {
                     handle.pool.close();
                 }
             }
         }
-    }
-
-    /// Replaces the table of servers. Only called under the lock, so no change is lost.
-    fn change_table<T>(&self, change: impl FnOnce(&mut ServerTable) -> T) -> T {
-        let mut table = ServerTable::clone(&self.servers.load());
-        let result = change(&mut table);
-        self.servers.store(Arc::new(table));
-        result
     }
 
     /// Takes the connection of an answered check back, and tells the core; unless nobody waits for

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
 use quorate_client_session::TransactionError;
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{ErrorCode, ServerAddress};
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
 
@@ -35,14 +35,6 @@ pub const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
 
 /// What stands for words that may repeat a secret.
 const REDACTED: &str = "(redacted)";
-
-/// Codes after which a read may be sent again.
-const RETRYABLE_READ_CODES: [i32; 13] =
-    [11600, 11602, 10107, 13435, 13436, 189, 91, 7, 6, 89, 9001, 134, 262];
-
-/// Codes after which a write may be sent again, for servers that do not say so by a label.
-const RETRYABLE_WRITE_CODES: [i32; 12] =
-    [11600, 11602, 10107, 13435, 13436, 189, 91, 7, 6, 89, 9001, 262];
 
 /// From this `maxWireVersion` on (MongoDB 4.4), servers label errors themselves.
 const LABELLING_WIRE_VERSION: i32 = 9;
@@ -331,7 +323,7 @@ impl Error {
 
     /// Whether a read may be sent again.
     pub fn is_retryable_read(&self) -> bool {
-        self.is_network() || self.code().is_some_and(|code| RETRYABLE_READ_CODES.contains(&code))
+        self.is_network() || self.code().is_some_and(|code| ErrorCode(code).is_retryable_read())
     }
 
     /// Whether a write with a transaction number may be sent again.
@@ -358,7 +350,7 @@ impl Error {
     /// Adds the label that a server of this version would add, or that only we can add.
     pub(crate) fn label_for_retryable_write(&mut self, max_wire_version: i32) {
         let by_code = max_wire_version < LABELLING_WIRE_VERSION
-            && self.code().is_some_and(|code| RETRYABLE_WRITE_CODES.contains(&code));
+            && self.code().is_some_and(|code| ErrorCode(code).is_retryable_write());
         if self.is_network() || by_code {
             self.add_label(RETRYABLE_WRITE_ERROR);
         }

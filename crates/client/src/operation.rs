@@ -390,7 +390,7 @@ impl Inner {
         })?;
         let mut body = match operation.role {
             Role::Ending => session.lock().transaction.ending(operation.deadline.is_some()),
-            Role::Statement | Role::Beside => operation.body.clone(),
+            Role::Statement | Role::Beside => roomy(&operation.body),
         };
         let place = self.add_session(operation, session, selected, &mut body)?;
         repeated.first = place == Some(true);
@@ -531,10 +531,8 @@ impl Inner {
         if operation.acknowledged
             && !own_lsid
             && let Some(lifetime) = self.session_lifetime(&selected.description)
-            && let Some(lsid) = session.lsid(self.discovery.clock().now(), lifetime)
         {
-            body.append(cstr!("lsid"), lsid);
-            known = true;
+            known = session.add_lsid(self.discovery.clock().now(), lifetime, body);
         }
         let mut place = None;
         if operation.role == Role::Statement && session.in_transaction() {
@@ -546,9 +544,7 @@ impl Inner {
         } else if operation.role == Role::Statement {
             add_read_concern(operation, session, selected, body)?;
         }
-        if let Some(time) = self.cluster_time.document() {
-            body.append(cstr!("$clusterTime"), time);
-        }
+        self.cluster_time.append_to(body);
         Ok(place)
     }
 
@@ -638,6 +634,16 @@ impl Inner {
 
 /// Behind a load balancer no hello is read, and every service supports sessions.
 const LOAD_BALANCED_SESSION_LIFETIME: Duration = Duration::from_secs(30 * 60);
+
+/// What is added to a command on its way, as a rule: session, cluster time, read preference, `$db`.
+const ADDED_BYTES: usize = 256;
+
+/// A copy of a command with room for what is added to it, so that it does not move as it grows.
+fn roomy(body: &RawDocument) -> RawDocumentBuf {
+    let mut bytes = Vec::with_capacity(body.as_bytes().len() + ADDED_BYTES);
+    bytes.extend_from_slice(body.as_bytes());
+    RawDocumentBuf::from_bytes(bytes).unwrap_or_else(|_| body.to_owned())
+}
 
 /// An attempt to commit or abort failed: the next may go to another router, and a commit that the
 /// server may have begun asks for a majority.

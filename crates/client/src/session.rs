@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bson::Timestamp;
-use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use quorate_client_session::{
     ServerSession, Snapshot, SnapshotError, Transaction, TransactionOptions,
 };
@@ -60,7 +60,7 @@ impl SessionPool {
 
     /// The ids of all idle sessions, for `endSessions`. They are not used again.
     pub(crate) fn drain(&self) -> Vec<RawDocumentBuf> {
-        self.lock().drain(..).map(|session| session.lsid()).collect()
+        self.lock().drain(..).map(|session| session.lsid().to_owned()).collect()
     }
 }
 
@@ -183,7 +183,7 @@ impl Session {
 
     /// The session's id as commands carry it (`lsid`); `None` before its first use.
     pub fn id(&self) -> Option<RawDocumentBuf> {
-        self.lock().server.as_ref().map(ServerSession::lsid)
+        self.lock().server.as_ref().map(|server| server.lsid().to_owned())
     }
 
     /// When the latest operation of this session happened, by the deployment's clock.
@@ -215,16 +215,22 @@ impl Session {
         self.lock().after_cluster_time()
     }
 
-    /// `lsid` for a command that is sent now. `lifetime` is the deployment's
-    /// `logicalSessionTimeoutMinutes`.
-    pub(crate) fn lsid(&self, now: MonotonicTime, lifetime: Duration) -> Option<RawDocumentBuf> {
+    /// Adds `lsid` to a command that is sent now; whether there is one. `lifetime` is the
+    /// deployment's `logicalSessionTimeoutMinutes`.
+    pub(crate) fn add_lsid(
+        &self,
+        now: MonotonicTime,
+        lifetime: Duration,
+        body: &mut RawDocumentBuf,
+    ) -> bool {
         let mut state = self.lock();
         if state.server.is_none() {
             state.server = state.pool.take(now, lifetime);
         }
-        let server = state.server.as_mut()?;
+        let Some(server) = &mut state.server else { return false };
         server.used(now);
-        Some(server.lsid())
+        body.append(cstr!("lsid"), server.lsid());
+        true
     }
 
     /// A fresh number for a write that may be sent twice.
@@ -292,6 +298,12 @@ mod tests {
 
     const LIFETIME: Duration = Duration::from_secs(30 * 60);
 
+    /// The id that a command sent now carries.
+    fn used(session: &Session, now: MonotonicTime) -> RawDocumentBuf {
+        assert!(session.add_lsid(now, LIFETIME, &mut RawDocumentBuf::new()));
+        session.id().unwrap()
+    }
+
     fn at(seconds: u64) -> MonotonicTime {
         MonotonicTime::from_millis(seconds * 1000)
     }
@@ -301,23 +313,23 @@ mod tests {
         let pool = Arc::new(SessionPool::default());
         let first = Session::implicit(Arc::clone(&pool));
         let second = Session::implicit(Arc::clone(&pool));
-        let one = first.lsid(at(0), LIFETIME).unwrap();
-        let two = second.lsid(at(0), LIFETIME).unwrap();
+        let one = used(&first, at(0));
+        let two = used(&second, at(0));
         assert_ne!(one, two);
         drop(first);
         drop(second);
         let third = Session::implicit(Arc::clone(&pool));
-        assert_eq!(third.lsid(at(1), LIFETIME), Some(two));
+        assert_eq!(used(&third, at(1)), two);
     }
 
     #[test]
     fn old_and_dirty_sessions_are_not_reused() {
         let pool = Arc::new(SessionPool::default());
         let session = Session::implicit(Arc::clone(&pool));
-        let old = session.lsid(at(0), LIFETIME).unwrap();
+        let old = used(&session, at(0));
         drop(session);
         let session = Session::implicit(Arc::clone(&pool));
-        assert_ne!(session.lsid(at(29 * 60), LIFETIME), Some(old));
+        assert_ne!(used(&session, at(29 * 60)), old);
         session.mark_dirty();
         drop(session);
         assert!(pool.drain().is_empty());
@@ -328,11 +340,11 @@ mod tests {
         let pool = Arc::new(SessionPool::default());
         let session = Session::implicit(Arc::clone(&pool));
         assert_eq!(session.next_transaction_number(), None);
-        session.lsid(at(0), LIFETIME);
+        used(&session, at(0));
         assert_eq!(session.next_transaction_number(), Some(1));
         drop(session);
         let session = Session::implicit(pool);
-        session.lsid(at(0), LIFETIME);
+        used(&session, at(0));
         assert_eq!(session.next_transaction_number(), Some(2));
     }
 

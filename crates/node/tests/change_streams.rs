@@ -161,6 +161,8 @@ fn the_end_of_a_collection_ends_its_stream_and_start_after_goes_on() {
     let refused =
         aggregate("c".into(), vec![doc! { "$changeStream": { "resumeAfter": token.clone() } }]);
     assert_eq!(member.code(refused), 260);
+    let quiet = watch(&member, "c", doc! { "startAfter": token.clone() });
+    assert_eq!(quiet.token, token, "the client does not meet the invalidate again");
     member.insert("c", vec![doc! { "_id": 2 }]);
     let mut after = watch(&member, "c", doc! { "startAfter": token });
     assert_eq!(after.types(), ["insert"]);
@@ -227,6 +229,9 @@ fn options_are_checked() {
     let mut local = aggregate("c".into(), vec![doc! { "$changeStream": {} }]);
     local.insert("$db", "config");
     assert_eq!(member.code(local), 73);
+    let mut local = aggregate("c".into(), vec![doc! { "$changeStream": {} }]);
+    local.insert("readConcern", doc! { "level": "local" });
+    assert_eq!(member.code(local), 72);
     let alone = Member::new();
     assert_eq!(alone.code(aggregate("c".into(), vec![doc! { "$changeStream": {} }])), 40573);
 }
@@ -318,4 +323,25 @@ fn watching_takes_the_right_to_read_what_is_watched() {
     assert_eq!(code(&narrow, "d", "c".into(), doc! {}), 40573);
     assert_eq!(code(&narrow, "e", "c".into(), doc! {}), 13);
     assert_eq!(code(&narrow, "e", 1.into(), doc! {}), 13);
+}
+
+#[test]
+fn a_stream_that_is_behind_answers_at_once_and_moves_on() {
+    let member = primary();
+    let stream = watch(&member, "c", doc! {});
+    for _ in 0..3 {
+        member.insert("other", (0..1000).map(|n| doc! { "n": n }).collect());
+    }
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    commit(&member);
+    // May wait, and does not: there is more to look at.
+    let command = doc! { "getMore": stream.id, "collection": "c" };
+    let first = member.run(command.clone());
+    let cursor = first.get_document("cursor").unwrap();
+    assert!(cursor.get_array("nextBatch").unwrap().is_empty());
+    let token = cursor.get_document("postBatchResumeToken").unwrap().get_str("_data").unwrap();
+    assert!(token > stream.token.get_str("_data").unwrap());
+    let second = member.run(command);
+    let batch = second.get_document("cursor").unwrap().get_array("nextBatch").unwrap();
+    assert_eq!(batch.len(), 1);
 }

@@ -5,6 +5,7 @@
 //! nothing here knows BSON: `quorate-wire` turns these values into bytes and back.
 
 mod address;
+mod error_code;
 mod hello;
 mod identifiers;
 mod monitoring_mode;
@@ -17,6 +18,7 @@ mod text;
 mod time;
 
 pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
+pub use error_code::ErrorCode;
 pub use hello::{HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
 pub use monitoring_mode::ServerMonitoringMode;

@@ -18,6 +18,7 @@ use crate::member::{Asked, Member};
 use crate::peer::{Contact, HeartbeatRound, Peer};
 use crate::quorum::Counts;
 use crate::role::{LeaderMode, Role};
+use crate::sync_source::PINGS_BEFORE_CHOOSING;
 use crate::timers::Timer;
 
 /// How often a heartbeat is sent again within its budget before the member is called down.
@@ -44,6 +45,15 @@ impl Member {
 
     pub(crate) fn heartbeat_everybody_now(&mut self) {
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.heartbeat_now(id);
+        }
+    }
+
+    /// A choice by distance needs two pings of each member: the second need not wait for its turn.
+    pub(crate) fn measure_distances(&mut self) {
+        let unmeasured = |peer: &&Peer| peer.is_up() && peer.pings < PINGS_BEFORE_CHOOSING;
+        let ids: Vec<MemberId> = self.peers.values().filter(unmeasured).map(|p| p.id).collect();
         for id in ids {
             self.heartbeat_now(id);
         }
@@ -134,7 +144,7 @@ impl Member {
         if !was_up {
             self.emit(Event::PeerUp { peer: id });
         }
-        self.hear_for_memory(id);
+        self.hear_for_memory(id, reply.written.op_time);
         let next = self.now + self.heartbeat_interval();
         self.timers.set(Timer::Heartbeat(id), next);
         self.note_primary(id, &reply);

@@ -147,7 +147,11 @@ impl Member {
 
     fn choose_initial_sync_source(&mut self) {
         let Some(chooser) = self.chooser() else { return };
-        let Choice::Source(source) = choose(chooser, &self.sync_candidates()) else {
+        let choice = choose(chooser, &self.sync_candidates());
+        let Choice::Source(source) = choice else {
+            if choice == Choice::WaitForPings {
+                self.measure_distances();
+            }
             return self.timers.set(Timer::InitialSync, self.now + RETRY);
         };
         let Some(address) = self.peers.get(&source).map(|peer| peer.address.clone()) else {
@@ -276,6 +280,7 @@ impl Member {
             self.remember_from_now_on();
         }
         self.become_follower(StepDownReason::Reconfig);
+        self.recollect();
         self.heartbeat_everybody_now();
     }
 

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_protocol::{MemberId, OpTime, OpTimeAndWallTime};
+use quorate_protocol::{MemberId, OpTime, OpTimeAndWallTime, ReplicaSetConfig};
 
 use crate::commit_point::{majority_position, primary_commit_point};
 use crate::event::{CatchUpEnd, Event, SourceLost};
 use crate::member::Member;
 use crate::output::{NoopReason, Output};
 use crate::peer::{Contact, Peer};
+use crate::quorum::{Counts, is_vote_majority};
 use crate::role::{LeaderMode, Role};
 use crate::timers::Timer;
 
@@ -238,6 +239,7 @@ impl Member {
     }
 
     fn after_own_progress(&mut self) {
+        self.recollect();
         self.advance_commit_point();
         self.report_progress();
         self.check_step_down();
@@ -260,8 +262,24 @@ impl Member {
         }
     }
 
+    fn is_config_on_a_majority(&self, config: &ReplicaSetConfig) -> bool {
+        let (own, me) = (Some(config.config_version()), self.me());
+        is_vote_majority(config, |member| {
+            let peer = self.peers.get(&member.id);
+            Some(member.id) == me
+                || peer.is_some_and(|p| p.config_version == own && p.term == self.term)
+        })
+    }
+
     pub(crate) fn advance_commit_point(&mut self) {
         let (Role::Leader(_), Some(config)) = (&self.role, self.installed_config()) else { return };
+        // Where arbiters make fewer copies commit than votes elect, the copies alone do not keep the
+        // configuration before this one from electing a member without them: voters that have this
+        // one do, since they refuse older ones.
+        let counts = Counts::of(&config);
+        if counts.write_majority < counts.majority_vote && !self.is_config_on_a_majority(&config) {
+            return self.settle_waiters();
+        }
         let majority = majority_position(&config, |id| self.acknowledged(id)).min(self.log.written);
         let advanced = primary_commit_point(self.commit_point, majority, self.first_of_term());
         if let Some(commit_point) = advanced {

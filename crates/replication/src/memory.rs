@@ -3,13 +3,14 @@
 //! A voter whose disk was replaced has forgotten in which terms it voted. A second vote in one of them
 //! could make two primaries of one term, and a copy that it acknowledges in an older term could commit
 //! what a candidate that it has voted for does not have. So such a member gives no vote, does not
-//! stand, and shows nothing as durable until every other voter has answered it since it started:
+//! stand, and shows nothing as durable until every other voter has answered it since it started, and it
+//! has copied what they had then:
 //! each candidate has stored its term before it asked for a vote, so the highest term that the answers
 //! show is no lower than any in which it can have voted. `docs/replication.md` has the argument.
 
 use std::collections::BTreeSet;
 
-use quorate_protocol::{MemberId, ReplicaSetConfig, Term};
+use quorate_protocol::{MemberId, OpTime, ReplicaSetConfig, Term};
 
 use crate::event::Event;
 use crate::member::{AfterPersist, Member};
@@ -32,11 +33,13 @@ pub enum Memory {
 pub(crate) struct Recollection {
     pub(crate) memory: Memory,
     heard: BTreeSet<MemberId>,
+    /// The newest entry that any of them had when it first answered.
+    newest: OpTime,
 }
 
 impl Recollection {
     pub(crate) fn new(memory: Memory) -> Self {
-        Self { memory, heard: BTreeSet::new() }
+        Self { memory, heard: BTreeSet::new(), newest: OpTime::NULL }
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -68,9 +71,11 @@ impl Member {
     }
 
     /// A member has answered a heartbeat of this process: its term is known, and adopted.
-    pub(crate) fn hear_for_memory(&mut self, from: MemberId) {
+    pub(crate) fn hear_for_memory(&mut self, from: MemberId, written: OpTime) {
         if self.recollection.is_lost() {
-            self.recollection.heard.insert(from);
+            if self.recollection.heard.insert(from) {
+                self.recollection.newest = self.recollection.newest.max(written);
+            }
             self.recollect();
         }
     }
@@ -85,9 +90,14 @@ impl Member {
         others.filter(|id| !self.recollection.heard.contains(id)).collect()
     }
 
-    /// Ends the doubt if every other voter was heard.
+    /// Ends the doubt if every other voter was heard, and this member has on disk whatever one of them
+    /// had then: it may have acknowledged all of it before.
     pub(crate) fn recollect(&mut self) {
-        if self.recollection.is_lost() && self.me().is_some() && self.voters_unheard().is_empty() {
+        if !self.recollection.is_lost() || self.me().is_none() {
+            return;
+        }
+        let copied = self.is_arbiter() || self.log.durable.op_time >= self.recollection.newest;
+        if copied && self.voters_unheard().is_empty() {
             self.remember_from_now_on();
         }
     }

@@ -63,9 +63,6 @@ pub struct Chooser {
     pub chaining_allowed: bool,
     /// The member named by `replSetSyncFrom`, for one choice.
     pub forced: Option<MemberId>,
-    /// An initial sync by a voter goes to the primary first: a wiped voter may have acknowledged
-    /// writes that only the primary still proves.
-    pub prefer_primary: bool,
     /// The set has no primary because this member, which could be it, is behind others. Then it may
     /// copy from anybody who holds entries: chaining, hiding and indexes are preferences of a set
     /// that works, and this one does not.
@@ -93,18 +90,22 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
     }
     let primary = members.iter().find(|m| m.primary && m.up);
     let only_primary = !me.chaining_allowed && !me.rescue;
-    if only_primary || me.prefer_primary {
-        match primary.filter(|m| is_possible(me, m)) {
-            Some(primary) => return Choice::Source(primary.id),
-            None if only_primary => return Choice::Nobody,
-            None => {}
-        }
+    if only_primary {
+        let primary = primary.filter(|m| is_possible(me, m));
+        return primary.map_or(Choice::Nobody, |primary| Choice::Source(primary.id));
+    }
+    if !members.iter().any(|m| is_possible(me, m)) {
+        return Choice::Nobody;
     }
     if members.iter().any(|m| m.up && m.pings < PINGS_BEFORE_CHOOSING) {
-        // Following the primary is never wrong, and a closer source is found once the pings are
-        // there. Without this the first write to a fresh set would wait for heartbeats.
-        let possible = primary.filter(|m| is_possible(me, m) && is_preferred(me, m, None));
-        return possible.map_or(Choice::WaitForPings, |primary| Choice::Source(primary.id));
+        // Where only the primary can be a source there is nothing to compare. Without this the first
+        // write to a fresh set would wait for heartbeats.
+        let suits = |m: &Candidate| is_possible(me, m) && is_preferred(me, m, None);
+        let choice = members.iter().any(|m| !m.primary && suits(m));
+        return match primary.filter(|m| suits(m) && !choice) {
+            Some(primary) => Choice::Source(primary.id),
+            None => Choice::WaitForPings,
+        };
     }
     let newest = primary.map(|m| m.applied.timestamp.seconds);
     let first = |m: &&Candidate| is_possible(me, m) && is_preferred(me, m, newest);

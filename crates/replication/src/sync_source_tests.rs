@@ -37,7 +37,6 @@ const ME: Chooser = Chooser {
     delay: Duration::ZERO,
     chaining_allowed: true,
     forced: None,
-    prefer_primary: false,
     rescue: false,
 };
 
@@ -73,7 +72,10 @@ fn a_forced_target_is_taken_once_if_it_is_up_and_readable() {
 fn two_pings_of_every_peer_come_first() {
     let mut members = [primary(0, 10), candidate(1, 10)];
     members[1].pings = 1;
-    assert_eq!(choose(ME, &members), source(0), "the primary may be followed meanwhile");
+    assert_eq!(choose(ME, &members), Choice::WaitForPings, "either may be the closer one");
+    let ahead = std::mem::replace(&mut members[1].applied, ME.last_fetched);
+    assert_eq!(choose(ME, &members), source(0), "only the primary can be the source");
+    members[1].applied = ahead;
     members[0].denied = true;
     assert_eq!(choose(ME, &members), Choice::WaitForPings);
     members[0].denied = false;
@@ -90,11 +92,18 @@ fn without_chaining_only_the_primary() {
     assert_eq!(choose(strict, &[candidate(1, 1)]), Choice::Nobody);
 }
 
+/// The manual: a new member copies from the member that is closer than the primary.
 #[test]
-fn a_wiped_voter_goes_to_the_primary_first() {
-    let wiped = Chooser { prefer_primary: true, last_fetched: OpTime::NULL, ..ME };
-    assert_eq!(choose(wiped, &[primary(0, 90), candidate(1, 1)]), source(0));
-    assert_eq!(choose(wiped, &[candidate(1, 1)]), source(1));
+fn a_fresh_member_copies_from_the_nearest_and_without_chaining_from_the_primary() {
+    let fresh = Chooser { last_fetched: OpTime::NULL, ..ME };
+    assert_eq!(choose(fresh, &[primary(0, 90), candidate(1, 1)]), source(1));
+    assert_eq!(
+        choose(fresh, &[primary(0, 4), candidate(1, 1)]),
+        source(0),
+        "as near as makes no odds"
+    );
+    let strict = Chooser { chaining_allowed: false, ..fresh };
+    assert_eq!(choose(strict, &[primary(0, 90), candidate(1, 1)]), source(0));
 }
 
 #[test]

@@ -137,7 +137,6 @@ impl Member {
             delay: own.secondary_delay(),
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
-            prefer_primary: matches!(self.role, Role::InitialSync(_)) && own.votes > 0,
             rescue: self.primary.is_none()
                 && own.is_electable()
                 && self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS,
@@ -151,8 +150,11 @@ impl Member {
         let Some(chooser) = self.chooser() else { return };
         match choose(chooser, &self.sync_candidates()) {
             Choice::Source(source) => self.fetch_from(source),
-            Choice::WaitForPings | Choice::Nobody => {
+            choice @ (Choice::WaitForPings | Choice::Nobody) => {
                 self.timers.set(Timer::SyncSource, self.now + SOURCE_RETRY);
+                if choice == Choice::WaitForPings {
+                    self.measure_distances();
+                }
                 self.check_too_stale();
             }
         }
@@ -424,10 +426,14 @@ impl Member {
         let Some(peer) = self.peers.values().find(|peer| peer.address == *target) else {
             return self.respond(token, Err(CommandError::UnknownHost(target.clone())));
         };
-        let (id, up, behind) = (peer.id, peer.is_up(), peer.applied.op_time);
+        let (id, up, applied) = (peer.id, peer.is_up(), peer.applied.op_time);
         let target_config = self.installed_config().and_then(|c| c.member(id).cloned());
         if target_config.as_ref().is_some_and(|member| member.arbiter_only) {
             let error = CommandError::InvalidOptions("an arbiter has nothing to sync from");
+            return self.respond(token, Err(error));
+        }
+        if target_config.as_ref().is_some_and(|member| member.hidden) {
+            let error = CommandError::InvalidOptions("a hidden member is no sync source");
             return self.respond(token, Err(error));
         }
         let own_builds = self.own_config().is_some_and(|own| own.build_indexes);
@@ -441,9 +447,14 @@ impl Member {
             return self.respond(token, Err(CommandError::HostUnreachable(target.clone())));
         }
         let lag =
-            self.log.written.op_time.timestamp.seconds.saturating_sub(behind.timestamp.seconds);
-        let warning = (lag > SYNC_FROM_WARNING_SECS)
-            .then(|| format!("{target} is {lag} s behind this member; nothing will be copied yet"));
+            self.log.written.op_time.timestamp.seconds.saturating_sub(applied.timestamp.seconds);
+        let warning = if applied.is_null() {
+            Some(format!("{target} shows no entries yet; nothing will be copied from it so far"))
+        } else {
+            (lag > SYNC_FROM_WARNING_SECS).then(|| {
+                format!("{target} is {lag} s behind this member; nothing will be copied yet")
+            })
+        };
         let previous = self.sync_source_address();
         self.drop_fetch(SourceLost::NoLongerWanted);
         self.sync.forced = Some(id);

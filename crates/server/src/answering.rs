@@ -122,7 +122,7 @@ impl Connection {
     ) -> Result<Option<RawDocumentBuf>, ConnectionError> {
         let (started, name) = (Instant::now(), command.name().to_owned());
         let facts = command.facts();
-        self.reads_majority = false;
+        (self.reads_majority, self.is_injected) = (false, false);
         let mut context = Context {
             now: self.shared.clock.now(),
             client: Arc::clone(&self.client),
@@ -141,7 +141,10 @@ impl Connection {
             self.tell(&operation, &name, started.elapsed(), &body);
         }
         drop(operation);
-        self.shared.node.tell_topology_version(&mut body);
+        // A client takes an injected error for new only if it does not know better.
+        if !self.is_injected {
+            self.shared.node.tell_topology_version(&mut body);
+        }
         // What members say to each other has its own times.
         let internal = facts.is_some_and(CommandFacts::is_between_members);
         if let (Some(set), false) = (&self.shared.replica_set, internal) {
@@ -196,6 +199,7 @@ impl Connection {
             }
         }
         if let Some(Injection { write_concern_error: Some(error), labels, .. }) = injection {
+            self.is_injected = true;
             append_write_concern_error(&mut body, error, admitted.retryable, &labels);
         }
         Ok(body)
@@ -203,7 +207,7 @@ impl Connection {
 
     /// Does to the command what an active fail point says.
     async fn inject(
-        &self,
+        &mut self,
         command: &Command,
         context: &Context,
     ) -> Result<Option<Injection>, Ended> {
@@ -215,7 +219,10 @@ impl Connection {
             return Err(Ended::Close);
         }
         match &injection.error {
-            Some(error) => Err(Ended::Reply(error_body(error))),
+            Some(error) => {
+                self.is_injected = true;
+                Err(Ended::Reply(error_body(error)))
+            }
             None => Ok(Some(injection)),
         }
     }

@@ -80,6 +80,8 @@ pub(crate) struct Connection {
     is_member: bool,
     /// Whether the command that is being answered reads what a majority has.
     pub(crate) reads_majority: bool,
+    /// Whether a fail point has made the error that the command is answered with.
+    pub(crate) is_injected: bool,
     /// Whether the client reads the reply to the command that is being answered. If it does and leaves,
     /// the command is stopped.
     pub(crate) is_read_from: bool,
@@ -103,6 +105,7 @@ impl Connection {
             is_member: false,
             reads_majority: false,
             is_read_from: false,
+            is_injected: false,
         }
     }
 
@@ -352,7 +355,7 @@ fn take_apart(message: &Message<'_>) -> Received {
             let command = Command::from_raw(query.query, Vec::new()).and_then(|mut command| {
                 if !query.is_command() || !is_hello(command.name()) {
                     return Err(CommandError::new(
-                        ErrorCode(352),
+                        ErrorCode::UNSUPPORTED_OP_QUERY_COMMAND,
                         "OP_QUERY is only understood for hello; use OP_MSG",
                     ));
                 }
@@ -400,7 +403,13 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
 
 /// Whether a reply says that this member is not, or no longer, the one to write to.
 fn is_not_primary(reply: &RawDocument) -> bool {
-    matches!(reply.get_i32("code"), Ok(10107 | 11602 | 189 | 13435 | 13436))
+    let is_news = |code: i32| {
+        let code = ErrorCode(code);
+        let ends =
+            matches!(code, ErrorCode::SHUTDOWN_IN_PROGRESS | ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+        code.is_state_change() && !ends
+    };
+    reply.get_i32("code").is_ok_and(is_news)
 }
 
 pub(crate) fn error_body(error: &CommandError) -> RawDocumentBuf {

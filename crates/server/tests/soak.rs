@@ -42,10 +42,10 @@ const DEFAULT_SECONDS: u64 = 15;
 const A_WHILE: usize = 40;
 
 /// A history that a stopped follower falls off soon.
-const OPLOG_BYTES: &str = "300000";
+const OPLOG_BYTES: &str = "100000";
 
 /// Entries that are more than such a history holds.
-const MORE_THAN_THE_OPLOG: usize = 2500;
+const MORE_THAN_THE_OPLOG: usize = 800;
 
 const FULL: u64 = 4 * 1024 * 1024;
 

@@ -16,6 +16,7 @@ mod host;
 pub mod judges;
 mod network;
 mod node;
+mod reading;
 mod story;
 mod watching;
 mod world;

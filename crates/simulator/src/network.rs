@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use quorate_replication::SeededRandom;
 
+/// How late a message can be that is late.
+const LATEST: Duration = Duration::from_secs(3);
+
 /// How the network treats messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
@@ -12,6 +15,8 @@ pub(crate) struct Network {
     pub(crate) jitter: Duration,
     pub(crate) drop_percent: u64,
     pub(crate) duplicate_percent: u64,
+    /// How many of a hundred messages are late by up to [`LATEST`].
+    pub(crate) late_percent: u64,
     /// From whom to whom nothing gets through.
     cut: BTreeSet<(usize, usize)>,
 }
@@ -23,6 +28,7 @@ impl Network {
             jitter: Duration::from_micros(500 + random.below(20_000)),
             drop_percent: 0,
             duplicate_percent: 0,
+            late_percent: 0,
             cut: BTreeSet::new(),
         }
     }
@@ -38,7 +44,13 @@ impl Network {
             return Vec::new();
         }
         let copies = if random.chance(self.duplicate_percent) { 2 } else { 1 };
-        (0..copies).map(|_| self.shortest + random.duration_up_to(self.jitter)).collect()
+        (0..copies)
+            .map(|_| {
+                let late = self.late_percent > 0 && random.chance(self.late_percent);
+                let longest = if late { LATEST } else { self.jitter };
+                self.shortest + random.duration_up_to(longest)
+            })
+            .collect()
     }
 
     pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
@@ -71,5 +83,6 @@ impl Network {
         self.repair();
         self.drop_percent = 0;
         self.duplicate_percent = 0;
+        self.late_percent = 0;
     }
 }

@@ -21,12 +21,17 @@ use crate::world::{Happening, Scale, World, address_of};
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x0053_544f_5259;
 
+/// How many of a hundred messages are late by seconds, where the story is about that.
+const LATE_PERCENT: u64 = 3;
+
 /// What a world is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Story {
     /// Every misfortune.
     #[default]
     Everything,
+    /// The same, a few of a hundred messages are late by seconds, and some reads are linearizable.
+    Delays,
     /// The same, and a majority is lost for good: a configuration is forced.
     MajorityLost,
     /// Primaries crash under load, and nothing else goes wrong: how soon is there another one?
@@ -40,8 +45,9 @@ pub enum Story {
 }
 
 /// Every story and its name.
-const NAMES: [(Story, &str); 6] = [
+const NAMES: [(Story, &str); 7] = [
     (Story::Everything, "everything"),
+    (Story::Delays, "delays"),
     (Story::MajorityLost, "forced"),
     (Story::Crashes, "crashes"),
     (Story::Usurpers, "usurpers"),
@@ -71,14 +77,14 @@ impl FromStr for Story {
 impl Story {
     /// Whether only a few misfortunes happen.
     pub(crate) fn is_aimed(self) -> bool {
-        !matches!(self, Self::Everything | Self::MajorityLost)
+        !matches!(self, Self::Everything | Self::Delays | Self::MajorityLost)
     }
 
     /// How often a crash hits a vote that is being stored, and any other ordered write, if not as in
     /// the general worlds.
     pub(crate) fn crash_percents(self) -> Option<(u64, u64)> {
         match self {
-            Self::Everything | Self::MajorityLost => None,
+            Self::Everything | Self::Delays | Self::MajorityLost => None,
             Self::Votes => Some((5, 0)),
             Self::Crashes | Self::Usurpers | Self::Configurations => Some((0, 0)),
         }
@@ -86,6 +92,9 @@ impl Story {
 
     /// How large the world is and how its network is; general worlds stay as their seed made them.
     pub(crate) fn shape(self, seed: u64, scale: Scale, network: &mut Network) -> Scale {
+        if self == Self::Delays {
+            network.late_percent = LATE_PERCENT;
+        }
         if !self.is_aimed() {
             return scale;
         }
@@ -96,7 +105,7 @@ impl Story {
             Self::Usurpers => (3, millis(300), millis(2_500)),
             Self::Configurations => (3 + random.below(2), millis(60), millis(4_000)),
             Self::Votes => (3, millis(200), millis(1_500)),
-            Self::Everything | Self::MajorityLost => return scale,
+            Self::Everything | Self::Delays | Self::MajorityLost => return scale,
         };
         if self == Self::Votes {
             // Requests that overtake each other reach members that have crashed since.
@@ -149,7 +158,7 @@ impl<H: Host + Default> World<H> {
                     self.often(node, 1, Duration::from_millis(60), Happening::Stand);
                 }
             }
-            Story::Everything | Story::MajorityLost => {}
+            Story::Everything | Story::Delays | Story::MajorityLost => {}
         }
     }
 

@@ -21,6 +21,7 @@ use crate::host::{Entry, Host, ModelHost, Operation};
 use crate::judges::{Judges, Life, Verdict};
 use crate::network::Network;
 use crate::node::{Asker, Message, Node};
+use crate::reading::Readers;
 use crate::story::Story;
 use crate::watching::{Watchers, Watching};
 
@@ -63,6 +64,8 @@ pub struct Figures {
     pub acknowledged: usize,
     /// Writes tried.
     pub tried: u64,
+    /// Reads answered.
+    pub reads: u64,
     /// Rollbacks.
     pub rollbacks: u64,
     /// Initial syncs that finished.
@@ -127,6 +130,7 @@ pub(crate) enum Happening {
     SyncTimeout { life: Life, attempt: u32, step: InitialSyncStep },
     Local { life: Life, input: Box<Input> },
     ClientWrites { client: usize },
+    ClientReads { client: usize },
     Fault,
     InitiateAgain,
     Crash(Life),
@@ -145,6 +149,10 @@ pub(crate) enum Happening {
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     value: u64,
+    key: u64,
+    /// Who wrote it, if a client did, and where it stands in the history.
+    client: Option<usize>,
+    op_time: OpTime,
     majority: bool,
     acknowledged: bool,
 }
@@ -170,6 +178,7 @@ pub struct World<H = ModelHost> {
     /// When the network is to be whole again.
     pub(crate) repair_due: MonotonicTime,
     pub(crate) watchers: Watchers,
+    pub(crate) readers: Readers,
     pub(crate) hardship: Hardship,
     /// Processes that do not come back before everything is repaired.
     pub(crate) lost: BTreeSet<usize>,
@@ -218,6 +227,7 @@ impl<H: Host + Default> World<H> {
             first_config: None,
             repair_due: MonotonicTime::ZERO,
             watchers: Watchers::new(seed, scale.nodes),
+            readers: Readers::new(seed, story, scale.clients),
             hardship: Hardship::new(seed, story),
             lost: BTreeSet::new(),
             trace,
@@ -228,6 +238,7 @@ impl<H: Host + Default> World<H> {
         world.initiate();
         for client in 0..world.scale.clients {
             world.schedule(Duration::from_secs(1), Happening::ClientWrites { client });
+            world.expect_read(client);
         }
         world.begin_watching();
         world.expect_hardship();
@@ -349,6 +360,7 @@ impl<H: Host + Default> World<H> {
                 }
             }
             Happening::ClientWrites { client } => self.client_writes(client),
+            Happening::ClientReads { client } => self.client_reads(client),
             Happening::Fault => self.fault(),
             Happening::InitiateAgain => self.initiate_again(),
             Happening::Crash(life) => {
@@ -374,7 +386,7 @@ impl<H: Host + Default> World<H> {
             }
             Happening::WriteAt(life) => {
                 if self.is_alive(life) && self.nodes[life.node].is_writable() {
-                    self.write_as_a_client(life.node);
+                    self.write_as_a_client(life.node, None);
                 }
             }
             Happening::Restart { node } => self.start(node),
@@ -462,6 +474,7 @@ impl<H: Host + Default> World<H> {
         let life = self.nodes[index].life;
         self.answer_parked(life, false);
         self.answer_watchers(index);
+        self.answer_readers(index);
     }
 
     fn schedule_tick(&mut self, index: usize) {
@@ -500,16 +513,20 @@ impl<H: Host + Default> World<H> {
             return;
         }
         let index = writable[self.random.below(writable.len() as u64) as usize];
-        self.write_as_a_client(index);
+        self.write_as_a_client(index, Some(client));
     }
 
-    fn write_as_a_client(&mut self, index: usize) {
+    fn write_as_a_client(&mut self, index: usize, client: Option<usize>) {
         let majority = self.random.chance(60);
         let value = self.attempts.len() as u64;
-        self.attempts.push(Attempt { value, majority, acknowledged: false });
         self.figures.tried += 1;
         let key = self.random.below(50);
+        let op_time = OpTime::NULL;
+        self.attempts.push(Attempt { value, key, client, op_time, majority, acknowledged: false });
         let Some(position) = self.write(index, Operation::Set { key, value }) else { return };
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.op_time = position.op_time();
+        }
         let concern = if majority { WriteConcern::majority() } else { WriteConcern::number(1) };
         let waiter = WaiterId(value);
         let op_time = position.op_time();
@@ -555,7 +572,10 @@ impl<H: Host + Default> World<H> {
             attempt.acknowledged = fine;
             if fine && attempt.majority {
                 self.figures.acknowledged += 1;
+                self.readers.acknowledged(attempt.client, attempt.key, attempt.op_time);
             }
+        } else {
+            self.read_proved(waiter, fine);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Two hundred faulty worlds, and every seed that ever failed.
+//! Two hundred faulty worlds, new ones in every run, and every seed that ever failed.
 //!
 //! A failing seed prints the command that replays it with its trace, and is kept in `seeds/`, from
 //! where it runs again for ever; commit it with a better reason than the one the test found.
@@ -69,9 +69,10 @@ fn worlds(seeds: std::ops::Range<u64>) {
         total.truncations += figures.truncations;
         total.too_stale += figures.too_stale;
         total.wipes += figures.wipes;
+        total.reads += figures.reads;
     }
     assert!(total.terms > 100 && total.acknowledged > 2_000, "{total:?}");
-    assert!(total.published > 1_000, "{total:?}");
+    assert!(total.published > 1_000 && total.reads > 2_000, "{total:?}");
     assert!(total.truncations > 20 && total.too_stale > 0 && total.wipes > 0, "{total:?}");
     assert!(total.crashes > 50 && total.rollbacks > 2, "{total:?}");
     assert!(total.initial_syncs > 100 && total.configs > 300 && total.vetoes > 5, "{total:?}");
@@ -133,6 +134,33 @@ fn elections_after_a_crash_are_hardly_ever_lost() {
     }
     assert!(held > 40, "{held} elections show nothing");
     assert!(lost * 25 <= held, "{lost} of {held} elections were lost");
+}
+
+/// Messages that are late by seconds: what they say was true once. The clients of these worlds also
+/// read linearizably.
+#[test]
+fn worlds_of_late_messages_keep_every_promise() {
+    let mut reads = 0;
+    for seed in 0..40 {
+        reads += world(seed, Story::Delays).reads;
+    }
+    assert!(reads > 1_000, "{reads} reads show nothing");
+}
+
+/// Worlds that no run has seen before. The first seed is printed, and a failing one is kept with the
+/// command that replays it.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the one place where chance is wanted: new seeds")]
+fn worlds_that_were_never_run_before_keep_every_promise() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let first = 1_000_000_000 + (now.as_nanos() as u64 / 1_000) % 1_000_000_000_000;
+    println!("fresh seeds from {first}: sweep -- {first} 24, and sweep -- {first} 12 delays");
+    for seed in first..first + 24 {
+        world(seed, Story::Everything);
+    }
+    for seed in first..first + 12 {
+        world(seed, Story::Delays);
+    }
 }
 
 #[test]

@@ -162,6 +162,27 @@ fn a_tree_never_keeps_what_the_journal_may_lose() {
     assert!(!numbers(&store).is_empty(), "what a tree holds was synced before");
 }
 
+#[test]
+fn a_segment_is_on_the_disk_before_the_next_one_is_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = SimulatedFiles::new();
+    let roomy = DiskOptions { memtable_bytes: 64 << 20, ..SMALL };
+    let store = DiskStore::open_on(Arc::new(files.clone()), directory.path(), roomy).unwrap();
+    let log = store.create_log("big").unwrap();
+    // More than the first segment holds; only the last sync is ours.
+    for position in 0..30 {
+        let mut batch = Batch::new();
+        batch.append_to_log(log, position, vec![7; 100_000]);
+        store.commit(batch).unwrap();
+    }
+    store.sync_through(store.last_committed()).unwrap();
+    let after = files.crash(|| Fate::Lost);
+    drop(store);
+    let store = DiskStore::open_on(Arc::new(after), directory.path(), roomy).unwrap();
+    let log = store.create_log("big").unwrap();
+    assert_eq!(store.snapshot().log_totals(log).unwrap().entries, 30);
+}
+
 /// A store with three synced batches, and one more that is not.
 fn three_and_one() -> (tempfile::TempDir, SimulatedFiles) {
     let directory = tempfile::tempdir().unwrap();

@@ -4,6 +4,8 @@
 //! `RetryableWriteError` the one command. The driver adds `UnknownTransactionCommitResult` itself.
 //! Specification: `transactions/transactions.md`, "Error Labels".
 
+use quorate_protocol::ErrorCode;
+
 /// A label of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Label {
@@ -36,9 +38,6 @@ pub enum Place {
     End,
 }
 
-/// The state of the member changed, it shuts down, or the network failed.
-const RETRYABLE: [i32; 12] = [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436];
-
 /// The transaction did not happen, wherever this error appears in it: LockTimeout, WriteConflict,
 /// SnapshotUnavailable, NoSuchTransaction, PreparedTransactionInProgress.
 const NEVER_HAPPENED: [i32; 5] = [24, 112, 246, 251, 267];
@@ -48,7 +47,7 @@ const EXCEEDED_LIFETIME: i32 = 290;
 
 /// The labels of an error with this code.
 pub fn labels(code: i32, place: Place) -> Vec<Label> {
-    let retryable = RETRYABLE.contains(&code);
+    let retryable = ErrorCode(code).is_retryable_write();
     let transient = match place {
         Place::Outside | Place::RetryableWrite => false,
         Place::Statement => {

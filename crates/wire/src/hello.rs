@@ -197,8 +197,10 @@ impl Parser {
                 return Err(HelloError::TooManyMembers { field: name });
             }
             self.members_listed += 1;
-            match self.optional_address(name, &entry)? {
-                Some(address) => addresses.push(address),
+            // A set lists each member once, so that looking for an equal one would be in vain: with
+            // 1,000 members it would cost more than all the rest.
+            match entry.text(usize::MAX)? {
+                Some(text) => addresses.push(parsed_address(name, text)?),
                 None => {
                     let found = entry.element_type();
                     let expected = "an array of strings";
@@ -214,17 +216,13 @@ impl Parser {
         name: &'static str,
         field: &Field<'_>,
     ) -> Result<Option<ServerAddress>, HelloError> {
-        // The address type has its own bound on length.
         let Some(text) = field.text(usize::MAX)? else { return Ok(None) };
         // `primary` and `me` nearly always repeat a listed host. Sharing it saves the allocations
         // that make up half of the parser's time.
         if let Some(known) = self.reply.members().take(SHARING_LIMIT).find(|a| a.as_str() == text) {
             return Ok(Some(known.clone()));
         }
-        match text.parse() {
-            Ok(address) => Ok(Some(address)),
-            Err(source) => Err(HelloError::Address { field: name, source }),
-        }
+        parsed_address(name, text).map(Some)
     }
 
     fn finish(self) -> HelloReply {
@@ -232,6 +230,11 @@ impl Parser {
         reply.is_writable_primary = self.is_writable_primary.or(self.ismaster).unwrap_or_default();
         reply
     }
+}
+
+/// The address type has its own bound on length.
+fn parsed_address(name: &'static str, text: &str) -> Result<ServerAddress, HelloError> {
+    text.parse().map_err(|source| HelloError::Address { field: name, source })
 }
 
 /// How many listed members a repeated address is compared with: a whole set, and no more, so that

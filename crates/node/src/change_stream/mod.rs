@@ -30,9 +30,9 @@ use crate::fields::to_raw;
 use crate::node::Node;
 use crate::records::DocumentBytes;
 
-/// Entries that one command looks at before it answers, so that a stream which shows little still
-/// tells its client how far it is.
-const MAX_SCANNED: usize = 10_000;
+/// Entries that one command looks at before it answers: some milliseconds of work. A stream which shows
+/// little still tells its client how far it is.
+const MAX_SCANNED: usize = 2_000;
 
 /// Entries that are read in one go.
 const READ_STEP: usize = 512;
@@ -59,6 +59,8 @@ pub(crate) struct ChangeStream {
     waiting: VecDeque<Waiting>,
     /// The token of the last event that was sent.
     last_sent: Option<String>,
+    /// Whether every committed entry had been looked at the last time.
+    caught_up: bool,
     /// Whether the last event has ended the stream.
     ended: bool,
 }
@@ -73,6 +75,11 @@ impl ChangeStream {
     /// Whether nothing more will come.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended && self.waiting.is_empty()
+    }
+
+    /// Whether only a new commit point brings anything new.
+    pub(crate) fn has_caught_up(&self) -> bool {
+        self.caught_up
     }
 
     /// The time up to which the stream has looked at entries.
@@ -117,10 +124,12 @@ impl ChangeStream {
     /// Looks at committed entries until there are `wanted` events or no more entries.
     pub(crate) fn advance(&mut self, node: &Node, wanted: usize) -> Result<(), CommandError> {
         let mut scanned = 0;
+        self.caught_up = false;
         while self.waiting.len() < wanted.min(MAX_WAITING) && scanned < MAX_SCANNED && !self.ended {
             self.variables.meter().step()?;
             let entries = node.change_feed().after(node, self.position, READ_STEP)?;
             if entries.is_empty() {
+                self.caught_up = true;
                 return Ok(());
             }
             for (timestamp, entry) in entries {
@@ -202,7 +211,9 @@ impl ChangeStream {
                 // A fragment is resumed within its event.
                 let within = resume.fragment.is_some();
                 if !within {
+                    // The client has it: no token that it is given may lie before it.
                     self.resume_after = None;
+                    self.last_sent = Some(seen);
                 }
                 Ok(within)
             }

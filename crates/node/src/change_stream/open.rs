@@ -77,6 +77,7 @@ pub(crate) fn open(
         unfinished: Default::default(),
         waiting: Default::default(),
         last_sent: None,
+        caught_up: false,
         ended: false,
     })
 }
@@ -88,7 +89,7 @@ fn specification(reason: &str) -> CommandError {
 fn check_read_concern(fields: &Fields<'_>) -> Result<(), CommandError> {
     let Some(concern) = fields.document("readConcern")? else { return Ok(()) };
     match concern.get_str("level") {
-        Err(_) | Ok("majority" | "local") => Ok(()),
+        Err(_) | Ok("majority") => Ok(()),
         Ok(level) => Err(CommandError::new(
             ErrorCode(72),
             format!("$changeStream cannot run with readConcern '{level}'; use majority"),

@@ -322,7 +322,7 @@ fn follow_views(
         stages = own.chain(stages).collect();
     }
     Err(CommandError::new(
-        ErrorCode(165),
+        ErrorCode::VIEW_DEPTH_LIMIT_EXCEEDED,
         format!("views may stand upon each other at most {MAX_VIEW_DEPTH} deep"),
     ))
 }

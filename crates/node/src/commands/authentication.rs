@@ -30,7 +30,7 @@ fn start(request: &Request<'_>, body: &Document, database: &str) -> Result<Docum
     let name = fields.required_string("mechanism")?;
     let mechanism = Mechanism::from_name(name).ok_or_else(|| {
         CommandError::new(
-            ErrorCode(334),
+            ErrorCode::MECHANISM_UNAVAILABLE,
             format!("Unsupported mechanism '{name}'; use SCRAM-SHA-256 or SCRAM-SHA-1"),
         )
     })?;

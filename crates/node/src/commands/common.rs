@@ -45,7 +45,7 @@ impl WriteConcern {
             Some(Bson::String(mode)) if mode == "majority" => journal = true,
             Some(Bson::String(mode)) => {
                 return Err(CommandError::new(
-                    ErrorCode(79),
+                    ErrorCode::UNKNOWN_REPL_WRITE_CONCERN,
                     format!(
                         "No write concern mode named '{mode}' found in replica set \
                              configuration"

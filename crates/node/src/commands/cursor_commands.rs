@@ -65,7 +65,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
         if gone {
             request.node.cursors().kill(*id);
             return Err(CommandError::new(
-                ErrorCode(175),
+                ErrorCode::QUERY_PLAN_KILLED,
                 format!("collection dropped. namespace: '{namespace}'"),
             ));
         }
@@ -90,7 +90,9 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
             return Err(if is_stream { with_stream_label(error) } else { error });
         }
     };
-    let wait = awaits && batch.count == 0 && !batch.exhausted && request.context.may_wait;
+    // A stream that is behind answers at once, so that its client sees it move on.
+    let idle = cursor.changes.as_ref().is_none_or(|stream| stream.has_caught_up());
+    let wait = awaits && batch.count == 0 && !batch.exhausted && idle && request.context.may_wait;
     let mut cursors = request.node.cursors();
     if wait {
         cursors.check_in(*id, cursor, request.context.now.monotonic);
@@ -100,7 +102,7 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     }
     if !cursors.is_open_on(*id, &namespace) {
         return Err(CommandError::new(
-            ErrorCode(237),
+            ErrorCode::CURSOR_KILLED,
             format!("cursor {id} was killed while it was read"),
         ));
     }

@@ -9,7 +9,7 @@ use crate::error::{CommandError, ErrorCode};
 
 /// A command of a replica set at a member that belongs to none.
 pub(super) fn needs_a_set(_: &Request<'_>, _: Command) -> Result<Outcome, CommandError> {
-    Err(CommandError::new(ErrorCode(76), "not running with --replSet"))
+    Err(CommandError::new(ErrorCode::NO_REPLICATION_ENABLED, "not running with --replSet"))
 }
 
 /// A command about the process, at a member that is only a value in one.

@@ -114,7 +114,7 @@ fn current(writer: &Writer<'_>, collection: &Collection) -> Result<Arc<Collectio
     let found = writer.collection(&collection.namespace);
     found.filter(|found| found.uuid == collection.uuid).ok_or_else(|| {
         CommandError::new(
-            ErrorCode(175),
+            ErrorCode::QUERY_PLAN_KILLED,
             format!(
                 "collection dropped or renamed while it was written to: '{}'",
                 collection.namespace

@@ -33,7 +33,7 @@ pub(super) fn log_in(
     let mechanism = fields.required_string("mechanism")?;
     if mechanism != MECHANISM {
         return Err(CommandError::new(
-            ErrorCode(334),
+            ErrorCode::MECHANISM_UNAVAILABLE,
             format!("authenticate takes {MECHANISM} only, not '{mechanism}'; use saslStart"),
         ));
     }

@@ -37,8 +37,8 @@ fn votes(subject: &mut Subject, term: i64) -> bool {
     })
 }
 
-fn answer(subject: &mut Subject, request: RequestId, term: i64) {
-    let reply = reply_of(MemberState::Secondary, entry(4, 5));
+fn answer(subject: &mut Subject, request: RequestId, term: i64, last: OpTimeAndWallTime) {
+    let reply = reply_of(MemberState::Secondary, last);
     subject.hear(request, HeartbeatReply { term: Term(term), ..reply });
     store(subject);
 }
@@ -47,9 +47,10 @@ fn answer(subject: &mut Subject, request: RequestId, term: i64) {
 fn a_wiped_voter_votes_in_no_term_in_which_it_may_have_voted() {
     let (mut subject, [one, two]) = joined(led(4));
     assert!(!votes(&mut subject, 5), "it may have voted in term 5, for m2");
-    answer(&mut subject, one, 5);
+    let none = OpTimeAndWallTime::default();
+    answer(&mut subject, one, 5, none);
     assert!(!votes(&mut subject, 6), "m2 has not answered: it may have asked for a vote in term 6");
-    answer(&mut subject, two, 7);
+    answer(&mut subject, two, 7, none);
     assert!(!votes(&mut subject, 7), "it may have voted for m2, which knows term 7");
     assert!(votes(&mut subject, 8), "in term 8 it cannot have voted");
 }
@@ -71,9 +72,11 @@ fn a_wiped_voter_shows_nothing_as_durable_until_it_votes_again() {
     };
     assert_eq!(durable(&mut subject), OpTimeAndWallTime::default());
     assert!(!votes(&mut subject, 5), "a restart does not bring its memory back");
-    answer(&mut subject, one, 5);
-    answer(&mut subject, two, 5);
-    assert_eq!(durable(&mut subject), entry(4, 5));
+    answer(&mut subject, one, 5, entry(4, 9));
+    answer(&mut subject, two, 5, entry(4, 5));
+    assert_eq!(durable(&mut subject), OpTimeAndWallTime::default(), "it may have had entry 9");
+    append(&mut subject, entry(4, 9));
+    assert_eq!(durable(&mut subject), entry(4, 9));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! settings chaining=false catchUpTimeout=0 ... settings of the configuration
 //! initiate m0 with m0 m1 m2                    replSetInitiate at m0
 //! slow 40ms                                    messages take so long from now on
+//! far m0 20ms                                  messages to and from it take so much longer
 //! run 2s                                       time passes
 //! crash m0 | restart m0                        the process dies (connections reset, port refuses)
 //! silence m0 | cut m0 m1 | cut-one-way m0 m1 | heal
@@ -72,6 +73,9 @@ impl Stage {
                 self.ask(index(at), Request::Initiate(Some(Box::new(config))));
             }
             ["slow", hop] => self.hop = duration(hop),
+            ["far", name, longer] => {
+                self.far.insert(index(name), duration(longer));
+            }
             ["run", interval] => self.run(duration(interval)),
             ["crash", name] => self.crash(index(name)),
             ["restart", name] => self.start(index(name)),

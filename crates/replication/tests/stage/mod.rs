@@ -27,6 +27,8 @@ pub(crate) struct Stage {
     stalled: BTreeSet<usize>,
     /// How long a message between two members takes.
     hop: Duration,
+    /// How much longer it takes to and from these.
+    far: BTreeMap<usize, Duration>,
     show_commits: bool,
     show_votes: bool,
     out: String,
@@ -64,6 +66,7 @@ impl Stage {
             cut: BTreeSet::new(),
             stalled: BTreeSet::new(),
             hop: HOP,
+            far: BTreeMap::new(),
             show_commits: false,
             show_votes: false,
             out: String::new(),
@@ -167,7 +170,8 @@ impl Stage {
                 let Some(to) = self.index_of(&to) else { return };
                 if !self.cut.contains(&(index, to)) {
                     let request = Box::new(message);
-                    self.cue(self.hop, Cue::Arrive { to, from: (index, life), id, request });
+                    let hop = self.hop_between(index, to);
+                    self.cue(hop, Cue::Arrive { to, from: (index, life), id, request });
                 }
             }
             Output::Respond { token, reply } => self.answer(index, token, reply),
@@ -218,8 +222,14 @@ impl Stage {
             code: error.code(),
             message: error.to_string(),
         });
-        let input = Input::ReplyReceived { request: id, reply, round_trip: self.hop * 2 };
-        self.cue(self.hop, Cue::Give(peer, life, Box::new(input)));
+        let hop = self.hop_between(index, peer);
+        let input = Input::ReplyReceived { request: id, reply, round_trip: hop * 2 };
+        self.cue(hop, Cue::Give(peer, life, Box::new(input)));
+    }
+
+    fn hop_between(&self, a: usize, b: usize) -> Duration {
+        let far = |index| self.far.get(&index).copied().unwrap_or_default();
+        self.hop + far(a) + far(b)
     }
 
     fn index_of(&self, address: &ServerAddress) -> Option<usize> {

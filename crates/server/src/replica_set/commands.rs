@@ -62,8 +62,9 @@ fn reconfig(command: &Document) -> Result<Request, CommandError> {
 
 fn config_of(document: &Document) -> Result<quorate_protocol::ReplicaSetConfig, CommandError> {
     // 93 is how clients know a bad configuration, whatever is wrong with it.
-    wire::parse_config(document)
-        .map_err(|error| CommandError::new(ErrorCode(93), error.to_string()))
+    wire::parse_config(document).map_err(|error| {
+        CommandError::new(ErrorCode::INVALID_REPLICA_SET_CONFIG, error.to_string())
+    })
 }
 
 fn step_down(command: &Document) -> Result<Request, CommandError> {

@@ -390,7 +390,7 @@ fn get_config(status: Status<'_>, _now: quorate_node::Now) -> Result<Document, C
             Ok(doc! { "config": document, "commitmentStatus": committed, "ok": 1.0 })
         }
         None => Err(CommandError::new(
-            ErrorCode(94),
+            ErrorCode::NOT_YET_INITIALIZED,
             "no replset config has been received; run rs.initiate() on one member",
         )),
     }

@@ -16,7 +16,7 @@ pub(super) fn status_document(
 ) -> Result<Document, CommandError> {
     let (Some(config), Some(counts)) = (status.config(), status.counts()) else {
         return Err(CommandError::new(
-            ErrorCode(94),
+            ErrorCode::NOT_YET_INITIALIZED,
             "no replset config has been received; run rs.initiate() on one member",
         ));
     };

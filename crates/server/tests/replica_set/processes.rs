@@ -46,6 +46,35 @@ fn a_power_cut_of_all_members_loses_nothing_that_was_acknowledged() {
     load.judge(&set);
 }
 
+/// All members were down: the first that sees a majority and no primary stands at once. With the default
+/// election timeout of ten seconds, the reason of the election tells that none waited for it.
+#[test]
+fn members_that_all_restart_wait_for_no_election_timeout() {
+    let mut set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0 }, majority()).unwrap();
+    for killed in [false, true] {
+        for place in 0..3 {
+            if killed {
+                set.kill(place);
+            } else {
+                set.terminate(place);
+            }
+        }
+        for place in 0..3 {
+            set.restart(place);
+        }
+        let began = std::time::Instant::now();
+        let primary = set.primary();
+        println!("a primary {:?} after the last start (killed: {killed})", began.elapsed());
+        let explained = set.ok(primary, doc! { "quorateExplainElection": 1 });
+        let campaign = explained.get_document("lastCampaign").unwrap();
+        assert_eq!(campaign.get_str("reason").unwrap(), "primaryCrashed", "{explained}");
+        set.insert(primary, doc! { "_id": format!("{killed}") }, majority()).unwrap();
+    }
+    assert_eq!(set.wait_until_identical(), 3);
+}
+
 #[test]
 fn a_frozen_primary_is_replaced_and_follows_when_it_thaws() {
     let set = Set::start(3).initiate(impatient());

@@ -1,4 +1,5 @@
-//! A data directory that release 0.1 wrote opens, with its documents, indexes, history and sessions.
+//! A member over the store on disk: what a write costs, what `validate` finds, and a data directory that
+//! release 0.1 wrote.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
@@ -99,6 +100,40 @@ fn a_directory_of_release_0_1_opens_with_all_it_holds() {
     assert_eq!(inserted.get_i32("n").unwrap(), 1, "{inserted}");
     assert_eq!(history(&node).len(), before.len() + 1);
     assert_eq!(store.verify().unwrap(), []);
+}
+
+/// How much of the journal is written: what is reserved behind it is zero.
+fn journal_bytes(directory: &Path) -> usize {
+    let written = |path: std::path::PathBuf| {
+        let bytes = fs::read(path).unwrap();
+        bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
+    };
+    let entries = fs::read_dir(directory.join("journal")).unwrap();
+    entries.map(|entry| written(entry.unwrap().path())).sum()
+}
+
+#[test]
+fn a_document_is_written_once_inside_its_entry() {
+    const INSERTS: usize = 200;
+    let directory = tempfile::tempdir().unwrap();
+    let (_store, node) = open(directory.path());
+    let insert = |number: usize| {
+        let document = doc! {"_id": number as i64, "text": "x".repeat(200)};
+        run(&node, doc! {"insert": "c", "documents": [document], "$db": "test"});
+    };
+    insert(0);
+    let before = (journal_bytes(directory.path()), history(&node).len());
+    (1..=INSERTS).for_each(insert);
+    let written = journal_bytes(directory.path()) - before.0;
+    let entries = &history(&node)[before.1..];
+    assert_eq!(entries.len(), INSERTS);
+    let logged: usize = entries
+        .iter()
+        .map(|entry| bson::RawDocumentBuf::try_from(entry).unwrap().as_bytes().len())
+        .sum();
+    let around = (written - logged) / INSERTS;
+    // Two keys, the record and what marks its parts; a second copy of the document would not fit.
+    assert!(around < 150, "{around} bytes besides an entry of {}", logged / INSERTS);
 }
 
 #[test]

@@ -1,0 +1,255 @@
+//! Clients that read, and the judges of what they were told.
+//!
+//! A member answers by the rules of the server's read path: a `local` read shows what it has applied,
+//! a `majority` read the state at its commit point, both once `afterClusterTime` is reached; a
+//! `linearizable` read on a primary shows what it has applied and is answered when a no-op that was
+//! written after it is committed. Each client is a session: it asks for no less than it has seen.
+//!
+//! The judges know when each write was acknowledged and where it stands in the history:
+//!
+//! - a majority read of a session shows its own majority writes, and never goes back;
+//! - a linearizable read shows every majority write that was acknowledged, and everything another
+//!   linearizable read was told, before it was asked;
+//! - a read shows no value that was never written to its key.
+//!
+//! Their luck is their own, so that a seed's other events stay as they are. Only linearizable reads
+//! write, and only worlds of the story `delays` have them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorate_protocol::{MonotonicTime, OpTime, Timestamp};
+use quorate_replication::{Input, SeededRandom, WaiterId, WriteConcern};
+
+use crate::host::{Host, Operation};
+use crate::judges::{Life, Verdict};
+use crate::story::Story;
+use crate::world::{Happening, World};
+
+/// Makes this luck another one than the world's.
+const LUCK: u64 = 0x0052_4541_4453;
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two reads of a client, on average.
+const PAUSE: Duration = Duration::from_millis(400);
+/// Reads that wait, in the whole world.
+const MAX_WAITING: usize = 256;
+/// Waiters of reads are numbered from here, far above those of writes.
+const FIRST_WAITER: u64 = 1 << 40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Local,
+    Majority,
+    Linearizable,
+}
+
+/// A read that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    life: Life,
+    client: usize,
+    key: u64,
+    level: Level,
+    after: Timestamp,
+    until: MonotonicTime,
+    /// The oldest place in the history that the answer may be of.
+    floor: OpTime,
+    /// A linearizable read has its answer, and waits for this to be acknowledged.
+    settled: Option<(WaiterId, OpTime)>,
+}
+
+/// What one client has seen.
+#[derive(Clone, Debug, Default)]
+struct Session {
+    operation_time: Timestamp,
+    /// The newest place of each key that a majority read may not go behind.
+    seen: BTreeMap<u64, OpTime>,
+}
+
+/// The clients, what they wait for, and what the judges remember.
+pub(crate) struct Readers {
+    random: SeededRandom,
+    linearizable: bool,
+    sessions: Vec<Session>,
+    waiting: Vec<Waiting>,
+    /// What every linearizable read that is asked from now on shows, at least.
+    told: BTreeMap<u64, OpTime>,
+    next_waiter: u64,
+}
+
+impl Readers {
+    pub(crate) fn new(seed: u64, story: Story, clients: usize) -> Self {
+        Self {
+            random: SeededRandom::new(seed ^ LUCK),
+            linearizable: story == Story::Delays,
+            sessions: vec![Session::default(); clients],
+            waiting: Vec::new(),
+            told: BTreeMap::new(),
+            next_waiter: FIRST_WAITER,
+        }
+    }
+
+    /// A write was acknowledged by a majority.
+    pub(crate) fn acknowledged(&mut self, client: Option<usize>, key: u64, at: OpTime) {
+        raise(&mut self.told, key, at);
+        if let Some(session) = client.and_then(|client| self.sessions.get_mut(client)) {
+            raise(&mut session.seen, key, at);
+            session.operation_time = session.operation_time.max(at.timestamp);
+        }
+    }
+}
+
+fn raise(places: &mut BTreeMap<u64, OpTime>, key: u64, at: OpTime) {
+    let known = places.entry(key).or_insert(at);
+    *known = (*known).max(at);
+}
+
+impl<H: Host + Default> World<H> {
+    pub(crate) fn expect_read(&mut self, client: usize) {
+        let pause = self.readers.random.duration_up_to(PAUSE * 2);
+        self.schedule(pause, Happening::ClientReads { client });
+    }
+
+    /// A client reads a key from any member that serves reads.
+    pub(crate) fn client_reads(&mut self, client: usize) {
+        if !self.turmoil {
+            return;
+        }
+        self.expect_read(client);
+        self.readers.waiting.retain(|read| read.until > self.now);
+        let luck = self.readers.random.below(100);
+        let level = match luck {
+            0..20 => Level::Local,
+            20..40 if self.readers.linearizable => Level::Linearizable,
+            _ => Level::Majority,
+        };
+        let serves = |index: &usize| {
+            let node = &self.nodes[*index];
+            match level {
+                Level::Linearizable => node.is_writable(),
+                _ => node.member.as_ref().is_some_and(|m| m.status().state().is_readable()),
+            }
+        };
+        let servers: Vec<usize> = (0..self.nodes.len()).filter(serves).collect();
+        if servers.is_empty() || self.readers.waiting.len() >= MAX_WAITING {
+            return;
+        }
+        let index = servers[self.readers.random.below(servers.len() as u64) as usize];
+        let key = self.readers.random.below(50);
+        let session = &self.readers.sessions[client];
+        let floor = match level {
+            Level::Local => OpTime::NULL,
+            Level::Majority => session.seen.get(&key).copied().unwrap_or(OpTime::NULL),
+            Level::Linearizable => self.readers.told.get(&key).copied().unwrap_or(OpTime::NULL),
+        };
+        let after = match level {
+            Level::Linearizable => Timestamp::default(),
+            _ => session.operation_time,
+        };
+        let (life, until) = (self.nodes[index].life, self.now + PATIENCE);
+        let read = Waiting { life, client, key, level, after, until, floor, settled: None };
+        if level == Level::Linearizable {
+            return self.read_and_prove(read);
+        }
+        self.readers.waiting.push(read);
+        self.answer_readers(index);
+    }
+
+    /// A linearizable read: the answer counts once an entry that was written after it is committed.
+    fn read_and_prove(&mut self, mut read: Waiting) {
+        let index = read.life.node;
+        let Some(status) = self.nodes[index].member.as_ref().map(|member| member.status()) else {
+            return;
+        };
+        let (applied, term) = (status.applied().op_time, status.term());
+        let Some(place) = self.value_at(index, read.key, applied) else { return };
+        let entry = self.append_own(index, term.0, Operation::Noop);
+        self.feed(index, Input::EntriesAppended { last: entry.position });
+        self.readers.next_waiter += 1;
+        let waiter = WaiterId(self.readers.next_waiter);
+        read.settled = Some((waiter, place));
+        self.readers.waiting.push(read);
+        let (op_time, concern) = (entry.op_time(), WriteConcern::majority());
+        self.feed(index, Input::AcknowledgementWanted { waiter, op_time, concern });
+    }
+
+    /// The no-op of a linearizable read is acknowledged, or cannot be any more.
+    pub(crate) fn read_proved(&mut self, waiter: WaiterId, fine: bool) {
+        let known = |read: &Waiting| read.settled.is_some_and(|(expected, _)| expected == waiter);
+        let Some(found) = self.readers.waiting.iter().position(known) else { return };
+        let read = self.readers.waiting.swap_remove(found);
+        if let (true, Some((_, place))) = (fine && read.until > self.now, read.settled) {
+            self.judge_read(
+                &read,
+                place,
+                "a linearizable read shows what was acknowledged before it",
+            );
+            raise(&mut self.readers.told, read.key, place);
+        }
+    }
+
+    /// Answers the reads that wait at a member and can be answered now.
+    pub(crate) fn answer_readers(&mut self, index: usize) {
+        let life = self.nodes[index].life;
+        if !self.readers.waiting.iter().any(|read| read.life.node == index) {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.readers.waiting);
+        for read in waiting {
+            if read.life.node != index || read.settled.is_some() {
+                self.readers.waiting.push(read);
+                continue;
+            }
+            let Some(member) = self.nodes[index].member.as_ref().filter(|_| read.life == life)
+            else {
+                continue;
+            };
+            let status = member.status();
+            if !status.state().is_readable() {
+                // The client is told to go elsewhere.
+                continue;
+            }
+            let position = match read.level {
+                Level::Majority => status.commit_point().op_time,
+                Level::Local | Level::Linearizable => status.applied().op_time,
+            };
+            if position.timestamp < read.after {
+                self.readers.waiting.push(read);
+                continue;
+            }
+            let Some(place) = self.value_at(index, read.key, position) else { continue };
+            self.figures.reads += 1;
+            let rule = "a session's majority reads show its own writes and never go back";
+            self.judge_read(&read, place, rule);
+            let session = &mut self.readers.sessions[read.client];
+            if read.level == Level::Majority {
+                raise(&mut session.seen, read.key, place);
+                session.operation_time = session.operation_time.max(position.timestamp);
+            }
+        }
+    }
+
+    /// Where the value of a key was written, as a member's log up to a position says; null if the key
+    /// has none. None if the log does not hold that position.
+    fn value_at(&mut self, index: usize, key: u64, position: OpTime) -> Option<OpTime> {
+        let host = &self.nodes[index].host;
+        if position.is_null() {
+            return None;
+        }
+        let end = host.index_of(position)? + 1;
+        let written = |operation| matches!(operation, Operation::Set { key: k, .. } if k == key);
+        let found = host.log()[..end].iter().rev().find(|entry| written(entry.operation));
+        Some(found.map_or(OpTime::NULL, |entry| entry.op_time()))
+    }
+
+    fn judge_read(&mut self, read: &Waiting, place: OpTime, rule: &str) {
+        if place < read.floor && !self.judges.is_forgiving() {
+            let verdict = format!(
+                "{rule}: client {} was told of key {} as it was at {place} by n{}, after {}",
+                read.client, read.key, read.life.node, read.floor
+            );
+            self.verdict = self.verdict.clone().and(Err(Verdict(verdict)));
+        }
+    }
+}
