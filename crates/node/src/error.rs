@@ -111,6 +111,7 @@ impl From<CommitError> for CommandError {
         let code = match error {
             CommitError::KeyLength { .. } => ErrorCode::KEY_TOO_LONG,
             CommitError::Poisoned => ErrorCode::FILE_STREAM_FAILED,
+            CommitError::DiskFull => ErrorCode::OUT_OF_DISK_SPACE,
             _ => code_of_store(&error),
         };
         Self::new(code, with_source(&error))
@@ -163,5 +164,11 @@ mod tests {
         assert_eq!(reply.get_str("codeName").unwrap(), "DuplicateKey");
         assert_eq!(reply.get_array("errorLabels").unwrap().len(), 1);
         assert_eq!(error.write_error(3).get_i32("index").unwrap(), 3);
+    }
+
+    #[test]
+    fn a_batch_that_finds_no_room_is_told_from_a_failing_disk() {
+        assert_eq!(CommandError::from(CommitError::DiskFull).code, ErrorCode::OUT_OF_DISK_SPACE);
+        assert_eq!(CommandError::from(CommitError::Poisoned).code, ErrorCode::FILE_STREAM_FAILED);
     }
 }
