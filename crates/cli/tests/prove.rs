@@ -10,7 +10,7 @@ use quorate_testing::ReplicaSet;
 use serde_json::Value;
 
 /// What is run under faults.
-const WORKLOADS: [&str; 4] = ["registers", "set", "counter", "sessions"];
+const WORKLOADS: [&str; 6] = ["registers", "set", "counter", "sessions", "append", "bank"];
 
 fn quorate(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_quorate")).args(arguments).output().unwrap()

@@ -250,12 +250,14 @@ fn open(
 
 /// An engine that the system failed is not a damaged one.
 fn not_opened(error: OpenError) -> StartError {
-    let OpenError::Engine { source, .. } = &error else { return StartError::Open(error) };
+    let OpenError::Engine { directory, source } = &error else { return StartError::Open(error) };
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(source.as_ref());
     while let Some(known) = cause {
         let system = known.downcast_ref::<io::Error>();
-        if system.is_some_and(|system| system.raw_os_error().is_some()) {
-            return StartError::System(Box::new(error));
+        if let Some(system) = system.filter(|system| system.raw_os_error().is_some()) {
+            // The engine's own words call the files damaged, which the system did not say.
+            let told = format!("{}: {system}", directory.display());
+            return StartError::System(Box::new(io::Error::new(system.kind(), told)));
         }
         cause = known.source();
     }

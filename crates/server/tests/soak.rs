@@ -180,6 +180,7 @@ fn commit(fault: Fault, set: &mut Set, load: &Load, disk: Option<&SmallDisk>, di
 /// Waits until every member leads or follows. One that has fallen off the oplog says so, and is wiped, as
 /// it advises.
 fn heal(set: &mut Set) {
+    let mut wiped = false;
     for place in 0..set.members.len() {
         for _ in 0..MAX_WIPES {
             let stale = set.wait("a member that is well or says why not", || {
@@ -195,6 +196,20 @@ fn heal(set: &mut Set) {
             set.kill(place);
             set.wipe(place);
             set.restart(place);
+            wiped = true;
         }
+    }
+    // A wiped voter counts as failed until all others have answered it (docs/replication.md): until then
+    // it shows nothing as durable, and the set could not do without another member.
+    if wiped {
+        set.wait("a wiped member that counts again", || {
+            let command = doc! {
+                "insert": "healed", "documents": [{}], "$db": "db",
+                "writeConcern": { "w": 3, "j": true, "wtimeout": 2000 },
+            };
+            let reply = set.run(set.primary(), command).ok()?;
+            let done = reply.get_f64("ok").ok() == Some(1.0);
+            (done && !reply.contains_key("writeConcernError")).then_some(())
+        });
     }
 }

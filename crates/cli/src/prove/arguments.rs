@@ -45,13 +45,13 @@ pub(crate) struct ProveArguments {
 impl ProveArguments {
     pub(crate) const EXAMPLES: &str = "\
 Examples:
-  quorate up --detach --data ./set && quorate prove --minutes 5 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate prove --minutes 5 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
   quorate prove --workload append --workload bank --json 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
   quorate prove --check quorate-prove-7/append.jsonl --workload append
 
-Members of a set that your quorate up started are killed, paused, cut off and stepped down; any other set
-only steps down, with --yes. Ends in code 1 if a history shows what its guarantee does not explain. The
-histories are JSON lines that Jepsen's Elle reads as well.";
+Members of a set that your quorate up started are killed, paused, cut off and stepped down; any
+other set only steps down, with --yes. Ends in code 1 if a history shows what its guarantee does
+not explain. The histories are JSON lines that Jepsen's Elle reads as well.";
 
     /// How long the clients work.
     pub(crate) fn duration(&self) -> Duration {

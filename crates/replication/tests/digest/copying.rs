@@ -125,6 +125,26 @@ fn sync_from_refuses_what_makes_no_sense_and_warns_of_laggards() {
 }
 
 #[test]
+fn sync_from_refuses_a_hidden_member_and_counts_no_seconds_where_there_are_no_entries() {
+    let mut listed = config(3);
+    listed.members[2].hidden = true;
+    listed.members[2].priority = Priority::ZERO;
+    let mut subject = with_config(listed, entry(1, 50));
+    let beats = [1, 2].map(|id| subject.heartbeat_to(id));
+    let none = OpTimeAndWallTime::default();
+    for (beat, last) in beats.into_iter().zip([none, entry(1, 50)]) {
+        subject.hear(beat, reply_of(MemberState::Secondary, last));
+    }
+    assert_eq!(subject.ask(Request::SyncFrom(address(2))), Some(Err(72)), "hidden");
+    match subject.ask(Request::SyncFrom(address(1))) {
+        Some(Ok(Reply::SyncFrom { warning: Some(warning), .. })) => {
+            assert!(!warning.contains("behind"), "{warning}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_write_is_acknowledged_only_if_the_primary_has_it_itself() {
     let number =
         |acknowledgements, journal| WriteConcern { acknowledgements, journal, timeout: None };
