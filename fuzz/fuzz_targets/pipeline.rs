@@ -7,11 +7,11 @@ use std::sync::Arc;
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use libfuzzer_sys::fuzz_target;
 use quorate_fuzz::{Choices, words};
-use quorate_query::QueryError;
 use quorate_query::expression::Variables;
 use quorate_query::pipeline::{Documents, Environment, Pipeline, SystemStage};
+use quorate_query::{Meter, QueryError};
 
-/// What each stage may hold.
+/// What the stages may hold together.
 const MEMORY: usize = 1 << 20;
 
 /// How many documents are asked for.
@@ -43,7 +43,8 @@ fuzz_target!(|bytes: &[u8]| {
         let environment: Arc<dyn Environment> = elsewhere.clone();
         let documents: Documents = Box::new(documents.into_iter().map(Ok));
         // A run draws its own chances, from the same seed.
-        let results = pipeline.run_within(documents, environment, &Variables::new(1), MEMORY);
+        let variables = Variables::new(1).with_meter(Meter::new(MEMORY));
+        let results = pipeline.run(documents, environment, &variables);
         results.take(OUTPUT).collect::<Result<Vec<Document>, QueryError>>()
     };
     let whole = run(input.clone());

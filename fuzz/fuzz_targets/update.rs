@@ -7,6 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use quorate_fuzz::{Choices, words};
 use quorate_query::diff::{OplogUpdate, apply_oplog_update, oplog_update};
 use quorate_query::expression::{Compiler, Variables};
+use quorate_query::update::Change;
 use quorate_query::value::identical;
 use quorate_query::{Matcher, Update, UpdateContext};
 
@@ -30,8 +31,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(update) = Update::parse_with(&update, &filters, &compiler) else { return };
     let context = UpdateContext::new(DateTime::from_millis(0), Timestamp { time: 1, increment: 1 })
         .with_array_index((choices.byte() % 3).checked_sub(1).map(usize::from));
-    if let Ok(Some(after)) = update.apply(&before, &context) {
-        let OplogUpdate::Entry(entry) = oplog_update(&before, &after) else {
+    if let Ok(Some(Change { after, told_as })) = update.change(&before, &context) {
+        let OplogUpdate::Entry(entry) = oplog_update(&before, &after, &told_as) else {
             panic!("a change without an entry: {before} became {after}");
         };
         let once = apply_oplog_update(&before, &entry).expect("we wrote the entry");

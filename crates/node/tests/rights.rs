@@ -225,6 +225,26 @@ fn a_user_without_the_mechanism_looks_like_an_unknown_one() {
     assert_eq!(start.get_f64("ok").unwrap(), 1.0, "{start}");
 }
 
+/// Drivers guess SCRAM-SHA-256 with their first hello, and go on with the guess if it is answered.
+#[test]
+fn a_guess_at_a_mechanism_that_the_user_lacks_is_not_answered() {
+    let member = Member::guarded();
+    let root = member.log_in("root", &[("root", "admin")]);
+    let create = doc! {"createUser": "u", "pwd": "p", "roles": [], "mechanisms": ["SCRAM-SHA-1"]};
+    member.expect(&root, create);
+    let guessed = |mechanism: &str| {
+        let payload = bson::Binary {
+            subtype: bson::spec::BinarySubtype::Generic,
+            bytes: b"n,,n=u,r=abcdefghijklmnopqrstuvwx".to_vec(),
+        };
+        let guess = doc! {"saslStart": 1, "mechanism": mechanism, "payload": payload, "db": "db"};
+        let hello = doc! {"hello": 1, "speculativeAuthenticate": guess, "$db": "admin"};
+        member.run_as(&context(), hello).contains_key("speculativeAuthenticate")
+    };
+    assert!(guessed("SCRAM-SHA-1"));
+    assert!(!guessed("SCRAM-SHA-256"));
+}
+
 #[test]
 fn commands_for_tests_are_off_unless_the_server_is_started_with_them() {
     let fail = doc! {"configureFailPoint": "failCommand", "mode": "off", "$db": "admin"};

@@ -52,6 +52,22 @@ fn start(request: &Request<'_>, body: &Document, database: &str) -> Result<Docum
     Ok(step(false, answer.into_bytes()))
 }
 
+/// Begins a conversation that the client guesses at. A user without the mechanism gets none: `saslSupportedMechs` has
+/// named those of the user, and a conversation that cannot succeed would keep the client from choosing among them.
+fn guess(
+    request: &Request<'_>,
+    body: &Document,
+    database: &str,
+) -> Result<Option<Document>, CommandError> {
+    let first = ClientFirst::parse(payload(body)?).map_err(scram_refused)?;
+    let mechanism = body.get_str("mechanism").ok().and_then(Mechanism::from_name);
+    let user = find_user(request.node, database, &first.user)?;
+    match (user, mechanism) {
+        (Some(user), Some(mechanism)) if user.credentials(mechanism).is_none() => Ok(None),
+        _ => start(request, body, database).map(Some),
+    }
+}
+
 /// What a proof may be checked against: one for a user, one for each key of the set for a member.
 fn credentials_of(
     request: &Request<'_>,
@@ -158,7 +174,7 @@ pub(super) fn append_to_hello(
         // Without a database it is the one that the mechanism is always or mostly used with.
         let database = |usual: &str| first.get_str("db").unwrap_or(usual).to_owned();
         let step = match first.keys().next().map(String::as_str) {
-            Some("saslStart") => start(request, first, &database("admin")).ok(),
+            Some("saslStart") => guess(request, first, &database("admin")).ok().flatten(),
             Some("authenticate") => super::x509::log_in(request, first, &database(EXTERNAL)).ok(),
             _ => None,
         };
