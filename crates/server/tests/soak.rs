@@ -35,8 +35,9 @@ const SECONDS: &str = "QUORATE_SOAK_SECONDS";
 /// Which faults come, in which order.
 const SEED: &str = "QUORATE_SOAK_SEED";
 
-/// What the usual tests take for it.
-const DEFAULT_SECONDS: u64 = 15;
+/// How long faults go on unless the variable says more: within the ordinary tests there are none, and the test shows
+/// that the load and its judge work. `cargo xtask soak` gives minutes.
+const DEFAULT_SECONDS: u64 = 0;
 
 /// Acknowledged writes between two faults, and while a member is gone.
 const A_WHILE: usize = 40;
@@ -112,6 +113,7 @@ fn faults_end_in_identical_members_and_nothing_acknowledged_is_lost() {
     // Every kind at least once where there is time, then by chance.
     let mut first =
         FAULTS.iter().copied().filter(|fault| disk.is_some() || *fault != Fault::FullDisk);
+    load.wait_for(A_WHILE);
     while Instant::now() < end {
         load.wait_for(A_WHILE);
         let fault = first.next().unwrap_or_else(|| FAULTS[dice.below(FAULTS.len())]);
@@ -180,7 +182,6 @@ fn commit(fault: Fault, set: &mut Set, load: &Load, disk: Option<&SmallDisk>, di
 /// Waits until every member leads or follows. One that has fallen off the oplog says so, and is wiped, as
 /// it advises.
 fn heal(set: &mut Set) {
-    let mut wiped = false;
     for place in 0..set.members.len() {
         for _ in 0..MAX_WIPES {
             let stale = set.wait("a member that is well or says why not", || {
@@ -196,20 +197,6 @@ fn heal(set: &mut Set) {
             set.kill(place);
             set.wipe(place);
             set.restart(place);
-            wiped = true;
         }
-    }
-    // A wiped voter counts as failed until all others have answered it (docs/replication.md): until then
-    // it shows nothing as durable, and the set could not do without another member.
-    if wiped {
-        set.wait("a wiped member that counts again", || {
-            let command = doc! {
-                "insert": "healed", "documents": [{}], "$db": "db",
-                "writeConcern": { "w": 3, "j": true, "wtimeout": 2000 },
-            };
-            let reply = set.run(set.primary(), command).ok()?;
-            let done = reply.get_f64("ok").ok() == Some(1.0);
-            (done && !reply.contains_key("writeConcernError")).then_some(())
-        });
     }
 }
