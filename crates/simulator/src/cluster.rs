@@ -1,14 +1,15 @@
 //! What members say to each other, and the disk that remembers for them.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
+use quorate_member::Order;
 use quorate_replication::election::LastVote;
-use quorate_replication::{Change, Event, Input, Output, Reply, Request, Ticket, Unreachable};
+use quorate_replication::{
+    Change, Event, Input, Reply, Request, RequestToken, Ticket, Unreachable,
+};
 
-use crate::host::{Host, Operation};
 use crate::judges::{Life, Verdict};
-use crate::node::{Asker, Message};
+use crate::process::{Asker, Message};
 use crate::world::{Happening, World};
 
 /// How long a refused connection takes to be refused.
@@ -20,10 +21,10 @@ const PERSIST_CRASH_PERCENT: u64 = 2;
 /// A crash resets this share of connections before anything else is noticed.
 const RESET_PERCENT: u64 = 80;
 
-impl<H: Host + Default> World<H> {
-    pub(crate) fn carry_out(&mut self, index: usize, output: Output, inputs: &mut VecDeque<Input>) {
-        match output {
-            Output::Event(event) => {
+impl World {
+    pub(crate) fn carry_out(&mut self, index: usize, order: Order<()>) {
+        match order {
+            Order::Tell(event) => {
                 self.count_event(index, &event);
                 if matches!(event, Event::TooStale { .. }) {
                     self.became_too_stale(index);
@@ -34,21 +35,20 @@ impl<H: Host + Default> World<H> {
                     self.note(Some(index), || event.to_string());
                 }
             }
-            Output::Persist { ticket, change } => {
+            Order::View(_) | Order::Committed(_) | Order::TopologyChanged | Order::Farewell => {}
+            Order::Persist { ticket, change } => {
                 let slow = if self.random.chance(self.scale.slow_disk_percent) { 300 } else { 10 };
                 let delay = self.random.duration_up_to(Duration::from_millis(slow));
                 let is_vote = matches!(change, Change::LastVote(_));
                 let node = &mut self.nodes[index];
-                node.disk.push_back((ticket, change));
+                node.persisting.push_back((ticket, change));
                 let life = node.life;
-                self.schedule(delay, Happening::DiskDone { life, ticket });
+                self.schedule(delay, Happening::Persisted { life, ticket });
                 self.maybe_crash_at_persist(life, delay, is_vote);
             }
-            Output::Send { request, to, message, .. } => {
+            Order::Send { request, to, message, .. } => {
                 let from = self.nodes[index].life;
-                let Some(to) = self.nodes.iter().position(|node| node.address == to) else {
-                    return;
-                };
+                let Some(to) = self.index_at(&to) else { return };
                 if let Some(vote) = real_vote(&message) {
                     self.judge_promise(index, vote);
                 }
@@ -56,57 +56,75 @@ impl<H: Host + Default> World<H> {
                 let message = Message::Request { from, id: request, sent, request: message };
                 self.transmit(index, to, message);
             }
-            Output::Respond { token, reply } => {
-                let asked = self.nodes[index].asked_votes.remove(&token);
-                if let (Some(vote), Ok(Reply::Vote(told))) = (asked, &reply)
-                    && told.vote_granted
-                {
-                    self.judge_promise(index, vote);
+            Order::Respond { token, reply } => self.respond(index, token, reply),
+            Order::AppendNoop { reason, term } => {
+                let Some(data) = self.nodes[index].data() else { return };
+                if let Err(error) = data.append_noop(reason, term, self.now_at(index)) {
+                    return self.must_end(index, &error.message);
                 }
-                let reply = reply.unwrap_or_else(|error| Reply::Refused {
-                    code: error.code(),
-                    message: error.to_string(),
-                });
-                match self.nodes[index].askers.remove(&token) {
-                    Some(Asker::Peer { life, id, sent }) => {
-                        let message = Message::Reply { to: life, id, sent, reply };
-                        self.transmit(index, life.node, message);
-                    }
-                    Some(Asker::Admin(what)) => {
-                        self.note(Some(index), || format!("answers {what}: {reply:?}"));
-                    }
-                    None => {
-                        self.verdict = Err(Verdict(format!("n{index} answered {token:?} twice")));
-                    }
+                self.written_here(index);
+                let now = self.now_at(index);
+                if let Some(member) = &mut self.nodes[index].member {
+                    member.log_moved(now);
                 }
             }
-            Output::AppendNoop { term, .. } => {
-                let entry = self.append_own(index, term.0, Operation::Noop);
-                inputs.push_back(Input::EntriesAppended { last: entry.position });
-            }
-            Output::Acknowledge { waiter, result } => self.acknowledged(waiter, result.is_ok()),
-            Output::StopWrites => {}
-            Output::Halt(fatal) => {
-                self.verdict = Err(Verdict(format!("n{index} must end: {fatal}")));
-            }
-            Output::FetchFrom { fetch, source, after } => {
+            Order::Acknowledge { waiter, result } => self.acknowledged(waiter, result.is_ok()),
+            Order::Halt(why) => self.must_end(index, &why),
+            Order::Fetch { fetch, source, after, .. } => {
                 self.begin_fetch(index, fetch, &source, after);
             }
-            Output::CancelFetch { fetch } => {
-                self.nodes[index].fetching.take_if(|fetching| fetching.id == fetch);
-            }
-            Output::ApplyThrough { through, delay } => self.apply_through(index, through, delay),
-            Output::FindCommonPoint { fetch, source } => {
+            Order::EndFetch => self.end_fetch(index),
+            Order::Change(change) => self.order_change(index, change),
+            Order::FindCommonPoint { fetch, source } => {
                 self.find_common_point(index, fetch, &source)
             }
-            Output::RollBackTo { common_point } => self.roll_back(index, common_point),
-            Output::InitialSync { attempt, step } => self.initial_sync_step(index, attempt, step),
+            Order::Copy(work) => self.begin_copy(index, work),
+            Order::EndCopy => self.end_copy(index),
         }
     }
 
+    fn respond(
+        &mut self,
+        index: usize,
+        token: RequestToken,
+        reply: Result<Reply, quorate_replication::CommandError>,
+    ) {
+        let asked = self.nodes[index].asked_votes.remove(&token);
+        if let (Some(vote), Ok(Reply::Vote(told))) = (asked, &reply)
+            && told.vote_granted
+        {
+            self.judge_promise(index, vote);
+        }
+        let reply = reply.unwrap_or_else(|error| Reply::Refused {
+            code: error.code(),
+            message: error.to_string(),
+        });
+        match self.nodes[index].askers.remove(&token) {
+            Some(Asker::Peer { life, id, sent }) => {
+                let message = Message::Reply { to: life, id, sent, reply };
+                self.transmit(index, life.node, message);
+            }
+            Some(Asker::Admin(what)) => {
+                self.note(Some(index), || format!("answers {what}: {reply:?}"));
+            }
+            None => {
+                self.verdict = Err(Verdict(format!("n{index} answered {token:?} twice")));
+            }
+        }
+    }
+
+    /// A member cannot go on, which no misfortune of these worlds may bring about.
+    pub(crate) fn must_end(&mut self, index: usize, why: &str) {
+        let judged = Err(Verdict(format!("n{index} must end: {why}")));
+        self.verdict = self.verdict.clone().and(judged);
+    }
+
+    /// A promise counts if a process that starts after a crash finds it.
     fn judge_promise(&mut self, index: usize, vote: LastVote) {
-        let stored = self.nodes[index].host.last_vote();
-        let judged = self.judges.promised(index, vote, stored);
+        let judged = match self.nodes[index].disk.vote_after_crash(self.now_at(index)) {
+            Ok(stored) => self.judges.promised(index, vote, stored),
+            Err(error) => return self.must_end(index, &error.message),
+        };
         self.verdict = self.verdict.clone().and(judged);
     }
 
@@ -161,17 +179,16 @@ impl<H: Host + Default> World<H> {
                 let round_trip = self.now.since(sent);
                 self.feed(to, Input::ReplyReceived { request: id, reply, round_trip });
             }
-            Message::Fetch(request) => self.serve_fetch(to, request),
-            Message::Fetched(reply) => self.fetched(to, *reply),
+            Message::Entries(request) => self.serve_entries(to, request),
+            Message::EntriesSent(reply) => self.entries_sent(to, *reply),
             Message::LogQuery { from, fetch } => self.serve_log_query(to, from, fetch),
             Message::LogAnswer { fetch, op_times } => self.log_answered(to, fetch, &op_times),
-            Message::SyncQuery { from, attempt, step } => {
-                self.serve_sync_query(to, from, attempt, step);
+            Message::Command { from, number, command } => {
+                self.serve_command(to, from, number, command);
             }
-            Message::SyncAnswer { attempt, step, log, rollback_id } => {
-                self.sync_answered(to, attempt, &step, &log, rollback_id);
+            Message::CommandAnswered { to: life, number, reply } => {
+                self.command_answered(to, life, number, &reply);
             }
-            Message::SyncRefused { attempt } => self.sync_refused(to, attempt),
         }
     }
 
@@ -204,23 +221,19 @@ impl<H: Host + Default> World<H> {
     }
 
     /// The disk finished a write; writes finish in the order they were given.
-    pub(crate) fn disk_done(&mut self, life: Life, ticket: Ticket) {
+    pub(crate) fn persisted(&mut self, life: Life, ticket: Ticket) {
         if !self.is_alive(life) {
             return;
         }
-        while let Some((done, change)) = self.nodes[life.node].disk.pop_front() {
-            let node = &mut self.nodes[life.node];
-            let before = node.host.log().len();
-            node.host.store(&change);
-            if node.host.log().len() > before {
-                let last = node.host.last();
-                let entry = node.host.log()[before];
-                self.appended(life.node, Default::default(), &entry);
-                self.feed(life.node, Input::EntriesAppended { last });
-                self.feed(life.node, Input::EntriesDurable { last });
-                self.feed(life.node, Input::Applied { last });
+        let index = life.node;
+        while let Some((done, change)) = self.nodes[index].persisting.pop_front() {
+            let Some(data) = self.nodes[index].data() else { return };
+            let stored = data.persist(&change, self.now_at(index));
+            if let Err(error) = stored.and_then(|()| data.sync_log()) {
+                return self.must_end(index, &error.message);
             }
-            self.feed(life.node, Input::Persisted(done));
+            self.look_at_log(index);
+            self.feed(index, Input::Persisted(done));
             if done >= ticket || !self.is_alive(life) {
                 return;
             }

@@ -6,11 +6,10 @@ use std::time::Duration;
 use quorate_protocol::{MemberConfig, MemberId, Priority, ReplicaSetConfig};
 use quorate_replication::Request;
 
-use crate::host::Host;
-use crate::node::Node;
+use crate::process::Process;
 use crate::world::{Happening, World, address_of};
 
-impl<H: Host + Default> World<H> {
+impl World {
     /// The first configuration: some of the processes, some of them special.
     pub(crate) fn initiate(&mut self) {
         if self.story.is_aimed() {
@@ -102,7 +101,7 @@ impl<H: Host + Default> World<H> {
         match self.random.below(16) {
             0 | 1 => self.crash_for_a_while(node),
             2 => {
-                if let Some(leader) = self.nodes.iter().position(Node::is_writable) {
+                if let Some(leader) = self.nodes.iter().position(Process::is_writable) {
                     self.crash_for_a_while(leader);
                 }
             }
@@ -157,7 +156,7 @@ impl<H: Host + Default> World<H> {
         let mut side = BTreeSet::new();
         if self.random.chance(50) {
             // The worst place for a cut is around the primary.
-            side.extend(self.nodes.iter().position(Node::is_writable));
+            side.extend(self.nodes.iter().position(Process::is_writable));
         }
         for node in 0..all {
             if self.random.chance(30) {
@@ -172,7 +171,7 @@ impl<H: Host + Default> World<H> {
     /// A secondary that the primary cannot reach is told to take over: for a while two members lead,
     /// in two terms, and a third hears both.
     pub(crate) fn usurp(&mut self, node: usize) {
-        if let Some(leader) = self.nodes.iter().position(Node::is_writable) {
+        if let Some(leader) = self.nodes.iter().position(Process::is_writable) {
             self.network.cut_one_way(leader, node);
             self.network.cut_one_way(node, leader);
             self.note(None, || format!("n{leader} and n{node} lose each other"));
@@ -194,7 +193,7 @@ impl<H: Host + Default> World<H> {
     }
 
     fn ask_to_step_down(&mut self) {
-        let Some(leader) = self.nodes.iter().position(Node::is_writable) else { return };
+        let Some(leader) = self.nodes.iter().position(Process::is_writable) else { return };
         let request = Request::StepDown {
             period: Duration::from_secs(3),
             catch_up_period: Duration::from_millis(self.random.below(2_500)),
@@ -204,7 +203,7 @@ impl<H: Host + Default> World<H> {
     }
 
     fn reconfigure(&mut self) {
-        if let Some(leader) = self.nodes.iter().position(Node::is_writable) {
+        if let Some(leader) = self.nodes.iter().position(Process::is_writable) {
             self.reconfigure_at(leader);
         }
     }

@@ -12,16 +12,19 @@ use std::time::Duration;
 use quorate_protocol::{MemberState, MonotonicTime};
 use quorate_replication::{Request, SeededRandom};
 
-use crate::host::Host;
 use crate::judges::Life;
-use crate::node::Node;
+use crate::process::Process;
 use crate::story::Story;
 use crate::world::{Happening, World};
 
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x0048_4152_4453_4849;
-/// Entries that an oplog keeps at least.
-const FEWEST_KEPT: u64 = 4;
+/// Between two looks at what is due, at least.
+const MAINTENANCE: Duration = Duration::from_secs(1);
+/// Steps of one look.
+const MAX_STEPS: u32 = 100;
+/// The size of oplogs where history is to be kept.
+const LARGE_OPLOG: u64 = 1 << 30;
 /// How long an administrator takes to notice that a member is too stale.
 const NOTICE: Duration = Duration::from_secs(5);
 /// How long the rest of the world holds still for a wiped voter, at most.
@@ -45,9 +48,14 @@ impl Hardship {
         let (truncates, wipes) = (truncates && !story.is_aimed(), wipes && !story.is_aimed());
         Self { random, truncates, wipes, loses_majority, truce: None }
     }
+
+    /// The size of the next process's oplog.
+    pub(crate) fn oplog_bytes(&mut self) -> u64 {
+        if self.truncates { 4_000 + self.random.below(20_000) } else { LARGE_OPLOG }
+    }
 }
 
-impl<H: Host + Default> World<H> {
+impl World {
     /// Lets the next hardship come, some time from now.
     pub(crate) fn expect_hardship(&mut self) {
         let pause = self.hardship.random.duration_up_to(Duration::from_secs(12));
@@ -63,32 +71,35 @@ impl<H: Host + Default> World<H> {
             self.hardship.loses_majority = false;
             return self.lose_majority();
         }
-        if self.hardship.truncates {
-            self.truncate_oplogs();
-        }
         if self.hardship.wipes {
             self.wipe_a_voter();
         }
     }
 
-    /// Some oplogs drop what is committed, down to a few entries.
-    fn truncate_oplogs(&mut self) {
-        for index in 0..self.nodes.len() {
-            if !self.hardship.random.chance(40) {
-                continue;
-            }
-            let kept = FEWEST_KEPT + self.hardship.random.below(30);
-            let node = &mut self.nodes[index];
-            let Some(member) = &node.member else { continue };
-            let committed = member.status().commit_point().op_time;
-            let log = node.host.log();
-            let safe = log.partition_point(|entry| entry.op_time() < committed);
-            let oldest = safe.min(log.len().saturating_sub(kept as usize));
-            if oldest > node.host.oldest() {
-                node.host.drop_before(oldest);
-                self.figures.truncations += 1;
-                self.note(Some(index), || format!("its oplog now begins at entry {oldest}"));
-            }
+    /// A process does what is due now and then: oplogs that are over their size drop what is committed.
+    pub(crate) fn maintain(&mut self, life: Life) {
+        if !self.is_alive(life) {
+            return;
+        }
+        let index = life.node;
+        let pause = MAINTENANCE + self.hardship.random.duration_up_to(MAINTENANCE);
+        self.schedule(pause, Happening::Maintain(life));
+        let Some(data) = self.nodes[index].data() else { return };
+        let oldest = data.oldest_entry();
+        let now = self.now_at(index);
+        let kept = (0..MAX_STEPS).try_for_each(|_| match data.maintain(now) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(None),
+            Err(error) => Err(Some(error)),
+        });
+        if let Err(Some(error)) = kept {
+            return self.must_end(index, &error.message);
+        }
+        if let (Ok(before), Ok(oldest)) = (oldest, data.oldest_entry())
+            && before != oldest
+        {
+            self.figures.truncations += 1;
+            self.note(Some(index), || format!("its oplog now begins at {oldest}"));
         }
     }
 
@@ -114,7 +125,7 @@ impl<H: Host + Default> World<H> {
         self.note(Some(index), || "its disk is replaced".to_owned());
         self.figures.wipes += 1;
         self.crash(index);
-        self.nodes[index].host = H::default();
+        self.nodes[index].disk = self.nodes[index].disk.replacement();
         self.start(index);
     }
 
@@ -149,12 +160,12 @@ impl<H: Host + Default> World<H> {
 
     /// Nothing is cut, nobody is down, and everybody follows one primary and has what is committed.
     fn all_is_well(&self) -> bool {
-        let Some(leader) = self.nodes.iter().position(Node::is_writable) else { return false };
+        let Some(leader) = self.nodes.iter().position(Process::is_writable) else { return false };
         let Some(status) = self.nodes[leader].member.as_ref().map(|member| member.status()) else {
             return false;
         };
         let committed = status.commit_point().op_time;
-        let quiet = self.network.is_whole() && self.nodes.iter().all(Node::is_up);
+        let quiet = self.network.is_whole() && self.nodes.iter().all(Process::is_up);
         quiet
             && status.config().is_some_and(|config| {
                 config.members.iter().all(|listed| {
@@ -165,7 +176,7 @@ impl<H: Host + Default> World<H> {
                         let follows = known.term() == status.term()
                             && known.config().map(|c| c.config_version())
                                 == Some(config.config_version());
-                        let copied = listed.arbiter_only || node.host.last().op_time >= committed;
+                        let copied = listed.arbiter_only || node.disk.last().op_time >= committed;
                         follows && copied && !listed.newly_added
                     })
                 })

@@ -10,7 +10,7 @@ use quorate_protocol::{ConfigVersion, MemberState, OpTime, ReplicaSetConfig};
 use quorate_replication::Status;
 use quorate_replication::election::LastVote;
 
-use crate::host::Entry;
+use crate::disk::Entry;
 
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Life {
 struct Seen {
     state: Option<MemberState>,
     commit_point: OpTime,
-    verified: usize,
+    verified: OpTime,
     config: Option<ConfigVersion>,
 }
 
@@ -95,7 +95,7 @@ impl Judges {
                 format!("n{} went from {} to {commit_point}", life.node, before.commit_point),
             );
         }
-        let mut verified = if wiped { 0 } else { before.verified };
+        let mut verified = if wiped { OpTime::NULL } else { before.verified };
         if commit_point > before.commit_point && state != MemberState::Arbiter {
             verified = self.committed_entries_agree(life, log, commit_point, verified)?;
         }
@@ -146,10 +146,12 @@ impl Judges {
         broken("a vote is stored before it is spoken", what)
     }
 
+    // What is older than its log is judged by the documents, at the end.
     fn committed_entries_are_never_lost(&self, life: Life, log: &[Entry]) -> Judgement {
-        let missing =
-            self.committed.iter().zip(log.iter().map(Some).chain(std::iter::repeat(None)));
-        for (committed, own) in missing {
+        let begin = log.first().map_or(OpTime::NULL, Entry::op_time);
+        let start = self.committed.partition_point(|entry| entry.op_time() < begin);
+        let own = log.iter().map(Some).chain(std::iter::repeat(None));
+        for (committed, own) in self.committed[start..].iter().zip(own) {
             if own != Some(committed) {
                 let own = own.map_or_else(|| "nothing".to_owned(), |e| e.op_time().to_string());
                 return broken(
@@ -165,34 +167,63 @@ impl Judges {
         Ok(())
     }
 
+    /// Compares a member's log with what is known as committed, up to its commit point. Gives how far
+    /// it has been compared.
     fn committed_entries_agree(
         &mut self,
         life: Life,
         log: &[Entry],
         commit_point: OpTime,
-        verified: usize,
-    ) -> Result<usize, Verdict> {
-        let end = log.partition_point(|entry| entry.op_time() <= commit_point);
-        if end == 0 || log[end - 1].op_time() != commit_point {
-            let what = format!("n{} calls {commit_point} committed and lacks it", life.node);
-            return broken("what is committed is in the log", what).map(|()| end);
+        verified: OpTime,
+    ) -> Result<OpTime, Verdict> {
+        // A copy begins where its source's log ended, which may not be committed yet.
+        if log.first().is_none_or(|first| first.op_time() > commit_point) {
+            return Ok(verified);
         }
-        for (index, entry) in log[..end].iter().enumerate().skip(verified.min(end)) {
-            match self.committed.get(index) {
-                None => self.committed.push(*entry),
-                Some(committed) if committed == entry => {}
-                Some(committed) => {
-                    let what = format!(
-                        "n{} calls {} committed where {} was",
-                        life.node,
-                        entry.op_time(),
-                        committed.op_time()
-                    );
-                    return broken("members agree on what is committed", what).map(|()| end);
-                }
+        let end = log.partition_point(|entry| entry.op_time() <= commit_point);
+        if log[end - 1].op_time() != commit_point {
+            let what = format!("n{} calls {commit_point} committed and lacks it", life.node);
+            return broken("what is committed is in the log", what).map(|()| verified);
+        }
+        self.commit_through(life, commit_point)?;
+        let start = log.partition_point(|entry| entry.op_time() <= verified);
+        for entry in &log[start.min(end)..end] {
+            let place = self.committed.binary_search_by_key(&entry.op_time(), Entry::op_time);
+            if place.is_err() || place.is_ok_and(|place| self.committed[place] != *entry) {
+                let what = format!("n{} calls {} committed", life.node, entry.op_time());
+                return broken("members agree on what is committed", what).map(|()| verified);
             }
         }
-        Ok(end)
+        Ok(commit_point)
+    }
+
+    /// Everything before a committed entry is committed, too.
+    fn commit_through(&mut self, life: Life, commit_point: OpTime) -> Judgement {
+        let known = self.committed.last().map_or(OpTime::NULL, Entry::op_time);
+        let mut news = Vec::new();
+        let mut at = commit_point;
+        while at > known {
+            let Some((entry, before)) = self.entries.get(&at) else { break };
+            news.push(*entry);
+            at = *before;
+        }
+        if !news.is_empty() && at != known {
+            let what = format!("n{} calls {commit_point} committed, beside {known}", life.node);
+            return broken("members agree on what is committed", what);
+        }
+        self.committed.extend(news.into_iter().rev());
+        Ok(())
+    }
+
+    /// The history that leads to an entry: the positions of all that came before, and its own.
+    pub(crate) fn history(&self, last: OpTime) -> std::collections::BTreeSet<OpTime> {
+        let mut history = std::collections::BTreeSet::new();
+        let mut at = last;
+        while let Some((_, before)) = self.entries.get(&at) {
+            history.insert(at);
+            at = *before;
+        }
+        history
     }
 
     fn one_config_per_version(&mut self, config: &Arc<ReplicaSetConfig>) -> Judgement {
@@ -218,12 +249,14 @@ impl Judges {
             let what = format!("n{node} appended {} after {before}", entry.op_time());
             return broken("positions rise", what);
         }
+        // A copied log begins in the middle of the history.
+        let begins = before.is_null() && self.entries.contains_key(&entry.op_time());
         let (first, first_before) =
             *self.entries.entry(entry.op_time()).or_insert((*entry, before));
         if first != *entry {
             return broken("the same position is the same entry", entry.op_time());
         }
-        if first_before != before {
+        if first_before != before && !begins {
             let what = format!(
                 "n{node} has {} after {before}, it was written after {first_before}",
                 entry.op_time()

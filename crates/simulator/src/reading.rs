@@ -1,8 +1,7 @@
 //! Clients that read, and the judges of what they were told.
 //!
-//! A member answers by the rules of the server's read path: a `local` read shows what it has applied,
-//! a `majority` read the state at its commit point, both once `afterClusterTime` is reached; a
-//! `linearizable` read on a primary shows what it has applied and is answered when a no-op that was
+//! Reads are `find` commands with a read concern, run once the member's [`Standing`] shows the time
+//! that the client comes after; a `linearizable` read on a primary is answered when an entry that was
 //! written after it is committed. Each client is a session: it asks for no less than it has seen.
 //!
 //! The judges know when each write was acknowledged and where it stands in the history:
@@ -18,13 +17,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bson::doc;
+use quorate_node::Standing;
 use quorate_protocol::{MonotonicTime, OpTime, Timestamp};
 use quorate_replication::{Input, SeededRandom, WaiterId, WriteConcern};
+use quorate_wire::to_bson_timestamp;
 
-use crate::host::{Host, Operation};
 use crate::judges::{Life, Verdict};
 use crate::story::Story;
 use crate::world::{Happening, World};
+use crate::writing::{Deed, KEYS};
 
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x0052_4541_4453;
@@ -53,6 +55,8 @@ struct Waiting {
     level: Level,
     after: Timestamp,
     until: MonotonicTime,
+    /// How the member stood when it was asked.
+    began: Standing,
     /// The oldest place in the history that the answer may be of.
     floor: OpTime,
     /// A linearizable read has its answer, and waits for this to be acknowledged.
@@ -105,7 +109,7 @@ fn raise(places: &mut BTreeMap<u64, OpTime>, key: u64, at: OpTime) {
     *known = (*known).max(at);
 }
 
-impl<H: Host + Default> World<H> {
+impl World {
     pub(crate) fn expect_read(&mut self, client: usize) {
         let pause = self.readers.random.duration_up_to(PAUSE * 2);
         self.schedule(pause, Happening::ClientReads { client });
@@ -136,7 +140,7 @@ impl<H: Host + Default> World<H> {
             return;
         }
         let index = servers[self.readers.random.below(servers.len() as u64) as usize];
-        let key = self.readers.random.below(50);
+        let key = self.readers.random.below(KEYS);
         let session = &self.readers.sessions[client];
         let floor = match level {
             Level::Local => OpTime::NULL,
@@ -148,7 +152,8 @@ impl<H: Host + Default> World<H> {
             _ => session.operation_time,
         };
         let (life, until) = (self.nodes[index].life, self.now + PATIENCE);
-        let read = Waiting { life, client, key, level, after, until, floor, settled: None };
+        let Some(began) = self.nodes[index].data().map(|data| data.standing()) else { return };
+        let read = Waiting { life, client, key, level, after, until, began, floor, settled: None };
         if level == Level::Linearizable {
             return self.read_and_prove(read);
         }
@@ -159,19 +164,20 @@ impl<H: Host + Default> World<H> {
     /// A linearizable read: the answer counts once an entry that was written after it is committed.
     fn read_and_prove(&mut self, mut read: Waiting) {
         let index = read.life.node;
-        let Some(status) = self.nodes[index].member.as_ref().map(|member| member.status()) else {
-            return;
-        };
-        let (applied, term) = (status.applied().op_time, status.term());
-        let Some(place) = self.value_at(index, read.key, applied) else { return };
-        let entry = self.append_own(index, term.0, Operation::Noop);
-        self.feed(index, Input::EntriesAppended { last: entry.position });
+        let Some(data) = self.nodes[index].data() else { return };
+        let Some(place) = self.look_up(&read) else { return };
+        let Ok(proof) = data.append_proof(self.now_at(index)) else { return };
+        self.written_here(index);
         self.readers.next_waiter += 1;
         let waiter = WaiterId(self.readers.next_waiter);
         read.settled = Some((waiter, place));
         self.readers.waiting.push(read);
-        let (op_time, concern) = (entry.op_time(), WriteConcern::majority());
-        self.feed(index, Input::AcknowledgementWanted { waiter, op_time, concern });
+        let (op_time, concern) = (proof.op_time, WriteConcern::majority());
+        let input = Input::AcknowledgementWanted { waiter, op_time, concern };
+        self.drive(index, |member, now| {
+            member.log_moved(now);
+            member.handle_waiter(now, input);
+        });
     }
 
     /// The no-op of a linearizable read is acknowledged, or cannot be any more.
@@ -201,24 +207,23 @@ impl<H: Host + Default> World<H> {
                 self.readers.waiting.push(read);
                 continue;
             }
-            let Some(member) = self.nodes[index].member.as_ref().filter(|_| read.life == life)
-            else {
+            let Some(data) = self.nodes[index].data().filter(|_| read.life == life) else {
                 continue;
             };
-            let status = member.status();
-            if !status.state().is_readable() {
+            let standing = data.standing();
+            if standing.ends_reads_of(&read.began) {
                 // The client is told to go elsewhere.
                 continue;
             }
             let position = match read.level {
-                Level::Majority => status.commit_point().op_time,
-                Level::Local | Level::Linearizable => status.applied().op_time,
+                Level::Majority => standing.majority,
+                Level::Local | Level::Linearizable => standing.last.op_time,
             };
-            if position.timestamp < read.after {
+            if position.is_null() || position.timestamp < read.after {
                 self.readers.waiting.push(read);
                 continue;
             }
-            let Some(place) = self.value_at(index, read.key, position) else { continue };
+            let Some(place) = self.look_up(&read) else { continue };
             self.figures.reads += 1;
             let rule = "a session's majority reads show its own writes and never go back";
             self.judge_read(&read, place, rule);
@@ -230,17 +235,41 @@ impl<H: Host + Default> World<H> {
         }
     }
 
-    /// Where the value of a key was written, as a member's log up to a position says; null if the key
-    /// has none. None if the log does not hold that position.
-    fn value_at(&mut self, index: usize, key: u64, position: OpTime) -> Option<OpTime> {
-        let host = &self.nodes[index].host;
-        if position.is_null() {
-            return None;
+    /// Reads a key: where its value was written; null if it has none. None if the read is refused.
+    fn look_up(&mut self, read: &Waiting) -> Option<OpTime> {
+        let (level, index) = (read.level, read.life.node);
+        let mut concern = match level {
+            Level::Majority => doc! { "level": "majority" },
+            Level::Local => doc! { "level": "local" },
+            Level::Linearizable => doc! { "level": "linearizable" },
+        };
+        if level != Level::Linearizable && read.after != Timestamp::default() {
+            concern.insert("afterClusterTime", to_bson_timestamp(read.after));
         }
-        let end = host.index_of(position)? + 1;
-        let written = |operation| matches!(operation, Operation::Set { key: k, .. } if k == key);
-        let found = host.log()[..end].iter().rev().find(|entry| written(entry.operation));
-        Some(found.map_or(OpTime::NULL, |entry| entry.op_time()))
+        let mode = if level == Level::Linearizable { "primary" } else { "nearest" };
+        let find = doc! {
+            "find": "keys", "filter": { "_id": read.key as i64 }, "readConcern": concern.clone(),
+            "$readPreference": { "mode": mode }, "$db": "test",
+        };
+        let reply = self.run_command(index, find)?;
+        let (_, documents) = quorate_member::batch_of(&reply).ok()?;
+        if self.readers.random.chance(10)
+            && let Err(why) = self.judge_accounts(index, concern)
+        {
+            self.verdict = self.verdict.clone().and(Err(Verdict(why)));
+        }
+        let Some(document) = documents.first() else { return Some(OpTime::NULL) };
+        let value = document.get_i64("value").unwrap_or(-1);
+        let found = usize::try_from(value).ok().and_then(|v| self.writers.attempts.get(v));
+        match found {
+            Some(attempt) if attempt.deed == (Deed::Set { key: read.key }) => Some(attempt.op_time),
+            _ => {
+                let what = format!("n{index} tells {value} of key {}", read.key);
+                let judged = Err(Verdict(format!("a read shows what was written: {what}")));
+                self.verdict = self.verdict.clone().and(judged);
+                None
+            }
+        }
     }
 
     fn judge_read(&mut self, read: &Waiting, place: OpTime, rule: &str) {

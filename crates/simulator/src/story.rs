@@ -13,9 +13,8 @@ use quorate_protocol::{MemberConfig, MemberState, ReplicaSetConfig};
 use quorate_replication::{Event, Request, SeededRandom};
 
 use crate::faults::ordinary;
-use crate::host::Host;
 use crate::network::Network;
-use crate::node::Node;
+use crate::process::Process;
 use crate::world::{Happening, Scale, World, address_of};
 
 /// Makes this luck another one than the world's.
@@ -138,10 +137,10 @@ impl Story {
     }
 }
 
-impl<H: Host + Default> World<H> {
+impl World {
     /// The next misfortune of an aimed world.
     pub(crate) fn aimed_fault(&mut self) {
-        let Some(leader) = self.nodes.iter().position(Node::is_writable) else { return };
+        let Some(leader) = self.nodes.iter().position(Process::is_writable) else { return };
         let others: Vec<usize> = (0..self.nodes.len()).filter(|node| *node != leader).collect();
         match self.story {
             Story::Crashes => {

@@ -18,7 +18,6 @@ use quorate_server_discovery::{
     Output, ServerType, Topology, TopologyId, TopologyType,
 };
 
-use crate::host::Host;
 use crate::judges::{Life, Verdict};
 use crate::world::{Happening, World, address_of};
 
@@ -99,7 +98,7 @@ impl Watchers {
     }
 }
 
-impl<H: Host + Default> World<H> {
+impl World {
     /// Lets every watcher begin.
     pub(crate) fn begin_watching(&mut self) {
         for watcher in 0..self.watchers.watchers.len() {

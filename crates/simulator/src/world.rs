@@ -4,26 +4,26 @@
 //! members say to each other is in `cluster`, what they copy in `data`, what goes wrong in `faults`.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_member::Replica;
+use quorate_node::{Client, Context, Interrupt, Now};
 use quorate_protocol::{
-    ElectionReason, MemberState, MonotonicTime, ObjectId, OpTime, ReplicaSetConfig, ServerAddress,
-    WallTime,
+    ElectionReason, MemberState, MonotonicTime, ObjectId, ReplicaSetConfig, ServerAddress, WallTime,
 };
-use quorate_replication::{
-    Event, InitialSyncStep, Input, Member, MemberOptions, Request, SeededRandom, Ticket, WaiterId,
-    WriteConcern,
-};
+use quorate_replication::{Event, Input, MemberOptions, Request, SeededRandom, Ticket};
 
 use crate::hardship::Hardship;
-use crate::host::{Entry, Host, ModelHost, Operation};
+use crate::disk::{Disk, Entry};
 use crate::judges::{Judges, Life, Verdict};
 use crate::network::Network;
-use crate::node::{Asker, Message, Node};
+use crate::process::{Asker, Message, Process, StreamId, Told};
 use crate::reading::Readers;
 use crate::story::Story;
 use crate::watching::{Watchers, Watching};
+use crate::writing::Writers;
 
 /// The calendar when a world begins.
 const EPOCH_MILLIS: i64 = 1_700_000_000_000;
@@ -121,13 +121,14 @@ impl std::fmt::Display for Failure {
 pub(crate) enum Happening {
     Tick(Life),
     Deliver { to: usize, message: Message },
-    DiskDone { life: Life, ticket: Ticket },
+    Persisted { life: Life, ticket: Ticket },
     LogSynced(Life),
-    Applied { life: Life, through: OpTime },
-    AppendOrdered(Life),
-    ParkExpired(Life),
-    FetchTimeout { life: Life, fetch: quorate_replication::FetchId, sequence: u64 },
-    SyncTimeout { life: Life, attempt: u32, step: InitialSyncStep },
+    MakeChange(Life),
+    ChangeSynced { life: Life, told: Told },
+    ServeExpired { life: Life, stream: StreamId, sequence: u64 },
+    StreamTimeout { life: Life, number: u64, sequence: u64 },
+    CopyTimeout { life: Life, number: u64 },
+    Maintain(Life),
     Local { life: Life, input: Box<Input> },
     ClientWrites { client: usize },
     ClientReads { client: usize },
@@ -145,27 +146,15 @@ pub(crate) enum Happening {
     Resync(Life),
 }
 
-/// A write that a client tried.
-#[derive(Clone, Copy, Debug)]
-struct Attempt {
-    value: u64,
-    key: u64,
-    /// Who wrote it, if a client did, and where it stands in the history.
-    client: Option<usize>,
-    op_time: OpTime,
-    majority: bool,
-    acknowledged: bool,
-}
-
 /// A seeded world.
-pub struct World<H = ModelHost> {
+pub struct World {
     pub(crate) seed: u64,
     pub(crate) story: Story,
     pub(crate) scale: Scale,
     pub(crate) now: MonotonicTime,
     pub(crate) random: SeededRandom,
     pub(crate) network: Network,
-    pub(crate) nodes: Vec<Node<H>>,
+    pub(crate) nodes: Vec<Process>,
     pub(crate) judges: Judges,
     pub(crate) figures: Figures,
     pub(crate) verdict: Result<(), Verdict>,
@@ -173,7 +162,7 @@ pub struct World<H = ModelHost> {
     queue: BinaryHeap<Reverse<(MonotonicTime, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     next_happening: u64,
-    attempts: Vec<Attempt>,
+    pub(crate) writers: Writers,
     pub(crate) first_config: Option<ReplicaSetConfig>,
     /// When the network is to be whole again.
     pub(crate) repair_due: MonotonicTime,
@@ -188,7 +177,7 @@ pub struct World<H = ModelHost> {
 /// Takes the trace, line by line.
 pub type Trace = Box<dyn FnMut(&str)>;
 
-impl<H: Host + Default> World<H> {
+impl World {
     /// The world of a seed that tells this story.
     pub fn new(seed: u64, story: Story, trace: Option<Trace>) -> Self {
         let mut random = SeededRandom::new(seed);
@@ -202,10 +191,12 @@ impl<H: Host + Default> World<H> {
         };
         let mut network = Network::new(&mut random);
         let scale = story.shape(seed, scale, &mut network);
+        let mut hardship = Hardship::new(seed, story);
         let nodes = (0..scale.nodes)
             .map(|index| {
                 let skew = random.below(1_000) as i64 - 500;
-                Node::new(index, address_of(index), H::default(), skew)
+                let disk = Disk::new(hardship.oplog_bytes());
+                Process::new(index, address_of(index), disk, skew)
             })
             .collect();
         let mut world = Self {
@@ -223,12 +214,12 @@ impl<H: Host + Default> World<H> {
             queue: BinaryHeap::new(),
             happenings: BTreeMap::new(),
             next_happening: 0,
-            attempts: Vec::new(),
+            writers: Writers::new(scale.clients),
             first_config: None,
             repair_due: MonotonicTime::ZERO,
             watchers: Watchers::new(seed, scale.nodes),
             readers: Readers::new(seed, story, scale.clients),
-            hardship: Hardship::new(seed, story),
+            hardship,
             lost: BTreeSet::new(),
             trace,
         };
@@ -295,7 +286,7 @@ impl<H: Host + Default> World<H> {
         Ok(())
     }
 
-    fn fail<T>(&mut self, what: String) -> Result<T, Failure> {
+    pub(crate) fn fail<T>(&mut self, what: String) -> Result<T, Failure> {
         for index in 0..self.nodes.len() {
             let life = self.nodes[index].life;
             let summary = self.nodes[index].member.as_ref().map(|member| {
@@ -334,26 +325,27 @@ impl<H: Host + Default> World<H> {
                 let wanted = self.nodes[life.node].tick_at == Some(self.now);
                 if self.is_alive(life) && wanted {
                     self.nodes[life.node].tick_at = None;
-                    self.feed(life.node, Input::Tick);
+                    self.drive(life.node, |member, now| member.tick(now));
                 }
             }
             Happening::Deliver { to, message } => self.deliver(to, message),
-            Happening::DiskDone { life, ticket } => self.disk_done(life, ticket),
+            Happening::Persisted { life, ticket } => self.persisted(life, ticket),
             Happening::LogSynced(life) => {
                 if self.is_alive(life) {
-                    let last = self.nodes[life.node].host.sync();
-                    self.feed(life.node, Input::EntriesDurable { last });
+                    self.sync_log(life.node);
+                    self.drive(life.node, |member, now| member.log_moved(now));
                 }
             }
-            Happening::Applied { life, through } => self.applied(life, through),
-            Happening::AppendOrdered(life) => self.append_ordered(life),
-            Happening::ParkExpired(life) => self.answer_parked(life, true),
-            Happening::FetchTimeout { life, fetch, sequence } => {
-                self.fetch_timeout(life, fetch, sequence);
+            Happening::MakeChange(life) => self.make_change(life),
+            Happening::ChangeSynced { life, told } => self.change_synced(life, told),
+            Happening::ServeExpired { life, stream, sequence } => {
+                self.serve_expired(life, stream, sequence);
             }
-            Happening::SyncTimeout { life, attempt, step } => {
-                self.sync_timeout(life, attempt, &step);
+            Happening::StreamTimeout { life, number, sequence } => {
+                self.stream_timeout(life, number, sequence);
             }
+            Happening::CopyTimeout { life, number } => self.copy_timeout(life, number),
+            Happening::Maintain(life) => self.maintain(life),
             Happening::Local { life, input } => {
                 if self.is_alive(life) {
                     self.feed(life.node, *input);
@@ -386,7 +378,7 @@ impl<H: Host + Default> World<H> {
             }
             Happening::WriteAt(life) => {
                 if self.is_alive(life) && self.nodes[life.node].is_writable() {
-                    self.write_as_a_client(life.node, None);
+                    self.set_a_key(life.node, None);
                 }
             }
             Happening::Restart { node } => self.start(node),
@@ -426,9 +418,24 @@ impl<H: Host + Default> World<H> {
             new_replica_set_id: ObjectId::from_bytes([9; 12]),
             allowances: Default::default(),
         };
-        let recovered = node.host.recover();
-        node.member = Some(Member::new(options, recovered, seed, self.now));
+        let now = self.now_at(index);
+        let (data, recovered) = match self.nodes[index].disk.open(seed, now) {
+            Ok(found) => found,
+            Err(error) => return self.must_end(index, &error.message),
+        };
+        if self.seed.is_multiple_of(4) {
+            // Batches of these worlds are small, and threads are to prepare some of them.
+            data.prepare_from(2);
+        }
+        let progress = Default::default();
+        let member = Replica::new(options, recovered, data, progress, seed, now);
+        self.nodes[index].member = Some(member);
         self.note(Some(index), || "starts".to_owned());
+        // Some of it may have been written while the process before it ended.
+        let log = self.nodes[index].disk.log().to_vec();
+        self.judge_appended(index, &log);
+        let life = self.nodes[index].life;
+        self.maintain(life);
         self.feed(index, Input::Tick);
     }
 
@@ -438,14 +445,10 @@ impl<H: Host + Default> World<H> {
         }
         self.figures.crashes += 1;
         self.note(Some(index), || "crashes".to_owned());
+        self.work_until_the_crash(index);
         let mut random = self.random.clone();
         let node = &mut self.nodes[index];
-        // Writes that were under way may or may not have reached the disk, in order.
-        let stored = random.below(node.disk.len() as u64 + 1) as usize;
-        for (_, change) in node.disk.iter().take(stored) {
-            node.host.store(change);
-        }
-        node.host.crash(&mut random);
+        node.disk.crash(&mut random);
         node.forget_volatile();
         let awaiting = std::mem::take(&mut node.awaiting);
         self.random = random;
@@ -453,33 +456,66 @@ impl<H: Host + Default> World<H> {
         self.reset_connections_to(index);
     }
 
+    /// The power fails in the middle of the work of two threads: any of their commits may be the last
+    /// one that reached the disk.
+    fn work_until_the_crash(&mut self, index: usize) {
+        let Some(data) = self.nodes[index].data() else { return };
+        let now = self.now_at(index);
+        self.nodes[index].disk.ignore_syncs();
+        let stored = self.random.below(self.nodes[index].persisting.len() as u64 + 1) as usize;
+        let persisting = std::mem::take(&mut self.nodes[index].persisting);
+        // What cannot be done any more is not done: the process is over.
+        let _ = persisting.iter().take(stored).try_for_each(|(_, done)| data.persist(done, now));
+        if self.random.chance(50)
+            && let Some(change) = self.take_change(index)
+        {
+            let _ = change.make(&data, now, &mut |_| Ok(()));
+        }
+    }
+
     /// Gives one input to a member, and carries out everything that follows.
     pub(crate) fn feed(&mut self, index: usize, input: Input) {
-        let mut inputs = VecDeque::from([input]);
-        while let Some(input) = inputs.pop_front() {
-            self.figures.inputs += 1;
-            let Some(member) = self.nodes[index].member.as_mut() else { return };
-            member.handle(self.now, input);
-            while let Some(output) = self.nodes[index].member.as_mut().and_then(Member::poll_output)
-            {
-                self.carry_out(index, output, &mut inputs);
-            }
-            let node = &self.nodes[index];
-            if let Some(member) = &node.member {
-                let judged = self.judges.observe(node.life, member.status(), node.host.log());
-                self.verdict = self.verdict.clone().and(judged);
-            }
+        self.drive(index, |member, now| member.handle(now, input));
+    }
+
+    /// Lets something happen to a member, and carries out everything that follows.
+    pub(crate) fn drive(&mut self, index: usize, act: impl FnOnce(&mut Replica<()>, Now)) {
+        self.figures.inputs += 1;
+        let now = self.now_at(index);
+        let Some(member) = self.nodes[index].member.as_mut() else { return };
+        act(member, now);
+        while let Some(order) = self.nodes[index].member.as_mut().and_then(Replica::poll_order) {
+            self.carry_out(index, order);
+        }
+        let node = &self.nodes[index];
+        if let Some(member) = &node.member {
+            let judged = self.judges.observe(node.life, member.status(), node.disk.log());
+            self.verdict = self.verdict.clone().and(judged);
         }
         self.schedule_tick(index);
-        let life = self.nodes[index].life;
-        self.answer_parked(life, false);
+        self.serve_waiting(index);
         self.answer_watchers(index);
         self.answer_readers(index);
     }
 
+    pub(crate) fn now_at(&self, index: usize) -> Now {
+        Now { wall: self.wall(index), monotonic: self.now }
+    }
+
+    /// The surroundings of a command at a member.
+    pub(crate) fn context(&self, index: usize) -> Context {
+        Context {
+            now: self.now_at(index),
+            client: Arc::new(Client { connection_id: 1, ..Client::default() }),
+            may_wait: false,
+            may_look_at: None,
+            interrupt: Arc::new(Interrupt::default()),
+        }
+    }
+
     fn schedule_tick(&mut self, index: usize) {
         let node = &mut self.nodes[index];
-        let Some(deadline) = node.member.as_ref().and_then(Member::next_deadline) else { return };
+        let Some(deadline) = node.member.as_ref().and_then(Replica::next_deadline) else { return };
         if node.tick_at.is_none_or(|at| deadline < at) {
             let at = deadline.max(self.now);
             node.tick_at = Some(at);
@@ -493,89 +529,38 @@ impl<H: Host + Default> World<H> {
         WallTime(EPOCH_MILLIS + millis + self.nodes[index].skew_millis)
     }
 
-    pub(crate) fn appended(&mut self, index: usize, before: OpTime, entry: &Entry) {
-        let judged = self.judges.appended(index, before, entry);
-        self.verdict = self.verdict.clone().and(judged);
+    /// Shows the judges what has changed in a log.
+    pub(crate) fn look_at_log(&mut self, index: usize) {
+        let Some(data) = self.nodes[index].data() else { return };
+        let news = match self.nodes[index].disk.refresh(&data) {
+            Ok(news) => news.to_vec(),
+            Err(error) => return self.must_end(index, &error.message),
+        };
+        self.judge_appended(index, &news);
     }
 
-    // -- Clients ---------------------------------------------------------------------------------
-
-    fn client_writes(&mut self, client: usize) {
-        if !self.turmoil {
-            return;
+    fn judge_appended(&mut self, index: usize, news: &[Entry]) {
+        let mut before = self.nodes[index].disk.before_last(news.len());
+        for entry in news {
+            let judged = self.judges.appended(index, before, entry);
+            self.verdict = self.verdict.clone().and(judged);
+            before = entry.op_time();
         }
-        let pause = self.random.duration_up_to(self.scale.think * 2);
-        self.schedule(pause, Happening::ClientWrites { client });
-        // Clients may be cut off with an old primary: any member that takes writes will do.
-        let writable: Vec<usize> =
-            (0..self.nodes.len()).filter(|index| self.nodes[*index].is_writable()).collect();
-        if writable.is_empty() {
-            return;
-        }
-        let index = writable[self.random.below(writable.len() as u64) as usize];
-        self.write_as_a_client(index, Some(client));
     }
 
-    fn write_as_a_client(&mut self, index: usize, client: Option<usize>) {
-        let majority = self.random.chance(60);
-        let value = self.attempts.len() as u64;
-        self.figures.tried += 1;
-        let key = self.random.below(50);
-        let op_time = OpTime::NULL;
-        self.attempts.push(Attempt { value, key, client, op_time, majority, acknowledged: false });
-        let Some(position) = self.write(index, Operation::Set { key, value }) else { return };
-        if let Some(attempt) = self.attempts.last_mut() {
-            attempt.op_time = position.op_time();
-        }
-        let concern = if majority { WriteConcern::majority() } else { WriteConcern::number(1) };
-        let waiter = WaiterId(value);
-        let op_time = position.op_time();
-        self.feed(index, Input::AcknowledgementWanted { waiter, op_time, concern });
-    }
-
-    fn write(&mut self, index: usize, operation: Operation) -> Option<Entry> {
-        let term = self.nodes[index].member.as_ref()?.status().term().0;
-        let entry = self.append_own(index, term, operation);
-        self.feed(index, Input::EntriesAppended { last: entry.position });
-        Some(entry)
-    }
-
-    pub(crate) fn append_own(&mut self, index: usize, term: i64, operation: Operation) -> Entry {
-        let wall = self.wall(index);
-        let before = self.nodes[index].host.last().op_time;
-        let entry = self.nodes[index].host.write(term, wall, operation);
-        self.appended(index, before, &entry);
-        self.after_append(index, entry.op_time());
-        entry
-    }
-
-    pub(crate) fn after_append(&mut self, index: usize, through: OpTime) {
+    /// A member wrote to its own log: that will reach the disk some time.
+    pub(crate) fn written_here(&mut self, index: usize) {
+        self.look_at_log(index);
         let life = self.nodes[index].life;
-        let apply = self.random.duration_up_to(Duration::from_millis(3));
-        self.schedule(apply, Happening::Applied { life, through });
         let slow = if self.random.chance(self.scale.slow_disk_percent) { 400 } else { 15 };
         let sync = self.random.duration_up_to(Duration::from_millis(slow));
         self.schedule(sync, Happening::LogSynced(life));
     }
 
-    fn applied(&mut self, life: Life, through: OpTime) {
-        if !self.is_alive(life) {
-            return;
-        }
-        let host = &self.nodes[life.node].host;
-        let Some(entry) = host.index_of(through).map(|at| host.log()[at]) else { return };
-        self.feed(life.node, Input::Applied { last: entry.position });
-    }
-
-    pub(crate) fn acknowledged(&mut self, waiter: WaiterId, fine: bool) {
-        if let Some(attempt) = self.attempts.get_mut(waiter.0 as usize) {
-            attempt.acknowledged = fine;
-            if fine && attempt.majority {
-                self.figures.acknowledged += 1;
-                self.readers.acknowledged(attempt.client, attempt.key, attempt.op_time);
-            }
-        } else {
-            self.read_proved(waiter, fine);
+    pub(crate) fn sync_log(&mut self, index: usize) {
+        let Some(data) = self.nodes[index].data() else { return };
+        if let Err(error) = data.sync_log() {
+            self.must_end(index, &error.message);
         }
     }
 
@@ -592,10 +577,10 @@ impl<H: Host + Default> World<H> {
     }
 
     /// The configuration of the member that takes writes.
-    pub(crate) fn final_config(&self) -> Option<(usize, std::sync::Arc<ReplicaSetConfig>)> {
-        let leader = self.nodes.iter().position(Node::is_writable)?;
+    pub(crate) fn final_config(&self) -> Option<(usize, Arc<ReplicaSetConfig>)> {
+        let leader = self.nodes.iter().position(Process::is_writable)?;
         let member = self.nodes[leader].member.as_ref()?;
-        member.status().config().map(|config| (leader, std::sync::Arc::clone(config)))
+        member.status().config().map(|config| (leader, Arc::clone(config)))
     }
 
     /// Why the members do not agree, if they do not.
@@ -605,7 +590,7 @@ impl<H: Host + Default> World<H> {
             return Some(format!("{writable} members take writes"));
         }
         let (leader, config) = self.final_config()?;
-        let last = self.nodes[leader].host.last().op_time;
+        let last = self.nodes[leader].disk.last().op_time;
         for listed in &config.members {
             let node = self.nodes.iter().find(|node| node.address == listed.host)?;
             let status = node.member.as_ref()?.status();
@@ -631,47 +616,6 @@ impl<H: Host + Default> World<H> {
             }
         }
         self.misbelief(leader, &config)
-    }
-
-    fn judge_the_end(mut self) -> Result<Figures, Failure> {
-        let Some((leader, config)) = self.final_config() else {
-            return self.fail("the primary vanished at the end".to_owned());
-        };
-        let log = self.nodes[leader].host.log().to_vec();
-        let documents = self.nodes[leader].host.documents();
-        for listed in config.members.iter().filter(|listed| !listed.arbiter_only) {
-            let same = self
-                .nodes
-                .iter()
-                .filter(|node| node.address == listed.host)
-                .all(|node| node.host.log() == log && node.host.documents() == documents);
-            if !same {
-                return self.fail(format!("state equality: {} differs", listed.id));
-            }
-        }
-        let written: std::collections::BTreeSet<u64> = log
-            .iter()
-            .filter_map(|entry| match entry.operation {
-                Operation::Set { value, .. } => Some(value),
-                Operation::Noop => None,
-            })
-            .collect();
-        let lost = self
-            .attempts
-            .iter()
-            .find(|attempt| {
-                !self.judges.is_forgiving()
-                    && attempt.acknowledged
-                    && attempt.majority
-                    && !written.contains(&attempt.value)
-            })
-            .map(|attempt| attempt.value);
-        if let Some(value) = lost {
-            return self.fail(format!("acknowledged majority writes are present: {value} is lost"));
-        }
-        self.figures.terms = self.judges.terms();
-        self.figures.committed = self.judges.committed();
-        Ok(self.figures)
     }
 
     // -- The trace -------------------------------------------------------------------------------
@@ -724,7 +668,7 @@ pub(crate) fn address_of(index: usize) -> ServerAddress {
 ///
 /// The rule that was broken.
 pub fn run(seed: u64, story: Story) -> Result<Figures, Failure> {
-    World::<ModelHost>::new(seed, story, None).run()
+    World::new(seed, story, None).run()
 }
 
 /// Runs the world of a seed and tells its story, line by line, as it happens.
@@ -737,5 +681,5 @@ pub fn replay(
     story: Story,
     trace: impl FnMut(&str) + 'static,
 ) -> Result<Figures, Failure> {
-    World::<ModelHost>::new(seed, story, Some(Box::new(trace))).run()
+    World::new(seed, story, Some(Box::new(trace))).run()
 }

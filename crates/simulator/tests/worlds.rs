@@ -1,4 +1,4 @@
-//! Two hundred faulty worlds, new ones in every run, and every seed that ever failed.
+//! Faulty worlds of whole members, new ones in every run, and every seed that ever failed.
 //!
 //! A failing seed prints the command that replays it with its trace, and is kept in `seeds/`, from
 //! where it runs again for ever; commit it with a better reason than the one the test found.
@@ -71,37 +71,27 @@ fn worlds(seeds: std::ops::Range<u64>) {
         total.wipes += figures.wipes;
         total.reads += figures.reads;
     }
-    assert!(total.terms > 100 && total.acknowledged > 2_000, "{total:?}");
-    assert!(total.published > 1_000 && total.reads > 2_000, "{total:?}");
+    assert!(total.terms > 40 && total.acknowledged > 1_000, "{total:?}");
+    assert!(total.published > 500 && total.reads > 1_000, "{total:?}");
     assert!(total.truncations > 20 && total.too_stale > 0 && total.wipes > 0, "{total:?}");
-    assert!(total.crashes > 50 && total.rollbacks > 2, "{total:?}");
-    assert!(total.initial_syncs > 100 && total.configs > 300 && total.vetoes > 5, "{total:?}");
+    assert!(total.crashes > 25 && total.rollbacks > 1, "{total:?}");
+    assert!(total.initial_syncs > 30 && total.configs > 150 && total.vetoes > 2, "{total:?}");
 }
 
 #[test]
-fn worlds_0_to_49_keep_every_promise() {
-    worlds(0..50);
+fn worlds_0_to_23_keep_every_promise() {
+    worlds(0..24);
 }
 
 #[test]
-fn worlds_50_to_99_keep_every_promise() {
-    worlds(50..100);
-}
-
-#[test]
-fn worlds_100_to_149_keep_every_promise() {
-    worlds(100..150);
-}
-
-#[test]
-fn worlds_150_to_199_keep_every_promise() {
-    worlds(150..200);
+fn worlds_24_to_47_keep_every_promise() {
+    worlds(24..48);
 }
 
 /// Committed writes may be lost here, by design; agreement and true beliefs at the end may not.
 #[test]
 fn worlds_that_lose_their_majority_go_on_after_a_forced_reconfiguration() {
-    for seed in 0..30 {
+    for seed in 0..8 {
         world(seed, Story::MajorityLost);
     }
 }
@@ -109,7 +99,7 @@ fn worlds_that_lose_their_majority_go_on_after_a_forced_reconfiguration() {
 /// Rules that general worlds hardly ever need; each of these has caught one that was broken on purpose.
 #[test]
 fn worlds_aimed_at_single_rules_keep_every_promise() {
-    let aims = [(Story::Configurations, 0..20), (Story::Usurpers, 30..45), (Story::Votes, 0..20)];
+    let aims = [(Story::Configurations, 0..6), (Story::Usurpers, 30..35), (Story::Votes, 0..6)];
     for (story, seeds) in aims {
         let (mut terms, mut installed) = (0, 0);
         for seed in seeds {
@@ -117,8 +107,8 @@ fn worlds_aimed_at_single_rules_keep_every_promise() {
             terms += figures.terms;
             installed += figures.configs;
         }
-        assert!(terms > 60, "{story}: {terms} terms show nothing");
-        assert!(installed > 100, "{story}: {installed} configurations show nothing");
+        assert!(terms > 15, "{story}: {terms} terms show nothing");
+        assert!(installed > 30, "{story}: {installed} configurations show nothing");
     }
 }
 
@@ -141,10 +131,10 @@ fn elections_after_a_crash_are_hardly_ever_lost() {
 #[test]
 fn worlds_of_late_messages_keep_every_promise() {
     let mut reads = 0;
-    for seed in 0..40 {
+    for seed in 0..10 {
         reads += world(seed, Story::Delays).reads;
     }
-    assert!(reads > 1_000, "{reads} reads show nothing");
+    assert!(reads > 400, "{reads} reads show nothing");
 }
 
 /// Worlds that no run has seen before. The first seed is printed, and a failing one is kept with the
@@ -154,11 +144,11 @@ fn worlds_of_late_messages_keep_every_promise() {
 fn worlds_that_were_never_run_before_keep_every_promise() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = 1_000_000_000 + (now.as_nanos() as u64 / 1_000) % 1_000_000_000_000;
-    println!("fresh seeds from {first}: sweep -- {first} 24, and sweep -- {first} 12 delays");
-    for seed in first..first + 24 {
+    println!("fresh seeds from {first}: sweep -- {first} 6, and sweep -- {first} 3 delays");
+    for seed in first..first + 6 {
         world(seed, Story::Everything);
     }
-    for seed in first..first + 12 {
+    for seed in first..first + 3 {
         world(seed, Story::Delays);
     }
 }

@@ -25,6 +25,7 @@ pub struct ModelStore {
     state: Arc<Mutex<State>>,
     group: GroupCommit,
     fail_next_sync: Arc<AtomicBool>,
+    ignore_syncs: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -68,6 +69,25 @@ impl ModelStore {
         self.fail_next_sync.store(true, Ordering::SeqCst);
     }
 
+    /// From now on syncs do nothing, as if the program had forgotten them or the power had failed in
+    /// the middle of its work.
+    pub fn ignore_syncs(&self, ignore: bool) {
+        self.ignore_syncs.store(ignore, Ordering::SeqCst);
+    }
+
+    /// The commit that is synced, and the newest one: a crash keeps the first for sure, and anything
+    /// after it up to the second.
+    pub fn unsynced(&self) -> (CommitSequence, CommitSequence) {
+        let state = self.lock();
+        (state.last_synced, state.last_committed)
+    }
+
+    /// The same as [`crash`](Self::crash), by the number of the last commit that survives.
+    #[must_use]
+    pub fn crash_after(&self, commits: u64) -> Self {
+        self.crash(CommitSequence(commits))
+    }
+
     /// What a restart finds after a crash that kept the commits up to `survivor`.
     ///
     /// Anything between the last synced and the last commit may survive: the operating system
@@ -95,19 +115,23 @@ impl ModelStore {
 
     fn from_state(state: State) -> Self {
         let fail_next_sync = Arc::new(AtomicBool::new(false));
+        let ignore_syncs = Arc::new(AtomicBool::new(false));
         let state = Arc::new(Mutex::new(state));
         let sync_log = {
             let (fail, state) = (Arc::clone(&fail_next_sync), Arc::clone(&state));
+            let ignore = Arc::clone(&ignore_syncs);
             move || {
                 if fail.swap(false, Ordering::SeqCst) {
                     return Err(io::Error::other("the simulated disk failed to sync"));
                 }
-                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                state.last_synced = state.last_committed;
+                if !ignore.load(Ordering::SeqCst) {
+                    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                    state.last_synced = state.last_committed;
+                }
                 Ok(())
             }
         };
-        Self { state, group: GroupCommit::new(Box::new(sync_log)), fail_next_sync }
+        Self { state, group: GroupCommit::new(Box::new(sync_log)), fail_next_sync, ignore_syncs }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bson::{Binary, Document, RawDocumentBuf};
 use quorate_protocol::OpTimeAndWallTime;
-use quorate_storage::{Batch, Direction, KeyRange};
+use quorate_storage::{Batch, Direction, KeyRange, KeyspaceId};
 
 use super::guard;
 use super::oplog::UNDO_ROW;
@@ -44,23 +44,11 @@ impl Node {
             }
         }
         writer.clear_history()?;
-        let keyspace = replication.keyspace;
         for row in [UNDO_ROW, IMAGE_ROW] {
-            let range = KeyRange::prefix(&[row]);
-            loop {
-                let scan =
-                    writer.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
-                let mut batch = Batch::new();
-                for pair in scan.take(WIPE_STEP) {
-                    batch.remove(keyspace, pair?.0);
-                }
-                let done = batch.len() < WIPE_STEP;
-                writer.commit(batch)?;
-                if done {
-                    break;
-                }
-            }
+            writer.remove_all(replication.keyspace, &KeyRange::prefix(&[row]))?;
         }
+        // What sessions did in the history that goes is not what they did in the one that comes.
+        writer.remove_all(self.keyspaces().sessions, &KeyRange::all())?;
         guard(&replication.deferred_indexes).clear();
         guard(&replication.partial_copies).clear();
         writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());
@@ -113,6 +101,31 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Puts rows of sessions into the copy, as a page of `local.replset.sessions.` shows them: what a
+    /// client repeats after a failover is then known here as well.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails or a row is not one.
+    pub fn clone_sessions(&self, rows: &[Document], now: Now) -> Result<(), CommandError> {
+        let mut writer = self.write(now);
+        writer.begin_cloning();
+        let mut batch = Batch::new();
+        for row in rows {
+            let bytes = |name: &str| row.get_binary_generic(name).cloned();
+            match (bytes("_id"), bytes("row")) {
+                (Ok(key), Ok(row)) => batch.insert(self.keyspaces().sessions, key, row),
+                _ => {
+                    return Err(CommandError::new(
+                        ErrorCode::OPERATION_FAILED,
+                        "the source sent a session that cannot be read; the copy begins again",
+                    ));
+                }
+            }
+        }
+        writer.commit(batch)
     }
 
     /// The collection had another name at the source before it was copied whole: it is copied by its
@@ -191,6 +204,26 @@ impl Node {
 /// Documents of a copy may be ahead of the log that is applied to them, and two of them may hold the
 /// same unique key for a while. So unique indexes are built at the end.
 impl Writer<'_> {
+    /// Removes all keys of a range, step by step.
+    fn remove_all(
+        &mut self,
+        keyspace: KeyspaceId,
+        range: &KeyRange,
+    ) -> Result<(), CommandError> {
+        loop {
+            let scan = self.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
+            let mut batch = Batch::new();
+            for pair in scan.take(WIPE_STEP) {
+                batch.remove(keyspace, pair?.0);
+            }
+            let done = batch.len() < WIPE_STEP;
+            self.commit(batch)?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
     /// Puts off an index that consistent data alone allows. Whether it was put off.
     pub(super) fn defer_index(&mut self, collection: &Collection, spec: &Document) -> bool {
         let unique = spec.get_bool("unique").unwrap_or(false);

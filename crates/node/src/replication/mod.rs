@@ -27,7 +27,7 @@ mod standing;
 mod writing;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -141,6 +141,8 @@ pub(crate) struct Replication {
     writers: Mutex<Vec<Arc<Interrupt>>>,
     /// What is read ahead of applying.
     pub(crate) prefetch: PrefetchSetting,
+    /// Batches of so many entries or more are prepared by threads.
+    prepares_from: AtomicUsize,
     /// Whether clients' connections end when the member steps down.
     pub(crate) closes_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
@@ -173,6 +175,10 @@ impl Replication {
     pub(crate) fn writer_runs(&self, interrupt: &Arc<Interrupt>) -> RunningWriter<'_> {
         guard(&self.writers).push(Arc::clone(interrupt));
         RunningWriter { replication: self, interrupt: Arc::clone(interrupt) }
+    }
+
+    fn prepares_from(&self) -> usize {
+        self.prepares_from.load(Ordering::Relaxed)
     }
 
     pub(crate) fn min_retention(&self) -> Duration {
@@ -248,6 +254,7 @@ impl Node {
             published: RwLock::new(None),
             writers: Mutex::default(),
             prefetch: PrefetchSetting::default(),
+            prepares_from: AtomicUsize::new(prepare::MIN_ENTRIES),
             closes_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             log: Mutex::default(),

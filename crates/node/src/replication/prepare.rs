@@ -8,11 +8,13 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
+use super::Replication;
 use super::apply::namespace_of;
 use super::oplog::damaged;
 use super::prefetch::IndexPrefetch;
@@ -29,7 +31,7 @@ use crate::writer::keys_of;
 const PREPARERS: usize = 4;
 
 /// Below this many entries the writer is as fast by itself.
-const MIN_ENTRIES: usize = 512;
+pub(super) const MIN_ENTRIES: usize = 512;
 
 /// Bytes of a document that decide which thread works on it.
 const HASHED_BYTES: usize = 32;
@@ -79,9 +81,17 @@ pub(super) enum Change {
 }
 
 impl Node {
+    /// Lets threads prepare batches of so many entries or more, for tests with small batches.
+    pub fn prepare_from(&self, entries: usize) {
+        if let Some(replication) = self.replication() {
+            replication.prepares_from.store(entries, Ordering::Relaxed);
+        }
+    }
+
     /// Works out what these entries change. Failures are left for the writer to meet.
     pub(super) fn prepare(&self, entries: Vec<RawDocumentBuf>) -> Vec<ToApply> {
-        if entries.len() < MIN_ENTRIES {
+        let fewest = self.replication().map_or(MIN_ENTRIES, Replication::prepares_from);
+        if entries.len() < fewest {
             return entries.into_iter().map(ToApply::from).collect();
         }
         let setting = self.replication().map_or(IndexPrefetch::None, |known| known.prefetch.get());

@@ -1,5 +1,6 @@
 //! What clients are shown of transactions: `config.transactions`, `serverStatus` and `$currentOp`.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
@@ -24,28 +25,31 @@ const MADE_UP: Ident = Ident(u64::MAX);
 /// The most rows of `config.transactions` that a read is shown.
 const MAX_SHOWN: usize = 100_000;
 
-/// `config.transactions`: not stored as such, but made of the rows of sessions. None for other names.
-pub(crate) fn transactions_collection(
+/// Collections of `local` that show the rows of sessions as they are stored, after the key that their
+/// name ends with, in hexadecimal digits. Members that copy everything read them page by page.
+const SESSION_ROWS: &str = "replset.sessions.";
+
+/// Rows in one such page.
+const PAGE: usize = 10_000;
+
+/// A collection that is not stored as such, but made of the rows of sessions: `config.transactions`, or
+/// a page of the rows themselves. None for other names.
+pub(crate) fn collection_of_sessions(
     namespace: &Namespace,
     view: &View,
 ) -> Result<Option<(Arc<Collection>, View)>, CommandError> {
-    if namespace.database != "config" || namespace.collection != "transactions" {
-        return Ok(None);
-    }
-    let sessions = view.keyspaces.sessions;
+    let documents = match namespace.database.as_str() {
+        "config" if namespace.collection == "transactions" => shown_sessions(view)?,
+        "local" => match namespace.collection.strip_prefix(SESSION_ROWS) {
+            Some(after) => session_rows(view, after)?,
+            None => return Ok(None),
+        },
+        _ => return Ok(None),
+    };
     let mut batch = Batch::new();
-    let mut record = 0;
-    for pair in view.snapshot.scan(sessions, KeyRange::all(), Direction::Forward)? {
-        let (key, value) = pair?;
-        let (Some(session), Some(row)) = (session_of(&key), SessionRow::from_bytes(&value)) else {
-            continue;
-        };
-        record += 1;
-        let key = record_key(MADE_UP, RecordId(record));
-        batch.insert(view.keyspaces.records, key, to_raw(&row.shown(&session))?.into_bytes());
-        if record as usize == MAX_SHOWN {
-            break;
-        }
+    for (place, document) in documents.iter().enumerate() {
+        let key = record_key(MADE_UP, RecordId(place as u64 + 1));
+        batch.insert(view.keyspaces.records, key, to_raw(document)?.into_bytes());
     }
     let overlay = Arc::new(Overlay::default());
     overlay.apply(batch);
@@ -53,6 +57,36 @@ pub(crate) fn transactions_collection(
     let collection = Collection::new(namespace.clone(), MADE_UP, uuid, Document::new())?;
     let view = View { snapshot: overlay.view(&view.snapshot), keyspaces: view.keyspaces };
     Ok(Some((Arc::new(collection), view)))
+}
+
+fn shown_sessions(view: &View) -> Result<Vec<Document>, CommandError> {
+    let mut shown = Vec::new();
+    for pair in view.snapshot.scan(view.keyspaces.sessions, KeyRange::all(), Direction::Forward)? {
+        let (key, value) = pair?;
+        if let (Some(session), Some(row)) = (session_of(&key), SessionRow::from_bytes(&value)) {
+            shown.push(row.shown(&session));
+        }
+        if shown.len() == MAX_SHOWN {
+            break;
+        }
+    }
+    Ok(shown)
+}
+
+/// A page of rows after a key. No row is after what is no key.
+fn session_rows(view: &View, after: &str) -> Result<Vec<Document>, CommandError> {
+    let digits = |place: usize| u8::from_str_radix(after.get(place..place + 2)?, 16).ok();
+    let after: Option<Vec<u8>> = (0..after.len()).step_by(2).map(digits).collect();
+    let Some(after) = after else { return Ok(Vec::new()) };
+    let range = KeyRange { start: Bound::Excluded(after), end: Bound::Unbounded };
+    let binary = |bytes: &[u8]| Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() };
+    let scan = view.snapshot.scan(view.keyspaces.sessions, range, Direction::Forward)?;
+    let mut rows = Vec::new();
+    for pair in scan.take(PAGE) {
+        let (key, value) = pair?;
+        rows.push(doc! { "_id": binary(&key), "row": binary(&value) });
+    }
+    Ok(rows)
 }
 
 impl Node {

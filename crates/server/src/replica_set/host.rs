@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
-use super::clone_progress::CloneProgress;
+use quorate_member::CloneProgress;
 use super::fetching::{Fetch, Fetched, Wanted};
 use super::initial_sync::InitialSync;
 use super::peers::Peers;

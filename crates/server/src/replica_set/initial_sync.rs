@@ -13,7 +13,7 @@ use quorate_replication::{InitialSyncOutcome, InitialSyncStep, Input};
 use tokio::task::{JoinHandle, block_in_place};
 
 use super::client::{Client, ClientError};
-use super::clone_progress::CloneProgress;
+use quorate_member::CloneProgress;
 use super::copying::{COMMAND_TIMEOUT, batch_of, parsed, rollback_id_of, top_of};
 use super::host::Host;
 use super::oplog_buffer::{EntryStream, OplogBuffer};

@@ -11,7 +11,6 @@
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
 mod client;
-mod clone_progress;
 mod commands;
 mod copying;
 mod cut;
@@ -35,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
+use quorate_member::CloneProgress;
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
 use quorate_replication::config_check::warnings;
@@ -149,7 +149,7 @@ pub(crate) struct ReplicaSet {
     appended: watch::Sender<OpTimeAndWallTime>,
     /// Where the log stands: the one value that reads decide by.
     standing: watch::Receiver<Standing>,
-    progress: clone_progress::CloneProgress,
+    progress: CloneProgress,
     next_waiter: AtomicU64,
     parts: Mutex<Option<host::Parts>>,
 }
@@ -183,7 +183,7 @@ impl ReplicaSet {
         let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
         let (standing_sender, standing) = watch::channel(node.standing());
-        let progress = clone_progress::CloneProgress::default();
+        let progress = CloneProgress::default();
         let parts = host::Parts {
             clone_progress: progress.clone(),
             node: Arc::clone(&node),

@@ -7,7 +7,7 @@ use quorate_replication::{Contact, MemberView, Status};
 use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
-use super::clone_progress::CloneProgress;
+use quorate_member::CloneProgress;
 
 pub(super) fn status_document(
     status: Status<'_>,

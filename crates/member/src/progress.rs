@@ -1,7 +1,7 @@
 //! How far an initial sync is: for `replSetGetStatus`, for the log, and for going on after a blip.
 //!
-//! Written by the task that copies, read by whoever asks. Decides nothing but which collections need
-//! not be copied again within one attempt. Digest §10.
+//! Written by the copying side, read by status commands. Decides nothing but which collections need
+//! not be copied again within one attempt. docs/replication-rules.md §10.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use quorate_replication::InitialSyncStage;
 const MEGABYTE: f64 = 1024.0 * 1024.0;
 
 /// The progress of the attempt under way, shared.
-#[derive(Clone, Default)]
-pub(super) struct CloneProgress(Arc<Mutex<Figures>>);
+#[derive(Clone, Debug, Default)]
+pub struct CloneProgress(Arc<Mutex<Figures>>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Figures {
     attempt: u32,
     started: Option<Now>,
@@ -38,7 +38,7 @@ impl CloneProgress {
     }
 
     /// An attempt begins, or goes on after an interruption.
-    pub(super) fn begin(&self, attempt: u32, now: Now) {
+    pub fn begin(&self, attempt: u32, now: Now) {
         let mut figures = self.figures();
         if figures.attempt != attempt || figures.started.is_none() {
             *figures = Figures { attempt, started: Some(now), ..Figures::default() };
@@ -46,18 +46,18 @@ impl CloneProgress {
     }
 
     /// How much there is to copy.
-    pub(super) fn expect(&self, collections: u64, bytes: u64) {
+    pub fn expect(&self, collections: u64, bytes: u64) {
         let mut figures = self.figures();
         (figures.collections, figures.bytes) = (collections, bytes);
     }
 
     /// Whether a collection was copied whole in this attempt.
-    pub(super) fn is_copied(&self, namespace: &Namespace) -> bool {
+    pub fn is_copied(&self, namespace: &Namespace) -> bool {
         self.figures().copied.contains(&namespace.to_string())
     }
 
     /// A collection is copied from its start.
-    pub(super) fn enter(&self, namespace: &Namespace) {
+    pub fn enter(&self, namespace: &Namespace) {
         let mut figures = self.figures();
         figures.copied_documents -= figures.current_documents;
         figures.copied_bytes -= figures.current_bytes;
@@ -66,7 +66,7 @@ impl CloneProgress {
     }
 
     /// Documents of it have arrived.
-    pub(super) fn add(&self, documents: u64, bytes: u64) {
+    pub fn add(&self, documents: u64, bytes: u64) {
         let mut figures = self.figures();
         figures.copied_documents += documents;
         figures.copied_bytes += bytes;
@@ -75,7 +75,7 @@ impl CloneProgress {
     }
 
     /// It is copied whole, its indexes too.
-    pub(super) fn leave(&self, namespace: &Namespace) {
+    pub fn leave(&self, namespace: &Namespace) {
         let mut figures = self.figures();
         figures.copied.insert(namespace.to_string());
         (figures.current_documents, figures.current_bytes) = (0, 0);
@@ -83,12 +83,12 @@ impl CloneProgress {
     }
 
     /// Entries that were written meanwhile have been applied.
-    pub(super) fn apply(&self, entries: u64) {
+    pub fn apply(&self, entries: u64) {
         self.figures().applied_entries += entries;
     }
 
     /// `initialSyncStatus` of `replSetGetStatus`.
-    pub(super) fn document(&self, stage: InitialSyncStage, attempt: u32, now: Now) -> Document {
+    pub fn document(&self, stage: InitialSyncStage, attempt: u32, now: Now) -> Document {
         let figures = self.figures();
         let elapsed = figures
             .started
@@ -128,7 +128,7 @@ impl CloneProgress {
     }
 
     /// One line for the log.
-    pub(super) fn line(&self, now: Now) -> String {
+    pub fn line(&self, now: Now) -> String {
         let document = self.document(InitialSyncStage::Cloning, self.figures_attempt(), now);
         let number = |name: &str| document.get_f64(name).unwrap_or(0.0);
         let left = document.get_i64("remainingInitialSyncEstimatedMillis").unwrap_or(0);

@@ -1,0 +1,216 @@
+//! A copy of everything, driven by hand between two members.
+
+use std::sync::Arc;
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, doc};
+use quorate_member::{Ask, CloneProgress, CopyWork, Copying, EntrySource, SetView};
+use quorate_node::{
+    Client, Command, Context, Horizons, Interrupt, Node, NodeOptions, Now, Outcome, Published,
+};
+use quorate_protocol::{
+    HelloReply, MemberState, MonotonicTime, ObjectId, OpTime, OpTimeAndWallTime, ServerAddress,
+    Term, TopologyVersion, WallTime,
+};
+use quorate_replication::{InitialSyncOutcome, InitialSyncStep, MemberHello, NoopReason};
+use quorate_storage::ModelStore;
+
+fn now() -> Now {
+    Now { wall: WallTime(1_700_000_000_000), monotonic: MonotonicTime::from_millis(1000) }
+}
+
+fn member() -> Node {
+    let options = NodeOptions { oplog_bytes: Some(1 << 30), ..NodeOptions::default() };
+    let node = Node::open(Arc::new(ModelStore::new()), options, now()).unwrap();
+    node.join_replica_set(now()).unwrap();
+    show(&node, MemberState::Secondary);
+    node
+}
+
+fn primary() -> Node {
+    let node = member();
+    lead(&node);
+    node
+}
+
+fn lead(node: &Node) {
+    show(node, MemberState::Primary);
+    node.set_writable(Some(Term(1)), now());
+    node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
+}
+
+fn show(node: &Node, state: MemberState) {
+    let reply = HelloReply { set_name: Some("rs0".into()), ..HelloReply::default() };
+    node.publish(Published {
+        hello: MemberHello {
+            reply,
+            secondary_delay_secs: None,
+            builds_no_indexes: false,
+            majority: None,
+            info: None,
+        },
+        topology_version: TopologyVersion {
+            process_id: ObjectId::from_bytes([1; 12]),
+            counter: 3,
+        },
+        state,
+        writable: state == MemberState::Primary,
+        majority_by_default: true,
+        horizons: Horizons::default(),
+    });
+}
+
+fn run(node: &Node, mut command: Document) -> Document {
+    if !command.contains_key("$db") {
+        command.insert("$db", "db");
+    }
+    command.entry("$readPreference".to_owned()).or_insert(doc! { "mode": "nearest" }.into());
+    let context = Context {
+        now: now(),
+        client: Arc::new(Client { connection_id: 1, ..Client::default() }),
+        may_wait: false,
+        may_look_at: None,
+        interrupt: Arc::new(Interrupt::default()),
+    };
+    match node.run(&context, Command::new(command.clone())) {
+        Outcome::Reply(reply) => {
+            let reply = Document::try_from(&*reply.body).unwrap();
+            assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{command} answered {reply}");
+            reply
+        }
+        other => panic!("{command} did not answer: {other:?}"),
+    }
+}
+
+fn view(node: &Node) -> SetView {
+    SetView {
+        term: Term(1),
+        state: MemberState::Primary,
+        is_primary: true,
+        commit_point: OpTimeAndWallTime::default(),
+        rollback_id: node.standing().rollback_id,
+        knows_primary: true,
+        majority_by_default: true,
+    }
+}
+
+fn step(source: &Node, copy: &Node, step: InitialSyncStep, begin: OpTime) -> InitialSyncOutcome {
+    let progress = CloneProgress::default();
+    let address: ServerAddress = "a:1".parse().unwrap();
+    let work = CopyWork { attempt: 1, step, source: address, begin, progress };
+    let mut copying = Copying::new(work, None, now());
+    let mut stream = None;
+    loop {
+        match copying.ask() {
+            Ask::Command(command) if command.contains_key("replSetGetRBID") => {
+                let reply = bson::rawdoc! { "rbid": 1, "ok": 1.0 };
+                copying.take_reply(&reply, copy, now()).unwrap();
+            }
+            Ask::Command(command) => {
+                let reply = bson::RawDocumentBuf::try_from(&run(source, command)).unwrap();
+                copying.take_reply(&reply, copy, now()).unwrap();
+            }
+            Ask::Entries(from) => {
+                let opened = EntrySource::open(&view(source), source, from).unwrap();
+                let batch = stream.insert(opened).next_batch(source, view(source), true).unwrap();
+                copying.take_entries(batch.unwrap(), copy, now()).unwrap();
+            }
+            Ask::MoreEntries => {
+                let stream = stream.as_mut().unwrap();
+                let batch = stream.next_batch(source, view(source), true).unwrap();
+                copying.take_entries(batch.unwrap(), copy, now()).unwrap();
+            }
+            Ask::Done(outcome) => return outcome,
+        }
+    }
+}
+
+/// Copies everything; `meanwhile` happens at the source between the copy and its stop point.
+fn copy_everything(source: &Node, copy: &Node, meanwhile: impl FnOnce()) {
+    let address: ServerAddress = "a:1".parse().unwrap();
+    let at = || address.clone();
+    let read = step(source, copy, InitialSyncStep::ReadSource { source: at() }, OpTime::NULL);
+    let InitialSyncOutcome::SourceRead { begin_fetching, begin_applying, .. } = read else {
+        panic!("{read:?}");
+    };
+    copy.wipe(now()).unwrap();
+    let clone = InitialSyncStep::Clone { source: at(), begin_fetching, begin_applying };
+    assert_eq!(step(source, copy, clone, begin_applying), InitialSyncOutcome::Cloned);
+    meanwhile();
+    let read = step(source, copy, InitialSyncStep::ReadStopPoint { source: at() }, begin_applying);
+    let InitialSyncOutcome::StopPointRead(stop) = read else { panic!("{read:?}") };
+    let apply = InitialSyncStep::ApplyThrough(stop);
+    let applied = step(source, copy, apply, begin_applying);
+    assert_eq!(applied, InitialSyncOutcome::AppliedThrough(stop));
+}
+
+fn hash(node: &Node) -> Document {
+    let mut hash = run(node, doc! { "dbHash": 1 });
+    hash.remove("timeMillis");
+    hash
+}
+
+fn counted(node: &Node) -> i64 {
+    let found = run(node, doc! { "find": "counters" });
+    let batch = found.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch[0].as_document().unwrap().get_i64("n").unwrap()
+}
+
+fn count(node: &Node, session: u8, number: i64) {
+    let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![session; 16] };
+    run(
+        node,
+        doc! {
+            "update": "counters",
+            "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": 1_i64 } }, "upsert": true }],
+            "lsid": { "id": id }, "txnNumber": number,
+        },
+    );
+}
+
+#[test]
+fn a_copy_holds_what_its_source_holds_and_what_was_written_meanwhile() {
+    let (source, copy) = (primary(), member());
+    let documents: Vec<Document> = (0..250).map(|id| doc! { "_id": id, "u": id }).collect();
+    run(&source, doc! { "insert": "many", "documents": documents });
+    let unique = doc! { "key": { "u": 1 }, "name": "u_1", "unique": true };
+    run(&source, doc! { "createIndexes": "many", "indexes": [unique] });
+    run(&source, doc! { "insert": "other", "documents": [{ "_id": 1 }], "$db": "db2" });
+    copy_everything(&source, &copy, || {
+        run(&source, doc! { "delete": "many", "deletes": [{ "q": { "_id": 3 }, "limit": 1 }] });
+        run(&source, doc! { "insert": "many", "documents": [{ "_id": 999, "u": 3 }] });
+    });
+    assert_eq!(hash(&copy), hash(&source));
+    let valid = run(&copy, doc! { "validate": "many", "full": true });
+    assert!(valid.get_bool("valid").unwrap(), "{valid}");
+    assert_eq!(copy.log_positions().durable, source.log_positions().written);
+}
+
+/// Found by a world: after a failover to a member that was copied, a client's repeated write was done
+/// a second time.
+#[test]
+fn a_copy_knows_what_sessions_did_before_it() {
+    let (source, copy) = (primary(), member());
+    count(&source, 7, 1);
+    run(&source, doc! { "insert": "other", "documents": [{ "_id": 1 }] });
+    copy_everything(&source, &copy, || ());
+    lead(&copy);
+    count(&copy, 7, 1);
+    assert_eq!(counted(&copy), 1, "the repeated write was done again");
+    count(&copy, 7, 2);
+    assert_eq!(counted(&copy), 2);
+}
+
+/// What a member answered in a history that was given up is no answer in another one.
+#[test]
+fn a_copy_forgets_what_sessions_did_in_the_history_before_it() {
+    let (source, copy) = (primary(), primary());
+    count(&copy, 7, 1);
+    count(&source, 8, 1);
+    show(&copy, MemberState::Secondary);
+    copy.set_writable(None, now());
+    copy_everything(&source, &copy, || ());
+    lead(&copy);
+    count(&copy, 7, 1);
+    assert_eq!(counted(&copy), 2, "a write of another history was taken for this one");
+}
