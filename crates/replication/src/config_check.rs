@@ -1,6 +1,7 @@
 //! Whether a configuration document is sound by itself, and sound as the first one of a set.
 //!
-//! Owns the limits of every field (digest §2). Whether one configuration may follow another is
+//! Owns the limits of every field (docs/replication-rules.md §2). Whether one configuration may
+//! follow another is
 //! `reconfig_check`'s to say.
 
 use std::collections::{BTreeMap, BTreeSet};

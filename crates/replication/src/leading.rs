@@ -1,7 +1,7 @@
 //! What a primary does: catches up, drains, renews the configuration's term, writes its first entry,
 //! and moves the commit point.
 //!
-//! Digest §5 ("after winning") and §6.
+//! docs/replication-rules.md §5 ("after winning") and §6.
 
 use std::sync::Arc;
 use std::time::Duration;

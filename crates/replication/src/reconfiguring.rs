@@ -1,7 +1,8 @@
 //! Initiating, reconfiguring, and taking over a configuration from others.
 //!
 //! Owns the poll of the members, the storing before the installing, the wait for a majority and the
-//! `newlyAdded` mark. Which configuration may follow which is `reconfig_check`'s to say. Digest §3.
+//! `newlyAdded` mark. Which configuration may follow which is `reconfig_check`'s to say.
+//! docs/replication-rules.md §3.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

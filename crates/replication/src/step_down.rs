@@ -1,6 +1,7 @@
 //! Leaving office on request, and staying out of it.
 //!
-//! Owns `replSetStepDown`, the handoff, `replSetFreeze` and `replSetMaintenance`. Digest §5.
+//! Owns `replSetStepDown`, the handoff, `replSetFreeze` and `replSetMaintenance`.
+//! docs/replication-rules.md §5.
 
 use std::time::Duration;
 

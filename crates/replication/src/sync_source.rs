@@ -1,6 +1,7 @@
 //! From whom to copy entries, when to stop, and what a first batch proves.
 //!
-//! Pure: facts about the members in, a choice out. Digest §8; the seed's rules on hidden, delayed and
+//! Pure: facts about the members in, a choice out. docs/replication-rules.md §8; the seed's rules
+//! on hidden, delayed and
 //! index-less members as the rulings have them.
 
 use std::time::Duration;
