@@ -314,7 +314,7 @@ fn something_else_listens() {
     assert_eq!(codes, ["hello_unanswered"], "{said}");
 }
 
-/// The members form no set yet.
+/// The URI and the members name different sets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn set_names_that_differ() {
     let set = Fakes::start(1).await;
