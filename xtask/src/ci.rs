@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::process::{self, Transcript};
 use crate::{Failure, conformance, fuzz, map, purity, pymongo_suite, shape};
 
-/// How long each fuzz target runs if nobody says otherwise: enough to see that it works.
+/// How long each fuzz target runs by default: enough to see that it works.
 pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
 
 /// What a step has to say for itself beside "ok", such as how many tests it ran.
@@ -111,7 +111,7 @@ fn tests() -> Outcome {
     };
     let transcript = process::watch(process::cargo().args(arguments), true)?;
     let passed = count(&transcript, " passed");
-    // A skipped test is one that somebody believes to be running.
+    // A skipped test is believed to be running.
     let skipped = count(&transcript, " skipped") + count(&transcript, " ignored");
     if !transcript.succeeded {
         return Err(Failure("tests fail; see above".to_owned()));
