@@ -1,10 +1,6 @@
 //! How far an initial sync is: for `replSetGetStatus`, for the log, and for going on after a blip.
 //!
-<<<<<<< HEAD:crates/member/src/progress.rs
 //! Written by the copying side, read by status commands. Decides nothing but which collections need
-=======
-//! Written by the task that copies, read by whoever asks. Decides nothing but which collections need
->>>>>>> main:crates/server/src/replica_set/clone_progress.rs
 //! not be copied again within one attempt. docs/replication-rules.md §10.
 
 use std::collections::BTreeSet;

@@ -103,7 +103,7 @@ impl EntrySource {
             }
         };
         let bytes: usize = found.entries.iter().map(|entry| entry.as_bytes().len()).sum();
-        // Also when there is nothing to tell, or whoever asks would never wait again.
+        // Also when there is nothing to tell, or the sender would never wait again.
         self.behind = found.entries.len() >= MAX_BATCH_ENTRIES || bytes >= MAX_BATCH_BYTES;
         let news = say_something || self.told != Some(view);
         if found.entries.is_empty() && !news {
