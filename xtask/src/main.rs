@@ -10,6 +10,7 @@ mod ci;
 mod conformance;
 mod fuzz;
 mod map;
+mod planted;
 mod process;
 mod purity;
 mod pymongo_suite;
@@ -42,6 +43,8 @@ const USAGE: &str = "usage: cargo xtask <chore>
                                   or those named; record writes the results to docs and baseline
   pymongo-suite guard             the part of it that runs with ci: no fewer may pass than before,
                                   and none may fail that is not expected to
+  planted [text]                  plants bugs in the half of a member that holds the data, all or those
+                                  whose name has this text: a simulated world must catch each
   purity                          the deterministic crates reach no runtime, socket or randomness
   map                             draws the crates in docs/architecture.md anew
   shape                           files and functions keep their bounds
@@ -58,6 +61,7 @@ enum Chore {
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
     Map,
+    Planted { only: Option<String> },
     Purity,
     PymongoGuard,
     PymongoSuite { selection: Selection, record: bool },
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
+        Some(Chore::Planted { only }) => planted::run(only.as_deref()),
         Some(Chore::Purity) => purity::run(),
         Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
@@ -114,6 +119,8 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["conformance"] => Some(Chore::Conformance),
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
+        ["planted"] => Some(Chore::Planted { only: None }),
+        ["planted", only] => Some(Chore::Planted { only: Some((*only).to_owned()) }),
         ["purity"] => Some(Chore::Purity),
         ["pymongo-suite", "guard"] => Some(Chore::PymongoGuard),
         ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),

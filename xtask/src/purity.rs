@@ -6,24 +6,37 @@
 use crate::Failure;
 use crate::process;
 
-/// The crates that promise it, and whether BSON is among what they must not reach (its crate draws
-/// random ids, and the cores are to be usable without it).
-const DETERMINISTIC: [(&str, bool); 6] = [
-    ("protocol", false),
-    ("connection-string", false),
-    ("server-discovery", true),
-    ("replication", true),
-    ("transactions", true),
-    ("checker", true),
+/// What a crate that promises it must not reach.
+#[derive(Clone, Copy)]
+enum Without {
+    /// Runtimes, sockets and randomness.
+    Impurity,
+    /// And BSON, whose crate draws random ids: the cores are to be usable without it.
+    Bson,
+    /// Runtimes and sockets. BSON is there, and with it what draws the ids that nothing here asks for.
+    Runtime,
+}
+
+/// The crates that promise it.
+const DETERMINISTIC: [(&str, Without); 7] = [
+    ("protocol", Without::Impurity),
+    ("connection-string", Without::Impurity),
+    ("server-discovery", Without::Bson),
+    ("replication", Without::Bson),
+    ("transactions", Without::Bson),
+    ("checker", Without::Bson),
+    ("member", Without::Runtime),
 ];
 
-const IMPURE: [&str; 5] = ["tokio", "rand", "getrandom", "mio", "socket2"];
+const RUNTIME: [&str; 3] = ["tokio", "mio", "socket2"];
+
+const RANDOMNESS: [&str; 2] = ["rand", "getrandom"];
 
 /// Checks every deterministic crate that exists.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut paths = Vec::new();
     let mut checked = 0;
-    for (folder, without_bson) in DETERMINISTIC {
+    for (folder, without) in DETERMINISTIC {
         if !process::root().join("crates").join(folder).join("Cargo.toml").is_file() {
             continue;
         }
@@ -40,8 +53,12 @@ pub(crate) fn run() -> Result<(), Failure> {
             "--format",
             " {p}",
         ]))?;
-        let forbidden: Vec<&str> =
-            IMPURE.into_iter().chain(without_bson.then_some("bson")).collect();
+        let more: &[&str] = match without {
+            Without::Impurity => &RANDOMNESS,
+            Without::Bson => &["rand", "getrandom", "bson"],
+            Without::Runtime => &[],
+        };
+        let forbidden: Vec<&str> = RUNTIME.into_iter().chain(more.iter().copied()).collect();
         let found = impure_paths(&tree, &forbidden);
         println!("purity: {package} {}", if found.is_empty() { "ok" } else { "IMPURE" });
         paths.extend(found);

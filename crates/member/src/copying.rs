@@ -80,10 +80,9 @@ impl Listing {
     fn command(&self) -> Document {
         match self.cursor {
             0 => command(self.first.clone(), &self.database),
-            cursor => command(
-                doc! { "getMore": cursor, "collection": &self.collection },
-                &self.database,
-            ),
+            cursor => {
+                command(doc! { "getMore": cursor, "collection": &self.collection }, &self.database)
+            }
         }
     }
 

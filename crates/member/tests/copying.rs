@@ -1,5 +1,7 @@
 //! A copy of everything, driven by hand between two members.
 
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
+
 use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
@@ -49,10 +51,7 @@ fn show(node: &Node, state: MemberState) {
             majority: None,
             info: None,
         },
-        topology_version: TopologyVersion {
-            process_id: ObjectId::from_bytes([1; 12]),
-            counter: 3,
-        },
+        topology_version: TopologyVersion { process_id: ObjectId::from_bytes([1; 12]), counter: 3 },
         state,
         writable: state == MemberState::Primary,
         majority_by_default: true,

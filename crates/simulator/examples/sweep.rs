@@ -1,5 +1,6 @@
 //! Runs many worlds and tells which fail:
-//! `cargo run -p quorate-simulator --example sweep -- FIRST COUNT [STORY]`.
+//! `cargo run -p quorate-simulator --example sweep -- FIRST COUNT [STORY [first]]`; with `first` it
+//! ends at the first failure.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::panic::catch_unwind;
@@ -21,11 +22,15 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let ends_at_first = std::env::args().nth(4).is_some_and(|word| word == "first");
     let (mut truncations, mut too_stale, mut wipes) = (0, 0, 0);
     let (mut crash_elections, mut crash_elections_lost) = (0, 0);
     let (mut failures, mut rollbacks, mut terms) = (0, 0, 0);
     let mut slowest = (std::time::Duration::ZERO, first);
     for seed in first..first.saturating_add(count) {
+        if failures > 0 && ends_at_first {
+            break;
+        }
         match catch_unwind(|| run(seed, story)) {
             Ok(Ok(figures)) => {
                 slowest = slowest.max((figures.agreed_after, seed));

@@ -96,7 +96,11 @@ impl World {
     }
 
     /// What a member answers to a command; none if it is down.
-    pub(crate) fn run_command(&mut self, index: usize, command: Document) -> Option<RawDocumentBuf> {
+    pub(crate) fn run_command(
+        &mut self,
+        index: usize,
+        command: Document,
+    ) -> Option<RawDocumentBuf> {
         let data = self.nodes[index].data()?;
         match data.run(&self.context(index), Command::new(command)) {
             Outcome::Reply(reply) => Some(reply.body),

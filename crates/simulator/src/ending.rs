@@ -192,11 +192,7 @@ impl World {
     }
 
     /// Money is neither made nor lost, whenever the accounts are read.
-    pub(crate) fn judge_accounts(
-        &mut self,
-        index: usize,
-        concern: Document,
-    ) -> Result<(), String> {
+    pub(crate) fn judge_accounts(&mut self, index: usize, concern: Document) -> Result<(), String> {
         let accounts = self.all_documents(index, ("test", "accounts"), concern.clone())?;
         let sum: i64 = accounts.iter().map(|account| account.get_i64("n").unwrap_or(0)).sum();
         if sum == 0 {

@@ -15,8 +15,8 @@ use quorate_protocol::{
 };
 use quorate_replication::{Event, Input, MemberOptions, Request, SeededRandom, Ticket};
 
-use crate::hardship::Hardship;
 use crate::disk::{Disk, Entry};
+use crate::hardship::Hardship;
 use crate::judges::{Judges, Life, Verdict};
 use crate::network::Network;
 use crate::process::{Asker, Message, Process, StreamId, Told};

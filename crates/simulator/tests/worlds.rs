@@ -117,12 +117,12 @@ fn worlds_aimed_at_single_rules_keep_every_promise() {
 #[test]
 fn elections_after_a_crash_are_hardly_ever_lost() {
     let (mut held, mut lost) = (0, 0);
-    for seed in 0..8 {
+    for seed in 0..4 {
         let figures = world(seed, Story::Crashes);
         held += figures.crash_elections;
         lost += figures.crash_elections_lost;
     }
-    assert!(held > 40, "{held} elections show nothing");
+    assert!(held > 20, "{held} elections show nothing");
     assert!(lost * 25 <= held, "{lost} of {held} elections were lost");
 }
 

@@ -205,11 +205,7 @@ impl Node {
 /// same unique key for a while. So unique indexes are built at the end.
 impl Writer<'_> {
     /// Removes all keys of a range, step by step.
-    fn remove_all(
-        &mut self,
-        keyspace: KeyspaceId,
-        range: &KeyRange,
-    ) -> Result<(), CommandError> {
+    fn remove_all(&mut self, keyspace: KeyspaceId, range: &KeyRange) -> Result<(), CommandError> {
         loop {
             let scan = self.view().snapshot.scan(keyspace, range.clone(), Direction::Forward)?;
             let mut batch = Batch::new();

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{RawDocumentBuf, doc};
+use quorate_member::batch_of;
 use quorate_node::{CommandError, ErrorCode, Node, Undo, entry_position};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, ServerAddress};
 use quorate_replication::{FetchId, Input};
@@ -132,7 +133,7 @@ impl Backwards {
 
 /// The cursor and the positions of a batch, the next one last.
 fn positions(reply: &RawDocumentBuf) -> Result<(i64, Vec<OpTimeAndWallTime>), ClientError> {
-    let (cursor, documents) = batch_of(reply)?;
+    let (cursor, documents) = batch_of(reply).map_err(|failure| ClientError::Reply(failure.0))?;
     let mut positions = Vec::with_capacity(documents.len());
     for document in documents {
         let position = entry_position(&document);
@@ -140,39 +141,6 @@ fn positions(reply: &RawDocumentBuf) -> Result<(i64, Vec<OpTimeAndWallTime>), Cl
     }
     positions.reverse();
     Ok((cursor, positions))
-}
-
-/// The cursor and the documents of a reply to `find` or `getMore`.
-pub(super) fn batch_of(reply: &RawDocumentBuf) -> Result<(i64, Vec<RawDocumentBuf>), ClientError> {
-    let broken = |what: &str| ClientError::Reply(format!("the reply has no usable {what}"));
-    let cursor = reply.get_document("cursor").map_err(|_| broken("cursor"))?;
-    let id = cursor.get_i64("id").map_err(|_| broken("cursor.id"))?;
-    let batch = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch"));
-    let mut documents = Vec::new();
-    for item in batch.map_err(|_| broken("batch"))? {
-        match item {
-            Ok(bson::RawBsonRef::Document(document)) => documents.push(document.to_owned()),
-            _ => return Err(broken("batch")),
-        }
-    }
-    Ok((id, documents))
-}
-
-/// The newest entry of another member's log.
-pub(super) async fn top_of(client: &mut Client) -> Result<OpTimeAndWallTime, ClientError> {
-    let find = doc! {
-        "find": "oplog.rs", "sort": { "$natural": -1 }, "limit": 1,
-        "$readPreference": { "mode": "secondaryPreferred" }, "$db": "local",
-    };
-    let (_, batch) = batch_of(&client.run(&find).await?)?;
-    let newest = batch.first().ok_or_else(|| ClientError::Reply("its log is empty".to_owned()))?;
-    entry_position(newest).map_err(|error| ClientError::Reply(error.message))
-}
-
-/// The rollback id of another member.
-pub(super) async fn rollback_id_of(client: &mut Client) -> Result<i32, ClientError> {
-    let reply = client.run(&doc! { "replSetGetRBID": 1, "$db": "admin" }).await?;
-    reply.get_i32("rbid").map_err(|error| ClientError::Reply(error.to_string()))
 }
 
 /// Files of documents that a rollback removes: one per collection, as plain BSON.
@@ -220,9 +188,4 @@ fn cannot_keep(error: &std::io::Error) -> CommandError {
         ErrorCode::INTERNAL_ERROR,
         format!("documents removed by a rollback cannot be kept: {error}; free the disk"),
     )
-}
-
-/// A document of a reply, parsed.
-pub(super) fn parsed(document: &RawDocumentBuf) -> Result<Document, ClientError> {
-    Document::try_from(&**document).map_err(|error| ClientError::Reply(error.to_string()))
 }

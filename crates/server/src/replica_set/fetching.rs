@@ -7,16 +7,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::RawDocumentBuf;
+use quorate_member::MAX_BATCH_BYTES;
 use quorate_node::ErrorCode;
 use quorate_protocol::{OpTime, ServerAddress, Term};
-use quorate_replication::{FetchFailure, FetchId, FetchedBatch, Input};
+use quorate_replication::{FetchFailure, FetchId, Input};
 use quorate_wire::MsgFlags;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::client::{Client, ClientError, check};
 use super::inbox::Applying;
-use super::stream::{MAX_BATCH_BYTES, find_command, parse_batch};
+use super::stream::{find_command, parse_batch};
 use super::{Inbox, Message};
 use crate::dialer::Dialer;
 
@@ -26,14 +26,8 @@ const MAX_BUFFERED_KIB: usize = 64 * 1024;
 /// How long a source may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Entries from a source, on their way to the host.
-pub(super) struct Fetched {
-    pub(super) fetch: FetchId,
-    pub(super) batch: FetchedBatch,
-    pub(super) entries: Vec<RawDocumentBuf>,
-    /// Room in the buffer, given back when the entries are applied.
-    pub(super) room: Option<OwnedSemaphorePermit>,
-}
+/// Entries from a source, on their way to the host, with their room in the buffer.
+pub(super) type Fetched = quorate_member::Fetched<OwnedSemaphorePermit>;
 
 /// Room for entries that wait to be applied.
 pub(super) fn buffer() -> Arc<Semaphore> {

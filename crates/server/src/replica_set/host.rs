@@ -1,34 +1,30 @@
-//! The owner of the member: inputs in, outputs carried out, one turn at a time (`inbox`).
+//! The host of a member: carries out what the [`Replica`] orders, one turn at a time (`inbox`).
+//!
+//! Which entries follow which, what clients see and when the gate for writes opens is decided in
+//! `quorate-member`. Here are the sockets, threads and clocks that it lacks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::RawDocumentBuf;
-use quorate_node::{
-    Author, Decided, Horizons, LogPositions, Node, Now, Published, Standing, entry_position,
-};
-use quorate_protocol::{
-    ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
-    ServerAddress, Term, TopologyVersion,
-};
-use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
+use quorate_member::{CloneProgress, Order, Replica, SetView};
+use quorate_node::{Author, Node, Standing};
+use quorate_protocol::{MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress, Term};
 use quorate_replication::{
-    Event, FetchId, Input, Member, MemberOptions, NoopReason, Output, Recovered, Request,
-    RequestToken, WaiterId, WriteConcernError,
+    Change, Event, FetchId, Input, MemberOptions, NoopReason, Recovered, Request, RequestToken,
+    Ticket, WaiterId, WriteConcernError,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
-use quorate_member::CloneProgress;
-use super::fetching::{Fetch, Fetched, Wanted};
+use super::fetching::{Fetch, Wanted};
 use super::initial_sync::InitialSync;
 use super::peers::Peers;
-use super::threads::{Applier, Entries, Syncer, Worker};
+use super::threads::{Applier, Syncer, Worker};
 use super::write_concern::Acknowledgement;
-use super::{Answer, Inbox, Message, RoleView, SetView, copying, fetching};
+use super::{Answer, Inbox, Message, RoleView, copying, fetching};
 use crate::clock::Clock;
 use crate::dialer::Dialer;
 use crate::write_gate::WriteGate;
@@ -63,7 +59,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let Parts { node, inbox, .. } = &parts;
     let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
     let gate = Arc::clone(&parts.gate);
-    let applier = Applier::start(Arc::clone(node), inbox.clone(), parts.clock, gate);
+    let directory = parts.rollback_directory.clone();
+    let applier = Applier::start(Arc::clone(node), inbox.clone(), parts.clock, gate, directory);
     let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
@@ -87,22 +84,21 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     }));
     let now = parts.clock.now();
     let seed = now.wall.as_millis().unsigned_abs() ^ (u64::from(std::process::id()) << 32);
-    let positions = node.log_positions();
-    let member = Member::new(parts.member_options.clone(), parts.recovered, seed, now.monotonic);
+    let (options, progress) = (parts.member_options.clone(), parts.clone_progress.clone());
+    let recovered = parts.recovered.clone();
+    let replica = Replica::new(options, recovered, Arc::clone(node), progress, seed, now);
     let inbox = parts.inbox.clone();
     let host = Host {
-        member,
+        replica,
         runtime: Handle::current(),
         messages: VecDeque::new(),
         armed: None,
         rearmed: None,
-        started: false,
         ending_at: None,
         ended: false,
         node: parts.node,
         clock: parts.clock,
         dialer: parts.dialer.clone(),
-        rollback_directory: parts.rollback_directory,
         peers: Peers::new(parts.inbox.clone(), parts.dialer),
         inbox: parts.inbox,
         view: parts.view,
@@ -115,35 +111,18 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         syncer,
         answers: BTreeMap::new(),
         waiters: BTreeMap::new(),
-        fetching: None,
+        fetch: None,
         buffer: fetching::buffer(),
-        initial_sync: InitialSync::new(parts.clone_progress),
-        known: positions,
-        writable: false,
-        led: false,
-        config_version: None,
-        majority_by_default: true,
-        shown: None,
-        commit_point: OpTimeAndWallTime::default(),
+        initial_sync: InitialSync::default(),
         next_number: 1,
         broken: None,
     };
     inbox.run(host).await
 }
 
-/// A fetch under way, and what it brought that is not ordered yet.
-struct Fetching {
-    id: FetchId,
-    _thread: Fetch,
-    after: OpTime,
-    /// The last entry that was handed on, or the one to begin with.
-    previous: OpTime,
-    waiting: VecDeque<(Vec<RawDocumentBuf>, Option<OwnedSemaphorePermit>)>,
-}
-
 pub(super) struct Host {
-    member: Member,
-    /// Where tasks run, whoever's turn starts them.
+    replica: Replica<OwnedSemaphorePermit>,
+    /// Where tasks run, whichever thread has the turn that starts them.
     pub(super) runtime: Handle,
     /// Room for messages, used again in every turn.
     pub(super) messages: VecDeque<Message>,
@@ -151,17 +130,15 @@ pub(super) struct Host {
     armed: Option<MonotonicTime>,
     /// An earlier one that it has yet to be told.
     rearmed: Option<Instant>,
-    started: bool,
     /// When the process ends at the latest.
     ending_at: Option<MonotonicTime>,
     ended: bool,
     pub(super) node: Arc<Node>,
     pub(super) clock: Clock,
     pub(super) dialer: Dialer,
-    rollback_directory: Option<PathBuf>,
     peers: Peers,
     pub(super) inbox: Inbox,
-    pub(super) view: watch::Sender<SetView>,
+    view: watch::Sender<SetView>,
     role: watch::Sender<RoleView>,
     topology: watch::Sender<()>,
     farewells: watch::Sender<u64>,
@@ -171,19 +148,10 @@ pub(super) struct Host {
     syncer: Syncer,
     answers: BTreeMap<RequestToken, oneshot::Sender<Answer>>,
     waiters: BTreeMap<WaiterId, oneshot::Sender<Result<(), WriteConcernError>>>,
-    fetching: Option<Fetching>,
+    /// The thread that reads a source's stream; it ends when this is dropped.
+    fetch: Option<Fetch>,
     buffer: Arc<Semaphore>,
     pub(super) initial_sync: InitialSync,
-    /// What the member knows of the log.
-    known: LogPositions,
-    writable: bool,
-    /// Whether it was writable once: then its end is news for the others.
-    led: bool,
-    config_version: Option<ConfigVersion>,
-    majority_by_default: bool,
-    /// The version and the primary that clients were shown last.
-    shown: Option<(TopologyVersion, Option<MemberId>)>,
-    commit_point: OpTimeAndWallTime,
     next_number: u64,
     broken: Option<String>,
 }
@@ -194,18 +162,13 @@ impl Host {
         if self.ended {
             return None;
         }
-        if !self.started {
-            self.started = true;
-            self.after_input();
-        }
-        let mut now = self.clock.now().monotonic;
-        if self.member.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.feed(Input::Tick);
-            now = self.clock.now().monotonic;
-        }
+        self.replica.tick(self.clock.now());
+        self.carry_out_all();
+        let now = self.clock.now().monotonic;
+        let handed_over = |host: &Self| host.replica.has_handed_over();
         let end = match self.broken.take() {
             Some(broken) => Err(broken),
-            None if self.ending_at.is_some_and(|at| at <= now || self.has_handed_over()) => Ok(()),
+            None if self.ending_at.is_some_and(|at| at <= now || handed_over(self)) => Ok(()),
             None => {
                 self.arm(now);
                 return None;
@@ -217,7 +180,7 @@ impl Host {
 
     /// Has the host's own task woken for the next deadline, if it would sleep longer.
     fn arm(&mut self, now: MonotonicTime) {
-        let deadlines = self.member.next_deadline().into_iter().chain(self.ending_at);
+        let deadlines = self.replica.next_deadline().into_iter().chain(self.ending_at);
         let Some(next) = deadlines.min() else { return };
         if self.armed.is_none_or(|armed| next < armed) {
             self.armed = Some(next);
@@ -230,37 +193,24 @@ impl Host {
         self.rearmed.take()
     }
 
-    /// Whether the set can do without this member: it does not lead, and somebody else may.
-    fn has_handed_over(&self) -> bool {
-        let status = self.member.status();
-        let alone = status.config().is_none_or(|config| config.members.len() < 2);
-        alone
-            || (status.state() != MemberState::Primary && status.primary() != status.me())
-                && (status.primary().is_some() || !self.led)
-    }
-
     fn end(&mut self) {
         self.ended = true;
-        self.cancel_fetch();
         self.syncer.end();
-        self.node.set_writable(None, self.clock.now());
+        self.replica.end(self.clock.now());
+        self.carry_out_all();
     }
 
     pub(super) fn take(&mut self, message: Message) {
         if self.ended {
             return;
         }
-        // A write that is asked about is in the log by now. One that is waited for need not be known
-        // to be: its waiter is looked at whenever the log has moved.
-        if !matches!(message, Message::Wanted(_) | Message::Abandoned(_)) {
-            self.feed_log();
-        }
+        let now = self.clock.now();
         match message {
             Message::Input(input) => {
                 if matches!(input, Input::ShutdownWanted) {
-                    self.ending_at = Some(self.clock.now().monotonic + HAND_OVER);
+                    self.ending_at = Some(now.monotonic + HAND_OVER);
                 }
-                self.feed(input);
+                self.replica.handle(now, input);
             }
             Message::Asked(request, answer) => {
                 if matches!(request, Request::Reconfig { .. }) {
@@ -268,29 +218,30 @@ impl Host {
                 }
                 let token = RequestToken(self.number());
                 self.answers.insert(token, answer);
-                self.feed(Input::RequestReceived { token, request });
+                self.replica.handle(now, Input::RequestReceived { token, request });
             }
             Message::Wanted(Acknowledgement { waiter, op_time, concern, answer }) => {
                 self.waiters.insert(waiter, answer);
                 let input = Input::AcknowledgementWanted { waiter, op_time, concern };
-                self.member.handle(self.clock.now().monotonic, input);
-                // Waiting changes nothing that clients see.
-                self.carry_out_all();
+                self.replica.handle_waiter(now, input);
             }
             Message::Abandoned(waiter) => {
                 if self.waiters.remove(&waiter).is_some() {
                     let input = Input::AcknowledgementAbandoned { waiter };
-                    self.member.handle(self.clock.now().monotonic, input);
-                    self.carry_out_all();
+                    self.replica.handle_waiter(now, input);
                 }
             }
-            Message::Fetched(fetched) => self.on_fetched(fetched),
-            Message::Inspect(look) => look(self.member.status(), self.clock.now()),
-            // The log was looked at just now, and deadlines are after every message.
-            Message::LogMoved => {}
+            Message::Fetched(fetched) => self.replica.handle_fetched(now, fetched),
+            Message::Inspect(look) => {
+                self.replica.log_moved(now);
+                look(self.replica.status(), self.clock.now());
+            }
+            Message::LogMoved => self.replica.log_moved(now),
+            // Deadlines are looked at after every message.
             Message::Tick => self.armed = None,
             Message::Broken(why) => self.broken = Some(why),
         }
+        self.carry_out_all();
     }
 
     /// Whether a chosen write concern keeps a reconfiguration from changing what writes wait for.
@@ -298,7 +249,8 @@ impl Host {
         match self.node.default_concerns() {
             Ok(defaults) => {
                 let set = defaults.is_some_and(|defaults| defaults.write.is_some());
-                self.feed(Input::DefaultWriteConcernSet(set));
+                let now = self.clock.now();
+                self.replica.handle(now, Input::DefaultWriteConcernSet(set));
             }
             Err(error) => tracing::warn!(%error, "the default concerns cannot be read"),
         }
@@ -309,192 +261,79 @@ impl Host {
         self.next_number
     }
 
-    pub(super) fn feed(&mut self, input: Input) {
-        self.member.handle(self.clock.now().monotonic, input);
-        self.after_input();
-    }
-
-    /// Tells the member how far the log is, before anything else happens to it.
-    fn feed_log(&mut self) {
-        if self.member.status().initial_sync().is_some() {
-            return;
-        }
-        let LogPositions { written, durable } = self.node.log_positions();
-        // A follower speaks of entries once they are on disk: a report about less would only make
-        // the one that counts wait for its answer.
-        let leads = self.member.status().state() == MemberState::Primary;
-        let written = if leads { written } else { durable };
-        let before = std::mem::replace(&mut self.known, LogPositions { written, durable });
-        if self.known != before {
-            self.feed(Input::LogMoved { written, applied: written, durable });
-        }
-    }
-
-    /// Shows what changed, then carries out what was ordered.
-    fn after_input(&mut self) {
-        self.show();
-        self.carry_out_all();
-    }
-
     fn carry_out_all(&mut self) {
-        while let Some(output) = self.member.poll_output() {
-            self.carry_out(output);
+        while let Some(order) = self.replica.poll_order() {
+            self.carry_out(order);
         }
     }
 
-    fn feed_log_or_show(&mut self) {
-        let LogPositions { written, durable } = self.node.log_positions();
-        if written == self.known.written {
-            return self.show();
-        }
-        self.known = LogPositions { written, durable };
-        let now = self.clock.now().monotonic;
-        self.member.handle(now, Input::LogMoved { written, applied: written, durable });
-        self.show();
-    }
-
-    /// Opens or closes the log for clients, and publishes what they see.
-    fn show(&mut self) {
-        let now = self.clock.now();
-        let status = self.member.status();
-        let version = status.config().map(|config| config.config_version());
-        if version != self.config_version {
-            self.config_version = version;
-            self.majority_by_default = status.config().is_none_or(|config| {
-                implicit_default_write_concern(config) == ImplicitDefault::Majority
-            });
-        }
-        let writable = status.is_writable();
-        let commit_point = status.commit_point();
-        let (term, rollback_id) = (status.term(), status.rollback_id());
-        self.node.decide(Decided { term, rollback_id, commit_point });
-        if commit_point != self.commit_point {
-            self.commit_point = commit_point;
-            self.syncer.committed(commit_point.op_time);
-        }
-        let view = SetView {
-            term,
-            state: status.state(),
-            is_primary: status.me().is_some() && status.primary() == status.me(),
-            commit_point,
-            rollback_id,
-            knows_primary: status.primary().is_some(),
-            majority_by_default: self.majority_by_default,
-        };
-        if self.writable && !writable {
-            self.writable = false;
-            // A client takes an error for old news unless its topology version is newer than that of
-            // every hello that said primary. So hello says it first, and refusals follow.
-            self.publish(view.term, now);
-            self.node.set_writable(None, now);
-            self.show_view(view);
-            if self.node.closes_connections_on_step_down() {
-                self.farewells.send_modify(|count| *count += 1);
-            }
-            // A write that came in until now is told before anything follows from the change.
-            return self.feed_log_or_show();
-        }
-        self.show_view(view);
-        self.publish(view.term, now);
-        self.writable = writable;
-        self.led |= writable;
-    }
-
-    /// Shows the view of the set to the commands that wait for it or decide by it.
-    fn show_view(&mut self, view: SetView) {
-        self.view.send_if_modified(|known| {
-            let changed = *known != view;
-            *known = view;
-            changed
-        });
-        let role = view.role();
-        self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
-    }
-
-    /// Publishes what `hello` says, if that has changed. A member that becomes writable takes writes
-    /// before it says so.
-    fn publish(&mut self, term: Term, now: Now) {
-        let status = self.member.status();
-        let version = status.topology_version();
-        let shown = Some((version, status.primary()));
-        if self.shown == shown {
-            return;
-        }
-        self.shown = shown;
-        let known_version = self.node.topology_version();
-        let writable = status.is_writable();
-        if writable {
-            self.node.set_writable(Some(term), now);
-        }
-        self.node.publish(Published {
-            hello: status.hello(HelloReply::default(), None),
-            topology_version: version,
-            state: status.state(),
-            writable,
-            majority_by_default: self.majority_by_default,
-            horizons: status.config().map(|config| Horizons::of(config)).unwrap_or_default(),
-        });
-        if known_version != version {
-            self.topology.send_replace(());
-        }
-    }
-
-    fn carry_out(&mut self, output: Output) {
-        match output {
-            Output::Event(event) => self.tell(&event),
-            Output::Persist { ticket, change } => {
-                let (inbox, clock) = (self.inbox.clone(), self.clock);
-                self.persister.add(Box::new(move |node| {
-                    node.persist(&change, clock.now())?;
-                    node.sync_log()?;
-                    inbox.post(Message::Input(Input::Persisted(ticket)));
-                    Ok(())
-                }));
-            }
-            Output::Send { request, to, message, timeout } => {
+    fn carry_out(&mut self, order: Order<OwnedSemaphorePermit>) {
+        match order {
+            Order::Tell(event) => self.tell(&event),
+            Order::View(view) => self.show(view),
+            Order::Committed(committed) => self.syncer.committed(committed),
+            Order::TopologyChanged => self.topology.send_replace(()),
+            Order::Farewell => self.farewells.send_modify(|count| *count += 1),
+            Order::Persist { ticket, change } => self.persist(ticket, change),
+            Order::Send { request, to, message, timeout } => {
                 self.peers.send(request, &to, message, timeout);
             }
-            Output::Respond { token, reply } => {
+            Order::Respond { token, reply } => {
                 if let Some(answer) = self.answers.remove(&token) {
-                    // Whoever asked may have left.
+                    // The client may have left.
                     let _ = answer.send(reply);
                 }
             }
-            Output::FetchFrom { fetch, source, after } => self.fetch_from(fetch, source, after),
-            Output::CancelFetch { fetch } => {
-                if self.fetching.as_ref().is_some_and(|fetching| fetching.id == fetch) {
-                    self.cancel_fetch();
+            Order::Acknowledge { waiter, result } => {
+                if let Some(answer) = self.waiters.remove(&waiter) {
+                    let _ = answer.send(result);
                 }
             }
-            Output::ApplyThrough { through, delay } => self.apply_through(through, delay),
-            Output::AppendNoop { reason, term } => {
-                // An idle primary that is locked says nothing; a new one must.
-                let entered = self.gate.try_enter();
-                if entered.is_none() && reason == NoopReason::Periodic {
-                    return;
-                }
-                if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
-                    self.broken = Some(error.message);
-                }
-                self.inbox.post(Message::LogMoved);
+            Order::Fetch { fetch, source, after, term } => {
+                self.fetch_from(fetch, source, after, term);
             }
-            Output::FindCommonPoint { fetch, source } => {
+            Order::EndFetch => self.fetch = None,
+            Order::Change(change) => self.applier.add(change),
+            Order::AppendNoop { reason, term } => self.append_noop(reason, term),
+            Order::FindCommonPoint { fetch, source } => {
                 let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
                 let (cut, dialer) = (inbox.cut.clone(), self.dialer.clone());
                 let search = copying::find_common_point(fetch, source, node, inbox, dialer);
                 tokio::spawn(cut.guard(search));
             }
-            Output::RollBackTo { common_point } => self.roll_back_to(common_point),
-            Output::InitialSync { attempt, step } => self.do_initial_sync_step(attempt, step),
-            Output::Acknowledge { waiter, result } => {
-                if let Some(answer) = self.waiters.remove(&waiter) {
-                    let _ = answer.send(result);
-                }
-            }
-            // The gate was closed before this was read.
-            Output::StopWrites => {}
-            Output::Halt(fatal) => self.broken = Some(fatal.to_string()),
+            Order::Copy(work) => self.copy(work),
+            Order::EndCopy => self.initial_sync = InitialSync::default(),
+            Order::Halt(why) => self.broken = Some(why),
         }
+    }
+
+    /// Shows the view of the set to the commands that wait for it or decide by it.
+    fn show(&mut self, view: SetView) {
+        self.view.send_replace(view);
+        let role = view.role();
+        self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
+    }
+
+    fn persist(&mut self, ticket: Ticket, change: Change) {
+        let (inbox, clock) = (self.inbox.clone(), self.clock);
+        self.persister.add(Box::new(move |node| {
+            node.persist(&change, clock.now())?;
+            node.sync_log()?;
+            inbox.post(Message::Input(Input::Persisted(ticket)));
+            Ok(())
+        }));
+    }
+
+    fn append_noop(&mut self, reason: NoopReason, term: Term) {
+        // An idle primary that is locked says nothing; a new one must.
+        let entered = self.gate.try_enter();
+        if entered.is_none() && reason == NoopReason::Periodic {
+            return;
+        }
+        if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
+            self.broken = Some(error.message);
+        }
+        self.inbox.post(Message::LogMoved);
     }
 
     fn tell(&mut self, event: &Event) {
@@ -502,7 +341,7 @@ impl Host {
             Event::CommitPointAdvanced(_) => tracing::trace!("{event}"),
             Event::ConfigInstalled { .. } => {
                 tracing::info!("{event}");
-                if let Some(config) = self.member.status().config().cloned() {
+                if let Some(config) = self.replica.status().config().cloned() {
                     self.peers.retain(|address| config.member_at(address).is_some());
                     for doubt in quorate_replication::config_check::warnings(&config) {
                         tracing::warn!("{doubt}");
@@ -513,72 +352,13 @@ impl Host {
         }
     }
 
-    fn fetch_from(&mut self, id: FetchId, source: ServerAddress, after: OpTime) {
-        self.cancel_fetch();
-        let term = self.member.status().term();
+    fn fetch_from(&mut self, id: FetchId, source: ServerAddress, after: OpTime, term: Term) {
+        self.fetch = None;
         let (buffer, inbox) = (Arc::clone(&self.buffer), self.inbox.clone());
         let wanted = Wanted { id, source, after, term };
         match Fetch::start(wanted, buffer, inbox, self.dialer.clone()) {
-            Ok(thread) => {
-                let waiting = VecDeque::new();
-                let fetching = Fetching { id, _thread: thread, after, previous: after, waiting };
-                self.fetching = Some(fetching);
-            }
+            Ok(thread) => self.fetch = Some(thread),
             Err(error) => self.broken = Some(format!("a thread cannot be started: {error}")),
         }
-    }
-
-    fn cancel_fetch(&mut self) {
-        self.fetching = None;
-    }
-
-    fn on_fetched(&mut self, fetched: Fetched) {
-        let Fetched { fetch, mut batch, mut entries, room } = fetched;
-        let Some(fetching) = self.fetching.as_mut().filter(|known| known.id == fetch) else {
-            return;
-        };
-        // The first entry is the one we have; it only shows that the logs agree.
-        let after = fetching.after;
-        if batch.first.is_some_and(|first| first <= after) {
-            entries.retain(|entry| entry_position(entry).is_ok_and(|at| at.op_time > after));
-        }
-        if entries.is_empty() {
-            batch.last = None;
-        } else {
-            fetching.waiting.push_back((entries, room));
-        }
-        self.feed(Input::EntriesFetched { fetch, batch });
-    }
-
-    fn apply_through(&mut self, through: OpTime, delay: Duration) {
-        let Some(fetching) = &mut self.fetching else { return };
-        while let Some((entries, _)) = fetching.waiting.front() {
-            let last = entries.last().and_then(|entry| entry_position(entry).ok());
-            if last.is_none_or(|last| last.op_time > through) {
-                return;
-            }
-            let Some((entries, room)) = fetching.waiting.pop_front() else { return };
-            let previous = fetching.previous;
-            if let Some(last) = last {
-                fetching.previous = last.op_time;
-            }
-            let room = room.into_iter().collect();
-            self.applier.apply(Entries { previous, entries, room, delay });
-        }
-    }
-
-    fn roll_back_to(&mut self, common_point: OpTimeAndWallTime) {
-        let (clock, inbox) = (self.clock, self.inbox.clone());
-        let directory = self.rollback_directory.clone();
-        self.applier.add(Box::new(move |node| {
-            let mut files = copying::RollbackFiles::new(directory, clock);
-            let done =
-                node.roll_back_to(common_point, clock.now(), &mut |undo| files.keep(undo))?;
-            files.finish()?;
-            tracing::warn!(entries = done.entries, to = %done.last, "rolled back");
-            let min_valid = done.last.op_time;
-            inbox.post(Message::Input(Input::RolledBack { last: done.last, min_valid }));
-            Ok(())
-        }));
     }
 }

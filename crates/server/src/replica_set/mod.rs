@@ -34,9 +34,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
-use quorate_member::CloneProgress;
+use quorate_member::{CloneProgress, RoleView, SetView};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
-use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress};
 use quorate_replication::config_check::warnings;
 use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
 use quorate_wire::replica_set::config_document;
@@ -79,40 +79,6 @@ pub(crate) struct Surroundings {
     pub(crate) farewells: watch::Sender<u64>,
     /// What every write passes.
     pub(crate) gate: Arc<WriteGate>,
-}
-
-/// What connections see of the set without asking the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SetView {
-    pub(crate) term: Term,
-    pub(crate) state: MemberState,
-    pub(crate) is_primary: bool,
-    pub(crate) commit_point: OpTimeAndWallTime,
-    pub(crate) rollback_id: i32,
-    pub(crate) knows_primary: bool,
-    /// Whether writes without a write concern wait for a majority.
-    pub(crate) majority_by_default: bool,
-}
-
-impl SetView {
-    /// The part that followers decide by.
-    fn role(&self) -> RoleView {
-        RoleView {
-            term: self.term,
-            state: self.state,
-            is_primary: self.is_primary,
-            rollback_id: self.rollback_id,
-        }
-    }
-}
-
-/// The part of [`SetView`] that does not change with every write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RoleView {
-    term: Term,
-    state: MemberState,
-    is_primary: bool,
-    rollback_id: i32,
 }
 
 type Answer = Result<Reply, quorate_replication::CommandError>;

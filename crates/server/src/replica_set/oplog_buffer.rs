@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use quorate_member::SentBatch;
 use quorate_node::{CommandError, CopyBuffer, Node};
 use quorate_protocol::{OpTime, ServerAddress, Term};
 use quorate_wire::MsgFlags;
@@ -14,7 +15,7 @@ use tokio::task::{JoinHandle, block_in_place};
 use super::client::{Client, ClientError, check};
 use super::copying::COMMAND_TIMEOUT;
 use super::cut::Cut;
-use super::stream::{Batch, find_command, parse_batch};
+use super::stream::{find_command, parse_batch};
 use crate::dialer::Dialer;
 
 /// Bytes of entries that are kept on disk while everything is copied.
@@ -106,7 +107,7 @@ impl EntryStream {
 
     /// The next batch. The first one begins with the entry that was asked for, each further one follows
     /// the one before, or there is a gap.
-    pub(super) async fn next(&mut self) -> Result<Batch, ClientError> {
+    pub(super) async fn next(&mut self) -> Result<SentBatch, ClientError> {
         let received = tokio::time::timeout(COMMAND_TIMEOUT, self.client.next()).await;
         let body = check(received.map_err(|_| ClientError::TimedOut)??.body)?;
         let batch = parse_batch(&body)

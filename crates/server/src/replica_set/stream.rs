@@ -6,18 +6,12 @@
 
 use bson::raw::{RawArrayBuf, cstr};
 use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
+use quorate_member::SentBatch;
 use quorate_node::entry_position;
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_replication::FetchedBatch;
 use quorate_wire::replica_set::{append_optime, optime_document, parse_optime};
 use quorate_wire::{to_bson_date_time, to_bson_timestamp};
-
-use super::SetView;
-
-/// Entries in one message.
-pub(super) const MAX_BATCH_ENTRIES: usize = 5000;
-/// Bytes of entries in one message, about.
-pub(super) const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// The command that starts a stream at an entry.
 pub(super) fn find_command(after: OpTime, term: Term) -> Document {
@@ -45,36 +39,23 @@ pub(super) fn wanted(command: &Document) -> Option<OpTime> {
     parse_optime(command.get_document("$replData").ok()?).ok()
 }
 
-/// What the source's log says of a batch.
-pub(super) struct Place {
-    /// The entry that the batch follows; none in the first batch, which begins with it.
-    pub(super) previous: Option<OpTime>,
-    /// The source's oldest entry.
-    pub(super) oldest: OpTime,
-    /// The source's newest entry.
-    pub(super) last: OpTimeAndWallTime,
-}
-
 /// One message of the stream.
-pub(super) fn batch_document(
-    entries: Vec<RawDocumentBuf>,
-    place: &Place,
-    view: &SetView,
-) -> RawDocumentBuf {
-    let Place { previous, oldest, last } = *place;
+pub(super) fn batch_document(batch: SentBatch) -> RawDocumentBuf {
+    let SentBatch { entries, facts } = batch;
+    let (previous, last) = (facts.previous, facts.source_last);
     let mut batch = RawArrayBuf::new();
     for entry in entries {
         batch.push(entry);
     }
     let mut cursor = rawdoc! { "id": 1_i64, "ns": "local.oplog.rs" };
     cursor.append(if previous.is_none() { cstr!("firstBatch") } else { cstr!("nextBatch") }, batch);
-    let mut data = rawdoc! { "term": view.term.0, "rbid": view.rollback_id };
-    data.append(cstr!("isPrimary"), view.is_primary);
-    append_optime(&mut data, cstr!("lastOpCommitted"), view.commit_point.op_time);
-    data.append(cstr!("lastCommittedWall"), to_bson_date_time(view.commit_point.wall_time));
+    let mut data = rawdoc! { "term": facts.term.0, "rbid": facts.rollback_id };
+    data.append(cstr!("isPrimary"), facts.source_is_primary);
+    append_optime(&mut data, cstr!("lastOpCommitted"), facts.commit_point.op_time);
+    data.append(cstr!("lastCommittedWall"), to_bson_date_time(facts.commit_point.wall_time));
     append_optime(&mut data, cstr!("lastOpVisible"), last.op_time);
     data.append(cstr!("lastVisibleWall"), to_bson_date_time(last.wall_time));
-    append_optime(&mut data, cstr!("oldest"), oldest);
+    append_optime(&mut data, cstr!("oldest"), facts.source_oldest);
     if let Some(previous) = previous {
         append_optime(&mut data, cstr!("previous"), previous);
     }
@@ -85,14 +66,8 @@ pub(super) fn batch_document(
     body
 }
 
-/// A message of the stream, read.
-pub(super) struct Batch {
-    pub(super) entries: Vec<RawDocumentBuf>,
-    pub(super) facts: FetchedBatch,
-}
-
 /// Reads a message of the stream; none if it is no such message.
-pub(super) fn parse_batch(body: &RawDocument) -> Option<Batch> {
+pub(super) fn parse_batch(body: &RawDocument) -> Option<SentBatch> {
     let cursor = body.get_document("cursor").ok()?;
     let batch = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch")).ok()?;
     let mut entries = Vec::new();
@@ -121,5 +96,5 @@ pub(super) fn parse_batch(body: &RawDocument) -> Option<Batch> {
         source_is_primary: data.get_bool("isPrimary").ok()?,
         rollback_id: data.get_i32("rbid").ok()?,
     };
-    Some(Batch { entries, facts })
+    Some(SentBatch { entries, facts })
 }

@@ -8,17 +8,18 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use bson::RawDocumentBuf;
-use quorate_node::{CommandError, MAX_APPLY_ENTRIES, Node, entry_position};
+use quorate_member::DataChange;
+use quorate_node::{CommandError, MAX_APPLY_ENTRIES, Node};
 use quorate_protocol::OpTime;
+use quorate_replication::Input;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Message;
-use super::copying::wait_until_old_enough;
+use super::copying::{RollbackFiles, wait_until_old_enough};
 use super::inbox::Inbox;
 use super::source::GATHERING;
 use crate::clock::Clock;
@@ -58,29 +59,8 @@ impl Worker {
     }
 }
 
-/// Entries of a source that are to be applied, after this one.
-pub(super) struct Entries {
-    pub(super) previous: OpTime,
-    pub(super) entries: Vec<RawDocumentBuf>,
-    /// Room in the buffer of fetched entries, given back when they are applied.
-    pub(super) room: Vec<OwnedSemaphorePermit>,
-    /// How old they must be.
-    pub(super) delay: Duration,
-}
-
-impl Entries {
-    /// Whether these may be applied together with those, in one batch. Entries that do not follow are
-    /// left to be refused by themselves.
-    fn is_followed_by(&self, more: &Self) -> bool {
-        let last = self.entries.last().and_then(|last| entry_position(last).ok());
-        self.delay == more.delay && last.is_some_and(|last| last.op_time == more.previous)
-    }
-}
-
-enum Change {
-    Apply(Entries),
-    Other(Job),
-}
+/// A change of data, with its room in the buffer of fetched entries.
+type Change = DataChange<OwnedSemaphorePermit>;
 
 /// The most entries that whoever brought them applies himself. More are left to the thread, so that
 /// the next ones are read meanwhile.
@@ -101,6 +81,8 @@ impl Drop for Handle {
 }
 
 struct Applying {
+    /// Where documents that a rollback removes are kept.
+    rollback_directory: Option<PathBuf>,
     node: Arc<Node>,
     inbox: Inbox,
     clock: Clock,
@@ -121,8 +103,8 @@ impl Changes {
     /// Whether it is little, and nothing that would hold up the reading of more.
     fn are_few(&self) -> bool {
         let sizes = self.waiting.iter().map(|change| match change {
-            Change::Apply(entries) if entries.delay.is_zero() => entries.entries.len(),
-            Change::Apply(_) | Change::Other(_) => usize::MAX,
+            DataChange::Apply(entries) if entries.delay.is_zero() => entries.entries.len(),
+            _ => usize::MAX,
         });
         sizes.fold(0_usize, usize::saturating_add) <= MAX_HELPED
     }
@@ -135,8 +117,10 @@ impl Applier {
         inbox: Inbox,
         clock: Clock,
         gate: Arc<WriteGate>,
+        rollback_directory: Option<PathBuf>,
     ) -> io::Result<Self> {
         let applying = Arc::new(Applying {
+            rollback_directory,
             node,
             inbox,
             clock,
@@ -154,16 +138,6 @@ impl Applier {
             }
         })?;
         Ok(Self(Arc::new(Handle(applying))))
-    }
-
-    /// Adds entries. Nothing happens before [`wake`](Self::wake) or [`help`](Self::help).
-    pub(super) fn apply(&self, entries: Entries) {
-        self.add_change(Change::Apply(entries));
-    }
-
-    /// Adds a job, as [`apply`](Self::apply) does.
-    pub(super) fn add(&self, job: Job) {
-        self.add_change(Change::Other(job));
     }
 
     /// Has the thread do what there is.
@@ -184,7 +158,8 @@ impl Applier {
         }
     }
 
-    fn add_change(&self, change: Change) {
+    /// Adds a change. Nothing happens before [`wake`](Self::wake) or [`help`](Self::help).
+    pub(super) fn add(&self, change: Change) {
         let mut queue = self.0.0.queue();
         if queue.end {
             return;
@@ -237,37 +212,43 @@ impl Applying {
         }
     }
 
+    fn make(&self, change: Change) -> Result<(), CommandError> {
+        let mut files = RollbackFiles::new(self.rollback_directory.clone(), self.clock);
+        let ended = change.make(&self.node, self.clock.now(), &mut |undo| files.keep(undo))?;
+        files.finish()?;
+        if let Some(input) = ended.input {
+            if let Input::RolledBack { last, .. } = &input {
+                tracing::warn!(entries = ended.undone, to = %last, "rolled back");
+            }
+            self.inbox.post(Message::Input(input));
+        }
+        Ok(())
+    }
+
     /// Does what there is to do, up to a batch of entries.
     fn apply_all(&self, first: Change, entered: bool) -> Result<(), CommandError> {
         let enter = || (!entered).then(|| self.gate.blocking_enter());
         let mut next = Some(first);
         let mut applied = 0;
-        while let Some(change) = next.take() {
-            match change {
-                Change::Other(job) => {
-                    let _entered = enter();
-                    job(&self.node)?;
-                }
-                Change::Apply(mut joined) => {
-                    // What has gathered is committed at once: fewer commits, and fewer syncs.
-                    while joined.entries.len() < MAX_APPLY_ENTRIES {
-                        match self.next() {
-                            Some(Change::Apply(more)) if joined.is_followed_by(&more) => {
-                                joined.entries.extend(more.entries);
-                                joined.room.extend(more.room);
-                            }
-                            other => {
-                                next = other;
-                                break;
-                            }
+        while let Some(mut change) = next.take() {
+            if let DataChange::Apply(joined) = &mut change {
+                // What has gathered is committed at once: fewer commits, and fewer syncs.
+                while joined.entries.len() < MAX_APPLY_ENTRIES {
+                    match self.next() {
+                        Some(DataChange::Apply(more)) if joined.is_followed_by(&more) => {
+                            joined.join(more);
+                        }
+                        other => {
+                            next = other;
+                            break;
                         }
                     }
-                    applied += joined.entries.len();
-                    wait_until_old_enough(&joined.entries, joined.delay, self.clock);
-                    let _entered = enter();
-                    self.node.apply(joined.previous, joined.entries, self.clock.now())?;
                 }
+                applied += joined.entries.len();
+                wait_until_old_enough(&joined.entries, joined.delay, self.clock);
             }
+            let _entered = enter();
+            self.make(change)?;
             if next.is_none() && applied < MAX_APPLY_ENTRIES {
                 next = self.next();
             }
