@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::process::{self, Transcript};
 use crate::{Failure, conformance, fuzz, map, purity, pymongo_suite, shape};
 
-/// How long each fuzz target runs if nobody says otherwise: enough to see that it works.
+/// How long each fuzz target runs by default: enough to see that it works.
 pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
 
 /// What a step has to say for itself beside "ok", such as how many tests it ran.
@@ -86,7 +86,8 @@ fn clippy() -> Outcome {
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])
 }
 
-/// With nextest where it is installed, since it runs test programs side by side.
+/// With nextest where it is installed, since it runs test programs side by side. A test that fails is
+/// tried once more; one that then passes is named in the outcome, because it is a defect to look at.
 fn tests() -> Outcome {
     let has_nextest = process::watch(process::cargo().args(["nextest", "--version"]), false)
         .is_ok_and(|transcript| transcript.succeeded);
@@ -96,8 +97,12 @@ fn tests() -> Outcome {
             "run",
             "--workspace",
             "--no-fail-fast",
+            "--retries",
+            "1",
             "--status-level",
-            "fail",
+            "retry",
+            "--final-status-level",
+            "flaky",
             "--color",
             "never",
         ]
@@ -106,7 +111,7 @@ fn tests() -> Outcome {
     };
     let transcript = process::watch(process::cargo().args(arguments), true)?;
     let passed = count(&transcript, " passed");
-    // A skipped test is one that somebody believes to be running.
+    // A skipped test is believed to be running.
     let skipped = count(&transcript, " skipped") + count(&transcript, " ignored");
     if !transcript.succeeded {
         return Err(Failure("tests fail; see above".to_owned()));
@@ -117,7 +122,22 @@ fn tests() -> Outcome {
     if skipped > 0 {
         return Err(Failure(format!("{skipped} tests were skipped; run or remove them")));
     }
-    Ok(format!("{passed} tests"))
+    let flaky: Vec<&str> = transcript.lines.iter().filter_map(|line| flaky(line)).collect();
+    match flaky.as_slice() {
+        [] => Ok(format!("{passed} tests")),
+        names => Ok(format!(
+            "{passed} tests, of which {} passed only when tried again: {}",
+            names.len(),
+            names.join(", ")
+        )),
+    }
+}
+
+/// The test that a line of nextest's last summary calls flaky.
+fn flaky(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let (_, rest) = line.strip_prefix("FLAKY ")?.split_once("] ")?;
+    Some(rest.split_once(") ").map_or(rest, |(_, name)| name))
 }
 
 /// The number before "passed" in the summaries: one of nextest's, one per program of cargo's.
@@ -153,6 +173,15 @@ mod tests {
         assert_eq!(counted(&[nextest], " skipped"), 2);
         let libtest = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
         assert_eq!(counted(&[libtest], " ignored"), 1);
+    }
+
+    #[test]
+    fn tests_that_passed_only_at_the_second_try_are_named() {
+        let line = "   FLAKY 2/2 [   1.022s] (17/77) quorate-server::replica_set drivers::one";
+        assert_eq!(flaky(line), Some("quorate-server::replica_set drivers::one"));
+        assert_eq!(flaky("        PASS [   1.022s] quorate-server one"), None);
+        let summary = "     Summary [  5.0s] 77 tests run: 77 passed (1 flaky), 0 skipped";
+        assert_eq!((count(&[summary]), counted(&[summary], " skipped")), (77, 0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::process::{self, Transcript};
 
-/// How long each target runs if nobody says otherwise.
+/// How long each target runs by default.
 pub(crate) const DEFAULT_SECONDS: u64 = 60;
 
 /// What a target may use before it counts as a leak, in megabytes.

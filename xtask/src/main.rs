@@ -163,7 +163,7 @@ fn pymongo_suite_chore(words: &[&str], record: bool) -> Option<Chore> {
     Some(Chore::PymongoSuite { selection: Selection { topologies, files }, record })
 }
 
-/// libFuzzer takes zero seconds for no limit, which nobody means.
+/// libFuzzer takes zero seconds for no limit, which is never meant.
 fn positive(text: &str) -> Option<u64> {
     text.parse().ok().filter(|seconds| *seconds > 0)
 }

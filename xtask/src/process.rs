@@ -84,7 +84,7 @@ fn collect(stream: impl Read + Send + 'static, echo: bool) -> thread::JoinHandle
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).into_owned();
             if echo {
-                // Nobody may be reading any more; the lines are kept all the same.
+                // The reader may be gone; the lines are kept all the same.
                 let _ = writeln!(std::io::stderr(), "{line}");
             }
             lines.push(line);

@@ -6,7 +6,7 @@
 use crate::Failure;
 use crate::process;
 
-/// How long it goes on if nobody says otherwise.
+/// How long it goes on by default.
 pub(crate) const DEFAULT_MINUTES: u64 = 10;
 
 /// Runs the faults for so long. The seed of an earlier run repeats its faults.

@@ -211,7 +211,7 @@ impl Authenticator {
 pub enum Action {
     /// Send this command, and pass the reply to [`Conversation::on_reply`].
     Send(RawDocumentBuf),
-    /// Compute the keys, where milliseconds of computing hurt nobody, and pass them to
+    /// Compute the keys, on a thread that may block for milliseconds, and pass them to
     /// [`Conversation::on_keys`].
     Derive(KeyDerivation),
     /// Nothing: we are who we say we are.

@@ -2,7 +2,7 @@
 //!
 //! A member that calls another logs in as `__system` of `local` with SCRAM-SHA-256; the password is
 //! the file's text without its white space. Reading the file, and whether others may read it, is left
-//! to whoever opens it.
+//! to the code that opens it.
 
 use quorate_connection_string::{Credential, Mechanism, MechanismProperties, Secret};
 
@@ -70,7 +70,7 @@ fn is_base64(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '+' | '/' | '=')
 }
 
-/// Why a text is no key. Whoever wrote the file is at fault.
+/// Why a text is no key. The author of the file is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFileError {
     /// Too short or too long.

@@ -3,7 +3,7 @@
 //! What to say is decided by `quorate-authentication`; this file sends it. Checks need no login, so
 //! that a wrong password hides no server: it is told by the operation that needs the login. Nothing
 //! is sent along with the handshake but the question for the user's mechanisms, for most connections
-//! that a scan opens are never used by an operation. An arbiter has no users, so that nobody logs in
+//! that a scan opens are never used by an operation. An arbiter has no users, so that no client logs in
 //! there.
 
 use std::time::Duration;

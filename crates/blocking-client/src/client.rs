@@ -71,7 +71,7 @@ impl Client {
         Self::new(ClientOptions::from_connection_string(&string)?)
     }
 
-    /// A client with these options, the system's clock and nobody listening. Does no I/O.
+    /// A client with these options, the system's clock and no subscriber. Does no I/O.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Client {
     fn carry_out(&mut self) {
         while let Some(output) = self.topology.poll_output() {
             match output {
-                // The core holds the latest description, and nobody selects in the meantime.
+                // The core holds the latest description, and no operation selects in the meantime.
                 Output::Publish(_) => {}
                 Output::Event(event) => (self.listener)(&event),
                 Output::Monitor { server, command } => self.follow_monitor_command(server, command),

@@ -453,7 +453,7 @@ fn with_id(document: RawDocumentBuf) -> Result<(RawDocumentBuf, RawBson), Operat
 }
 
 /// `n`, and what was left undone. `offset` is the place of the first statement among the caller's.
-/// With `w: 0`, nobody `asked` for more than `ok`, and servers leave out the rest.
+/// With `w: 0`, the client has not `asked` for more than `ok`, and servers leave out the rest.
 fn read_write_reply(
     answer: &Answer,
     command: &'static str,

@@ -68,7 +68,7 @@ pub enum ConnectionError {
     /// The server answered with another kind of message.
     #[error("the server does not keep to the protocol: it answered with {0} instead of OP_MSG")]
     WrongOpCode(OpCode),
-    /// The server announced replies that nobody asked for, or sent them.
+    /// The server announced or sent unsolicited replies.
     #[error("the server does not keep to the protocol: it sends further replies unasked")]
     UnaskedReplies,
     /// The reply is no reply.

@@ -131,7 +131,7 @@ impl ClientOptions {
     }
 }
 
-/// Why there is no client. Whoever wrote the options is at fault.
+/// Why there is no client. The author of the options is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The connection string cannot be read.

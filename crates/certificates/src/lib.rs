@@ -1,6 +1,6 @@
 //! Certificate and key files, and the names that certificates give their holders.
 //!
-//! Owns reading PEM files for whoever speaks TLS, client and server alike, and the subject of a
+//! Owns reading PEM files for both ends of TLS, and the subject of a
 //! certificate as the X.509 login writes it. Whom to trust is decided by those who ask.
 
 mod subject;
@@ -16,7 +16,7 @@ pub use subject::{Subject, SubjectError};
 /// How an encrypted key begins (PKCS #8), and how its header says so (the older format).
 const ENCRYPTED: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
 
-/// A file does not hold what it should. Whoever named or wrote the file is at fault.
+/// A file does not hold what it should. The author of the file, or of its path, is at fault.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FileError {
     /// It cannot be read.

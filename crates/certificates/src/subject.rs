@@ -2,7 +2,7 @@
 //!
 //! Written as RFC 2253 says, which is how users of `$external` are named, and compared by
 //! organisation, which is how members of one set know each other. The certificate itself is checked
-//! before by whoever took it; here only its name is read.
+//! before by the code that accepted it; here only its name is read.
 
 use std::collections::BTreeSet;
 use std::fmt;

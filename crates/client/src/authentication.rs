@@ -1,7 +1,7 @@
 //! Carries an authentication over a connection.
 //!
 //! What to say is decided by `quorate-authentication`, which knows no sockets; this file sends it,
-//! and computes keys where that blocks nobody.
+//! and computes keys on a thread that may block.
 
 use std::time::Duration;
 

@@ -104,7 +104,7 @@ impl Client {
                 if let Some(own) = &own {
                     own(event.clone());
                 }
-                // Nobody listening is no error.
+                // Ignore the send error: there may be no subscriber.
                 let _ = events.send(event);
             })
         };
@@ -268,14 +268,14 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
 }
 
 impl Inner {
-    /// Whether anybody would hear of a command.
+    /// Whether command events have a subscriber.
     pub(crate) fn has_listener(&self) -> bool {
         self.options.listener.is_some()
             || self.events.receiver_count() > 0
             || logging::wants_commands()
     }
 
-    /// Tells whoever listens about a command. Holds no lock.
+    /// Tells the subscribers about a command. Holds no lock.
     pub(crate) fn tell_listeners(&self, event: CommandEvent) {
         let longest = self.options.logged_document_length;
         logging::command(self.discovery.topology_id(), longest, &event);
@@ -283,7 +283,7 @@ impl Inner {
         if let Some(listener) = &self.options.listener {
             listener(event.clone());
         }
-        // Nobody listening is no error.
+        // Ignore the send error: there may be no subscriber.
         let _ = self.events.send(event);
     }
 

@@ -17,7 +17,7 @@ impl Clock {
         Self::starting_at(MonotonicTime::ZERO)
     }
 
-    /// A clock by which it is this time now, for whoever compares times with another clock's.
+    /// A clock by which it is this time now, to compare times with another clock's.
     pub fn starting_at(began: MonotonicTime) -> Self {
         Self { origin: Instant::now(), began }
     }

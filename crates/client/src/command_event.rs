@@ -2,7 +2,7 @@
 //!
 //! Follows the Command Logging and Monitoring specification: one event when a command is sent, one
 //! when its reply arrives or it fails, with the same request id. Commands that carry secrets are told
-//! without their content. Nothing is built where nobody listens.
+//! without their content. Nothing is built without a subscriber.
 
 use std::fmt;
 use std::time::Duration;
@@ -119,7 +119,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// Tells that a command is sent; `None` if nobody listens.
+    /// Tells that a command is sent; `None` without a subscriber.
     pub(crate) fn begin(
         client: &Inner,
         operation: &Operation<'_>,

@@ -10,7 +10,7 @@
 //!                     │   reply with moreToCome
 //!                     ├──────────────────────▶ Streaming ──▶ Busy ──▶ …
 //!                     │   error, or the future is dropped
-//!                     └──────────────────────▶ Broken (a Busy that nobody ends)
+//!                     └──────────────────────▶ Broken (a Busy dropped before its end)
 //! ```
 //!
 //! A future that is dropped leaves the connection Busy. Nothing ends that state, so the connection

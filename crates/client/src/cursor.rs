@@ -288,7 +288,7 @@ pub(crate) fn malformed(server: &ServerAddress, reason: &str) -> Error {
     Error::new(ErrorKind::Reply { address: server.clone(), reason: reason.to_owned() })
 }
 
-/// A text as a key, for whoever builds commands from names given by the application.
+/// A text as a key, for commands built from names given by the application.
 pub(crate) fn key(text: &str) -> Result<CString, Error> {
     CString::try_from(text.to_owned())
         .map_err(|_| Error::new(ErrorKind::BadCommand(format!("{text:?} holds a zero byte"))))

@@ -263,7 +263,7 @@ impl Discovery {
         listener: EventListener,
         tap: Option<Arc<dyn Tap>>,
     ) -> Arc<Self> {
-        // Nobody ever sends anything: the channel closes when the last task is gone.
+        // Nothing is ever sent: the channel closes when the last task is gone.
         let (alive, all_gone) = mpsc::channel(1);
         let discovery = Arc::new_cyclic(|me| Self {
             id: topology.id(),
@@ -360,7 +360,7 @@ impl Discovery {
         }
     }
 
-    /// The same without waiting, for whoever cannot.
+    /// The same without waiting.
     pub fn shut_down(&self) {
         self.handle(Input::Close);
         let mut state = self.lock();
@@ -370,7 +370,7 @@ impl Discovery {
             timer.abort();
         }
         drop(state);
-        // Whoever waits for another description must hear that none will come.
+        // Waiting operations must hear that no other description will come.
         self.revision.send_modify(|revision| *revision += 1);
     }
 

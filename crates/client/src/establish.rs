@@ -52,7 +52,7 @@ impl Establish for ServerEstablisher {
         _generation: PoolGeneration,
     ) -> Result<Established<ServerConnection>, EstablishError> {
         let Some(discovery) = self.discovery.upgrade() else {
-            // The client is gone, and with it whoever could hear the answer.
+            // Ignore the send error: the client is gone.
             return std::future::pending().await;
         };
         let _alive = discovery.alive();

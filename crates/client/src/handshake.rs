@@ -66,7 +66,7 @@ pub struct Handshake {
     pub load_balanced: bool,
     /// The stable API, if it is declared.
     pub server_api: Option<ServerApi>,
-    /// Who proves who we are, if anybody has to.
+    /// Who proves who we are, if the server asks for it.
     pub authenticator: Option<Authenticator>,
 }
 
@@ -191,7 +191,7 @@ impl Handshake {
         connection.set_compressor(
             compressor.map_err(|error| failed(HandshakeError::Unready(error.to_string())))?,
         );
-        // An arbiter has no users, so that nobody can authenticate there.
+        // An arbiter has no users, so that no client can authenticate there.
         if let (Some(authenticator), Some(attempt), false) =
             (&self.authenticator, attempt, handshake.hello.arbiter_only)
         {

@@ -1,4 +1,4 @@
-//! Structured log messages through `tracing`, for whoever has a subscriber.
+//! Structured log messages through `tracing`.
 //!
 //! Sentences and keys are the specifications' ("Log Messages" of the SDAM, server selection, pooling
 //! and command monitoring specifications). The components are the targets `quorate::topology`,

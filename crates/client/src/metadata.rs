@@ -186,7 +186,7 @@ fn platform_text(wrappers: &[DriverInfo]) -> String {
     platforms.fold("Rust/tokio".to_owned(), |all, one| format!("{all}|{one}"))
 }
 
-/// Whether a `client` document is within the limit, for whoever received one.
+/// Whether a `client` document is within the limit, for the side that received it.
 pub fn is_acceptable(metadata: &RawDocument) -> bool {
     metadata.as_bytes().len() <= MAX_METADATA_LENGTH
 }

@@ -1,6 +1,6 @@
 //! Counters of one client, and their text for Prometheus.
 //!
-//! Counting is an atomic addition; nothing is put into words before somebody asks. The names and help
+//! Counting is an atomic addition; nothing is formatted before a reader asks. The names and help
 //! texts are stable: dashboards are built on them. Counters only rise while the client lives; those of
 //! a server end when it is dropped from the topology.
 

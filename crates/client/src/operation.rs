@@ -98,7 +98,7 @@ pub(crate) enum Role {
 pub(crate) enum Purpose {
     Read,
     Write,
-    /// Nobody knows: the application's own command.
+    /// Not known: the application's own command.
     Any,
 }
 

@@ -24,7 +24,7 @@ pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// `maxAdaptiveRetries` where the user says nothing.
 pub const DEFAULT_MAX_ADAPTIVE_RETRIES: u32 = 2;
 
-/// How many characters of a document log messages carry where nobody says so.
+/// How many characters of a document log messages carry by default.
 pub const DEFAULT_LOGGED_DOCUMENT_LENGTH: usize = 1000;
 
 /// The options of a client. Start from a connection string and change what it cannot say.

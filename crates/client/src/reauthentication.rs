@@ -23,7 +23,7 @@ pub(crate) fn wants_login(reply: &RawDocument) -> bool {
 }
 
 impl Inner {
-    /// Logs in again on a connection. `Ok(false)` if there is nobody to log in as.
+    /// Logs in again on a connection. `Ok(false)` if there is no credential.
     pub(crate) async fn log_in_again(
         &self,
         connection: &mut PooledConnection<ServerEstablisher>,

@@ -81,7 +81,7 @@ impl Inner {
         }
     }
 
-    /// The server that holds a cursor, whatever it is now: nobody else can go on.
+    /// The server that holds a cursor, whatever it is now: no other server can go on.
     fn find(&self, address: &ServerAddress) -> Result<Selected, Error> {
         let description = self.discovery.description();
         match (description.server(address).cloned(), self.discovery.server(address)) {

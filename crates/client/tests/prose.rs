@@ -27,7 +27,7 @@ use tokio::sync::broadcast::Receiver;
 /// Nothing here takes long; what does is stuck.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// How often a condition is looked at that nobody tells of.
+/// How often a condition is polled that raises no event.
 const GLANCE: Duration = Duration::from_millis(10);
 
 async fn soon<T>(work: impl Future<Output = T>) -> T {
@@ -365,7 +365,7 @@ async fn endless_replies_starve_nobody() {
     let known = client.topology().server(&flooder).map(|server| server.server_type());
     assert_eq!(known, Some(ServerType::RsSecondary));
     soon(client.close()).await;
-    // Nobody listens any more, so that it ends.
+    // The last subscriber is gone, so that it ends.
     tokio::task::spawn_blocking(move || flood.join().unwrap()).await.unwrap();
 }
 

@@ -22,7 +22,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
 }
 
-/// A server that shakes hands with whoever comes, and wants a certificate if it is told to.
+/// A server that shakes hands with every client, and wants a certificate if it is told to.
 async fn server(wants_certificate: bool) -> ServerAddress {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

@@ -81,7 +81,7 @@ pub fn scenario_root() -> Result<PathBuf, FetchError> {
     if root.is_dir() {
         return Ok(root);
     }
-    // Left behind by a process that was killed: the lock says that nobody else is at it.
+    // Left behind by a process that was killed: the lock says that no other process is at work.
     let work = parent.join("unfinished");
     if work.exists() {
         fs::remove_dir_all(&work).map_err(failed("removing an unfinished download"))?;

@@ -395,7 +395,7 @@ pub enum ConformanceError {
 }
 
 impl ConformanceError {
-    /// Whether this may be let pass: the download failed, and nobody insists ([`must_run`]).
+    /// Whether this may be let pass: the download failed, and [`must_run`] is not set.
     /// Anything else, a wrong hash above all, may not.
     pub fn is_excusable(&self) -> bool {
         matches!(self, Self::Fetch(FetchError::Download(_))) && !must_run()

@@ -195,7 +195,7 @@ pub enum CredentialError {
     /// A property is missing.
     #[error("MONGODB-OIDC needs the property {0}; add {0}:… to authMechanismProperties")]
     MissingProperty(&'static str),
-    /// `TOKEN_RESOURCE` where nobody asks for it.
+    /// `TOKEN_RESOURCE` where the mechanism does not ask for it.
     #[error("TOKEN_RESOURCE is only for ENVIRONMENT:azure and ENVIRONMENT:gcp; remove it")]
     UnusedTokenResource,
 }
@@ -210,7 +210,7 @@ pub(crate) struct Ingredients<'a> {
 }
 
 impl Credential {
-    /// The credential that the ingredients add up to; `None` if nobody asked to authenticate, which
+    /// The credential that the ingredients add up to; `None` if the string does not ask to authenticate, which
     /// a database or an `authSource` alone do not.
     pub(crate) fn new(from: &Ingredients<'_>) -> Result<Option<Self>, CredentialError> {
         if from.user_info.is_none() && from.mechanism.is_none() {

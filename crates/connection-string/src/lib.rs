@@ -103,7 +103,7 @@ impl ConnectionString {
         &self.seeds
     }
 
-    /// What to authenticate with; `None` if nobody asked to.
+    /// What to authenticate with; `None` if the string does not ask to.
     pub fn credential(&self) -> Option<&Credential> {
         self.credential.as_ref()
     }
@@ -124,7 +124,7 @@ impl ConnectionString {
     }
 
     /// Whether to use TLS: what `tls` or `ssl` says; otherwise yes for `mongodb+srv://`, and yes if
-    /// a TLS file is named or a TLS flag is true, since nobody asks for those without wanting TLS.
+    /// a TLS file is named or a TLS flag is true, since those make sense with TLS only.
     pub fn tls_enabled(&self) -> bool {
         let options = &self.options;
         let implied = [

@@ -47,7 +47,7 @@ pub struct SrvTarget {
     pub port: u16,
 }
 
-/// An SRV answer is refused. Whoever runs the zone is at fault, or someone is forging its answers.
+/// An SRV answer is refused. The zone's operator is at fault, or its answers are forged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeedListError {
     /// The string names its hosts itself.
@@ -80,7 +80,7 @@ pub enum SeedListError {
     SeveralLoadBalancers(usize),
 }
 
-/// A TXT answer is refused. Whoever runs the zone is at fault.
+/// A TXT answer is refused. The zone's operator is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TxtError {
     /// The string does not use DNS.

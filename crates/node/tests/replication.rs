@@ -166,7 +166,7 @@ fn a_repeated_write_is_known_to_followers_and_forgotten_by_a_rollback() {
     assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
 }
 
-/// Digest §9: what depends on an earlier entry of its batch sees it.
+/// docs/replication-rules.md §9: what depends on an earlier entry of its batch sees it.
 #[test]
 fn a_batch_in_which_documents_come_and_go_is_applied_like_its_entries_one_by_one() {
     let (from, at_once, one_by_one) = (primary(), secondary(), secondary());
@@ -202,7 +202,8 @@ fn a_batch_in_which_documents_come_and_go_is_applied_like_its_entries_one_by_one
     assert!(commits(&at_once) < commits(&one_by_one), "entries share commits");
 }
 
-/// Digest §5 and §13: a step-down ends writes under way with 11602; the rest of the log stays.
+/// docs/replication-rules.md §5 and §13: a step-down ends writes under way with 11602; the rest of
+/// the log stays.
 #[test]
 fn a_long_write_ends_early_when_the_member_steps_down() {
     let member = primary();
@@ -232,7 +233,8 @@ fn a_long_write_ends_early_when_the_member_steps_down() {
     assert_eq!(hash(&copy), hash(&member));
 }
 
-/// Digest §7: the oplog is resizable, and keeps what is younger than its minimum retention.
+/// docs/replication-rules.md §7: the oplog is resizable, and keeps what is younger than its
+/// minimum retention.
 #[test]
 fn the_oplog_is_resized_and_its_retention_survives_a_restart() {
     let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
@@ -259,7 +261,7 @@ fn the_oplog_is_resized_and_its_retention_survives_a_restart() {
     assert_eq!(figures.get_i64("maxSize").unwrap(), 1000 * 1024 * 1024);
 }
 
-/// Digest §6: what is committed is remembered, so that a restart cannot undo it.
+/// docs/replication-rules.md §6: what is committed is remembered, so that a restart cannot undo it.
 #[test]
 fn the_commit_point_survives_a_restart() {
     let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
@@ -276,7 +278,8 @@ fn the_commit_point_survives_a_restart() {
     assert!(recovered.last > first);
 }
 
-/// Digest §7: above its size the oplog drops only what is older than the minimum retention.
+/// docs/replication-rules.md §7: above its size the oplog drops only what is older than the
+/// minimum retention.
 #[test]
 fn young_entries_stay_although_the_oplog_is_too_large() {
     let member = Member::with_history(ModelStore::new(), 2_000);
@@ -295,7 +298,8 @@ fn young_entries_stay_although_the_oplog_is_too_large() {
     assert!(entries(&member).len() < 40, "{} entries are left", entries(&member).len());
 }
 
-/// Digest §12: both fields or neither, and no version that this process cannot have shown.
+/// docs/replication-rules.md §12: both fields or neither, and no version that this process cannot
+/// have shown.
 #[test]
 fn an_awaited_hello_checks_what_it_is_given() {
     let member = secondary();
@@ -318,7 +322,8 @@ fn an_awaited_hello_checks_what_it_is_given() {
     }
 }
 
-/// Digest §10: entries that are written during a copy wait on disk, however many they are.
+/// docs/replication-rules.md §10: entries that are written during a copy wait on disk, however
+/// many they are.
 #[test]
 fn entries_of_a_copy_wait_on_disk_and_leave_nothing_behind() {
     let from = primary();
@@ -418,7 +423,8 @@ fn default_concerns_reach_followers_and_survive_a_restart_and_a_rollback() {
     assert_eq!(from.node.default_concerns().unwrap(), None, "what was undone does not hold");
 }
 
-/// Digest §7: entries can be applied anywhere, since they say what came of a write.
+/// docs/replication-rules.md §7: entries can be applied anywhere, since they say what came of a
+/// write.
 #[test]
 fn entries_say_what_came_of_a_write_one_for_each_document() {
     let member = primary();
@@ -451,7 +457,7 @@ fn entries_say_what_came_of_a_write_one_for_each_document() {
     }
 }
 
-/// Digest §13.
+/// docs/replication-rules.md §13.
 #[test]
 fn replica_set_commands_need_a_set() {
     let alone = Member::new();
@@ -463,7 +469,8 @@ fn replica_set_commands_need_a_set() {
     }
 }
 
-/// Digest §9: whoever reads while a batch is applied sees the history up to some entry.
+/// docs/replication-rules.md §9: whoever reads while a batch is applied sees the history up to
+/// some entry.
 #[test]
 fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
     const ROUNDS: i32 = 400;
@@ -501,7 +508,7 @@ fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
     });
 }
 
-/// Digest §12: what every server says in its hello, of a set or not.
+/// docs/replication-rules.md §12: what every server says in its hello, of a set or not.
 #[test]
 fn hello_has_every_field_that_clients_expect() {
     for member in [Member::new(), secondary()] {

@@ -187,7 +187,7 @@ impl std::hash::Hash for ServerAddress {
     }
 }
 
-/// A text that is no address. Whoever wrote it is at fault.
+/// A text that is no address. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// There is nothing there.

@@ -1,4 +1,4 @@
-//! The one generator of chance, seeded by whoever owns a real source of it.
+//! The one pseudo-random generator, seeded by the owner of a real source of randomness.
 
 /// SplitMix64 (Steele, Lea and Flood 2014): one word of state, and good enough to spread load and
 /// elections apart. The same seed gives the same sequence.

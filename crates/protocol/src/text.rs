@@ -1,6 +1,6 @@
 //! Text that came from elsewhere, made harmless for terminals and logs.
 //!
-//! A character that nobody sees can still turn a line around or steer a terminal: C1 controls, marks of
+//! An invisible character can still turn a line around or steer a terminal: C1 controls, marks of
 //! the direction of writing, separators of lines. They are shown as `\u` and four digits, which is also what
 //! they are inside a JSON string, so that a line of JSON stays the same JSON.
 

@@ -1,4 +1,4 @@
-//! The two clocks, as values handed in by whoever owns a real one.
+//! The two clocks, as values handed in by the owner of a real one.
 
 use std::fmt;
 use std::ops::Add;

@@ -10,7 +10,7 @@ use crate::{COMMAND_PATIENCE, ProvisionError};
 
 /// How often a running program is asked whether it has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How much of the output is kept. Nobody reads more, and a program gone wild must not fill memory.
+/// How much of the output is kept: a program gone wild must not fill memory.
 const MAX_OUTPUT_LENGTH: usize = 1 << 20;
 
 /// Runs it; anything but success is an error that names the command, its output and `next_step`.

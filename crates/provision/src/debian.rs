@@ -23,7 +23,7 @@ pub fn debian(packages: &[&str]) -> Result<(), ProvisionError> {
     let user = run(Command::new("id").arg("-u"), "install coreutils")?;
     let user = user.trim();
     // The system is one for all target directories, so the lock is not in one of them. It bears the
-    // user's number, because nobody may open the lock file of another in the temporary directory.
+    // user's number, because no user may open the lock file of another in the temporary directory.
     let _lock = lock(&std::env::temp_dir().join(format!("quorate-provision-debian-{user}.lock")))?;
     if are_installed(packages)? {
         return Ok(());
@@ -58,12 +58,12 @@ fn apt_get(user: &str) -> Command {
         Command::new("env")
     } else {
         let mut command = Command::new("sudo");
-        // Nobody is there to type a password.
+        // No user is there to type a password.
         command.args(["--non-interactive", "env"]);
         command
     };
     command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "--option"]);
-    // Somebody else's apt may be at work.
+    // Another apt may be at work.
     command.arg(format!("DPkg::Lock::Timeout={}", LOCK_PATIENCE.as_secs()));
     command
 }

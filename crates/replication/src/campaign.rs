@@ -1,7 +1,7 @@
 //! Standing for election: when, the dry run, the vote, and answering other candidates.
 //!
 //! Owns the triggers and the two rounds. What a voter thinks of a candidate is `election`'s to say;
-//! what a winner does is `leading`'s. Digest §5.
+//! what a winner does is `leading`'s. docs/replication-rules.md §5.
 
 use std::time::Duration;
 
@@ -144,8 +144,8 @@ impl Member {
         }
     }
 
-    /// After a crash nobody waits for silence. Members go one after another, the likeliest winner
-    /// first, so that the first to ask finds everybody's vote still free.
+    /// After a crash no member waits for silence. Members go one after another, the likeliest winner
+    /// first, so that the first to ask finds every vote still free.
     pub(crate) fn stand_soon_after_crash(&mut self) {
         if !matches!(self.role, Role::Follower(_)) {
             return;
@@ -204,7 +204,7 @@ impl Member {
         }
     }
 
-    /// The only voter has nobody to wait for.
+    /// The only voter has no other to wait for.
     pub(crate) fn stand_if_alone(&mut self) {
         let alone = self.installed_config().is_some_and(|config| config.voters().count() == 1);
         if alone && self.why_not_standing().is_none() {
@@ -580,8 +580,8 @@ impl Member {
     /// Two members that miss the primary at the same moment would both win their dry run and then
     /// split the vote. So of two that are still asking, the worse one stops: the order is that of the
     /// likeliest winner, total, and both know it from the request. A candidate needs the other's
-    /// answer, so whoever goes on has been told of nobody better. A member that has said yes and was
-    /// about to ask itself waits too, once before each try of its own: nobody can hold it off for long.
+    /// answer, so a candidate that goes on has been told of no better one. A member that has said yes and was
+    /// about to ask itself waits too, once before each try of its own: no candidate can hold it off for long.
     fn give_way_to(&mut self, other: &VoteRequest) {
         let Role::Follower(follower) = &self.role else { return };
         let (Some(me), Some(config)) = (self.me(), self.installed_config()) else { return };

@@ -1,6 +1,7 @@
 //! Whether a configuration document is sound by itself, and sound as the first one of a set.
 //!
-//! Owns the limits of every field (digest §2). Whether one configuration may follow another is
+//! Owns the limits of every field (docs/replication-rules.md §2). Whether one configuration may
+//! follow another is
 //! `reconfig_check`'s to say.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,7 @@ pub const MAX_CONFIG_VERSION: i64 = i32::MAX as i64;
 /// The horizon that every member has without saying so.
 pub const DEFAULT_HORIZON: &str = "__default";
 
-/// What is wrong with a configuration. Whoever wrote it is at fault.
+/// What is wrong with a configuration. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// The set name is not the one the member was started for.
@@ -50,7 +51,7 @@ pub enum ConfigError {
     /// Too few or too many voters.
     #[error("{0} voting members; a set has from 1 to {MAX_VOTERS}; set votes: 0 on some")]
     VoterCount(usize),
-    /// Nobody could ever be elected.
+    /// No member could ever be elected.
     #[error("no member can be elected; give one that is no arbiter a priority above 0")]
     NobodyElectable,
     /// More than one arbiter.
@@ -180,7 +181,7 @@ pub fn warnings(config: &ReplicaSetConfig) -> Vec<String> {
     let (election, heartbeat) =
         (settings.election_timeout_millis, settings.heartbeat_interval_millis);
     let mut warnings = Vec::new();
-    // A primary that nobody writes to is heard of once per interval.
+    // An idle primary is heard of once per interval.
     if election <= heartbeat {
         warnings.push(format!(
             "electionTimeoutMillis ({election}) is not above heartbeatIntervalMillis ({heartbeat}): \

@@ -14,7 +14,7 @@ use crate::sync_source::Leave;
 /// Why a primary is one no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepDownReason {
-    /// Somebody is in a higher term.
+    /// Another member is in a higher term.
     HigherTerm(Term),
     /// A majority of voters was not heard of for the election timeout.
     LostMajority,
@@ -41,7 +41,7 @@ impl fmt::Display for StepDownReason {
 /// How catching up ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CatchUpEnd {
-    /// Nobody reachable had anything newer.
+    /// No reachable member had anything newer.
     NothingNewer,
     /// The target was reached.
     Reached,

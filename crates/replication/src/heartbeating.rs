@@ -1,7 +1,7 @@
 //! Heartbeats: who is there, in which term, with which configuration.
 //!
 //! Owns sending, answering and giving up heartbeats, the crash shortcut of the rulings, and what
-//! follows from knowing the primary. Digest §4.
+//! follows from knowing the primary. docs/replication-rules.md §4.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Member {
         }
     }
 
-    pub(crate) fn heartbeat_everybody_now(&mut self) {
+    pub(crate) fn heartbeat_all_now(&mut self) {
         let ids: Vec<MemberId> = self.peers.keys().copied().collect();
         for id in ids {
             self.heartbeat_now(id);
@@ -67,7 +67,7 @@ impl Member {
     }
 
     fn send_heartbeat(&mut self, id: MemberId) {
-        // A removed member only answers; whoever adds it again will call on it.
+        // A removed member only answers; the primary that adds it again sends it a heartbeat.
         if matches!(self.role, Role::Removed) {
             return;
         }
@@ -201,7 +201,7 @@ impl Member {
         }
     }
 
-    /// The primary lives: nobody needs to stand.
+    /// The primary lives: no member needs to stand.
     pub(crate) fn hear_from_primary(&mut self) {
         self.vetoed_dry_runs = 0;
         if let Role::Follower(follower) = &mut self.role {
@@ -306,7 +306,7 @@ impl Member {
         self.respond(token, Ok(Reply::Heartbeat(Box::new(reply))));
     }
 
-    // Without a (useful) configuration of its own, a member asks whoever contacts it.
+    // Without a (useful) configuration of its own, a member asks the member that contacts it.
     fn introduce_ourselves(&mut self, request: &HeartbeatRequest) {
         let (Some(from), Some(_)) = (&request.from, request.config) else { return };
         let now = self.now;

@@ -281,7 +281,7 @@ impl Member {
         }
         self.become_follower(StepDownReason::Reconfig);
         self.recollect();
-        self.heartbeat_everybody_now();
+        self.heartbeat_all_now();
     }
 
     pub(crate) fn cancel_initial_sync(&mut self) {

@@ -27,7 +27,7 @@ identifier!(
     RequestId
 );
 identifier!(
-    /// A request of somebody to this member. Numbered by the host.
+    /// A request to this member. Numbered by the host.
     RequestToken
 );
 identifier!(
@@ -83,7 +83,7 @@ pub struct Recovered {
     pub has_documents: bool,
 }
 
-/// What somebody asks of a member: another member, an administrator, or a primary that hands over.
+/// What is asked of a member by another member, an administrator, or a primary that hands over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `replSetHeartbeat`.
@@ -173,7 +173,7 @@ pub enum Reply {
 pub enum Unreachable {
     /// Nothing came in time.
     TimedOut,
-    /// The port refuses connections: nobody listens there.
+    /// The port refuses connections: no process listens there.
     Refused,
     /// The connection was reset while the request was under way.
     Reset,
@@ -260,7 +260,7 @@ pub enum InitialSyncOutcome {
 pub enum Input {
     /// Time has passed; deadlines are due.
     Tick,
-    /// Somebody asks something. Every request is answered by one `Respond`.
+    /// A request. Each one is answered by one `Respond`.
     RequestReceived {
         /// The host's number for it.
         token: RequestToken,

@@ -1,7 +1,7 @@
 //! What a primary does: catches up, drains, renews the configuration's term, writes its first entry,
 //! and moves the commit point.
 //!
-//! Digest §5 ("after winning") and §6.
+//! docs/replication-rules.md §5 ("after winning") and §6.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Member {
         if let Some(timeout) = timeout {
             self.timers.set(Timer::CatchUp, self.now + timeout);
         }
-        self.heartbeat_everybody_now();
+        self.heartbeat_all_now();
         self.check_majority_alive();
         if timeout == Some(Duration::ZERO) {
             self.end_catch_up(CatchUpEnd::TimedOut);
@@ -68,7 +68,7 @@ impl Member {
         let Some(LeaderMode::CatchingUp { heard, target, hopeless }) = self.leader_mode() else {
             return;
         };
-        // Everybody who might have more has spoken, or is known not to answer.
+        // Every member that might have more has spoken, or is known not to answer.
         let timeout = self.election_timeout();
         let is_silent = |peer: &Peer| {
             matches!(peer.contact, Contact::Down { .. })
@@ -132,7 +132,7 @@ impl Member {
         if config.term.is_none() || config.term == Some(self.term) {
             return self.write_first_entry();
         }
-        // Configurations of older terms stop being able to elect anybody once this one is on a
+        // Configurations of older terms stop being able to elect a primary once this one is on a
         // majority: without the bump they could, beside us.
         let mut renewed = (*config).clone();
         renewed.term = Some(self.term);
@@ -215,7 +215,7 @@ impl Member {
                 leader.first_of_term = Some(last.op_time);
                 leader.mode = LeaderMode::Writable;
                 self.emit(Event::Writable { term, first: last.op_time });
-                self.heartbeat_everybody_now();
+                self.heartbeat_all_now();
             }
         }
         self.restart_fetch_behind(last.op_time);

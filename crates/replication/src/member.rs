@@ -128,7 +128,7 @@ pub(crate) enum Asked {
     Heartbeat {
         peer: MemberId,
     },
-    /// A heartbeat to somebody who contacted us, to learn the configuration.
+    /// A heartbeat to a member that contacted us, to learn the configuration.
     Introduction {
         until: MonotonicTime,
     },

@@ -1,6 +1,6 @@
 //! What a member knows of another one.
 //!
-//! Filled by heartbeats and progress reports; read by everybody. Holds no rule but the one that says
+//! Filled by heartbeats and progress reports; read by every sub-machine. Holds no rule but the one that says
 //! which of two pieces of news about a position is the newer.
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Counting: how many votes elect, how many acknowledgements commit, who is enough for a write.
 //!
-//! Owns the arithmetic of a configuration; knows nothing of time or of who is reachable. Digest §2
+//! Owns the arithmetic of a configuration; knows nothing of time or of who is reachable.
+//! docs/replication-rules.md §2
 //! (counts) and §6 (write concern).
 
 use quorate_protocol::{MemberConfig, MemberId, OpTime, ReplicaSetConfig};
@@ -132,7 +133,7 @@ mod tests {
     use quorate_protocol::{MemberConfig, Priority, Timestamp};
 
     #[test]
-    fn counts_follow_digest_section_2() {
+    fn counts_follow_rules_section_2() {
         let counts = |data: i32, arbiters: i32| {
             let mut members: Vec<MemberConfig> = (0..data).map(member).collect();
             members.extend(

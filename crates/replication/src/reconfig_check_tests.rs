@@ -1,4 +1,5 @@
-//! Every rule of digest §3 that compares documents or asks about the set's present state.
+//! Every rule of docs/replication-rules.md §3 that compares documents or asks about the set's
+//! present state.
 
 use super::*;
 use crate::testing::{at, config, member, stamp};

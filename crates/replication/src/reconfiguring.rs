@@ -1,7 +1,8 @@
 //! Initiating, reconfiguring, and taking over a configuration from others.
 //!
 //! Owns the poll of the members, the storing before the installing, the wait for a majority and the
-//! `newlyAdded` mark. Which configuration may follow which is `reconfig_check`'s to say. Digest §3.
+//! `newlyAdded` mark. Which configuration may follow which is `reconfig_check`'s to say.
+//! docs/replication-rules.md §3.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -341,8 +342,8 @@ impl Member {
         }
     }
 
-    /// Initiation needs everybody, and everybody empty. A change needs a majority of the voters and
-    /// somebody electable, and stops listening when it has them.
+    /// Initiation needs every member, and each empty. A change needs a majority of the voters and
+    /// an electable member, and stops listening when it has them.
     pub(crate) fn decide_poll(&mut self, out_of_time: bool) {
         let Some(Reconfiguring {
             stage: Stage::Polling { initiate, waiting, answers },
@@ -401,7 +402,7 @@ impl Member {
     fn store_polled(&mut self, config: Arc<ReplicaSetConfig>, initiate: bool) {
         self.timers.cancel(Timer::ReconfigPoll);
         self.requests.retain(|_, asked| !matches!(asked, Asked::Poll { .. }));
-        // Somebody else's configuration may have arrived during the poll.
+        // Another primary's configuration may have arrived during the poll.
         if self.installing || (initiate && self.config.is_some()) {
             return self.abandon_reconfiguration(CommandError::ConfigurationInProgress);
         }
@@ -425,7 +426,7 @@ impl Member {
         }
     }
 
-    /// The office is lost. What is being stored will be installed; nobody is told it succeeded.
+    /// The office is lost. What is being stored will be installed; its success is not reported.
     pub(crate) fn fail_reconfiguration(&mut self) {
         if self.reconfiguring.is_some() {
             self.abandon_reconfiguration(ReconfigError::SteppedDown.into());
@@ -479,7 +480,7 @@ impl Member {
         config: &ReplicaSetConfig,
         max_time: Option<Duration>,
     ) {
-        // A forced configuration is the administrator's word; nobody is asked.
+        // A forced configuration is the administrator's word; no member is asked.
         let leads = matches!(self.role, Role::Leader(_));
         if config.term.is_none() || !leads || self.config_waits.len() >= MAX_CONFIG_WAITS {
             return self.respond(token, Ok(Reply::Done));
@@ -595,7 +596,7 @@ impl Member {
         self.config = Some(Installed { config, me, committed_before });
         self.take_the_role_of_the_config();
         self.stand_if_alone();
-        self.heartbeat_everybody_now();
+        self.heartbeat_all_now();
         self.recollect();
         self.after_install_for_sync();
         self.after_install_as_leader();

@@ -92,7 +92,7 @@ pub(crate) struct Leader {
 /// Only `Writable` takes clients' writes; every mode can end in a step-down.
 #[derive(Clone, Debug)]
 pub(crate) enum LeaderMode {
-    /// Asks everybody how far they are, then copies what is newer.
+    /// Asks every member how far it is, then copies what is newer.
     CatchingUp { heard: BTreeSet<MemberId>, target: Option<OpTime>, hopeless: BTreeSet<MemberId> },
     /// Applies what was copied.
     Draining,
@@ -168,7 +168,7 @@ impl Member {
 
     pub(crate) fn become_arbiter(&mut self) {
         self.leave_role(StepDownReason::Reconfig);
-        // Whatever it held as another kind of member is nobody's copy any more.
+        // What it held as another kind of member no longer counts as a replica.
         self.log = OwnLog::default();
         self.sync.last_fetched = OpTime::NULL;
         self.role = Role::Arbiter;

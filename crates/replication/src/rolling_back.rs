@@ -1,7 +1,7 @@
 //! Undoing entries that the set did not keep.
 //!
 //! Owns the decisions: where to, and whether at all. The host compares the logs, keeps what it
-//! removes in files, and cuts. Digest §11.
+//! removes in files, and cuts. docs/replication-rules.md §11.
 
 use quorate_protocol::{MemberId, OpTime, OpTimeAndWallTime};
 
@@ -46,7 +46,7 @@ impl Member {
         if let Role::RollBack(roll_back) = &mut self.role {
             roll_back.stage = RollBackStage::Undoing;
         }
-        // Stored before anything is cut: whoever copies from us must be able to tell.
+        // Stored before anything is cut: the members that copy from us must be able to tell.
         self.rollback_id += 1;
         let after = AfterPersist::RollBack { common_point };
         self.persist(Change::RollbackId(self.rollback_id), after);

@@ -1,4 +1,4 @@
-//! What a member knows and is, for everybody who asks between two inputs.
+//! What a member knows and is, between two inputs.
 //!
 //! A view without state of its own: `replSetGetStatus` and the host's own decisions read it. Why there
 //! is or is not a primary is told by `explain`. Nothing here changes anything.

@@ -1,6 +1,7 @@
 //! Leaving office on request, and staying out of it.
 //!
-//! Owns `replSetStepDown`, the handoff, `replSetFreeze` and `replSetMaintenance`. Digest §5.
+//! Owns `replSetStepDown`, the handoff, `replSetFreeze` and `replSetMaintenance`.
+//! docs/replication-rules.md §5.
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ impl Member {
         self.outputs.push_back(Output::StopWrites);
         self.timers.set(Timer::StepDown, now + catch_up_period);
         // Those who are behind hear of it now rather than at the next beat.
-        self.heartbeat_everybody_now();
+        self.heartbeat_all_now();
         self.check_step_down();
         self.abandon_step_down_if_due();
     }
@@ -73,7 +74,7 @@ impl Member {
         self.abandon_step_down_if_due();
     }
 
-    /// Steps down if a majority, and among it somebody electable, has everything.
+    /// Steps down if a majority, and among it an electable member, has everything.
     pub(crate) fn check_step_down(&mut self) {
         let Some(LeaderMode::AttemptingStepDown(attempt)) = self.leader_mode() else { return };
         let attempt = *attempt;
@@ -130,7 +131,7 @@ impl Member {
         peer.up_since.map_or(Duration::ZERO, |since| self.now.since(since)).min(SETTLED)
     }
 
-    /// Asks the best successor to stand at once, so that nobody waits for an election timeout.
+    /// Asks the best successor to stand at once, so that no member waits for an election timeout.
     pub(crate) fn hand_off(&mut self) {
         self.hand_off_past(Vec::new());
     }
@@ -147,7 +148,7 @@ impl Member {
     }
 
     /// The successor cannot, whatever its last heartbeat said: it was frozen or killed since. As long
-    /// as nobody has stood, the next one is asked.
+    /// as no member has stood, the next one is asked.
     pub(crate) fn on_hand_off_failed(&mut self, tried: Vec<MemberId>, term: Term) {
         if self.term == term && self.primary.is_none() && matches!(self.role, Role::Follower(_)) {
             self.hand_off_past(tried);

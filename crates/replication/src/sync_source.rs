@@ -1,6 +1,7 @@
 //! From whom to copy entries, when to stop, and what a first batch proves.
 //!
-//! Pure: facts about the members in, a choice out. Digest §8; the seed's rules on hidden, delayed and
+//! Pure: facts about the members in, a choice out. docs/replication-rules.md §8; the seed's rules
+//! on hidden, delayed and
 //! index-less members as the rulings have them.
 
 use std::time::Duration;
@@ -64,7 +65,7 @@ pub struct Chooser {
     /// The member named by `replSetSyncFrom`, for one choice.
     pub forced: Option<MemberId>,
     /// The set has no primary because this member, which could be it, is behind others. Then it may
-    /// copy from anybody who holds entries: chaining, hiding and indexes are preferences of a set
+    /// copy from any member that holds entries: chaining, hiding and indexes are preferences of a set
     /// that works, and this one does not.
     pub rescue: bool,
 }
@@ -76,7 +77,7 @@ pub enum Choice {
     Source(MemberId),
     /// Wait: some peers have not been pinged often enough to compare.
     WaitForPings,
-    /// Nobody is suitable.
+    /// No member is suitable.
     Nobody,
 }
 
@@ -161,7 +162,7 @@ pub enum Leave {
     NotUsable,
     /// Only the primary may be a source now, and it is not the primary.
     ChainingForbidden,
-    /// It is not primary, copies from nobody, and has nothing we lack.
+    /// It is not primary, has no sync source, and has nothing we lack.
     DeadEnd,
     /// Another member is more than 30 seconds ahead of it.
     FarBehind(MemberId),

@@ -1,7 +1,8 @@
 //! Copying entries from a source, and telling it how far we are.
 //!
 //! Owns the fetch under way, the list of members that failed us, and progress reports. Whom to
-//! choose and what a first batch proves is `sync_source`'s to say. Digest §6 and §8.
+//! choose and what a first batch proves is `sync_source`'s to say. docs/replication-rules.md §6
+//! and §8.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

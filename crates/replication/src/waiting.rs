@@ -1,6 +1,7 @@
 //! Clients that wait for their writes to be acknowledged.
 //!
-//! Owns the list of waiters and their deadlines; `quorum` counts for them. Digest §6.
+//! Owns the list of waiters and their deadlines; `quorum` counts for them.
+//! docs/replication-rules.md §6.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Write concerns as values, and the outcomes a waiting client can meet.
 //!
-//! The counting is in `quorum`, the waiting in `waiting`. Digest §6 and §13.
+//! The counting is in `quorum`, the waiting in `waiting`. docs/replication-rules.md §6 and §13.
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_of_digest_section_13() {
+    fn codes_are_those_of_rules_section_13() {
         let unknown = UnsatisfiableWriteConcern::UnknownMode("x".into());
         assert_eq!(WriteConcernError::from(unknown).code(), 79);
         let few = UnsatisfiableWriteConcern::TooFewMembers { wanted: 4, present: 3 };

@@ -147,7 +147,7 @@ async fn only_srv_strings_are_resolved() {
     assert!(matches!(error, ResolveError::Seeds(SeedListError::NotSrv)));
 }
 
-/// Whoever has no runtime gets one for the question alone, on its own thread.
+/// A caller without a runtime gets one for the question alone, on its own thread.
 #[test]
 fn callers_without_a_runtime_are_answered() {
     let outside =

@@ -124,12 +124,12 @@ pub enum HandshakeProgress {
 /// Something that the shell has to do, in this order.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Let everybody select from this description.
+    /// Publish this description for selection.
     ///
     /// A pool is made ready before the description that makes its server usable, and cleared after
     /// the one that makes it Unknown.
     Publish(Arc<TopologyDescription>),
-    /// Tell whoever watches.
+    /// Tell the subscribers.
     Event(DiscoveryEvent),
     /// Do something about a server's monitor.
     Monitor {

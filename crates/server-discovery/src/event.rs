@@ -1,4 +1,4 @@
-//! What happened, for whoever watches.
+//! What happened, for subscribers.
 //!
 //! Follows "Events API" in the SDAM Logging and Monitoring specification, whose names these are. The
 //! structured log messages of that specification are made from the same events, in `log.rs`.
@@ -14,7 +14,7 @@ use crate::removal::RemovalReason;
 use crate::server_description::ServerDescription;
 use crate::topology_description::TopologyDescription;
 
-/// Tells topologies of one process apart. Chosen by whoever makes the topology.
+/// Tells topologies of one process apart. Chosen by the code that makes the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TopologyId(pub u64);
 

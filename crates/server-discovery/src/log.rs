@@ -2,7 +2,7 @@
 //!
 //! Follows "Log Messages" in the SDAM Logging and Monitoring specification: names, keys and the
 //! unstructured sentences are its own. All are of level debug and of the component `topology`;
-//! warnings are ours, and of level warn. The core does not log: whoever has a logger asks for these.
+//! warnings are ours, and of level warn. The core does not log: its owner asks for these and logs them.
 
 use std::fmt;
 
@@ -20,9 +20,9 @@ pub const MAX_LOGGED_DOCUMENT_LENGTH: usize = 1000;
 /// How much a message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// For whoever looks for it.
+    /// Detail, shown on request.
     Debug,
-    /// For everybody.
+    /// Shown by default.
     Warn,
 }
 

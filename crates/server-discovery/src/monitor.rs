@@ -104,7 +104,7 @@ pub(crate) struct PlannedCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     CheckNow,
-    /// The server answers awaited checks faster than anybody needs: go on after a pause.
+    /// The server answers awaited checks too fast: go on after a pause.
     Pause,
     Wait,
 }

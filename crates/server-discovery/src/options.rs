@@ -215,7 +215,7 @@ pub enum Threading {
     Single,
 }
 
-/// Options that contradict each other. Whoever wrote them is at fault.
+/// Options that contradict each other. Their author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
     /// One direct connection, several seeds.

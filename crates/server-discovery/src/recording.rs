@@ -5,7 +5,7 @@
 //! on any machine at any later time.
 //!
 //! A recording is JSON lines. The first holds the options; each further one holds a time and an
-//! input. Names are the specification's where it has one. The lines are values: whoever has a file
+//! input. Names are the specification's where it has one. The lines are values: the code that has a file
 //! or a socket writes and reads them.
 //!
 //! ```text

@@ -158,7 +158,7 @@ impl Topology {
                 self.handshake_received(&server, reply, now);
             }
             failed @ Input::ApplicationFailed { .. } => self.application_failed(failed, now),
-            // A load balancer is never checked, whoever asks.
+            // A load balancer is never checked, whatever asks.
             Input::CheckWanted | Input::ScanWanted | Input::ServerCheckWanted { .. }
                 if !self.monitored => {}
             Input::CheckWanted => self.check_wanted(now),

@@ -30,7 +30,7 @@ pub struct TopologyDescription {
     pub(crate) primary: Option<usize>,
     pub(crate) removals: Arc<[Removal]>,
     pub(crate) selection: SelectionSettings,
-    /// Filled on first use: most descriptions are replaced before anybody selects from them, and
+    /// Filled on first use: most descriptions are replaced before an operation selects from them, and
     /// those that are used are used many times.
     pub(crate) windows: Windows,
 }

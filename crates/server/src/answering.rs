@@ -31,6 +31,11 @@ use crate::write_gate::Entered;
 /// Documents that a command may look at before it counts as long and runs aside.
 const SHORT_DOCUMENTS: u64 = 256;
 
+/// Whether a reply is an error that tells of a change of the member's state.
+fn is_state_change(body: &RawDocumentBuf) -> bool {
+    body.get_i32("code").is_ok_and(|code| ErrorCode(code).is_state_change())
+}
+
 /// How a command ends before it has gone the whole way.
 pub(crate) enum Ended {
     /// With this reply.
@@ -187,7 +192,9 @@ impl Connection {
             if let Some(concern) = admitted.read_concern {
                 admitted.patience.wait(set.confirm(concern)).await?;
             }
-            if let Some(wanted) = admitted.write_concern.take() {
+            // A member that refused the command because of its state has nothing to wait for.
+            let refused = op_time.is_none() && is_state_change(&body);
+            if let Some(wanted) = admitted.write_concern.take().filter(|_| !refused) {
                 let acknowledged = async { Ok(set.acknowledge(wanted, op_time).await) };
                 // The write was done, whatever becomes of the waiting.
                 let waited = admitted.patience.wait(acknowledged).await;

@@ -222,7 +222,7 @@ async fn a_member_that_asks_for_logins_needs_to_know_the_others() {
     assert!(matches!(started.err(), Some(StartError::MembersUnknown)));
 }
 
-/// Digest of split horizons: by the port that the client dialled.
+/// Split horizons: by the port that the client dialled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn clients_of_a_horizon_see_its_addresses_and_the_set_keeps_time() {
     let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
@@ -311,7 +311,7 @@ async fn news_that_are_streamed_to_a_horizon_have_its_addresses() {
     running.stop().await.unwrap();
 }
 
-/// Digest of split horizons: by the name that the client asks TLS for, on the same port.
+/// Split horizons: by the name that the client asks TLS for, on the same port.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn clients_that_ask_tls_for_the_name_of_a_horizon_see_its_addresses() {
     let authority = Authority::new();

@@ -27,7 +27,7 @@ const FORMAT_DRAFT: &str = "FORMAT.new";
 /// A store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Somebody else has it open.
+    /// Another process has it open.
     #[error("{} is in use by another process; stop it or choose another directory", .directory.display())]
     Locked {
         /// The directory asked for.

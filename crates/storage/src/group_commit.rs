@@ -13,7 +13,7 @@ use crate::store::{CommitSequence, SyncError};
 pub(crate) type SyncLog = Box<dyn FnMut() -> io::Result<()> + Send>;
 
 pub(crate) struct GroupCommit {
-    /// Held by the leader while the disk works; nobody else touches it.
+    /// Held by the leader while the disk works; no other thread touches it.
     sync_log: Mutex<SyncLog>,
     progress: Mutex<Progress>,
     changed: Condvar,

@@ -227,7 +227,7 @@ fn visible(versions: &[Version], at: CommitSequence) -> Option<&Bytes> {
     versions.iter().rev().find(|version| version.since <= at)?.value.as_ref()
 }
 
-/// Drops what nobody can ask for: every version older than the one seen at the horizon.
+/// Drops what no snapshot can ask for: every version older than the one seen at the horizon.
 fn prune(versions: &mut Vec<Version>, horizon: CommitSequence) {
     if let Some(seen) = versions.iter().rposition(|version| version.since <= horizon) {
         let gone = if versions[seen].value.is_none() { seen + 1 } else { seen };

@@ -22,7 +22,7 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// A new one, whom nobody trusts yet.
+    /// A new one that no program trusts yet.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl Authority {
         (certificate.der().to_vec(), key.serialize_der())
     }
 
-    /// A file with the certificate and the key of somebody on this machine.
+    /// A file with the certificate and the key of a user or server on this machine.
     ///
     /// # Panics
     ///

@@ -3,7 +3,7 @@
 //! Owns listeners, the copying of bytes, and what goes wrong with them in each direction between two
 //! members; leaves starting the members, and judging them, to the test. Members list each other by
 //! the proxies' addresses. Who dialled is read from `/proc`: the process that owns the other end of
-//! the socket. Connections of anybody else (a client, a driver) are always whole.
+//! the socket. Connections of other programs (a client, a driver) are always whole.
 //!
 //! ```text
 //!   member 0 ──dials──▶ proxy of 1 ──dials──▶ member 1
@@ -205,7 +205,7 @@ impl Shared {
     /// Joins a dialler to the member that it dialled.
     fn take_over(shared: &Arc<Self>, to: usize, near: TcpStream) -> io::Result<()> {
         let dialled_from = near.peer_addr()?.port();
-        // Looking at every socket of the machine takes long, so nobody else waits for it.
+        // Looking at every socket of the machine takes long, so no other thread waits for it.
         let (port, proxy, processes) = {
             let state = shared.lock();
             let processes: Vec<_> = state.members.iter().map(|member| member.process).collect();

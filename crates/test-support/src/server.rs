@@ -187,7 +187,7 @@ impl Shared {
     }
 
     fn topology_version(&self) -> TopologyVersion {
-        // One process, one id: whoever restarts a server starts another.
+        // One process, one id: a restart is another process.
         let process_id = ObjectId::from_bytes([0x51; 12]);
         TopologyVersion { process_id, counter: *self.version.borrow() }
     }

@@ -282,7 +282,7 @@ fn inflate(
 /// What is wrong with a compressed message, or with the compressor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompressionError {
-    /// A compressor that nobody has defined.
+    /// An undefined compressor.
     #[error("its compressor has the unknown number {0}")]
     UnknownCompressor(u8),
     /// The claimed size is negative or over the limit. Nothing was allocated for it.

@@ -51,7 +51,7 @@ impl<'a> Payload<'a> {
 ///
 /// Append what was read with [`feed`](Self::feed) or through [`input`](Self::input), then take
 /// messages with [`next_message`](Self::next_message) until it returns `None`. The first error is
-/// final: it is returned again, for nobody knows where the next message would begin.
+/// final: it is returned again, since the start of the next message is unknown.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,

@@ -177,7 +177,7 @@ impl Suite {
         fs::write(&plugin, PLUGIN).map_err(|error| disk(&plugin, &error))?;
         process::run(process::cargo().args(["build", "--quiet", "--package", "quorate"]))?;
         let built = process::target_directory().join("debug/quorate");
-        // A copy, so that somebody may go on building.
+        // A copy, so that another build may go on.
         let program = folder.join("quorate");
         fs::copy(&built, &program).map_err(|error| disk(&built, &error))?;
         Ok(Self { folder, python, program })

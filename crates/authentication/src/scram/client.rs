@@ -128,7 +128,7 @@ impl ServerFirst {
         cache.get(&(self.mechanism, self.salt.clone(), self.iterations))
     }
 
-    /// Computes the keys and remembers them. Takes milliseconds: run it where that blocks nobody.
+    /// Computes the keys and remembers them. Takes milliseconds: run it on a thread that may block.
     ///
     /// # Errors
     ///

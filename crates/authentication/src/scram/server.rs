@@ -1,4 +1,4 @@
-//! The side that checks whether somebody knows a password.
+//! The side that checks whether a client knows a password.
 //!
 //! Passwords are never stored: only what is needed to check a proof, salted and iterated.
 

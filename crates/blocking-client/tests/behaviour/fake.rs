@@ -142,7 +142,7 @@ impl FakeMember {
         lock(&self.shared.always).insert(command.to_owned(), reaction);
     }
 
-    /// Hangs up on everybody, and goes on listening.
+    /// Closes every connection, and goes on listening.
     pub(crate) fn hang_up(&self) {
         for stream in lock(&self.shared.streams).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);

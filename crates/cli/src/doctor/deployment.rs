@@ -222,7 +222,7 @@ fn incompatible(seen: &Examination) -> Option<Finding> {
     )
 }
 
-/// Pain 4: what a direct connection does and does not do.
+/// What a direct connection does and does not do.
 fn direct(seen: &Examination) -> Option<Finding> {
     if seen.uri.options().direct_connection != Some(true) {
         return None;

@@ -318,7 +318,7 @@ async fn edge(connection: &mut Connection<Stream>, way: i32, limit: Duration) ->
     Some(entry.get_timestamp("ts").ok()?.time)
 }
 
-/// Pain 16: who falls off, and when.
+/// Who falls off, and when.
 fn oplog_window(
     oplog: &Oplog,
     lags: &[(ServerAddress, Duration)],

@@ -211,7 +211,7 @@ fn with_login(uri: &str) -> String {
     format!("{scheme}://USER:PASSWORD@{rest}{joint}authSource=admin")
 }
 
-/// Pain 13: how many clients of this kind still fit.
+/// How many clients of this kind still fit.
 fn connections(
     seen: &Examination,
     address: &ServerAddress,

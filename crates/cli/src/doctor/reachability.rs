@@ -395,7 +395,7 @@ fn one_socket_for_several(seen: &Examination) -> Option<Finding> {
     )
 }
 
-/// Pain 2: the URI has real addresses, the set advertises this machine.
+/// The URI has real addresses, the set advertises this machine.
 fn loopback_advertised(seen: &Examination) -> Option<Finding> {
     let (by, answer) = seen
         .answers()

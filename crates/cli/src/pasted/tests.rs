@@ -32,7 +32,7 @@ fn check(samples: &[Sample]) {
     }
 }
 
-/// Pain 1: advertised names that mean nothing here.
+/// Advertised names that mean nothing here.
 #[test]
 fn names_that_do_not_resolve() {
     check(&[
@@ -215,7 +215,7 @@ fn silence_and_routes() {
     ]);
 }
 
-/// Pain 6: TLS faults that look like anything else.
+/// TLS faults that look like anything else.
 #[test]
 fn tls() {
     check(&[
@@ -274,7 +274,7 @@ fn tls() {
     ]);
 }
 
-/// Pain 6, the other half.
+/// TLS faults, the other half.
 #[test]
 fn authentication() {
     check(&[

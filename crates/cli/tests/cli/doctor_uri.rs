@@ -164,7 +164,7 @@ async fn a_healthy_set_has_nothing_wrong() {
     assert_eq!(findings(&uri).0, Vec::<String>::new());
 }
 
-/// Pain 6: a refused login is no network problem, and its password is nobody's business.
+/// A refused login is no network problem, and its password is nobody's business.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn logins_that_are_refused() {
     let set = Fakes::start(1).await;
@@ -200,7 +200,7 @@ async fn what_a_server_says_behind_hello() {
     assert!(said.contains("may open 22 (2 monitors + 20 pooled): 2 more of them fit"), "{said}");
 }
 
-/// Pain 1.
+/// The set advertises names that mean nothing here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn advertised_names_that_do_not_resolve() {
     let set = Fakes::start(1).await;
@@ -220,7 +220,7 @@ async fn advertised_names_that_do_not_resolve() {
     set.snapshot(&quorate(&["doctor", &uri]), "doctor-advertised-name");
 }
 
-/// Pain 2. On Linux, 0.0.0.0 leads to this machine without being a loopback address.
+/// On Linux, 0.0.0.0 leads to this machine without being a loopback address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn loopback_advertised_while_another_address_was_dialled() {
     let set = Fakes::start(1).await;
@@ -237,7 +237,7 @@ async fn loopback_advertised_while_another_address_was_dialled() {
     );
 }
 
-/// Pain 5, as far as this machine knows IPv6.
+/// IPv6, as far as this machine knows IPv6.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn every_address_of_localhost_is_tried() {
     let set = Fakes::start(1).await;
@@ -279,7 +279,7 @@ fn a_socket_path_that_is_not_there() {
     assert!(said.contains("/nowhere/mongodb-27017.sock: No such file"), "{said}");
 }
 
-/// Pain 6: plain is closed, TLS is answered.
+/// Plain is closed, TLS is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_takes_tls_only() {
     let set = Fakes::start(1).await;
@@ -295,7 +295,7 @@ async fn a_server_that_takes_tls_only() {
     assert_eq!((codes, code), (vec![], 0), "{said}");
 }
 
-/// Pain 6, the other way round.
+/// TLS is closed, plain is answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn tls_against_a_plain_server() {
     let set = Fakes::start(1).await;
@@ -314,7 +314,7 @@ fn something_else_listens() {
     assert_eq!(codes, ["hello_unanswered"], "{said}");
 }
 
-/// Pain 8.
+/// The URI and the members name different sets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn set_names_that_differ() {
     let set = Fakes::start(1).await;
@@ -328,7 +328,7 @@ async fn set_names_that_differ() {
     assert_eq!(findings(&uri).0, ["no_set"]);
 }
 
-/// Pain 8: started with --replSet, never initiated.
+/// Started with --replSet, never initiated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_set_that_was_never_initiated() {
     let set = Fakes::start(2).await;
@@ -350,7 +350,7 @@ async fn a_set_that_was_never_initiated() {
     assert!(said.contains(&whom), "{said}");
 }
 
-/// Pain 4.
+/// A direct connection sees one member only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn direct_connections() {
     let set = Fakes::start(2).await;
@@ -365,7 +365,7 @@ async fn direct_connections() {
     assert_eq!((codes, code), (vec!["direct_to_primary".to_owned()], 0));
 }
 
-/// Pain 15: votes.
+/// Votes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_minority_elects_nobody() {
     let set = Fakes::start(1).await;
@@ -390,7 +390,7 @@ async fn a_majority_without_a_primary() {
     assert_eq!((codes, code), (vec!["no_primary_elected".to_owned()], 1), "{said}");
 }
 
-/// Pain 14: primary, secondary, arbiter.
+/// Primary, secondary, arbiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn arbiters_are_traps() {
     let set = Fakes::start(3).await;

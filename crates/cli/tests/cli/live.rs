@@ -102,7 +102,7 @@ fn a_member_is_served_and_commands_run_on_it() {
     assert_eq!(found["reply"]["n"], 2);
 }
 
-/// Pain 6 against our own server: a login that is refused, and one that is not.
+/// Against our own server: a login that is refused, and one that is not.
 #[test]
 fn logins_are_told_from_networks() {
     let mut served = Living::start(&["serve", "--memory", "--port", "0", "--auth", "--json"]);

@@ -101,7 +101,7 @@ impl<'a> Find<'a> {
         self
     }
 
-    /// Whether the cursor stays open however long nobody asks for more.
+    /// Whether the cursor stays open however long the client does not ask for more.
     pub fn no_cursor_timeout(mut self, stay: bool) -> Self {
         self.draft.arguments.set(cstr!("noCursorTimeout"), stay);
         self

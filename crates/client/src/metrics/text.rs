@@ -126,7 +126,7 @@ const SERVER: [ServerFamily; 15] = [
     },
     ServerFamily {
         name: "quorate_client_pool_connections_idle",
-        help: "Connections of the pool that nobody uses.",
+        help: "Idle connections of the pool.",
         kind: Kind::Gauge,
         value: |s| Some(s.pool.available as f64),
     },

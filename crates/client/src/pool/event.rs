@@ -144,7 +144,7 @@ impl PoolEventKind {
 pub enum CloseReason {
     /// The pool was cleared since the connection was made.
     Stale,
-    /// Nobody used it for `maxIdleTimeMS`.
+    /// It was idle for `maxIdleTimeMS`.
     Idle,
     /// It broke, or was left in the middle of an operation.
     Error,

@@ -31,7 +31,7 @@ pub struct Ticket(u64);
 /// What the shell must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Tell whoever listens.
+    /// Tell the subscribers.
     Event(PoolEventKind),
     /// Open a connection and shake hands; report with [`PoolMachine::on_established`] or
     /// [`PoolMachine::on_establishment_failed`].
@@ -256,7 +256,7 @@ impl PoolMachine {
         }
     }
 
-    /// The caller is gone. A connection that is being established for it goes to whoever wants it.
+    /// The caller is gone. A connection that is being established for it goes to the next caller in the queue.
     pub fn on_caller_gone(&mut self, now: MonotonicTime, ticket: Ticket) {
         let waiter = self.take_from_queue(ticket).or_else(|| {
             self.members.values_mut().find_map(|member| match &mut member.stage {
@@ -356,7 +356,7 @@ impl PoolMachine {
         self.populate(now);
     }
 
-    /// Makes every connection stale, pauses the pool and refuses whoever waits. `generation` is
+    /// Makes every connection stale, pauses the pool and refuses waiting callers. `generation` is
     /// that of the connections made from now on; the discovery core counts them.
     pub fn clear(
         &mut self,

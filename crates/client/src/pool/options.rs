@@ -16,7 +16,7 @@ pub const DEFAULT_MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct PoolOptions {
     /// `maxPoolSize`; `None` is without limit.
     pub max_pool_size: Option<usize>,
-    /// `minPoolSize`: how many connections are kept even if nobody asks for them.
+    /// `minPoolSize`: how many connections are kept even if no caller asks for them.
     pub min_pool_size: usize,
     /// `maxIdleTimeMS`; `None` is without limit.
     pub max_idle_time: Option<Duration>,
@@ -62,7 +62,7 @@ impl PoolOptions {
     }
 }
 
-/// Options that contradict each other. Whoever wrote them is at fault.
+/// Options that contradict each other. Their author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolOptionsError {
     /// No connection could ever be made.

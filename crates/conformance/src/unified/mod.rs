@@ -227,7 +227,7 @@ fn admitted(
     file: &Document,
     test: &Document,
 ) -> Result<Result<(), Skip>, String> {
-    // Tests that say nothing about users run where nobody logs in.
+    // Tests that say nothing about users run without logins.
     let asks = [file, test].iter().any(|part| {
         part.get("runOnRequirements").is_some_and(|all| all.to_string().contains("\"auth\""))
     });

@@ -68,7 +68,7 @@ pub(crate) async fn encrypts(client: Client) {
     server.stop().await;
 }
 
-/// Whoever shows the certificate of a user is that user, and other certificates are of nobody.
+/// A client that shows the certificate of a user is that user; other certificates give no user.
 pub(crate) async fn logs_in_by_certificate(client: Client) {
     let authority = Authority::new();
     let server = TestServer::encrypted_and_guarded(&authority).await;

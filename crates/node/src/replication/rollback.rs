@@ -2,7 +2,8 @@
 //!
 //! Every entry that changes something leaves a row that says what was there before. The rows are
 //! kept until the entry is committed. Undoing goes backwards, one entry and one batch at a time: a
-//! crash in between leaves a shorter log and the data that belongs to it. Digest §11.
+//! crash in between leaves a shorter log and the data that belongs to it.
+//! docs/replication-rules.md §11.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

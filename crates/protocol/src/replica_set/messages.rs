@@ -135,7 +135,7 @@ impl fmt::Display for ElectionReason {
 pub struct VoteRequest {
     /// `setName`.
     pub set_name: String,
-    /// `dryRun`: would you vote for me? Binds nobody.
+    /// `dryRun`: would you vote for me? Binds no voter.
     pub dry_run: bool,
     /// The term the candidate stands in; its present one in a dry run.
     pub term: Term,

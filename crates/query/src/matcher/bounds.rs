@@ -1,4 +1,4 @@
-//! What a query says about the values of a field, for whoever plans the use of an index.
+//! What a query says about the values of a field, for the planner of index use.
 //!
 //! Bounds are always a superset: every matching document has, for the path, at least one index key
 //! within them. The planner therefore keeps the matcher as a filter behind the index scan. A

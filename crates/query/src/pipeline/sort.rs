@@ -17,7 +17,7 @@ use crate::sort::{SortKey, SortPattern};
 /// By which fields, and how many documents are wanted at most.
 #[derive(Clone, Debug)]
 pub(super) struct SortStage {
-    /// As it was written, for whoever can use an index.
+    /// As it was written, for a planner that can use an index.
     pub(super) spec: Document,
     pub(super) pattern: SortPattern,
     pub(super) limit: Option<u64>,

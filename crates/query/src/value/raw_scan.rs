@@ -1,4 +1,4 @@
-//! Walks the bytes of a document without parsing what nobody asked for.
+//! Walks the bytes of a document and parses only the fields asked for.
 //!
 //! A query looks at few of the fields it passes. This scanner steps over values by their length and
 //! reads only the one that is wanted. It trusts nothing: a length that does not fit ends the

@@ -2,7 +2,7 @@
 //!
 //! Queries run over stored bytes without parsing them first, updates run over parsed documents.
 //! Writing every rule once against `ValueRef` keeps the two from drifting apart. Raw documents are
-//! expected to have been validated by whoever received them: a malformed element ends the
+//! expected to have been validated on receipt: a malformed element ends the
 //! iteration of its document instead of raising an error.
 
 use bson::spec::BinarySubtype;

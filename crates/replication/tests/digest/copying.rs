@@ -1,4 +1,4 @@
-//! Sources, progress, acknowledgements. Digest §6 and §8.
+//! Sources, progress, acknowledgements. docs/replication-rules.md §6 and §8.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn progress_is_reported_when_it_is_made_and_every_half_election_timeout() {
     assert_eq!(quiet.count(), 9, "the tenth half second is half the election timeout");
 }
 
-/// Nobody answers a report to a source that died; the next source hears of progress all the same.
+/// A report to a source that died gets no answer; the next source hears of progress all the same.
 #[test]
 fn a_report_that_is_lost_with_its_source_holds_up_none_to_the_next() {
     let reported_to = |outputs: &[Output]| {

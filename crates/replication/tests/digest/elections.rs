@@ -1,4 +1,4 @@
-//! Standing, voting, staying. Digest §5.
+//! Standing, voting, staying. docs/replication-rules.md §5.
 
 use super::*;
 
@@ -206,7 +206,7 @@ fn a_step_down_lasts_at_least_as_long_as_its_catch_up_period() {
 fn reports_through_others_keep_a_primary_in_office() {
     let alive = |reports: bool| {
         let mut subject = primary();
-        // Nobody answers a heartbeat any more; m2 tells of itself through progress reports.
+        // No member answers a heartbeat any more; m2 tells of itself through progress reports.
         for _ in 0..30 {
             wait(&mut subject, Duration::from_secs(1));
             if reports {

@@ -1,4 +1,4 @@
-//! Copying everything, step by step. Digest §10.
+//! Copying everything, step by step. docs/replication-rules.md §10.
 
 use super::*;
 

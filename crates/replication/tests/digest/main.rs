@@ -1,4 +1,4 @@
-//! Rules of the implementer's digest that one member shows by itself, a test for each.
+//! Rules of docs/replication-rules.md that one member shows by itself, a test for each.
 //!
 //! `docs/replication-rules.md` names them; the rest of its rows are shown elsewhere.
 

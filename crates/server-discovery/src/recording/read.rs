@@ -1,4 +1,4 @@
-//! JSON to values. The lines may come from anybody, so nothing about them is believed.
+//! JSON to values. The lines are untrusted input.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::options::{DiscoveryOptions, Threading};
 /// is a fourth of it.
 pub const MAX_LINE_LENGTH: usize = 4 << 20;
 
-/// A line that is no part of a recording. Whoever wrote or changed the file is at fault.
+/// A line that is no part of a recording. The author of the file is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
     /// Longer than [`MAX_LINE_LENGTH`].

@@ -1,7 +1,7 @@
 //! How a read preference travels with a command.
 //!
 //! Follows "Passing read preference to mongos and load balancers", "Topology type: Single" and "Read
-//! operations" of the Server Selection specification. The values here know no BSON; whoever builds
+//! operations" of the Server Selection specification. The values here know no BSON; the code that builds
 //! the command writes them out under the names given with each field.
 
 use std::time::Duration;

@@ -121,7 +121,7 @@ enum StalenessReference {
     FreshestSecondary {
         wrote: WallTime,
     },
-    /// Nobody has said when they last wrote.
+    /// No server has said when it last wrote.
     Missing,
 }
 
@@ -175,7 +175,7 @@ impl StalenessClock {
         Some(lag + self.heartbeat_frequency.as_nanos() as i128)
     }
 
-    /// A server whose staleness nobody can tell is not known to be fresh, so it is refused.
+    /// A server of unknown staleness is not known to be fresh, so it is refused.
     pub(super) fn admits(&self, server: &ServerDescription, max: Duration) -> bool {
         self.estimate(server).is_some_and(|stale| stale <= max.as_nanos() as i128)
     }

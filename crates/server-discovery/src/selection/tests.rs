@@ -405,7 +405,7 @@ proptest! {
         bits in any::<u64>(),
     ) {
         let plain = request(preference.as_ref(), &[]);
-        // Nobody has this name, but it forces the long way.
+        // No server has this name, but it forces the long way.
         let stranger = [address("stranger")];
         let long = request(preference.as_ref(), &stranger);
         let count = |address: &ServerAddress| u64::from(address.as_str().len().is_multiple_of(2));

@@ -88,7 +88,7 @@ pub enum Verdict {
         /// What is wrong with it; `None` if it is not known here, or never checked.
         fault: Option<ServerFault>,
     },
-    /// Nobody is primary.
+    /// There is no primary.
     NoPrimary {
         /// How many members answer.
         answering: usize,

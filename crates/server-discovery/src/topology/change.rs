@@ -185,7 +185,7 @@ impl Topology {
         leaving
     }
 
-    /// "Marking the connection pool as ready": after a successful check, before anybody can select
+    /// "Marking the connection pool as ready": after a successful check, before an operation can select
     /// the server.
     fn ready_if_usable(&mut self, next: &TopologyDescription, reporter: &ServerAddress) {
         let Some(position) = next.servers.position(reporter) else { return };

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bson::RawDocumentBuf;
 use quorate_node::{
-    Author, Decided, Horizons, LogPositions, Node, Published, Standing, entry_position,
+    Author, Decided, Horizons, LogPositions, Node, Now, Published, Standing, entry_position,
 };
 use quorate_protocol::{
     ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
-    ServerAddress, TopologyVersion,
+    ServerAddress, Term, TopologyVersion,
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
@@ -381,6 +381,27 @@ impl Host {
             knows_primary: status.primary().is_some(),
             majority_by_default: self.majority_by_default,
         };
+        if self.writable && !writable {
+            self.writable = false;
+            // A client takes an error for old news unless its topology version is newer than that of
+            // every hello that said primary. So hello says it first, and refusals follow.
+            self.publish(view.term, now);
+            self.node.set_writable(None, now);
+            self.show_view(view);
+            if self.node.closes_connections_on_step_down() {
+                self.farewells.send_modify(|count| *count += 1);
+            }
+            // A write that came in until now is told before anything follows from the change.
+            return self.feed_log_or_show();
+        }
+        self.show_view(view);
+        self.publish(view.term, now);
+        self.writable = writable;
+        self.led |= writable;
+    }
+
+    /// Shows the view of the set to the commands that wait for it or decide by it.
+    fn show_view(&mut self, view: SetView) {
         self.view.send_if_modified(|known| {
             let changed = *known != view;
             *known = view;
@@ -388,41 +409,34 @@ impl Host {
         });
         let role = view.role();
         self.role.send_if_modified(|known| std::mem::replace(known, role) != role);
-        if self.writable && !writable {
-            self.writable = false;
-            self.node.set_writable(None, now);
-            if self.node.closes_connections_on_step_down() {
-                self.farewells.send_modify(|count| *count += 1);
-            }
-            // A write that came in until now is told before anything follows from the change.
-            return self.feed_log_or_show();
-        }
+    }
+
+    /// Publishes what `hello` says, if that has changed. A member that becomes writable takes writes
+    /// before it says so.
+    fn publish(&mut self, term: Term, now: Now) {
+        let status = self.member.status();
         let version = status.topology_version();
         let shown = Some((version, status.primary()));
-        if self.shown != shown {
-            let known_version = self.node.topology_version();
-            let hello = status.hello(HelloReply::default(), None);
-            let state = status.state();
-            if writable {
-                self.node.set_writable(Some(view.term), now);
-            }
-            let horizons = status.config().map(|config| Horizons::of(config)).unwrap_or_default();
-            self.node.publish(Published {
-                hello,
-                topology_version: version,
-                state,
-                writable,
-                majority_by_default: self.majority_by_default,
-                horizons,
-            });
-            let news = known_version != version;
-            self.shown = shown;
-            if news {
-                self.topology.send_replace(());
-            }
+        if self.shown == shown {
+            return;
         }
-        self.writable = writable;
-        self.led |= writable;
+        self.shown = shown;
+        let known_version = self.node.topology_version();
+        let writable = status.is_writable();
+        if writable {
+            self.node.set_writable(Some(term), now);
+        }
+        self.node.publish(Published {
+            hello: status.hello(HelloReply::default(), None),
+            topology_version: version,
+            state: status.state(),
+            writable,
+            majority_by_default: self.majority_by_default,
+            horizons: status.config().map(|config| Horizons::of(config)).unwrap_or_default(),
+        });
+        if known_version != version {
+            self.topology.send_replace(());
+        }
     }
 
     fn carry_out(&mut self, output: Output) {

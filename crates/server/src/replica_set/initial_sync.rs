@@ -1,7 +1,8 @@
 //! Copying everything from another member, step by step as the member orders.
 //!
 //! Collections are copied whole, then the entries that the source wrote meanwhile are applied. The
-//! order of steps, retries and the durable flag belong to `quorate-replication`. Digest §10.
+//! order of steps, retries and the durable flag belong to `quorate-replication`.
+//! docs/replication-rules.md §10.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! The oplog as a stream: what a source sends and what a fetch reads.
 //!
 //! A fetch is a `find` on `local.oplog.rs` with `exhaustAllowed`: the source pushes every entry as
-//! soon as it is written, and its commit point, term and rollback id in `$replData` with it. Digest §8.
+//! soon as it is written, and its commit point, term and rollback id in `$replData` with it.
+//! docs/replication-rules.md §8.
 
 use bson::raw::{RawArrayBuf, cstr};
 use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};

@@ -1,4 +1,4 @@
-//! Waiting until a write is acknowledged as its client wants. Digest §6 and §13.
+//! Waiting until a write is acknowledged as its client wants. docs/replication-rules.md §6 and §13.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

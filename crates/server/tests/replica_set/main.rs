@@ -124,7 +124,8 @@ fn an_awaited_hello_is_answered_when_the_state_changes() {
     assert!(start.elapsed().as_secs() < 10, "it did not wait out its time");
 }
 
-/// Digest §5: connections outlive a step-down, but for writers that would never learn of it.
+/// docs/replication-rules.md §5: connections outlive a step-down, but for writers that would never
+/// learn of it.
 #[test]
 fn an_unacknowledged_write_to_a_secondary_closes_its_connection_and_no_other() {
     let set = Set::initiated(3);
@@ -207,7 +208,8 @@ fn a_write_that_a_majority_does_not_have_is_an_error_beside_the_write() {
     assert_eq!(error.get_i32("code").ok(), Some(100), "{reply}");
 }
 
-/// Digest §6: that nothing had to be changed is true only once what made it so is replicated.
+/// docs/replication-rules.md §6: that nothing had to be changed is true only once what made it so
+/// is replicated.
 #[test]
 fn a_write_that_changes_nothing_waits_for_what_was_before_it() {
     let mut set = Set::initiated(3);

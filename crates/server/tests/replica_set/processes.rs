@@ -3,7 +3,7 @@
 //! After each story: nothing that a majority acknowledged is lost, no term had two primaries, and all
 //! members are identical.
 
-use bson::{Bson, doc};
+use bson::{Bson, Document, doc};
 
 use crate::load::Load;
 use crate::set::{Set, impatient};
@@ -129,6 +129,54 @@ fn primaries_step_down_again_and_again() {
     }
     load.wait_for(A_WHILE);
     load.judge(&set);
+}
+
+/// A driver ignores an error whose topology version is not newer than what it knows of the member: it
+/// would try the same member again, and give the second error to the application.
+#[test]
+fn a_refusal_is_newer_than_every_hello_that_said_primary() {
+    let set = Set::initiated(3);
+    for _ in 0..6 {
+        let primary = set.primary();
+        let (said, refused) = std::thread::scope(|scope| {
+            let monitor = scope.spawn(|| last_said_primary(&set, primary));
+            let writers: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| first_refusal(&set, primary))).collect();
+            set.step_down();
+            let refusals = writers.into_iter().map(|writer| writer.join().unwrap());
+            (monitor.join().unwrap(), refusals.collect::<Vec<_>>())
+        });
+        for refusal in refused {
+            assert!(counter(&refusal) > said, "hello said primary at {said}: {refusal}");
+        }
+    }
+}
+
+/// The newest topology version at which a member said that it is the primary.
+fn last_said_primary(set: &Set, place: usize) -> i64 {
+    let mut newest = 0;
+    loop {
+        let hello = set.ok(place, doc! { "hello": 1 });
+        if !hello.get_bool("isWritablePrimary").unwrap() {
+            return newest;
+        }
+        newest = counter(&hello);
+    }
+}
+
+/// Inserts until the member refuses one.
+fn first_refusal(set: &Set, place: usize) -> Document {
+    loop {
+        let insert = doc! { "insert": "orders", "documents": [{}], "$db": "shop" };
+        let reply = set.run(place, insert).unwrap();
+        if reply.get_f64("ok").unwrap() == 0.0 || reply.contains_key("writeConcernError") {
+            return reply;
+        }
+    }
+}
+
+fn counter(reply: &Document) -> i64 {
+    reply.get_document("topologyVersion").unwrap().get_i64("counter").unwrap()
 }
 
 /// Clients have lost sight of it, and would have to find it first.

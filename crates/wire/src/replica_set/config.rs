@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_digest_section_2_survives_a_round_trip() {
+    fn every_field_of_rules_section_2_survives_a_round_trip() {
         let config = parse_config(&every_field()).unwrap();
         assert_eq!(config.members[0].host.as_str(), "a.example:27017");
         assert_eq!(config.members[1].votes, 1);

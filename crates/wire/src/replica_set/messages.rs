@@ -21,7 +21,7 @@ type Read<T> = Result<T, ReplicaSetDocumentError>;
 
 /// `configVersion` of a member that has no configuration yet.
 const NO_CONFIG: i64 = -2;
-/// `configTerm` of a forced configuration, `primaryId` and `candidate` of nobody.
+/// `configTerm` of a forced configuration, `primaryId` and `candidate` of no member.
 const NONE: i64 = -1;
 
 /// `{ts, t}`.

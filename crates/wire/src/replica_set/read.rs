@@ -6,13 +6,13 @@ use quorate_protocol::{AddressError, ServerAddress};
 
 use crate::field::FieldError;
 
-/// A document of the replica set that cannot be read. Whoever sent it is at fault.
+/// A document of the replica set that cannot be read. Its sender is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaSetDocumentError {
     /// A field is not what it should be.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// A field that nobody knows.
+    /// An unknown field.
     #[error("the field {field} is unknown in {within}; remove it or correct its name")]
     Unknown {
         /// The field.

@@ -216,7 +216,7 @@ fn the_longest_pipeline_of_any_stage_fits_the_stack() {
         bson!({ "$replaceWith": "$$ROOT" }),
         bson!({ "$redact": "$$KEEP" }),
     ];
-    // A thread usually has 2 MiB; some of it belongs to whoever runs the pipeline.
+    // A thread usually has 2 MiB; some of it belongs to the caller of the pipeline.
     let thread = std::thread::Builder::new().stack_size(7 << 18).spawn(move || {
         for stage in stages {
             let longest = vec![stage.clone(); MAX_STAGES];
@@ -250,7 +250,7 @@ impl crate::expression::Interrupt for Patience {
     }
 }
 
-/// Nobody who supplies documents is asked for a second one here.
+/// The source is not asked for a second document here.
 #[test]
 fn stages_that_make_much_of_one_document_can_be_interrupted() {
     let list = bson!({ "$set": { "list": { "$range": [0, 1000] } } });
