@@ -19,4 +19,5 @@ mod pains;
 mod replay;
 mod support;
 mod terminal;
+mod transfer;
 mod what_if;
