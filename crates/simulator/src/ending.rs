@@ -74,7 +74,7 @@ impl World {
             let reply = world.run_command(index, command).ok_or("a command does not answer")?;
             let reply = Document::try_from(&*reply).map_err(|error| error.to_string())?;
             match reply.get_f64("ok") {
-                Ok(ok) if ok == 1.0 => Ok(reply),
+                Ok(1.0) => Ok(reply),
                 _ => Err(format!("n{index} refuses {name}: {reply}")),
             }
         };
