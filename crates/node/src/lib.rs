@@ -60,7 +60,7 @@ pub use fail_points::Injection;
 pub use namespace::{
     MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
 };
-pub use node::{Node, NodeOptions};
+pub use node::{Block, Node, NodeOptions};
 pub use operations::{Connected, OperationId, Progress, Registered};
 pub use replication::{
     AppendListener, Author, CopyBuffer, Decided, Horizons, LogPositions, MAX_APPLY_ENTRIES,

@@ -64,6 +64,19 @@ pub struct NodeOptions {
     pub test_commands: bool,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
+    /// Runs what keeps its thread for long: a write that waits for a transaction to end. A host whose
+    /// threads serve many clients lets another thread take over meanwhile.
+    pub block: Block,
+}
+
+/// How a host runs what keeps its thread for long.
+#[derive(Clone, Copy, Debug)]
+pub struct Block(pub fn(&mut dyn FnMut()));
+
+impl Default for Block {
+    fn default() -> Self {
+        Self(|run| run())
+    }
 }
 
 /// A member. See the module's opening comment.

@@ -80,7 +80,10 @@ pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> 
 
 /// The statements of a repeated command that were done the first time.
 pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<usize> {
-    (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect()
+    let retried: Vec<usize> =
+        (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect();
+    writer.node().counters().retried_command(retried.len());
+    retried
 }
 
 /// Tells which of the statements that were looked at had been done before: they are counted and not

@@ -163,17 +163,20 @@ impl ParsedUpdate {
         Ok(document)
     }
 
-    /// Inserts the document of an upsert.
+    /// Inserts the document of an upsert. It does not wait for transactions: once one has ended, a
+    /// document that matches may be there.
     pub(super) fn insert(
         &self,
         writer: &mut Writer<'_>,
         namespace: &Namespace,
         document: &Document,
     ) -> Result<(), CommandError> {
-        let mut collection = writer.collection_or_create(namespace)?;
         let raw = vec![to_raw(document)?];
-        let results = writer.insert(&mut collection, raw, true, self.bypass_validation)?;
-        results.into_iter().collect()
+        writer.without_waiting(|writer| {
+            let mut collection = writer.collection_or_create(namespace)?;
+            let results = writer.insert(&mut collection, raw, true, self.bypass_validation)?;
+            results.into_iter().collect()
+        })
     }
 
     /// Replaces a document by what the update made of it.
@@ -197,6 +200,22 @@ pub(super) fn update_context(writer: &mut Writer<'_>) -> UpdateContext {
 }
 
 fn update_statement(
+    request: &Request<'_>,
+    writer: &mut Writer<'_>,
+    target: &Target<'_>,
+    statement: &Document,
+) -> Result<Updated, CommandError> {
+    loop {
+        match try_update_statement(request, writer, target, statement) {
+            // Nothing matched. Once the transaction in the way has ended, something may.
+            Err(error) if !writer.wait_if_blocked()? => return Err(error),
+            Err(_) => {}
+            updated => return updated,
+        }
+    }
+}
+
+fn try_update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     target: &Target<'_>,
@@ -258,7 +277,6 @@ fn update_statement(
     if updated.matched == 0 && fields.flag("upsert")? {
         let document = parsed.upserted(writer)?;
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
-        writer.collection_or_create(namespace)?;
         writer.enter_statement(place, updated.result());
         parsed.insert(writer, namespace, &document)?;
     }
