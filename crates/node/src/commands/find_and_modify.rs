@@ -65,7 +65,7 @@ pub(super) fn find_and_modify(
             Some(ParsedUpdate {
                 matcher: Arc::clone(&matcher),
                 update: Update::parse_with(change, &filters, &compiler)?,
-                context: update_context(&mut writer),
+                context: update_context(&mut writer, &fields)?,
                 bypass_validation: fields.flag("bypassDocumentValidation")?,
             })
         }

@@ -8,7 +8,10 @@ use quorate_query::update::Change;
 use quorate_query::{Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
-use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
+use super::insert::{
+    KEEP_EMPTY_TIMESTAMPS, check_writable, retried_statements, statements, tell_retried,
+    write_errors,
+};
 use super::steps::Steps;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
@@ -193,10 +196,16 @@ impl ParsedUpdate {
     }
 }
 
-/// The time as updates see it.
-pub(super) fn update_context(writer: &mut Writer<'_>) -> UpdateContext {
+/// The time as updates see it, and what the command says of empty timestamps.
+pub(super) fn update_context(
+    writer: &mut Writer<'_>,
+    command: &Fields<'_>,
+) -> Result<UpdateContext, CommandError> {
     let now = DateTime::from_millis(writer.now().wall.as_millis());
-    UpdateContext::new(now, writer.next_timestamp())
+    Ok(UpdateContext {
+        keep_empty_timestamps: command.flag(KEEP_EMPTY_TIMESTAMPS)?,
+        ..UpdateContext::new(now, writer.next_timestamp())
+    })
 }
 
 fn update_statement(
@@ -304,7 +313,7 @@ fn parse_statement(
     let parsed = ParsedUpdate {
         matcher: Arc::new(Matcher::parse_with(query, &compiler)?),
         update: Update::parse_with(change, &filters, &compiler)?,
-        context: update_context(writer),
+        context: update_context(writer, command)?,
         bypass_validation: command.flag("bypassDocumentValidation")?,
     };
     let multi = fields.flag("multi")?;
