@@ -15,6 +15,9 @@ use crate::writer::{Writer, check_command_nesting, with_room_for};
 /// What a reply without errors takes, with the times that a set adds to it.
 const REPLY_BYTES: usize = 192;
 
+/// The field by which a client has empty timestamps stored as they are: a tool that copies documents.
+pub(super) const KEEP_EMPTY_TIMESTAMPS: &str = "bypassEmptyTsReplacement";
+
 pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     check_writable(&namespace)?;
@@ -26,16 +29,17 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     let fields = Fields::new(&command.body, "insert");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
     let bypass = fields.flag("bypassDocumentValidation")?;
+    let keep_timestamps = fields.flag(KEEP_EMPTY_TIMESTAMPS)?;
     let concern = WriteConcern::parse(&command)?;
 
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, documents.len());
     let mut collection = writer.collection_or_create(&namespace)?;
-    let documents = documents
-        .into_iter()
-        .map(|document| with_timestamps(&mut writer, document))
-        .collect::<Vec<_>>();
+    let documents = match keep_timestamps {
+        true => documents,
+        false => documents.into_iter().map(|d| with_timestamps(&mut writer, d)).collect(),
+    };
     let results = writer.insert(&mut collection, documents, ordered, bypass)?;
     let commit = writer.last_commit();
     drop(writer);
@@ -91,7 +95,10 @@ pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> 
 
 /// The statements of a repeated command that were done the first time.
 pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<usize> {
-    (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect()
+    let retried: Vec<usize> =
+        (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect();
+    writer.node().counters().retried_command(retried.len());
+    retried
 }
 
 /// Tells which of the statements that were looked at had been done before: they are counted and not

@@ -285,6 +285,10 @@ impl Writer<'_> {
         let database = namespace_of(entry)?.strip_suffix(".$cmd").ok_or_else(|| damaged("ns"))?;
         let command = Document::try_from(object).map_err(|_| damaged("o"))?;
         let (name, target) = command.iter().next().ok_or_else(|| damaged("o"))?;
+        if name == "dropDatabase" {
+            // The entries before it have dropped the collections.
+            return Ok(());
+        }
         let target = target.as_str().ok_or_else(|| damaged("o"))?;
         let namespace = match name.as_str() {
             "renameCollection" => Namespace::parse(target)?,

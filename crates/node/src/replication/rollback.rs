@@ -16,7 +16,6 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::apply::{altered, namespace_of};
 use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
-use crate::change_stream::image_key;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
@@ -138,6 +137,7 @@ impl Writer<'_> {
         let namespace = namespace_of(entry)?;
         match entry.get_str("op").map_err(|_| damaged("op"))? {
             "n" => {}
+            "c" if object.get("dropDatabase").is_ok_and(|field| field.is_some()) => {}
             "c" => self.undo_command(&row.unwrap_or_default())?,
             operation => {
                 let id = if operation == "u" { entry.get_document("o2") } else { Ok(object) };
@@ -208,7 +208,12 @@ impl Writer<'_> {
     }
 
     /// The other half of undoing: takes the entry and its row out, with the change.
-    pub(crate) fn unlog(&mut self, batch: &mut Batch, at: OpTime, statement: Option<&Statement>) {
+    pub(crate) fn unlog(
+        &mut self,
+        batch: &mut Batch,
+        at: OpTime,
+        statement: Option<&Statement>,
+    ) -> Result<(), CommandError> {
         let node = self.node();
         if let Some((write, number)) = statement {
             self.forget_statement(batch, write, *number);
@@ -216,8 +221,8 @@ impl Writer<'_> {
         if let Some(replication) = node.replication() {
             batch.cut_log(node.keyspaces().oplog, at.timestamp.as_u64());
             batch.remove(replication.keyspace, undo_key(at.timestamp));
-            batch.remove(replication.keyspace, image_key(at.timestamp.as_u64(), 0));
         }
+        self.forget_images(batch, at.timestamp.as_u64())
     }
 
     /// Removes undo rows of entries that are committed. Returns whether there is more to do.

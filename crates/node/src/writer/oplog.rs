@@ -33,6 +33,8 @@ pub(crate) enum Operation {
     Update,
     Delete,
     Command,
+    /// A command that concerns a database as a whole.
+    DatabaseCommand,
     Noop,
 }
 
@@ -42,7 +44,7 @@ impl Operation {
             Self::Insert => "i",
             Self::Update => "u",
             Self::Delete => "d",
-            Self::Command => "c",
+            Self::Command | Self::DatabaseCommand => "c",
             Self::Noop => "n",
         }
     }
@@ -53,6 +55,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) operation: Operation,
     /// The collection it concerns; none for an entry that changes nothing.
     pub(crate) collection: Option<&'a Collection>,
+    /// The database of a command that concerns no collection.
+    pub(crate) database: Option<&'a str>,
     pub(crate) object: &'a RawDocument,
     /// The `_id` of the document that an update changes.
     pub(crate) target: Option<&'a RawDocument>,
@@ -75,7 +79,8 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let (operation, target) = (Operation::Insert, None);
         let collection = Some(collection);
-        let entry = Entry { operation, collection, object: document, target, statement };
+        let entry =
+            Entry { operation, collection, database: None, object: document, target, statement };
         // An insert is taken back by its entry alone.
         self.log(batch, &entry, None)
     }
@@ -101,6 +106,7 @@ impl Writer<'_> {
         let entry = Entry {
             operation: Operation::Update,
             collection: Some(collection),
+            database: None,
             object: &object,
             target: Some(&target),
             statement: self.current_statement(),
@@ -118,6 +124,7 @@ impl Writer<'_> {
         let entry = Entry {
             operation: Operation::Delete,
             collection: Some(collection),
+            database: None,
             object: &object,
             target: None,
             statement: self.current_statement(),
@@ -136,6 +143,7 @@ impl Writer<'_> {
         let entry = Entry {
             operation: Operation::Command,
             collection: Some(collection),
+            database: None,
             object: &to_raw(command)?,
             target: None,
             statement: None,
@@ -189,6 +197,10 @@ impl Writer<'_> {
         }
         document.append(cstr!("op"), entry.operation.letter());
         match (entry.operation, entry.collection) {
+            (Operation::DatabaseCommand, _) => {
+                document
+                    .append(cstr!("ns"), format!("{}.$cmd", entry.database.unwrap_or_default()));
+            }
             (Operation::Noop, _) | (_, None) => document.append(cstr!("ns"), ""),
             (Operation::Command, Some(collection)) => {
                 document.append(cstr!("ns"), format!("{}.$cmd", collection.namespace.database));
