@@ -15,6 +15,9 @@ use quorate_replication::{InitialSyncOutcome, InitialSyncStep};
 use crate::progress::CloneProgress;
 use crate::source::SentBatch;
 
+/// The most entries of one transaction that are followed back.
+const MAX_TRANSACTION_ENTRIES: usize = 10_000;
+
 /// A step of the copy, ordered by the member.
 #[derive(Clone, Debug)]
 pub struct CopyWork {
@@ -106,6 +109,9 @@ struct Current {
 enum Stage {
     RollbackId,
     Top,
+    /// The newest entry belongs to a transaction of several: the one before it, at this time, and how
+    /// many were read before.
+    Earlier(bson::Timestamp, usize),
     Databases,
     /// Of the database with this number.
     Statistics(usize),
@@ -179,6 +185,9 @@ impl Copying {
                 let find = doc! { "find": "oplog.rs", "sort": { "$natural": -1 }, "limit": 1 };
                 command(find, "local")
             }
+            Stage::Earlier(time, _) => {
+                command(doc! { "find": "oplog.rs", "filter": { "ts": *time }, "limit": 1 }, "local")
+            }
             Stage::Databases => command(doc! { "listDatabases": 1, "nameOnly": true }, "admin"),
             Stage::Statistics(place) => {
                 let database = self.databases.get(*place).map_or("", String::as_str);
@@ -233,7 +242,8 @@ impl Copying {
                     _ => Stage::Done(InitialSyncOutcome::RollbackIdRead(self.rollback_id)),
                 }
             }
-            Stage::Top => Stage::Done(self.top_read(reply)?),
+            Stage::Top => self.top_read(reply, 0)?,
+            Stage::Earlier(_, read) => self.top_read(reply, read)?,
             Stage::Databases => self.databases_listed(reply)?,
             Stage::Statistics(place) => self.counted(place, reply)?,
             Stage::Collections(mut listing) => {
@@ -306,18 +316,29 @@ impl Copying {
         Ok(())
     }
 
-    fn top_read(&self, reply: &RawDocument) -> Result<InitialSyncOutcome, CopyFailure> {
+    /// A copy begins with the newest entry, or, if that belongs to a transaction of several entries,
+    /// with the first of them: a transaction is applied whole, with its last entry.
+    fn top_read(&self, reply: &RawDocument, read: usize) -> Result<Stage, CopyFailure> {
         let (_, batch) = batch_of(reply)?;
-        let newest = batch.first().ok_or_else(|| CopyFailure("its log is empty".to_owned()))?;
-        let top = entry_position(newest)?;
-        Ok(match self.step {
-            InitialSyncStep::ReadSource { .. } => InitialSyncOutcome::SourceRead {
+        let found = batch.first().ok_or_else(|| match read {
+            0 => CopyFailure("its log is empty".to_owned()),
+            _ => CopyFailure("its log begins within its newest transaction".to_owned()),
+        })?;
+        let top = entry_position(found)?;
+        if !matches!(self.step, InitialSyncStep::ReadSource { .. }) {
+            return Ok(Stage::Done(InitialSyncOutcome::StopPointRead(top)));
+        }
+        match earlier_in_transaction(found) {
+            Some(_) if read >= MAX_TRANSACTION_ENTRIES => {
+                Err(CopyFailure("a transaction in its log has no beginning".to_owned()))
+            }
+            Some(time) => Ok(Stage::Earlier(time, read + 1)),
+            None => Ok(Stage::Done(InitialSyncOutcome::SourceRead {
                 rollback_id: self.rollback_id,
                 begin_fetching: top.op_time,
                 begin_applying: top.op_time,
-            },
-            _ => InitialSyncOutcome::StopPointRead(top),
-        })
+            })),
+        }
     }
 
     fn databases_listed(&mut self, reply: &RawDocument) -> Result<Stage, CopyFailure> {
@@ -426,6 +447,13 @@ impl Copying {
         }
         self.progress.leave(&namespace);
     }
+}
+
+/// The entry before this one in its transaction.
+fn earlier_in_transaction(entry: &RawDocument) -> Option<bson::Timestamp> {
+    entry.get_document("o").ok()?.get_array("applyOps").ok()?;
+    let time = entry.get_document("prevOpTime").ok()?.get_timestamp("ts").ok()?;
+    (time.time > 0).then_some(time)
 }
 
 /// Lists the rows of sessions after this key.

@@ -12,6 +12,7 @@ use quorate_wire::to_bson_date_time;
 use super::overlay::Overlay;
 use super::rows::{SessionRow, session_of};
 use crate::catalog::{Collection, Ident};
+use crate::change_stream::shown_images;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::fields::to_raw;
@@ -22,7 +23,7 @@ use crate::records::{View, record_key};
 /// The identifier of a collection that is made up when it is read.
 const MADE_UP: Ident = Ident(u64::MAX);
 
-/// The most rows of `config.transactions` that a read is shown.
+/// The most rows of such a collection that a read is shown.
 const MAX_SHOWN: usize = 100_000;
 
 /// Collections of `local` that show the rows of sessions as they are stored, after the key that their
@@ -32,24 +33,26 @@ const SESSION_ROWS: &str = "replset.sessions.";
 /// Rows in one such page.
 const PAGE: usize = 10_000;
 
-/// A collection that is not stored as such, but made of the rows of sessions: `config.transactions`, or
-/// a page of the rows themselves. None for other names.
-pub(crate) fn collection_of_sessions(
+/// Collections that are not stored as such, but made of a member's own rows: `config.transactions` and
+/// pages for members that copy everything of those of sessions, `config.system.preimages` of the images for change streams. None for other names.
+pub(crate) fn made_up_collection(
+    node: &Node,
     namespace: &Namespace,
     view: &View,
 ) -> Result<Option<(Arc<Collection>, View)>, CommandError> {
-    let documents = match namespace.database.as_str() {
-        "config" if namespace.collection == "transactions" => shown_sessions(view)?,
-        "local" => match namespace.collection.strip_prefix(SESSION_ROWS) {
+    let documents = match (namespace.database.as_str(), namespace.collection.as_str()) {
+        ("config", "transactions") => transactions(view)?,
+        ("config", "system.preimages") => shown_images(node, view, MAX_SHOWN)?,
+        ("local", name) => match name.strip_prefix(SESSION_ROWS) {
             Some(after) => session_rows(view, after)?,
             None => return Ok(None),
         },
         _ => return Ok(None),
     };
     let mut batch = Batch::new();
-    for (place, document) in documents.iter().enumerate() {
+    for (place, document) in documents.into_iter().enumerate() {
         let key = record_key(MADE_UP, RecordId(place as u64 + 1));
-        batch.insert(view.keyspaces.records, key, to_raw(document)?.into_bytes());
+        batch.insert(view.keyspaces.records, key, document);
     }
     let overlay = Arc::new(Overlay::default());
     overlay.apply(batch);
@@ -59,22 +62,8 @@ pub(crate) fn collection_of_sessions(
     Ok(Some((Arc::new(collection), view)))
 }
 
-fn shown_sessions(view: &View) -> Result<Vec<Document>, CommandError> {
-    let mut shown = Vec::new();
-    for pair in view.snapshot.scan(view.keyspaces.sessions, KeyRange::all(), Direction::Forward)? {
-        let (key, value) = pair?;
-        if let (Some(session), Some(row)) = (session_of(&key), SessionRow::from_bytes(&value)) {
-            shown.push(row.shown(&session));
-        }
-        if shown.len() == MAX_SHOWN {
-            break;
-        }
-    }
-    Ok(shown)
-}
-
 /// A page of rows after a key. No row is after what is no key.
-fn session_rows(view: &View, after: &str) -> Result<Vec<Document>, CommandError> {
+fn session_rows(view: &View, after: &str) -> Result<Vec<Vec<u8>>, CommandError> {
     let digits = |place: usize| u8::from_str_radix(after.get(place..place + 2)?, 16).ok();
     let after: Option<Vec<u8>> = (0..after.len()).step_by(2).map(digits).collect();
     let Some(after) = after else { return Ok(Vec::new()) };
@@ -84,19 +73,41 @@ fn session_rows(view: &View, after: &str) -> Result<Vec<Document>, CommandError>
     let mut rows = Vec::new();
     for pair in scan.take(PAGE) {
         let (key, value) = pair?;
-        rows.push(doc! { "_id": binary(&key), "row": binary(&value) });
+        rows.push(to_raw(&doc! { "_id": binary(&key), "row": binary(&value) })?.into_bytes());
     }
     Ok(rows)
+}
+
+/// The documents of `config.transactions`.
+fn transactions(view: &View) -> Result<Vec<Vec<u8>>, CommandError> {
+    let sessions = view.keyspaces.sessions;
+    let mut shown = Vec::new();
+    for pair in view.snapshot.scan(sessions, KeyRange::all(), Direction::Forward)? {
+        let (key, value) = pair?;
+        let (Some(session), Some(row)) = (session_of(&key), SessionRow::from_bytes(&value)) else {
+            continue;
+        };
+        shown.push(to_raw(&row.shown(&session))?.into_bytes());
+        if shown.len() == MAX_SHOWN {
+            break;
+        }
+    }
+    Ok(shown)
 }
 
 impl Node {
     /// `serverStatus.transactions`.
     pub(crate) fn transaction_statistics(&self, now: Now) -> Document {
-        let statistics = self.write(now).state.transactions.table.statistics();
+        let writer = self.write(now);
+        let table = &writer.state.transactions.table;
+        let statistics = table.statistics();
+        let oldest = table.listed().iter().map(|listed| now.monotonic.since(listed.since)).max();
+        drop(writer);
+        let (commands, statements) = self.counters().retried();
         let number = |count: u64| Bson::Int64(count as i64);
         doc! {
-            "retriedCommandsCount": number(0),
-            "retriedStatementsCount": number(0),
+            "retriedCommandsCount": commands,
+            "retriedStatementsCount": statements,
             "transactionsCollectionWriteCount": number(statistics.committed),
             "currentActive": number(statistics.active),
             "currentInactive": number(statistics.open - statistics.active),
@@ -105,6 +116,8 @@ impl Node {
             "totalCommitted": number(statistics.committed),
             "totalStarted": number(statistics.started),
             "writeConflicts": number(statistics.conflicts),
+            "waitingWrites": number(self.end_queue().waiting() as u64),
+            "oldestOpenMicros": number(oldest.unwrap_or_default().as_micros() as u64),
         }
     }
 

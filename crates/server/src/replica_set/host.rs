@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use quorate_member::{CloneProgress, Order, Replica, SetView};
 use quorate_node::{Author, Node, Standing};
-use quorate_protocol::{MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_protocol::{
+    MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress, Term,
+};
 use quorate_replication::{
     Change, Event, FetchId, Input, MemberOptions, NoopReason, Recovered, Request, RequestToken,
     Ticket, WaiterId, WriteConcernError,
@@ -70,6 +72,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         standing.send_replace(*now);
         appended.send_if_modified(|last| std::mem::replace(last, now.last) != now.last);
     }));
+    let failing = syncer.clone();
+    node.on_disk_failure(Box::new(move |why| failing.fail(why)));
     let wake = syncer.clone();
     let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
     node.on_append(Box::new(move |_, author| {
@@ -116,6 +120,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         initial_sync: InitialSync::default(),
         next_number: 1,
         broken: None,
+        asked_successor: false,
     };
     inbox.run(host).await
 }
@@ -154,6 +159,8 @@ pub(super) struct Host {
     pub(super) initial_sync: InitialSync,
     next_number: u64,
     broken: Option<String>,
+    /// Whether another member was asked to take over.
+    asked_successor: bool,
 }
 
 impl Host {
@@ -165,15 +172,13 @@ impl Host {
         self.replica.tick(self.clock.now());
         self.carry_out_all();
         let now = self.clock.now().monotonic;
-        let handed_over = |host: &Self| host.replica.has_handed_over();
-        let end = match self.broken.take() {
-            Some(broken) => Err(broken),
-            None if self.ending_at.is_some_and(|at| at <= now || handed_over(self)) => Ok(()),
-            None => {
-                self.arm(now);
-                return None;
-            }
-        };
+        let ending = self.ending_at.is_some() || self.broken.is_some();
+        let handing_over = |at: MonotonicTime| at > now && !self.replica.has_handed_over();
+        if !ending || self.ending_at.is_some_and(handing_over) {
+            self.arm(now);
+            return None;
+        }
+        let end = self.broken.take().map_or(Ok(()), Err);
         self.end();
         Some(end)
     }
@@ -239,9 +244,27 @@ impl Host {
             Message::LogMoved => self.replica.log_moved(now),
             // Deadlines are looked at after every message.
             Message::Tick => self.armed = None,
-            Message::Broken(why) => self.broken = Some(why),
+            Message::Broken(why) => self.break_off(why),
         }
         self.carry_out_all();
+    }
+
+    /// The disk failed, or a thread that needs it. What the disk holds is not known from now on: the
+    /// member stores, applies and promises nothing more. A primary hands over before the process ends.
+    fn break_off(&mut self, why: String) {
+        if self.broken.is_some() {
+            return;
+        }
+        tracing::error!("this member must end: {why}");
+        self.broken = Some(why);
+        if self.replica.status().state() == MemberState::Primary && self.ending_at.is_none() {
+            self.asked_successor = false;
+            self.replica.handle(self.clock.now(), Input::DiskFailed);
+            self.carry_out_all();
+            // Without anyone who could follow at once, the others learn soonest from the end itself.
+            let until = self.clock.now().monotonic + HAND_OVER;
+            self.ending_at = self.asked_successor.then_some(until);
+        }
     }
 
     /// Whether a chosen write concern keeps a reconfiguration from changing what writes wait for.
@@ -331,7 +354,7 @@ impl Host {
             return;
         }
         if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
-            self.broken = Some(error.message);
+            self.inbox.post(Message::Broken(error.message));
         }
         self.inbox.post(Message::LogMoved);
     }
@@ -347,6 +370,10 @@ impl Host {
                         tracing::warn!("{doubt}");
                     }
                 }
+            }
+            Event::HandedOff { .. } => {
+                self.asked_successor = true;
+                tracing::info!("{event}");
             }
             _ => tracing::info!("{event}"),
         }

@@ -61,7 +61,7 @@ impl OplogStream {
         self.appended.borrow_and_update();
         self.role.borrow_and_update();
         let view = *self.view.borrow_and_update();
-        Ok(self.source.next_batch(node, view, say_something)?.map(batch_document))
+        Ok(self.source.next_batch(node, view, say_something)?.map(|batch| batch_document(&batch)))
     }
 
     /// Returns when there may be something to tell; true if it is time to say something anyway.
