@@ -381,4 +381,6 @@ pub enum Input {
     ReachedUnder(ServerAddress),
     /// The process is about to end: hand over, tell clients.
     ShutdownWanted,
+    /// A write to the disk failed: what the disk holds is unknown, and nothing is stored on it any more.
+    DiskFailed,
 }

@@ -101,6 +101,8 @@ pub struct Member {
     pub(crate) documents_without_log: bool,
     pub(crate) topology_counter: i64,
     pub(crate) shutting_down: bool,
+    /// Whether the disk has failed: nothing is stored any more.
+    pub(crate) disk_failed: bool,
     pub(crate) halted: bool,
     next_number: u64,
 }
@@ -233,6 +235,7 @@ impl Member {
                 && last.op_time.is_null(),
             topology_counter: 0,
             shutting_down: false,
+            disk_failed: false,
             halted: false,
             next_number: 0,
         };
@@ -324,6 +327,7 @@ impl Member {
             Input::DefaultWriteConcernSet(set) => self.default_write_concern_set = set,
             Input::ReachedUnder(name) => self.on_reached_under(name),
             Input::ShutdownWanted => self.on_shutdown_wanted(),
+            Input::DiskFailed => self.on_disk_failed(),
         }
     }
 
@@ -420,6 +424,13 @@ impl Member {
         }
     }
 
+    /// A primary hands over. What would have to be stored first, such as a vote, is not said any more.
+    fn on_disk_failed(&mut self) {
+        self.disk_failed = true;
+        self.persists.clear();
+        self.on_shutdown_wanted();
+    }
+
     fn on_shutdown_wanted(&mut self) {
         self.shutting_down = true;
         self.emit(Event::ShuttingDown);
@@ -468,6 +479,9 @@ impl Member {
     }
 
     pub(crate) fn persist(&mut self, change: Change, after: AfterPersist) {
+        if self.disk_failed {
+            return;
+        }
         let ticket = Ticket(self.number());
         self.persists.insert(ticket, after);
         self.outputs.push_back(Output::Persist { ticket, change });

@@ -153,14 +153,16 @@ impl<'a> Status<'a> {
         }
     }
 
-    /// What keeps this member from being a secondary, by how much, and what to do.
+    /// What keeps this member from being a whole secondary, by how much, and what to do.
     pub fn trouble(&self) -> Option<String> {
         match &self.member.role {
-            Role::Follower(follower) => {
-                let source_oldest = follower.too_stale?;
-                let last = self.member.sync.last_fetched;
-                Some(Event::TooStale { last, source_oldest }.to_string())
-            }
+            Role::Follower(follower) => match follower.too_stale {
+                Some(source_oldest) => {
+                    let last = self.member.sync.last_fetched;
+                    Some(Event::TooStale { last, source_oldest }.to_string())
+                }
+                None => self.member.doubt_about_votes(),
+            },
             _ => None,
         }
     }

@@ -19,6 +19,7 @@ mod page;
 mod pains;
 mod replay;
 mod support;
+mod tail;
 mod terminal;
 mod transfer;
 mod what_if;

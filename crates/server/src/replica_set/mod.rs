@@ -37,13 +37,16 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
-use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_protocol::{
+    MemberState, OpTime, OpTimeAndWallTime, PositionReport, ServerAddress, Term,
+};
 use quorate_replication::config_check::warnings;
 use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
 use quorate_wire::replica_set::config_document;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
+use crate::connection;
 use crate::dialer::Dialer;
 use crate::disk::INELIGIBLE;
 use crate::write_gate::WriteGate;
@@ -274,6 +277,19 @@ impl ReplicaSet {
         };
         let document = replies.unwrap_or_else(|error| error.reply());
         RawDocumentBuf::try_from(&document).ok()
+    }
+
+    /// Takes the report of another member, which gets no answer. False if the member at the other end is
+    /// to look for another source.
+    pub(crate) async fn hear_report(&self, report: PositionReport) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Asked(Request::UpdatePosition(report), sender));
+        match receiver.await {
+            Ok(Err(error)) => !connection::is_news(ErrorCode(error.code())),
+            Ok(Ok(Reply::Refused { code, .. })) => !connection::is_news(ErrorCode(code)),
+            // Its own end this member tells by closing the connection.
+            Ok(Ok(_)) | Err(_) => true,
+        }
     }
 
     /// Sends a pipeline that writes on to the primary, if this member is a secondary that may be
