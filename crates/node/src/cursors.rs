@@ -91,7 +91,7 @@ const CURSOR_AT: usize = 4 + 1 + "cursor\0".len();
 
 impl CursorBatch {
     fn new(name: BatchName) -> Self {
-        let mut reply = Vec::with_capacity(256);
+        let mut reply = Vec::with_capacity(512);
         reply.extend([0; 4]);
         reply.push(element::DOCUMENT);
         reply.extend(b"cursor\0");

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction, KeyRange};
@@ -95,9 +95,9 @@ pub(crate) type Statement = (RetryableWrite, i32);
 
 /// The statement that an entry belongs to.
 pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, CommandError> {
-    let (Ok(lsid), Ok(number), Ok(statement)) =
-        (entry.get_document("lsid"), entry.get_i64("txnNumber"), entry.get_i32("stmtId"))
-    else {
+    // Most entries belong to none, and are walked through once.
+    let Ok(Some(RawBsonRef::Document(lsid))) = entry.get("lsid") else { return Ok(None) };
+    let (Ok(number), Ok(statement)) = (entry.get_i64("txnNumber"), entry.get_i32("stmtId")) else {
         return Ok(None);
     };
     let session = SessionId::from_lsid(&Document::try_from(lsid)?)?;

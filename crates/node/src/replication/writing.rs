@@ -46,11 +46,24 @@ impl LogState {
     pub(crate) fn write_as(&mut self, term: Option<Term>) {
         self.noop_term = term;
     }
+
+    /// Whether changes are those of entries that fit the data exactly: what their primary has checked
+    /// holds here too.
+    pub(crate) fn fits_exactly(&self) -> bool {
+        self.exact && matches!(self.mode, Mode::Replay(_))
+    }
+
+    /// Says that entries which are replayed fit the data exactly.
+    pub(super) fn fit_exactly(&mut self) {
+        self.exact = true;
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct LogState {
     mode: Mode,
+    /// Whether replayed entries fit the data exactly.
+    exact: bool,
     /// The entries of the batch that is being made.
     pending: Vec<(OpTimeAndWallTime, Bytes)>,
     /// The last entry that this writer committed.

@@ -17,6 +17,7 @@ use crate::default_concerns::is_settings;
 use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
+use crate::records::EMPTY_DOCUMENT;
 use crate::replication::takes_back;
 
 /// The database whose changes are its member's own business.
@@ -183,7 +184,8 @@ impl Writer<'_> {
         }
         let term = self.term_of_entry()?;
         let timestamp = self.next_timestamp();
-        let mut document = RawDocumentBuf::new();
+        let size = entry.object.as_bytes().len() + AROUND_OBJECT;
+        let mut document = with_room_for(size);
         if let (Some(retry), Some(statement)) = (&self.retry, entry.statement) {
             document.append(cstr!("lsid"), to_raw(&retry.session.to_lsid())?);
             document.append(cstr!("txnNumber"), retry.number);
@@ -210,9 +212,9 @@ impl Writer<'_> {
         if let Some(collection) = entry.collection {
             document.append(cstr!("ui"), collection.uuid.clone());
         }
-        document.append(cstr!("o"), entry.object.to_owned());
+        document.append(cstr!("o"), entry.object);
         if let Some(target) = entry.target {
-            document.append(cstr!("o2"), target.to_owned());
+            document.append(cstr!("o2"), target);
         }
         document.append(cstr!("ts"), timestamp);
         document.append(cstr!("t"), term);
@@ -223,6 +225,16 @@ impl Writer<'_> {
         self.put_entry(batch, document, position, undo, entry.collection);
         Ok(())
     }
+}
+
+/// What an entry holds besides its object, unless its names are long or it belongs to a session.
+const AROUND_OBJECT: usize = 192;
+
+/// An empty document that grows to so many bytes without moving.
+pub(crate) fn with_room_for(bytes: usize) -> RawDocumentBuf {
+    let mut empty = Vec::with_capacity(bytes);
+    empty.extend(EMPTY_DOCUMENT);
+    RawDocumentBuf::from_bytes(empty).unwrap_or_default()
 }
 
 /// `{_id: …}` of a document.
