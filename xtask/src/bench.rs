@@ -28,7 +28,8 @@ pub(crate) fn run_program(name: &str, arguments: &[String]) -> Result<(), Failur
     let target = process::target_directory().join("benchmarks");
     let mut command = process::cargo();
     command.args(["run", "--release", "--manifest-path", "benchmarks/Cargo.toml", "--target-dir"]);
-    command.arg(target).args(["--bin", name, "--"]).args(arguments);
+    let peers = if name == "quorate-benchmarks" { "client" } else { name };
+    command.arg(target).args(["--bin", name, "--features", peers, "--"]).args(arguments);
     process::run(&mut command)
 }
 

@@ -40,6 +40,9 @@ const RANGE: i64 = 1_000;
 /// How many groups the aggregation finds.
 const GROUPS: i64 = 100;
 
+/// How many records a sort returns.
+const TOP: i64 = 10;
+
 /// How many connections are opened to see what an idle one costs.
 const IDLE_CONNECTIONS: usize = 1_000;
 
@@ -47,14 +50,24 @@ const IDLE_CONNECTIONS: usize = 1_000;
 const TEXT: &str = "a text of about one hundred and fifty bytes, as long as what an ordinary record \
                     of an ordinary application holds beside its numbers: a name, a place.";
 
-/// One kind of request. Every request but the scan and the aggregation touches one record.
+/// One kind of request. Inserts, reads and updates touch one record.
 #[derive(Clone, Copy, Debug)]
 enum Request {
-    Insert { durable: bool },
+    Insert {
+        durable: bool,
+    },
     Read,
-    Update { durable: bool },
+    Update {
+        durable: bool,
+    },
     Range,
     Aggregate,
+    /// The few records of a kind with a small number, by looking at all.
+    Filter,
+    /// How many records are of a kind, by looking at all.
+    Count,
+    /// The ten records with the greatest kinds, by looking at all.
+    Top,
 }
 
 /// Somebody who can be asked. Each caller has a connection of its own.
@@ -151,6 +164,9 @@ fn main() {
         tell(&format!("scans of 1,000 by index a second, {connections}"), callers, Request::Range);
     }
     tell("groupings of all records a second", 1, Request::Aggregate);
+    tell("filters over all records a second", 1, Request::Filter);
+    tell("counts with a filter over all records a second", 1, Request::Count);
+    tell("sorts of all records with a limit a second", 1, Request::Top);
     for (callers, connections) in [(1, "1 connection"), (64, "64 connections")] {
         for (what, request) in [
             ("inserts a second, durable", Request::Insert { durable: true }),
@@ -182,6 +198,9 @@ fn inside(wanted: &Wanted) {
         ("update", Request::Update { durable: false }),
         ("scan of 1,000 by index", Request::Range),
         ("grouping of all records", Request::Aggregate),
+        ("filter over all records", Request::Filter),
+        ("count with a filter over all records", Request::Count),
+        ("sort of all records with a limit", Request::Top),
     ] {
         if wanted.has(what) {
             tell(what, member.cost(request));

@@ -14,7 +14,7 @@ use bson::{Document, RawDocumentBuf, doc};
 use quorate_server::{Place, StartOptions};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
-use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, any_key};
+use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, TOP, any_key};
 
 /// What a caller reads at once.
 const PIECE: usize = 64 * 1024;
@@ -207,6 +207,11 @@ pub fn command_of(
             ],
             "cursor": {},
         },
+        Request::Filter => {
+            doc! {"find": "c", "filter": {"kind": key % GROUPS, "text": "none"}}
+        }
+        Request::Count => doc! {"count": "c", "query": {"kind": key % GROUPS}},
+        Request::Top => doc! {"find": "c", "sort": {"kind": -1}, "limit": TOP},
     };
     command.insert("$db", "bench");
     command

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, any_key};
+use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, TOP, any_key};
 
 /// How long a writer waits for the others: SQLite has one writer at a time.
 const BUSY_WAIT: Duration = Duration::from_secs(60);
@@ -123,6 +123,23 @@ impl Caller for Thread {
                 let mut group = self.connection.prepare_cached(statement).unwrap();
                 let groups = group.query_map([], |row| row.get::<_, i64>(1)).unwrap().count();
                 assert_eq!(groups as i64, GROUPS);
+            }
+            Request::Filter => {
+                let statement = "SELECT * FROM c WHERE kind = ?1 AND text = 'none'";
+                let mut filter = self.connection.prepare_cached(statement).unwrap();
+                assert!(filter.query([key % GROUPS]).unwrap().next().unwrap().is_none());
+            }
+            Request::Count => {
+                let statement = "SELECT count(*) FROM c WHERE kind = ?1";
+                let mut count = self.connection.prepare_cached(statement).unwrap();
+                let found: i64 = count.query_row([key % GROUPS], |row| row.get(0)).unwrap();
+                assert!(found > 0);
+            }
+            Request::Top => {
+                let statement = "SELECT * FROM c ORDER BY kind DESC LIMIT ?1";
+                let mut top = self.connection.prepare_cached(statement).unwrap();
+                let found = top.query_map([TOP], |row| row.get::<_, i64>(0)).unwrap().count();
+                assert_eq!(found as i64, TOP);
             }
         }
     }

@@ -2,7 +2,7 @@
 //! in one run: `cargo xtask bench set [measure…] [--quick] [--alone]`.
 //!
 //! ```text
-//! writes      durable writes on a majority, 1 and 64 clients, all contestants in turns
+//! writes      durable writes on a majority, 1 to 256 clients, all contestants in turns
 //! failover    kill -9 of the primary, a planned step-down, a fresh set: until the next majority write
 //! growth      replication lag under load, apply rate, initial sync, memory
 //! fan-out     a state change to 1,000 and 10,000 clients that await a streamed hello
@@ -37,6 +37,8 @@ pub struct Effort {
     pub watchers: &'static [usize],
     /// Whether etcd, Redis and PostgreSQL take part.
     pub peers: bool,
+    /// How many clients write at once; each number has its rows.
+    pub clients: &'static [usize],
 }
 
 const THOROUGH: Effort = Effort {
@@ -45,6 +47,7 @@ const THOROUGH: Effort = Effort {
     records: 100_000,
     watchers: &[1_000, 10_000],
     peers: true,
+    clients: &[1, 16, 64, 256],
 };
 
 const QUICK: Effort = Effort {
@@ -53,6 +56,7 @@ const QUICK: Effort = Effort {
     records: 5_000,
     watchers: &[200],
     peers: true,
+    clients: &[1, 16, 64],
 };
 
 const MEASURES: [&str; 4] = ["writes", "failover", "growth", "fan-out"];
@@ -68,6 +72,11 @@ fn main() {
     }
     let mut effort = if words.contains(&"--quick") { QUICK } else { THOROUGH };
     effort.peers &= !words.contains(&"--alone");
+    // A number of clients alone, for a profile.
+    if let Some(only) = words.iter().find_map(|word| word.strip_prefix("--clients=")) {
+        let only = only.parse().unwrap_or_else(|_| panic!("{only} is no number of clients"));
+        effort.clients = vec![only].leak();
+    }
     let wanted: Vec<&str> = words.iter().copied().filter(|word| !word.starts_with('-')).collect();
     if let Some(unknown) = wanted.iter().find(|word| !MEASURES.contains(word)) {
         eprintln!("no such measure: {unknown}; there are {}", MEASURES.join(", "));

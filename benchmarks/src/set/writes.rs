@@ -34,7 +34,7 @@ pub async fn run(effort: Effort) {
     let set = Set::ready().await;
     let floor = FloorLog::start();
     let peers = if effort.peers { peers::start().await } else { Vec::new() };
-    for clients in [1, 16, 64] {
+    for &clients in effort.clients {
         let primary = set.primary().await;
         let ours = set.address(primary);
         let mut contestants = vec![

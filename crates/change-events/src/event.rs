@@ -136,14 +136,6 @@ pub fn events(
 ) -> Result<Vec<Event>, EventError> {
     let operation = Operation::of(entry)?;
     match operation.kind {
-        // Members log the end of a database as an entry that changes nothing.
-        "n" => match operation.object.get("dropDatabase") {
-            Some(Bson::String(database)) => {
-                let operation = Operation { database, ..operation };
-                Translator { images, options }.dropped_database(&Place::of(entry)?, operation, 0)
-            }
-            _ => Ok(Vec::new()),
-        },
         "c" if operation.object.contains_key("applyOps") => {
             transaction_events(std::slice::from_ref(entry), images, options)
         }

@@ -10,8 +10,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
+use crate::dump::DumpArguments;
+use crate::export::ExportArguments;
+use crate::import::ImportArguments;
 use crate::list::{ListArguments, MemberArguments};
 use crate::prove::ProveArguments;
+use crate::restore::RestoreArguments;
+use crate::shell::ShellArguments;
 use crate::status::StatusArguments;
 use crate::token::TokenArguments;
 use crate::what_if::WhatIfArguments;
@@ -47,12 +52,27 @@ pub(crate) enum Command {
     /// Send one command to the server that suits it, and print the reply.
     #[command(after_help = RunArguments::EXAMPLES)]
     Run(RunArguments),
+    /// Send commands one after the other, with history and completion.
+    #[command(after_help = ShellArguments::EXAMPLES)]
+    Shell(ShellArguments),
     /// Follow the changes of a deployment, a database or a collection.
     #[command(after_help = TailArguments::EXAMPLES)]
     Tail(TailArguments),
     /// Say what a resume token is, and whether a deployment can still resume from it.
     #[command(after_help = TokenArguments::EXAMPLES)]
     Token(TokenArguments),
+    /// Write every collection into files, as mongodump does.
+    #[command(after_help = DumpArguments::EXAMPLES)]
+    Dump(DumpArguments),
+    /// Write the collections of a dump into a deployment.
+    #[command(after_help = RestoreArguments::EXAMPLES)]
+    Restore(RestoreArguments),
+    /// Write one collection as JSON lines or CSV.
+    #[command(after_help = ExportArguments::EXAMPLES)]
+    Export(ExportArguments),
+    /// Read documents from JSON or CSV into a collection.
+    #[command(after_help = ImportArguments::EXAMPLES)]
+    Import(ImportArguments),
     /// Run a real replica set on this machine, one process per member.
     #[command(after_help = UpArguments::EXAMPLES)]
     Up(UpArguments),
@@ -101,8 +121,12 @@ impl Arguments {
             Some(Command::Doctor(doctor)) => doctor.json,
             Some(Command::Replay(replay)) => replay.json,
             Some(Command::Run(run)) => run.json,
+            Some(Command::Shell(shell)) => shell.json,
             Some(Command::Tail(tail)) => tail.json,
             Some(Command::Token(token)) => token.json,
+            Some(Command::Dump(dump)) => dump.json,
+            Some(Command::Restore(restore)) => restore.json,
+            Some(Command::Import(import)) => import.json,
             Some(Command::Watch(watch)) => watch.json,
             Some(Command::Serve(serve)) => serve.json,
             Some(Command::Up(up)) => up.json,
@@ -116,7 +140,7 @@ impl Arguments {
                 member.json
             }
             Some(Command::Switchover(switchover)) => switchover.json,
-            None | Some(Command::Completions(_) | Command::Man(_)) => false,
+            None | Some(Command::Export(_) | Command::Completions(_) | Command::Man(_)) => false,
         }
     }
 }
@@ -576,7 +600,7 @@ fn span(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
 pub(crate) struct ServeArguments {
-    /// Take options from this TOML file; those given here win.
+    /// Take options from this TOML file, or from one of mongod (.yml, .yaml, .conf); those given here win.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print a configuration file with every key, its meaning and its default, and end.

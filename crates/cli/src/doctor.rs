@@ -15,6 +15,7 @@ mod reachability;
 mod stages;
 pub(crate) mod survey;
 mod verdict;
+mod waiting;
 mod wishes;
 
 use std::collections::VecDeque;

@@ -13,9 +13,12 @@ mod dashboard;
 mod doctor;
 mod down;
 mod drill;
+mod dump;
 mod explain;
+mod export;
 mod exporter;
 mod finding;
+mod import;
 mod list;
 mod manual;
 mod metrics;
@@ -25,14 +28,17 @@ mod prove;
 mod recording;
 mod remedy;
 mod replay;
+mod restore;
 mod run;
 mod screen;
 mod serve;
+mod shell;
 mod signals;
 mod status;
 mod tail;
 mod token;
 mod topology_view;
+mod transfer;
 mod up;
 mod view;
 mod watch;
@@ -74,8 +80,13 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Watch(arguments)) => watch::run(arguments, screen),
         Some(Command::Replay(replay)) => replay::run(replay, screen),
         Some(Command::Run(arguments)) => run::run(arguments, screen),
+        Some(Command::Shell(arguments)) => shell::run(arguments, screen),
         Some(Command::Tail(arguments)) => tail::run(arguments, screen),
         Some(Command::Token(arguments)) => token::run(arguments, screen),
+        Some(Command::Dump(arguments)) => dump::run(arguments, screen),
+        Some(Command::Restore(arguments)) => restore::run(arguments, screen),
+        Some(Command::Export(arguments)) => export::run(arguments, screen),
+        Some(Command::Import(arguments)) => import::run(arguments, screen),
         Some(Command::Serve(arguments)) => serve::run(arguments, screen),
         Some(Command::Completions(completions)) => manual::completions(completions, screen),
         Some(Command::Man(man)) => manual::page(man, screen),

@@ -21,6 +21,7 @@ mod tests;
 
 use std::ops::Range;
 
+use quorate_change_events::ResumeToken;
 use quorate_connection_string::{ConnectionString, Seeds};
 
 use crate::finding::Finding;
@@ -33,6 +34,9 @@ pub(crate) const MAX_TEXT_LENGTH: usize = 128 << 10;
 
 /// How many described servers are told apart.
 pub(crate) const MAX_SERVERS: usize = 64;
+
+/// The digits of the shortest resume token: a mark.
+const SHORTEST_TOKEN: usize = 32;
 
 /// How many times one rule is looked for in one piece of text.
 const MAX_MATCHES: usize = 64;
@@ -103,9 +107,30 @@ pub(crate) fn diagnose(text: &str) -> Diagnosis {
         }
     }
     collect(&matchers, &rest, None, &mut matched);
-    let findings = conclude(&context, &matched);
+    let mut findings = conclude(&context, &matched);
+    findings.extend(resume_tokens(text));
     let servers = context.servers.into_iter().zip(causes).collect();
     Diagnosis { servers, topology: context.topology, findings }
+}
+
+/// The resume tokens of change streams in a text, once each.
+fn resume_tokens(text: &str) -> Vec<Finding> {
+    let digits = |word: &&str| word.len() >= SHORTEST_TOKEN && word.starts_with("82");
+    let words = text.split(|c: char| !c.is_ascii_hexdigit()).filter(digits);
+    let words: std::collections::BTreeSet<&str> = words.take(MAX_MATCHES).collect();
+    let tokens = words.into_iter().filter_map(|word| ResumeToken::from_hex(word).ok());
+    tokens
+        .map(|token| {
+            // The key of the document stays out: it may be a name.
+            let shown = token.explain();
+            let shown = quorate_change_events::Explained { document_key: None, ..shown };
+            Finding::note("resume_token", format!("the message holds a resume token: {shown}"))
+                .because(
+                    "a change stream can go on after it as long as the oplog reaches back to it",
+                )
+                .fix(format!("quorate token {} URI tells whether URI still can", token.to_hex()))
+        })
+        .collect()
 }
 
 /// A rule and everything it matched.

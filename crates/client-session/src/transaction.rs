@@ -153,6 +153,8 @@ pub struct Transaction {
     options: TransactionOptions,
     /// `None` until the first command needs it.
     number: Option<i64>,
+    /// Transactions before this one in which nothing was sent. They have numbers all the same.
+    unused: u32,
     /// Whether a commit was tried before, in a way that the server may have begun it.
     commit_tried: bool,
     /// The router that the transaction runs on, in a sharded cluster.
@@ -203,14 +205,15 @@ impl Transaction {
         if options.write_concern.as_ref().is_some_and(|concern| !concern.is_acknowledged()) {
             return Err(TransactionError::Unacknowledged);
         }
-        *self = Self { phase: Phase::Starting, options, ..Self::default() };
+        let unused = self.unused;
+        *self = Self { phase: Phase::Starting, options, unused, ..Self::default() };
         Ok(())
     }
 
     /// Another operation of the session begins. It leaves a transaction that has ended behind.
     pub fn begin_operation(&mut self) {
         if matches!(self.phase, Phase::Committed | Phase::Aborted) {
-            *self = Self::default();
+            *self = Self { unused: self.unused, ..Self::default() };
         }
     }
 
@@ -234,13 +237,16 @@ impl Transaction {
     pub fn statement(
         &mut self,
         after: Option<Timestamp>,
-        next_number: impl FnOnce() -> Option<i64>,
+        mut next_number: impl FnMut() -> Option<i64>,
     ) -> Option<Statement> {
         if !self.is_open() {
             return None;
         }
         let first = self.phase == Phase::Starting;
         if self.number.is_none() {
+            for _ in 0..std::mem::take(&mut self.unused) {
+                next_number();
+            }
             self.number = next_number();
         }
         let number = self.number?;
@@ -284,6 +290,7 @@ impl Transaction {
             Phase::Aborted => Err(TransactionError::CommitAfterAbort),
             Phase::Starting => {
                 self.phase = Phase::Committed;
+                self.unused += u32::from(self.number.is_none());
                 Ok(Ending::Nothing)
             }
             Phase::InProgress => {
@@ -310,6 +317,7 @@ impl Transaction {
             Phase::Aborted => Err(TransactionError::AbortTwice),
             Phase::Starting => {
                 self.phase = Phase::Aborted;
+                self.unused += u32::from(self.number.is_none());
                 self.pinned = None;
                 Ok(Ending::Nothing)
             }

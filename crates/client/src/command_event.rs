@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::client::Inner;
 use crate::error::{Error, ErrorKind};
 use crate::establish::ServerEstablisher;
-use crate::operation::{Operation, Reply};
+use crate::operation::{Deadline, Operation, Reply};
 use crate::pool::{ConnectionId, PooledConnection};
 
 /// Commands whose content is a secret, in lower case.
@@ -111,8 +111,58 @@ fn told_command(
     command
 }
 
+/// A command between its first event and its last. One that is given up, as its operation ran out of time
+/// or the application no longer waits, has failed.
+pub(crate) struct UnderWay<'c> {
+    client: &'c Inner,
+    told: Option<Told>,
+    deadline: Option<Deadline>,
+    ended: bool,
+}
+
+impl<'c> UnderWay<'c> {
+    pub(crate) fn begin(
+        client: &'c Inner,
+        operation: &Operation<'_>,
+        id: OperationId,
+        connection: &PooledConnection<ServerEstablisher>,
+        body: &RawDocument,
+        sequence: Option<(&CStr, &[RawDocumentBuf])>,
+    ) -> Self {
+        let told = Told::begin(client, operation, id, connection, body, sequence);
+        client.discovery.counters().command_started();
+        Self { client, told, deadline: operation.deadline, ended: false }
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.is_some()
+    }
+
+    pub(crate) fn end(mut self, reply: Option<RawDocumentBuf>, result: &Result<Reply, Error>) {
+        self.tell_end(reply, result);
+    }
+
+    fn tell_end(&mut self, reply: Option<RawDocumentBuf>, result: &Result<Reply, Error>) {
+        self.ended = true;
+        self.client.discovery.counters().command_ended(result.is_ok());
+        if let Some(told) = self.told.take() {
+            told.end(self.client, reply, result);
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let given_up = || Error::new(ErrorKind::GivenUp);
+            let error = self.deadline.map_or_else(given_up, Deadline::error);
+            self.tell_end(None, &Err(error));
+        }
+    }
+}
+
 /// The events of one command, between the first and the last.
-pub(crate) struct Told {
+struct Told {
     event: CommandEvent,
     sensitive: bool,
     begun: Instant,
@@ -120,7 +170,7 @@ pub(crate) struct Told {
 
 impl Told {
     /// Tells that a command is sent; `None` without a subscriber.
-    pub(crate) fn begin(
+    fn begin(
         client: &Inner,
         operation: &Operation<'_>,
         operation_id: OperationId,
@@ -150,12 +200,7 @@ impl Told {
     }
 
     /// Tells how the command ended. `ok: 1` is a success, whatever the write concern says.
-    pub(crate) fn end(
-        mut self,
-        client: &Inner,
-        reply: Option<RawDocumentBuf>,
-        result: &Result<Reply, Error>,
-    ) {
+    fn end(mut self, client: &Inner, reply: Option<RawDocumentBuf>, result: &Result<Reply, Error>) {
         let duration = self.begun.elapsed();
         let failure = result.as_ref().err().filter(|error| match error.kind() {
             ErrorKind::Command { error, .. } => !error.ok,

@@ -80,6 +80,9 @@ pub enum ErrorKind {
     /// `timeoutMS` passed.
     #[error("the operation did not end within {} ms (timeoutMS)", .0.as_millis())]
     Timeout(Duration),
+    /// The application stopped waiting for the operation. Only events tell it.
+    #[error("the application stopped waiting for the operation")]
+    GivenUp,
     /// The pool was cleared under the operation.
     #[error("{0}")]
     Interrupted(Interrupted),

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::Instrument;
 
 use crate::client::Inner;
-use crate::command_event::{OperationId, Told};
+use crate::command_event::{OperationId, UnderWay};
 use crate::connection::{ConnectionError, Request};
 use crate::discovery::ServerHandle;
 use crate::error::{Error, ErrorKind, NO_WRITES_PERFORMED, SYSTEM_OVERLOADED_ERROR};
@@ -114,7 +114,7 @@ impl Deadline {
         Self { at: Instant::now() + limit, limit }
     }
 
-    fn error(self) -> Error {
+    pub(crate) fn error(self) -> Error {
         Error::new(ErrorKind::Timeout(self.limit))
     }
 
@@ -424,8 +424,7 @@ impl Inner {
             }
             None => None,
         };
-        let told = Told::begin(self, operation, id, &connection, &body, sequence);
-        self.discovery.counters().command_started();
+        let under_way = UnderWay::begin(self, operation, id, &connection, &body, sequence);
         let mut outcome = self.exchange(operation, &mut connection, &body, sequence).await;
         if outcome.as_ref().is_ok_and(|reply| wants_login(reply)) {
             match self.log_in_again(&mut connection).await {
@@ -436,7 +435,7 @@ impl Inner {
                 Err(kind) => outcome = Err(kind),
             }
         }
-        let reply = outcome.as_ref().ok().filter(|_| told.is_some()).cloned();
+        let reply = outcome.as_ref().ok().filter(|_| under_way.is_told()).cloned();
         let sent = sequence.map_or(0, |(_, documents)| documents.len());
         let result = match outcome {
             Ok(reply) => self.judge(&connection, session, selected.server.address(), reply, sent),
@@ -445,10 +444,7 @@ impl Inner {
                 Err(Error::new(kind))
             }
         };
-        self.discovery.counters().command_ended(result.is_ok());
-        if let Some(told) = told {
-            told.end(self, reply, &result);
-        }
+        under_way.end(reply, &result);
         result
     }
 

@@ -91,15 +91,15 @@ pub const SUITES: &[Suite] = &[
         "run_command",
         &["run_command"],
         2,
-        17,
-        &[(Skip::Sharded, 1), (Skip::LoadBalanced, 2), (Skip::Transaction, 1)],
+        18,
+        &[(Skip::Sharded, 1), (Skip::LoadBalanced, 2)],
     ),
     Suite::unified(
         "retryable_reads",
         &["retryable_reads"],
         45,
-        252,
-        &[(Skip::ChangeStream, 57), (Skip::GridFs, 34), (Skip::Helper, 37)],
+        309,
+        &[(Skip::GridFs, 34), (Skip::Helper, 37)],
     ),
     Suite::unified(
         "retryable_writes",
@@ -119,8 +119,8 @@ pub const SUITES: &[Suite] = &[
         "client_backpressure",
         &["client-backpressure"],
         4,
-        91,
-        &[(Skip::NewerServer, 3), (Skip::ChangeStream, 9)],
+        100,
+        &[(Skip::NewerServer, 3)],
     ),
     Suite::unified(
         "command_monitoring",
@@ -133,8 +133,8 @@ pub const SUITES: &[Suite] = &[
         "command_logging",
         &["command_logging"],
         9,
-        25,
-        &[(Skip::LoadBalanced, 1), (Skip::OlderServer, 2), (Skip::Transaction, 2)],
+        27,
+        &[(Skip::LoadBalanced, 1), (Skip::OlderServer, 2)],
     ),
     Suite::unified(
         "read_write_concern",
@@ -144,24 +144,13 @@ pub const SUITES: &[Suite] = &[
         &[(Skip::Helper, 1)],
     ),
     Suite::unified("causal_consistency", &["causal_consistency"], 2, 17, &[(Skip::NewerServer, 1)]),
-    Suite::unified(
-        "sessions",
-        &["sessions"],
-        7,
-        11,
-        &[(Skip::OlderServer, 3), (Skip::Transaction, 1), (Skip::Snapshot, 19)],
-    ),
+    Suite::unified("sessions", &["sessions"], 7, 31, &[(Skip::OlderServer, 3)]),
     Suite::unified(
         "versioned_api",
         &["versioned-api"],
         6,
-        36,
-        &[
-            (Skip::NewerServer, 1),
-            (Skip::Transaction, 2),
-            (Skip::Parameter, 1),
-            (Skip::TestCommand, 1),
-        ],
+        38,
+        &[(Skip::NewerServer, 1), (Skip::Parameter, 1), (Skip::TestCommand, 1)],
     ),
     Suite::unified(
         "collection_management",
@@ -171,18 +160,39 @@ pub const SUITES: &[Suite] = &[
         &[(Skip::CollectionKind, 6)],
     ),
     Suite::unified(
+        "transactions",
+        &["transactions"],
+        44,
+        174,
+        &[(Skip::Sharded, 79), (Skip::NewerServer, 3), (Skip::ByAuthor, 2)],
+    ),
+    Suite::unified("transactions_convenient_api", &["transactions-convenient-api"], 10, 29, &[]),
+    Suite::unified(
+        "change_streams",
+        &["change_streams"],
+        9,
+        67,
+        &[(Skip::Sharded, 1), (Skip::OlderServer, 19), (Skip::NewerServer, 2)],
+    ),
+    Suite::unified(
+        "csot_sessions",
+        &[
+            "csot/change-streams.json",
+            "csot/convenient-transactions.json",
+            "csot/sessions-inherit-timeoutMS.json",
+            "csot/sessions-override-operation-timeoutMS.json",
+            "csot/sessions-override-timeoutMS.json",
+        ],
+        5,
+        20,
+        &[],
+    ),
+    Suite::unified(
         "unified_test_format",
         &["unified-test-format/valid-pass"],
         34,
-        56,
-        &[
-            (Skip::Sharded, 2),
-            (Skip::OlderServer, 4),
-            (Skip::Encryption, 5),
-            (Skip::Transaction, 7),
-            (Skip::ChangeStream, 3),
-            (Skip::GridFs, 5),
-        ],
+        66,
+        &[(Skip::Sharded, 2), (Skip::OlderServer, 4), (Skip::Encryption, 5), (Skip::GridFs, 5)],
     ),
     Suite {
         name: "unified_test_format_failures",
@@ -212,7 +222,7 @@ pub fn must_run() -> bool {
 pub struct Suite {
     /// The folder, or what several have in common.
     pub name: &'static str,
-    /// The folders with the files, searched deep.
+    /// The folders with the files, searched deep, or the files.
     pub folders: &'static [&'static str],
     /// How many files there are, so that none goes missing unnoticed.
     pub files: usize,
@@ -405,7 +415,7 @@ impl ConformanceError {
 /// The deepest a scenario file lies below its folder.
 const MAX_DEPTH: usize = 6;
 
-/// The files of a folder and those below it, ordered by name. Fetches them first if need be.
+/// The files of a folder and those below it, ordered by name, or one file. Fetches them first if need be.
 ///
 /// # Errors
 ///
@@ -413,7 +423,10 @@ const MAX_DEPTH: usize = 6;
 pub fn suite_files(folder: &str) -> Result<Vec<ScenarioFile>, ConformanceError> {
     let root = scenario_root()?;
     let mut paths = Vec::new();
-    collect(&root.join(folder), MAX_DEPTH, &mut paths)?;
+    match root.join(folder) {
+        file if file.is_file() => paths.push(file),
+        folder => collect(&folder, MAX_DEPTH, &mut paths)?,
+    }
     paths.sort();
     paths.into_iter().map(|path| read(&root, path)).collect()
 }

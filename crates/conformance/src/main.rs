@@ -1,13 +1,14 @@
-//! `quorate-conformance`: runs every published suite and prints one line each.
+//! `quorate-conformance [SUITE]…`: runs every published suite, or those named, and prints one line each.
 //!
 //! `cargo xtask conformance` starts it. It is a program of its own so that `cargo xtask` can be built without the
 //! client and the server.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a command-line program")]
 
+use std::env;
 use std::process::ExitCode;
 
-use quorate_conformance::{SUITES, must_run};
+use quorate_conformance::{SUITES, must_run, suite};
 
 fn main() -> ExitCode {
     match run() {
@@ -25,7 +26,14 @@ fn main() -> ExitCode {
 /// Runs the suites and counts their scenarios. On CI, scenarios that cannot be fetched are a failure.
 fn run() -> Result<usize, String> {
     let (mut ran, mut failures) = (0, 0);
+    let named: Vec<String> = env::args().skip(1).collect();
+    if let Some(unknown) = named.iter().find(|name| suite(name).is_none()) {
+        return Err(format!("there is no suite {unknown}"));
+    }
     for suite in SUITES {
+        if !named.is_empty() && !named.iter().any(|name| name == suite.name) {
+            continue;
+        }
         match suite.run() {
             Ok(report) => {
                 println!("{report}");

@@ -58,6 +58,10 @@ published!(
     sessions,
     versioned_api,
     collection_management,
+    transactions,
+    transactions_convenient_api,
+    change_streams,
+    csot_sessions,
     unified_test_format,
     unified_test_format_failures,
 );

@@ -68,6 +68,8 @@ pub(crate) struct Counters {
     documents: Count,
     returned: Count,
     write_conflicts: Count,
+    retried_commands: Count,
+    retried_statements: Count,
     inserted: Count,
     updated: Count,
     deleted: Count,
@@ -87,6 +89,8 @@ impl Default for Counters {
             documents: Count::default(),
             returned: Count::default(),
             write_conflicts: Count::default(),
+            retried_commands: Count::default(),
+            retried_statements: Count::default(),
             inserted: Count::default(),
             updated: Count::default(),
             deleted: Count::default(),
@@ -155,6 +159,19 @@ impl Counters {
     /// A plain write met a key that an open transaction holds.
     pub(crate) fn write_conflict(&self) {
         self.write_conflicts.add(1);
+    }
+
+    /// A command was repeated, with statements that were done the first time.
+    pub(crate) fn retried_command(&self, statements: usize) {
+        if statements > 0 {
+            self.retried_commands.add(1);
+            self.retried_statements.add(statements as u64);
+        }
+    }
+
+    /// How many commands were repeated, and how many of their statements had been done.
+    pub(crate) fn retried(&self) -> (i64, i64) {
+        (self.retried_commands.get(), self.retried_statements.get())
     }
 
     pub(crate) fn inserted(&self, documents: u64) {

@@ -91,7 +91,7 @@ const CURSOR_AT: usize = 4 + 1 + "cursor\0".len();
 
 impl CursorBatch {
     fn new(name: BatchName) -> Self {
-        let mut reply = Vec::with_capacity(256);
+        let mut reply = Vec::with_capacity(512);
         reply.extend([0; 4]);
         reply.push(element::DOCUMENT);
         reply.extend(b"cursor\0");
@@ -251,6 +251,19 @@ pub(crate) struct CursorStatistics {
     pub(crate) opened: u64,
 }
 
+/// An open change stream, for those who watch how far it is.
+pub(crate) struct OpenStream {
+    pub(crate) id: i64,
+    pub(crate) namespace: Namespace,
+    pub(crate) session: Option<SessionId>,
+    pub(crate) owner: Option<LoggedIn>,
+    /// Up to where it had looked when it was last used.
+    pub(crate) position: Timestamp,
+    /// Whether a command uses it at the moment.
+    pub(crate) in_use: bool,
+    pub(crate) last_used: MonotonicTime,
+}
+
 /// All open cursors.
 pub(crate) struct Cursors {
     generator: Generator,
@@ -276,6 +289,8 @@ struct Entry {
     last_used: MonotonicTime,
     no_timeout: bool,
     is_stream: bool,
+    /// Up to where a change stream had looked when it was last used.
+    position: Option<Timestamp>,
     /// What is left of the `maxTimeMS` of the command that opened it.
     time_left: Option<Duration>,
 }
@@ -307,6 +322,7 @@ impl Cursors {
             owner: cursor.owner.clone(),
             no_timeout: cursor.no_timeout,
             is_stream: cursor.changes.is_some(),
+            position: cursor.changes.as_ref().map(|stream| stream.position()),
             cursor: Some(cursor),
             last_used: now,
             time_left: None,
@@ -364,6 +380,7 @@ impl Cursors {
     /// Puts a used cursor back, unless it was killed in the meantime.
     pub(crate) fn check_in(&mut self, id: i64, cursor: Cursor, now: MonotonicTime) {
         if let Some(entry) = self.open.get_mut(&id) {
+            entry.position = cursor.changes.as_ref().map(|stream| stream.position());
             entry.cursor = Some(cursor);
             entry.last_used = now;
         }
@@ -425,6 +442,22 @@ impl Cursors {
             exempt || now.since(entry.last_used) < CURSOR_TIMEOUT
         });
         self.timed_out += (before - self.open.len()) as u64;
+    }
+
+    /// The open change streams.
+    pub(crate) fn streams(&self) -> Vec<OpenStream> {
+        let streams = self.open.iter().filter_map(|(&id, entry)| {
+            Some(OpenStream {
+                id,
+                namespace: entry.namespace.clone(),
+                session: entry.session.clone(),
+                owner: entry.owner.clone(),
+                position: entry.position?,
+                in_use: entry.cursor.is_none(),
+                last_used: entry.last_used,
+            })
+        });
+        streams.collect()
     }
 
     pub(crate) fn statistics(&self) -> CursorStatistics {

@@ -22,7 +22,7 @@ use crate::protected;
 use crate::records::View;
 use crate::replication::check_role;
 use crate::sessions::SessionId;
-use crate::transactions::{self, Body, Numbered, transactions_collection};
+use crate::transactions::{self, Body, Numbered, made_up_collection};
 use crate::users::{EXTERNAL, check_access, session_owner};
 use crate::writer::{RetryableWrite, Writer};
 
@@ -72,7 +72,7 @@ impl Request<'_> {
             Some(moment) => moment.read(namespace),
             None => self.node.read(namespace),
         };
-        match transactions_collection(namespace, &view)? {
+        match made_up_collection(self.node, namespace, &view)? {
             Some((collection, view)) => Ok((Some(collection), view)),
             None => Ok((collection, view)),
         }

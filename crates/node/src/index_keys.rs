@@ -4,7 +4,7 @@
 //! fields of a compound index that meet the *same* array are followed together, element by
 //! element; two *different* arrays in one document are refused, for their keys would multiply.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, btree_set};
 
 use bson::{RawArray, RawBsonRef, RawDocument};
 use quorate_query::value::PathComponent;
@@ -25,11 +25,121 @@ pub(crate) struct IndexField {
 /// The keys of one document in one index, each once.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct DocumentKeys {
-    pub(crate) keys: BTreeSet<Vec<u8>>,
+    pub(crate) keys: KeySet,
     /// Whether an array was met, even one that gives a single key.
     pub(crate) multikey: bool,
     /// Whether no field of the index is in the document: sparse indexes leave it out.
     pub(crate) all_missing: bool,
+}
+
+/// Keys in their order, each once. Nearly every document has one key in an index, which needs no tree.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) enum KeySet {
+    #[default]
+    None,
+    One(Vec<u8>),
+    Many(BTreeSet<Vec<u8>>),
+}
+
+impl KeySet {
+    fn insert(&mut self, key: Vec<u8>) {
+        match self {
+            Self::None => *self = Self::One(key),
+            Self::One(known) if *known == key => {}
+            Self::One(known) => *self = Self::Many(BTreeSet::from([std::mem::take(known), key])),
+            Self::Many(known) => {
+                known.insert(key);
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(_) => 1,
+            Self::Many(keys) => keys.len(),
+        }
+    }
+
+    fn contains(&self, key: &Vec<u8>) -> bool {
+        match self {
+            Self::None => false,
+            Self::One(known) => known == key,
+            Self::Many(keys) => keys.contains(key),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> Keys<'_> {
+        match self {
+            Self::None => Keys { one: None, many: None },
+            Self::One(key) => Keys { one: Some(key), many: None },
+            Self::Many(keys) => Keys { one: None, many: Some(keys.iter()) },
+        }
+    }
+
+    /// Those that another set does not have.
+    pub(crate) fn difference<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a Vec<u8>> {
+        self.iter().filter(|key| !other.contains(key))
+    }
+
+    /// The first one.
+    pub(crate) fn first(&self) -> Option<&Vec<u8>> {
+        self.iter().next()
+    }
+}
+
+/// The keys of a [`KeySet`].
+pub(crate) struct Keys<'a> {
+    one: Option<&'a Vec<u8>>,
+    many: Option<btree_set::Iter<'a, Vec<u8>>>,
+}
+
+impl<'a> Iterator for Keys<'a> {
+    type Item = &'a Vec<u8>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.one.take().or_else(|| self.many.as_mut()?.next())
+    }
+}
+
+impl<'a> IntoIterator for &'a KeySet {
+    type Item = &'a Vec<u8>;
+    type IntoIter = Keys<'a>;
+
+    fn into_iter(self) -> Keys<'a> {
+        self.iter()
+    }
+}
+
+/// Makes the key of a document whose fields meet no array, and tells whether all of them are missing;
+/// none if they do meet one.
+fn plain_key(
+    document: &RawDocument,
+    fields: &[IndexField],
+    key: &mut Vec<u8>,
+) -> Result<Option<bool>, CommandError> {
+    key.clear();
+    let mut all_missing = true;
+    for field in fields {
+        let Slot::Found(value) = walk(document, &field.components, 0)? else { return Ok(None) };
+        all_missing &= value.is_none();
+        append_raw_value(key, value.unwrap_or(RawBsonRef::Null), field.order)?;
+    }
+    Ok(Some(all_missing))
+}
+
+/// Puts the first key of a document in place of what was in `key`.
+pub(crate) fn first_key(
+    document: &RawDocument,
+    fields: &[IndexField],
+    key: &mut Vec<u8>,
+) -> Result<(), CommandError> {
+    if plain_key(document, fields, key)?.is_none() {
+        let keys = document_keys(document, fields)?;
+        key.clear();
+        key.extend(keys.keys.first().into_iter().flatten());
+    }
+    Ok(())
 }
 
 /// Computes the keys of a document.
@@ -37,6 +147,10 @@ pub(crate) fn document_keys(
     document: &RawDocument,
     fields: &[IndexField],
 ) -> Result<DocumentKeys, CommandError> {
+    let mut key = Vec::with_capacity(32 * fields.len());
+    if let Some(all_missing) = plain_key(document, fields, &mut key)? {
+        return Ok(DocumentKeys { keys: KeySet::One(key), multikey: false, all_missing });
+    }
     let slots = fields
         .iter()
         .map(|field| Slot::Pending { document, rest: &field.components, passed: 0 })
@@ -206,7 +320,7 @@ mod tests {
         document_keys(&raw, &fields(paths)).unwrap()
     }
 
-    fn expected(keys: &[&[Bson]]) -> BTreeSet<Vec<u8>> {
+    fn expected(keys: &[&[Bson]]) -> KeySet {
         let encode = |values: &&[Bson]| {
             let mut key = Vec::new();
             for value in *values {
@@ -214,7 +328,44 @@ mod tests {
             }
             key
         };
-        keys.iter().map(encode).collect()
+        let mut expected = KeySet::default();
+        keys.iter().map(encode).for_each(|key| expected.insert(key));
+        expected
+    }
+
+    #[test]
+    fn the_first_key_is_that_of_all_keys() {
+        let mut key = b"left over".to_vec();
+        for (document, paths) in [
+            (doc! {"a": 5, "b": "x"}, &["a", "b"][..]),
+            (doc! {"b": 1}, &["a"]),
+            (doc! {"a": [3, 1, 2]}, &["a"]),
+            (doc! {"a": []}, &["a"]),
+        ] {
+            let raw = RawDocumentBuf::try_from(&document).unwrap();
+            let all = document_keys(&raw, &fields(paths)).unwrap();
+            first_key(&raw, &fields(paths), &mut key).unwrap();
+            assert_eq!(Some(&key), all.keys.first(), "{document}");
+        }
+    }
+
+    #[test]
+    fn sets_of_keys_differ_by_what_only_one_has() {
+        let set = |keys: &[u8]| {
+            let mut set = KeySet::default();
+            keys.iter().for_each(|&key| set.insert(vec![key]));
+            set
+        };
+        let difference = |ours: &[u8], others: &[u8]| {
+            let (ours, others) = (set(ours), set(others));
+            ours.difference(&others).map(|key| key[0]).collect::<Vec<_>>()
+        };
+        assert!(difference(&[], &[1]).is_empty());
+        assert!(difference(&[1], &[1]).is_empty());
+        assert_eq!(difference(&[1, 1], &[2]), [1]);
+        assert_eq!(difference(&[3, 1, 2], &[2]), [1, 3]);
+        assert_eq!(set(&[1, 1]), set(&[1]));
+        assert_eq!(set(&[2, 1]).iter().count(), 2);
     }
 
     #[test]

@@ -60,12 +60,12 @@ pub use fail_points::Injection;
 pub use namespace::{
     MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
 };
-pub use node::{Node, NodeOptions};
+pub use node::{Block, Node, NodeOptions};
 pub use operations::{Connected, OperationId, Progress, Registered};
 pub use replication::{
-    AppendListener, Author, CopyBuffer, Decided, Horizons, LogPositions, MAX_APPLY_ENTRIES,
-    MAX_PENDING_VIEWS, OplogEntries, Published, RolledBack, Standing, StandingListener, Undo,
-    entry_position,
+    AppendListener, Author, CopyBuffer, Decided, FailureListener, Horizons, LogPositions,
+    MAX_APPLY_ENTRIES, MAX_PENDING_VIEWS, OplogEntries, Published, RolledBack, Standing,
+    StandingListener, Undo, entry_position,
 };
 pub use scratch::{Scratch, ScratchFile};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};

@@ -13,7 +13,7 @@ use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
 use quorate_protocol::{MonotonicTime, Timestamp, TopologyVersion};
 use quorate_query::ProcessMemory;
-use quorate_storage::{Batch, CommitSequence, Damage, Store};
+use quorate_storage::{Batch, CommitError, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Catalog, Collection, Ident};
@@ -64,6 +64,19 @@ pub struct NodeOptions {
     pub test_commands: bool,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
+    /// Runs what keeps its thread for long: a write that waits for a transaction to end. A host whose
+    /// threads serve many clients lets another thread take over meanwhile.
+    pub block: Block,
+}
+
+/// How a host runs what keeps its thread for long.
+#[derive(Clone, Copy, Debug)]
+pub struct Block(pub fn(&mut dyn FnMut()));
+
+impl Default for Block {
+    fn default() -> Self {
+        Self(|run| run())
+    }
 }
 
 /// A member. See the module's opening comment.
@@ -583,7 +596,17 @@ impl Node {
 
     /// For holders of the write lock only.
     pub(crate) fn commit(&self, batch: Batch) -> Result<CommitSequence, CommandError> {
-        Ok(self.store.commit(batch)?)
+        self.store.commit(batch).map_err(|error| self.not_committed(error))
+    }
+
+    /// Tells the host of the member if the store has stopped writing: what it wrote last is unknown.
+    fn not_committed(&self, error: CommitError) -> CommandError {
+        let stopped = matches!(error, CommitError::Poisoned | CommitError::Engine(_));
+        let error = CommandError::from(error);
+        if let Some(replication) = self.replication().filter(|_| stopped) {
+            replication.tell_disk_failed(&error.message);
+        }
+        error
     }
 
     /// Commits a change of the catalog and shows it to readers at the same moment.
@@ -593,7 +616,7 @@ impl Node {
         changed: Catalog,
     ) -> Result<CommitSequence, CommandError> {
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-        let sequence = self.store.commit(batch)?;
+        let sequence = self.store.commit(batch).map_err(|error| self.not_committed(error))?;
         *catalog = Arc::new(changed);
         Ok(sequence)
     }

@@ -23,6 +23,9 @@ fn reason(database: &str, collection: &str, in_a_set: bool) -> Option<&'static s
              --replset, or let it copy everything anew",
         );
     }
+    if database == "config" && matches!(collection, "transactions" | "system.preimages") {
+        return Some("shows what this member keeps for sessions and change streams");
+    }
     if is_settings_collection(database, collection) {
         return Some("is changed by setDefaultRWConcern only");
     }

@@ -170,7 +170,7 @@ impl View {
             return Ok(None);
         };
         let keys = index_keys_of(index, document)?;
-        let Some(key) = keys.keys.iter().next() else { return Ok(None) };
+        let Some(key) = keys.keys.first() else { return Ok(None) };
         let Some(record) = self.unique_record(index, key)? else { return Ok(None) };
         Ok(self.record(collection, record)?.map(|found| (record, found)))
     }
@@ -206,7 +206,7 @@ enum Holder {
 }
 
 /// The document without fields.
-const EMPTY_DOCUMENT: [u8; 5] = [5, 0, 0, 0, 0];
+pub(crate) const EMPTY_DOCUMENT: [u8; 5] = [5, 0, 0, 0, 0];
 
 impl DocumentBytes {
     /// A document that was read from the store.

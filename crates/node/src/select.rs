@@ -30,8 +30,8 @@ pub(crate) struct Selection {
     pub(crate) skip: u64,
     pub(crate) limit: Option<u64>,
     pub(crate) interrupt: InterruptSlot,
-    /// How much a sort may hold.
-    pub(crate) room: Room,
+    /// How much a sort may hold; the usual, if it is not said.
+    pub(crate) room: Option<Room>,
 }
 
 impl Selection {
@@ -53,7 +53,7 @@ impl Selection {
             skip: 0,
             limit: None,
             interrupt,
-            room: Room::default(),
+            room: None,
         }
     }
 
@@ -97,6 +97,7 @@ impl Selection {
         let finder = self.finder(plan)?;
         match order {
             Some(order) => {
+                let room = room.unwrap_or_default();
                 let needed = limit.map(|limit| limit.saturating_add(skip));
                 let sorted = sort::sort(&order, finder, needed, &room)?;
                 Ok(Box::new(sorted.skip(skip).take(limit.unwrap_or(usize::MAX))))

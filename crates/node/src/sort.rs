@@ -15,7 +15,7 @@ use quorate_storage::key::FieldOrder;
 
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
-use crate::index_keys::{IndexField, document_keys};
+use crate::index_keys::{IndexField, first_key};
 use crate::records::DocumentBytes;
 use crate::scratch::{Run, Scratch, damaged};
 
@@ -64,15 +64,15 @@ impl SortOrder {
         Ok(Self { fields })
     }
 
-    fn key(&self, document: &RawDocument) -> Result<Vec<u8>, CommandError> {
-        let keys = document_keys(document, &self.fields).map_err(|mut error| {
+    /// Puts the key of a document in place of what was in `key`.
+    fn key(&self, document: &RawDocument, key: &mut Vec<u8>) -> Result<(), CommandError> {
+        first_key(document, &self.fields, key).map_err(|mut error| {
             if error.code == ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
                 error.code = ErrorCode::BAD_VALUE;
                 error.message = "cannot sort with keys that are parallel arrays".to_owned();
             }
             error
-        })?;
-        Ok(keys.keys.into_iter().next().unwrap_or_default())
+        })
     }
 }
 
@@ -190,10 +190,15 @@ pub(crate) fn sort<T: Sortable>(
     let mut runs = Vec::new();
     let limit = limit.unwrap_or(usize::MAX);
     let mut charge = room.meter.charge();
+    let mut key = Vec::new();
     for (place, value) in values.enumerate() {
         let value = value?;
-        let key = order.key(value.document())?;
-        let sorted = Sorted { key, place, value };
+        order.key(value.document(), &mut key)?;
+        // Of equal keys the earlier one stays. Most documents of a large collection end here.
+        if kept.len() >= limit && kept.peek().is_none_or(|greatest| key >= greatest.key) {
+            continue;
+        }
+        let sorted = Sorted { key: key.clone(), place, value };
         let size = sorted.size();
         if charge.grow("Sort", size).is_err() {
             room.put_aside(&mut kept, &mut runs)?;

@@ -345,3 +345,240 @@ fn a_stream_that_is_behind_answers_at_once_and_moves_on() {
     let batch = second.get_document("cursor").unwrap().get_array("nextBatch").unwrap();
     assert_eq!(batch.len(), 1);
 }
+
+/// A transaction of one session, statement by statement.
+fn transact(member: &Member, number: i64, statements: Vec<Document>) {
+    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![5; 16] };
+    let fields = doc! { "lsid": { "id": id }, "txnNumber": number, "autocommit": false };
+    for (place, mut statement) in statements.into_iter().enumerate() {
+        statement.extend(fields.clone());
+        if place == 0 {
+            statement.insert("startTransaction", true);
+        }
+        let reply = member.ok(statement);
+        assert!(!reply.contains_key("writeErrors"), "{reply}");
+    }
+    let mut commit = doc! { "commitTransaction": 1, "$db": "admin" };
+    commit.extend(fields);
+    member.ok(commit);
+}
+
+fn update_of(id: i32, change: Document) -> Document {
+    doc! { "update": "c", "updates": [{ "q": { "_id": id }, "u": change }] }
+}
+
+/// The rows of `config.system.preimages`.
+fn images(member: &Member) -> Vec<Document> {
+    let find = doc! {
+        "find": "system.preimages", "$db": "config", "$readPreference": { "mode": "nearest" },
+    };
+    let reply = member.ok(find);
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch.iter().map(|row| row.as_document().unwrap().clone()).collect()
+}
+
+#[test]
+fn images_of_transactions_are_kept_on_every_member_and_go_with_a_rollback() {
+    let member = primary();
+    member.ok(doc! { "create": "c", "changeStreamPreAndPostImages": { "enabled": true } });
+    member.insert("c", vec![doc! { "_id": 1, "a": 1 }, doc! { "_id": 2, "a": 1 }]);
+    let required = doc! { "fullDocument": "required", "fullDocumentBeforeChange": "required" };
+    let mut kept = watch(&member, "c", required);
+    let follower = support::set::secondary();
+    let all = support::set::entries(&member);
+    follower.node.apply(quorate_protocol::OpTime::NULL, all, support::now()).unwrap();
+    let common = position(&follower);
+    let change = |a: i32| doc! { "$set": { "a": a } };
+    transact(
+        &member,
+        1,
+        vec![update_of(1, change(2)), update_of(1, change(3)), update_of(2, change(9))],
+    );
+    let events = kept.events();
+    let image = |event: &Document, name: &str| {
+        let image = event.get_document(name).unwrap();
+        (image.get_i32("_id").unwrap(), image.get_i32("a").unwrap())
+    };
+    let before: Vec<_> =
+        events.iter().map(|event| image(event, "fullDocumentBeforeChange")).collect();
+    let after: Vec<_> = events.iter().map(|event| image(event, "fullDocument")).collect();
+    assert_eq!(before, [(1, 1), (1, 2), (2, 1)]);
+    assert_eq!(after, [(1, 2), (1, 3), (2, 9)]);
+    let rows = images(&member);
+    let id = rows[2].get_document("_id").unwrap();
+    assert_eq!(id.get_i64("applyOpsIndex").unwrap(), 2);
+    assert_eq!(id.get_timestamp("ts").unwrap(), events[2].get_timestamp("clusterTime").unwrap());
+    assert_eq!(rows[2].get_document("preImage").unwrap(), &doc! { "_id": 2, "a": 1 });
+    assert!(rows[2].get_datetime("operationTime").is_ok());
+    let all = support::set::entries(&member);
+    follower.node.apply(quorate_protocol::OpTime::NULL, all, support::now()).unwrap();
+    assert_eq!(images(&follower), rows);
+    follower.node.roll_back_to(common, support::now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(images(&follower), [] as [Document; 0]);
+    // They are no collection that clients could write to.
+    let delete = doc! {
+        "delete": "system.preimages", "deletes": [{ "q": {}, "limit": 0 }], "$db": "config",
+    };
+    assert_eq!(member.code(delete), 20);
+}
+
+#[test]
+fn the_first_token_of_a_stream_stands_after_what_was_there_before() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let stream = watch(&member, "c", doc! {});
+    let mut resumed = watch(&member, "c", doc! { "resumeAfter": stream.token.clone() });
+    assert_eq!(resumed.types(), [] as [&str; 0]);
+    member.insert("c", vec![doc! { "_id": 2 }]);
+    assert_eq!(resumed.types(), ["insert"]);
+    let mut again = watch(&member, "c", doc! { "resumeAfter": stream.token.clone() });
+    assert_eq!(again.types(), ["insert"]);
+}
+
+#[test]
+fn a_stream_goes_on_within_a_transaction_of_several_entries() {
+    let member = primary();
+    let mut stream = watch(&member, "c", doc! {});
+    let large = || "x".repeat(6 * 1024 * 1024);
+    let inserts = (1..=4).map(|id| {
+        doc! { "insert": "c", "documents": [{ "_id": id, "x": large() }] }
+    });
+    let before = support::set::entries(&member).len();
+    transact(&member, 1, inserts.collect());
+    let entries = support::set::entries(&member);
+    assert_eq!(entries.len() - before, 2, "two entries");
+    // A majority has the first of them only.
+    let first = quorate_node::entry_position(&entries[before]).unwrap();
+    support::set::commit(&member, first);
+    let reply = stream.get_more();
+    let cursor = reply.get_document("cursor").unwrap();
+    assert!(cursor.get_array("nextBatch").unwrap().is_empty());
+    let mark = cursor.get_document("postBatchResumeToken").unwrap().clone();
+    let id = |event: &Document| event.get_document("_id").unwrap().clone();
+    let key = |event: &Document| event.get_document("documentKey").unwrap().get_i32("_id").unwrap();
+    let keys = |events: &[Document]| events.iter().map(key).collect::<Vec<_>>();
+    let events = stream.events();
+    assert_eq!(keys(&events), [1, 2, 3, 4]);
+    let data = |token: &Document| token.get_str("_data").unwrap().to_owned();
+    assert!(data(&mark) < data(&id(&events[0])), "nothing of it had been shown");
+    assert_eq!(keys(&watch(&member, "c", doc! { "resumeAfter": mark }).events()), [1, 2, 3, 4]);
+    for (place, event) in events.iter().enumerate() {
+        let mut resumed = watch(&member, "c", doc! { "resumeAfter": id(event) });
+        assert_eq!(keys(&resumed.events()), keys(&events[place + 1..]), "after {place}");
+    }
+    let time = events[2].get_timestamp("clusterTime").unwrap();
+    assert!(time > events[1].get_timestamp("clusterTime").unwrap());
+    let mut timed = watch(&member, "c", doc! { "startAtOperationTime": time });
+    assert_eq!(keys(&timed.events()), [3, 4]);
+}
+
+#[test]
+fn the_end_of_a_database_is_told_collection_by_collection() {
+    let member = primary();
+    member.insert("a", vec![doc! { "_id": 1 }]);
+    member.insert("b", vec![doc! { "_id": 1 }]);
+    let mut one = watch(&member, "a", doc! {});
+    let mut all = watch(&member, 1, doc! {});
+    let follower = support::set::secondary();
+    member.ok(doc! { "dropDatabase": 1 });
+    assert_eq!(one.types(), ["drop", "invalidate"]);
+    assert_eq!(all.types(), ["drop", "drop", "dropDatabase", "invalidate"]);
+    let entries = support::set::entries(&member);
+    let last = Document::try_from(&**entries.last().unwrap()).unwrap();
+    assert_eq!((last.get_str("op").unwrap(), last.get_str("ns").unwrap()), ("c", "db.$cmd"));
+    assert_eq!(last.get_document("o").unwrap(), &doc! { "dropDatabase": 1 });
+    let common = quorate_node::entry_position(&entries[entries.len() - 2]).unwrap();
+    follower.node.apply(quorate_protocol::OpTime::NULL, entries.clone(), support::now()).unwrap();
+    assert_eq!(support::set::entries(&follower), entries);
+    let undone = follower.node.roll_back_to(common, support::now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(undone.entries, 1);
+}
+
+#[test]
+fn a_modified_collection_is_told_with_what_it_was_before() {
+    let member = primary();
+    member.ok(doc! { "create": "c", "validationLevel": "moderate" });
+    let index = doc! { "key": { "at": 1 }, "name": "at_1", "expireAfterSeconds": 60 };
+    member.ok(doc! { "createIndexes": "c", "indexes": [index] });
+    let mut stream = watch(&member, "c", doc! { "showExpandedEvents": true });
+    let change = doc! { "name": "at_1", "expireAfterSeconds": 90 };
+    let session = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![5; 16] };
+    member.ok(doc! {
+        "collMod": "c", "validationLevel": "strict", "index": change.clone(),
+        "lsid": { "id": session }, "comment": "why",
+    });
+    let events = stream.events();
+    assert_eq!(events[0].get_str("operationType").unwrap(), "modify");
+    let expected = doc! { "validationLevel": "strict", "index": change };
+    assert_eq!(events[0].get_document("operationDescription").unwrap(), &expected);
+    let before = events[0].get_document("stateBeforeChange").unwrap();
+    let options = before.get_document("collectionOptions").unwrap();
+    assert_eq!(options.get_str("validationLevel").unwrap(), "moderate");
+    assert!(matches!(options.get("uuid"), Some(Bson::Binary(_))));
+    assert_eq!(before.get_document("indexOptions").unwrap(), &doc! { "expireAfterSeconds": 60 });
+}
+
+#[test]
+fn how_far_streams_are_behind_is_shown() {
+    let member = primary();
+    let status = |member: &Member| {
+        let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
+        reply.get_document("changeStreams").unwrap().clone()
+    };
+    assert_eq!(status(&member), doc! { "open": 0_i64, "mostSecondsBehind": 0_i64 });
+    let mut stream = watch(&member, "c", doc! {});
+    // Thirty seconds later there is news that the stream has not looked at.
+    let mut later = support::context();
+    later.now.wall = quorate_protocol::WallTime(later.now.wall.as_millis() + 30_000);
+    member.expect(&later, doc! { "insert": "c", "documents": [{ "_id": 1 }] });
+    commit(&member);
+    let expected = doc! { "open": 1_i64, "mostSecondsBehind": 30_i64, "leastSecondsLeft": 0_i64 };
+    assert_eq!(status(&member), expected);
+    let pipeline = vec![
+        doc! { "$currentOp": { "idleCursors": true } },
+        doc! { "$match": { "type": "idleCursor" } },
+    ];
+    let mut command = aggregate(1.into(), pipeline);
+    command.insert("$db", "admin");
+    let reply = member.ok(command);
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    assert_eq!(batch.len(), 1);
+    let shown = batch[0].as_document().unwrap();
+    assert_eq!(shown.get_str("ns").unwrap(), "db.c");
+    assert_eq!(shown.get_document("cursor").unwrap().get_i64("cursorId").unwrap(), stream.id);
+    let standing = shown.get_document("changeStream").unwrap();
+    assert_eq!(standing.get_i64("secondsBehind").unwrap(), 30);
+    assert_eq!(stream.types(), ["insert"]);
+    assert_eq!(status(&member), doc! { "open": 1_i64, "mostSecondsBehind": 0_i64 });
+}
+
+#[test]
+fn a_role_that_was_taken_away_ends_the_streams_it_gave() {
+    let member = support::set::guarded_primary();
+    let admin = member.connect("CN=member", true);
+    let reader = member.log_in("reader", &[("readAnyDatabase", "admin")]);
+    commit(&member);
+    let open = |database: &str, options: Document| {
+        let mut command = aggregate(1.into(), vec![doc! { "$changeStream": options }]);
+        command.insert("$db", database);
+        let reply = member.expect(&reader, command);
+        reply.get_document("cursor").unwrap().get_i64("id").unwrap()
+    };
+    let reader = quorate_node::Context { may_wait: false, ..reader.clone() };
+    let more = |database: &str, id: i64| {
+        let more = doc! { "getMore": id, "collection": "$cmd.aggregate", "$db": database };
+        member.run_as(&reader, more).get_i32("code").ok()
+    };
+    let (of_database, of_all) =
+        (open("d", doc! {}), open("admin", doc! { "allChangesForCluster": true }));
+    assert_eq!((more("d", of_database), more("admin", of_all)), (None, None));
+    let narrowed = doc! {
+        "updateUser": "CN=reader", "roles": [{ "role": "read", "db": "d" }], "$db": "$external",
+    };
+    member.expect(&admin, narrowed);
+    assert_eq!((more("d", of_database), more("admin", of_all)), (None, Some(13)));
+    assert_eq!(more("admin", of_all), Some(43), "it is closed");
+    let none = doc! { "updateUser": "CN=reader", "roles": [], "$db": "$external" };
+    member.expect(&admin, none);
+    assert_eq!(more("d", of_database), Some(13));
+}

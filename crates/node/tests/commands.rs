@@ -830,6 +830,29 @@ fn empty_timestamps_are_filled_in_on_insert() {
     assert!(a > empty && d > a);
 }
 
+/// A tool that copies documents asks for them to be stored as they are.
+#[test]
+fn empty_timestamps_are_kept_where_the_command_asks_for_it() {
+    let member = Member::new();
+    let empty = bson::Timestamp { time: 0, increment: 0 };
+    let document = doc! {"_id": 1, "a": empty};
+    let mut commands = [
+        doc! {"insert": "c", "documents": [document.clone()]},
+        doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"a": empty}}]},
+        doc! {"findAndModify": "c", "query": {"_id": 1}, "update": {"a": empty}},
+        doc! {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"a": empty}, "upsert": true}]},
+    ];
+    for command in &mut commands {
+        command.insert("bypassEmptyTsReplacement", true);
+        member.ok(command.clone());
+        for found in member.find(doc! {"find": "c"}) {
+            assert_eq!(found.get_timestamp("a").unwrap(), empty, "{command}");
+        }
+    }
+    member.ok(doc! {"findAndModify": "c", "query": {"_id": 1}, "update": {"a": empty}});
+    assert!(member.find(doc! {"find": "c"})[0].get_timestamp("a").unwrap() > empty);
+}
+
 #[test]
 fn a_replacement_by_the_same_document_modifies_nothing() {
     let member = Member::new();

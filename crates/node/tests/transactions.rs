@@ -576,3 +576,174 @@ fn a_collection_that_exists_is_not_created_again_inside() {
     let mut session = Session::start(&member, 1, 1);
     session.fails(doc! { "create": "c" }, 48, &[]);
 }
+
+#[test]
+fn an_upsert_that_waited_finds_what_the_transaction_inserted() {
+    let upserts = [
+        doc! { "update": "c", "updates": [
+            { "q": { "_id": 1 }, "u": { "$inc": { "x": 10 } }, "upsert": true },
+        ] },
+        doc! {
+            "findAndModify": "c", "query": { "_id": 1 }, "update": { "$inc": { "x": 10 } },
+            "upsert": true,
+        },
+    ];
+    for (upsert, exists) in upserts.into_iter().flat_map(|it| [(it.clone(), true), (it, false)]) {
+        let member = primary();
+        if exists {
+            insert(&member, "c", vec![doc! { "_id": 0 }]);
+        }
+        let mut session = Session::start(&member, 1, 1);
+        session.ok(doc! { "insert": "c", "documents": [{ "_id": 1, "x": 1 }] });
+        std::thread::scope(|threads| {
+            let member = &member;
+            let upsert = upsert.clone();
+            let waiting = threads.spawn(move || plain(member, upsert));
+            while waits(member) == 0 {
+                std::thread::yield_now();
+            }
+            session.commit();
+            let reply = waiting.join().unwrap();
+            assert!(!reply.contains_key("writeErrors"), "{reply}");
+        });
+        assert_eq!(find(&member, "c").last(), Some(&doc! { "_id": 1, "x": 11 }), "{upsert}");
+    }
+}
+
+#[test]
+fn a_change_of_a_description_waits_for_those_who_use_the_collection() {
+    for command in [
+        doc! { "drop": "c" },
+        doc! { "dropDatabase": 1 },
+        doc! { "collMod": "c", "validationLevel": "moderate" },
+        doc! { "createIndexes": "c", "indexes": [{ "key": { "x": 1 }, "name": "x_1" }] },
+        doc! { "renameCollection": "db.c", "to": "db.d", "$db": "admin" },
+    ] {
+        let member = primary();
+        insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+        let mut session = Session::start(&member, 1, 1);
+        session.ok(set(1, 1));
+        std::thread::scope(|threads| {
+            let member = &member;
+            let mut command = command.clone();
+            if !command.contains_key("$db") {
+                command.insert("$db", DB);
+            }
+            let waiting = threads.spawn(move || run(member, command));
+            while waits(member) == 0 {
+                std::thread::yield_now();
+            }
+            // It has not happened yet, and another transaction lets it go first, for a moment.
+            assert_eq!(find(member, "c"), [doc! { "_id": 1, "x": 0 }]);
+            let mut second = Session::start(member, 2, 1);
+            second.fails(doc! { "find": "c" }, 24, TRANSIENT);
+            session.commit();
+            let reply = waiting.join().unwrap();
+            assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+        });
+    }
+}
+
+#[test]
+fn a_statement_whose_transaction_expires_is_told_so() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    insert(&member, "other", vec![doc! { "_id": 1 }]);
+    // Statements wait as long as it takes for a command that changes the collection.
+    run(
+        &member,
+        doc! { "setParameter": 1, "maxTransactionLockRequestTimeoutMillis": -1, "$db": "admin" },
+    );
+    let mut holder = Session::start(&member, 1, 1);
+    holder.ok(set(1, 1));
+    let mut session = Session::start(&member, 2, 1);
+    session.ok(doc! { "find": "other" });
+    std::thread::scope(|threads| {
+        let member = &member;
+        let modify = doc! { "collMod": "c", "validationLevel": "moderate" };
+        let modifying = threads.spawn(move || plain(member, modify));
+        while waits(member) == 0 {
+            std::thread::yield_now();
+        }
+        let waiting = threads.spawn(move || session.run(doc! { "find": "c" }));
+        let is_running = || {
+            let status = run(member, doc! { "serverStatus": 1, "$db": "admin" });
+            let section = status.get_document("transactions").unwrap();
+            section.get_i64("currentActive").unwrap() > 0
+        };
+        while !is_running() {
+            std::thread::yield_now();
+        }
+        let late = now().monotonic + Duration::from_secs(61);
+        member.node.maintain(Now { monotonic: late, ..now() }).unwrap();
+        modifying.join().unwrap();
+        assert_failed(&waiting.join().unwrap(), 290, TRANSIENT);
+    });
+}
+
+#[test]
+fn a_transaction_that_will_never_fit_is_told_so() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut large = Session::start(&member, 2, 1);
+    let text = "x".repeat(15 * 1024 * 1024);
+    let refused = (0..100).find_map(|id| {
+        let statement = doc! { "insert": "c", "documents": [{ "_id": 100 + id, "x": &text }] };
+        let reply = large.run(statement);
+        reply.contains_key("code").then_some(reply)
+    });
+    assert_failed(&refused.unwrap(), 388, &[]);
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 0 }]);
+}
+
+#[test]
+fn writes_that_are_repeated_are_counted() {
+    let member = primary();
+    let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![9; 16] };
+    let counted = || {
+        let status = run(&member, doc! { "serverStatus": 1, "$db": "admin" });
+        let section = status.get_document("transactions").unwrap();
+        let count = |name: &str| section.get_i64(name).unwrap();
+        (count("retriedCommandsCount"), count("retriedStatementsCount"))
+    };
+    let fields = |number: i64| doc! { "lsid": { "id": id.clone() }, "txnNumber": number };
+    let mut write = doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }] };
+    write.extend(fields(1));
+    plain(&member, write.clone());
+    assert_eq!(counted(), (0, 0));
+    plain(&member, write);
+    assert_eq!(counted(), (1, 2));
+    let mut modify = doc! { "findAndModify": "c", "query": { "_id": 1 }, "remove": true };
+    modify.extend(fields(2));
+    plain(&member, modify.clone());
+    plain(&member, modify);
+    assert_eq!(counted(), (2, 3));
+}
+
+#[test]
+fn how_long_a_transaction_holds_others_up_is_shown() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let status = |context: &Context| {
+        let status = run_in(&member, context, doc! { "serverStatus": 1, "$db": "admin" });
+        let section = status.get_document("transactions").unwrap();
+        let count = |name: &str| section.get_i64(name).unwrap();
+        (count("waitingWrites"), count("oldestOpenMicros"))
+    };
+    assert_eq!(status(&context()), (0, 0));
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    let mut later = context();
+    later.now.monotonic = now().monotonic + Duration::from_secs(7);
+    assert_eq!(status(&later), (0, 7_000_000));
+    std::thread::scope(|threads| {
+        let member = &member;
+        let waiting = threads.spawn(move || plain(member, set(1, 2)));
+        while status(&later).0 == 0 {
+            std::thread::yield_now();
+        }
+        session.commit();
+        waiting.join().unwrap();
+    });
+    assert_eq!(status(&later), (0, 0));
+}

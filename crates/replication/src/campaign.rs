@@ -669,7 +669,9 @@ impl Member {
             self.adopt_term(term);
         }
         let Some(voter) = self.voter() else { return };
-        let judgement = if self.persists.len() >= MAX_PERSISTS {
+        let judgement = if self.disk_failed {
+            Err(Refusal::DiskFailed)
+        } else if self.persists.len() >= MAX_PERSISTS {
             Err(Refusal::DiskBehind)
         } else if !self.recollection.allows_vote_in(term, dry_run) {
             Err(Refusal::MemoryLost)

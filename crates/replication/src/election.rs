@@ -115,6 +115,9 @@ pub enum Refusal {
     /// Votes given earlier are not on disk yet.
     #[error("my disk is too far behind to store a vote")]
     DiskBehind,
+    /// No vote can be stored.
+    #[error("my disk has failed, so that I can store no vote")]
+    DiskFailed,
     /// An arbiter sees a good primary.
     #[error("I am an arbiter and see a healthy primary {0} of no lower priority")]
     ArbiterSeesPrimary(MemberId),

@@ -86,6 +86,8 @@ pub struct Member {
     pub(crate) reconfiguring: Option<Reconfiguring>,
     pub(crate) config_waits: Vec<ConfigWait>,
     pub(crate) default_write_concern_set: bool,
+    /// The last configuration that another member told of and that lists no name known to be this one's.
+    pub(crate) strange_config: Option<Arc<ReplicaSetConfig>>,
     pub(crate) maintenance: u32,
     pub(crate) ineligible_until: Option<MonotonicTime>,
     pub(crate) vetoed_dry_runs: u32,
@@ -99,6 +101,8 @@ pub struct Member {
     pub(crate) documents_without_log: bool,
     pub(crate) topology_counter: i64,
     pub(crate) shutting_down: bool,
+    /// Whether the disk has failed: nothing is stored any more.
+    pub(crate) disk_failed: bool,
     pub(crate) halted: bool,
     next_number: u64,
 }
@@ -218,6 +222,7 @@ impl Member {
             reconfiguring: None,
             config_waits: Vec::new(),
             default_write_concern_set: false,
+            strange_config: None,
             maintenance: 0,
             ineligible_until: None,
             vetoed_dry_runs: 0,
@@ -230,6 +235,7 @@ impl Member {
                 && last.op_time.is_null(),
             topology_counter: 0,
             shutting_down: false,
+            disk_failed: false,
             halted: false,
             next_number: 0,
         };
@@ -319,7 +325,9 @@ impl Member {
                 self.waiters.remove(waiter);
             }
             Input::DefaultWriteConcernSet(set) => self.default_write_concern_set = set,
+            Input::ReachedUnder(name) => self.on_reached_under(name),
             Input::ShutdownWanted => self.on_shutdown_wanted(),
+            Input::DiskFailed => self.on_disk_failed(),
         }
     }
 
@@ -416,6 +424,13 @@ impl Member {
         }
     }
 
+    /// A primary hands over. What would have to be stored first, such as a vote, is not said any more.
+    fn on_disk_failed(&mut self) {
+        self.disk_failed = true;
+        self.persists.clear();
+        self.on_shutdown_wanted();
+    }
+
     fn on_shutdown_wanted(&mut self) {
         self.shutting_down = true;
         self.emit(Event::ShuttingDown);
@@ -464,6 +479,9 @@ impl Member {
     }
 
     pub(crate) fn persist(&mut self, change: Change, after: AfterPersist) {
+        if self.disk_failed {
+            return;
+        }
         let ticket = Ticket(self.number());
         self.persists.insert(ticket, after);
         self.outputs.push_back(Output::Persist { ticket, change });
@@ -480,6 +498,20 @@ impl Member {
     pub(crate) fn own_config(&self) -> Option<&MemberConfig> {
         let installed = self.config.as_ref()?;
         installed.config.member(installed.me?)
+    }
+
+    fn on_reached_under(&mut self, name: ServerAddress) {
+        if self.options.own_addresses.contains(&name) {
+            return;
+        }
+        self.options.own_addresses.push(name);
+        // A configuration in which it did not find itself may list it after all.
+        let lost = self.config.as_ref().filter(|installed| installed.me.is_none());
+        if let Some(config) = lost.map(|installed| Arc::clone(&installed.config))
+            && self.find_self(&config).is_some()
+        {
+            self.install(config);
+        }
     }
 
     pub(crate) fn find_self(&self, config: &ReplicaSetConfig) -> Option<MemberId> {

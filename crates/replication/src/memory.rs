@@ -90,6 +90,22 @@ impl Member {
         others.filter(|id| !self.recollection.heard.contains(id)).collect()
     }
 
+    /// Why this member has no vote, if it has lost its memory, and what to do.
+    pub(crate) fn doubt_about_votes(&self) -> Option<String> {
+        let config = self.installed_config().filter(|_| self.recollection.is_lost())?;
+        let unheard = self.voters_unheard().into_iter().filter_map(|id| config.member(id));
+        let unheard: Vec<String> = unheard.map(|member| member.host.to_string()).collect();
+        let until = match unheard.as_slice() {
+            [] => "it has copied what the other voters have".to_owned(),
+            [one] => format!("{one} has answered; start it, or force a configuration without it"),
+            more => format!(
+                "{} have answered; start them, or force a configuration without them",
+                more.join(" and ")
+            ),
+        };
+        Some(format!("its disk was replaced: no vote, and no copy that counts, until {until}"))
+    }
+
     /// Ends the doubt if every other voter was heard, and this member has on disk whatever one of them
     /// had then: it may have acknowledged all of it before.
     pub(crate) fn recollect(&mut self) {

@@ -38,6 +38,24 @@ fn heartbeat_errors_are_108_2_and_93() {
     assert!(called_back, "a removed member asks whoever contacts it");
 }
 
+/// The host called a name of the configuration and reached this process: the member is the one of that
+/// name.
+#[test]
+fn a_member_finds_itself_by_a_name_under_which_it_was_reached() {
+    let name: ServerAddress = "db1.example:27017".parse().unwrap();
+    let mut renamed = config(3);
+    renamed.members[0].host = name.clone();
+    let recovered = Recovered { config: Some(renamed), last: entry(1, 5), ..Recovered::default() };
+    let mut subject = Subject::new(recovered);
+    assert_eq!(subject.member.status().state(), MemberState::Removed);
+    subject.give(Input::ReachedUnder("elsewhere.example:27017".parse().unwrap()));
+    assert_eq!(subject.member.status().state(), MemberState::Removed);
+    subject.give(Input::ReachedUnder(name.clone()));
+    assert_eq!(subject.member.status().me(), Some(MemberId(0)));
+    assert_eq!(subject.member.status().state(), MemberState::Secondary);
+    assert!(subject.give(Input::ReachedUnder(name)).is_empty(), "it is known already");
+}
+
 #[test]
 fn an_uninitialised_member_answers_94_and_is_not_initiated_twice() {
     let mut fresh = Subject::new(Recovered::default());
@@ -261,6 +279,32 @@ fn search_of(subject: &Subject) -> quorate_replication::FetchId {
 }
 
 #[test]
+fn a_member_that_rolls_back_votes() {
+    let mut subject = diverged(entry(1, 5));
+    let request = VoteRequest {
+        set_name: "rs0".into(),
+        dry_run: false,
+        term: Term(5),
+        candidate: MemberId(1),
+        reason: ElectionReason::ElectionTimeout,
+        config: ConfigVersion { term: Some(Term(9)), version: 1 },
+        last_written: entry(2, 12).op_time,
+        last_applied: entry(2, 12).op_time,
+    };
+    assert_eq!(subject.ask(Request::Vote(request)), None, "a vote is stored first");
+    let ticket = subject.outputs.iter().find_map(|output| match output {
+        Output::Persist { ticket, change: Change::LastVote(_) } => Some(*ticket),
+        _ => None,
+    });
+    let outputs = subject.give(Input::Persisted(ticket.unwrap()));
+    let granted = outputs.iter().any(|output| {
+        matches!(output, Output::Respond { reply: Ok(Reply::Vote(vote)), .. } if vote.vote_granted)
+    });
+    assert!(granted, "{outputs:?}");
+    assert_eq!(subject.member.status().state(), MemberState::Rollback);
+}
+
+#[test]
 fn a_common_point_below_the_commit_point_is_fatal() {
     let mut subject = diverged(entry(1, 7));
     let fetch = search_of(&subject);
@@ -447,4 +491,27 @@ fn the_topology_version_rises_with_states_and_not_with_entries() {
     assert_eq!(subject.ask(Request::Maintenance(true)), Some(Ok(Reply::Done)));
     let after = subject.member.status().topology_version();
     assert_eq!((after.process_id, after.counter), (before.process_id, before.counter + 1));
+}
+
+#[test]
+fn the_topology_version_rises_with_configurations() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    let before = subject.member.status().topology_version().counter;
+    let mut newer = config(3);
+    newer.version = 2;
+    newer.members[2].votes = 0;
+    newer.members[2].priority = quorate_protocol::Priority::ZERO;
+    let told = HeartbeatReply {
+        config: Some(newer.into()),
+        ..reply_of(MemberState::Secondary, entry(1, 5))
+    };
+    let outputs = subject.hear(subject.heartbeat_to(1), told);
+    assert_eq!(subject.member.status().topology_version().counter, before, "it is not stored yet");
+    let ticket = outputs.iter().find_map(|output| match output {
+        Output::Persist { ticket, change: Change::Config(_) } => Some(*ticket),
+        _ => None,
+    });
+    subject.give(Input::Persisted(ticket.unwrap()));
+    assert_eq!(subject.member.status().config().unwrap().version, 2);
+    assert_eq!(subject.member.status().topology_version().counter, before + 1);
 }

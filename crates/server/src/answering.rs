@@ -407,10 +407,6 @@ impl Connection {
         let breaks = command.name() == "configureFailPoint";
         let outcome = match node.is_long(&command) {
             true => self.run_aside(context, command, patience).await?,
-            // It may have to wait for a transaction, which must not keep the worker.
-            false if command.may_write() && node.may_wait_for_transactions() => {
-                tokio::task::block_in_place(|| node.run(context, command))
-            }
             false => {
                 let again = command.clone_if_it_may_turn_long();
                 match (node.run(context, command), again) {

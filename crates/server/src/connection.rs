@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode};
-use quorate_protocol::OpTime;
+use quorate_protocol::{OpTime, PositionReport};
+use quorate_wire::replica_set::read_position_report;
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, Message,
     MsgFlags, MsgWriter, OpReply, Payload, ReplyFlags, RequestId,
@@ -135,7 +136,18 @@ impl Connection {
                 Some(message) => {
                     begun = None;
                     self.shared.node.count_received(message.header.message_length);
-                    take_apart(&message)
+                    let report = report_in(&self.shared, &self.client, &message)
+                        .filter(|_| self.refusal.is_none());
+                    match report {
+                        Some((set, report)) => {
+                            self.is_member = true;
+                            match set.hear_report(report).await {
+                                true => continue,
+                                false => return Ok(()),
+                            }
+                        }
+                        None => take_apart(&message),
+                    }
                 }
                 None => {
                     if is_stranger && self.decoder.has_input() {
@@ -341,6 +353,24 @@ pub(crate) async fn read_more(
     Ok(stream.read_buf(input).await?)
 }
 
+/// The report of progress that a message is, if another member sent it. Every group of writes makes
+/// some, nothing answers them, and clients' writes wait for them: they go straight to the set. What is
+/// not as members send it takes the way of every command, which says what is wrong with it.
+fn report_in(
+    shared: &Shared,
+    client: &Client,
+    message: &Message<'_>,
+) -> Option<(Arc<ReplicaSet>, PositionReport)> {
+    let Payload::Msg(msg) = &message.payload else { return None };
+    let set = shared.replica_set.as_ref().filter(|set| !set.cut().is_cut())?;
+    if msg.flags() != MsgFlags::MORE_TO_COME {
+        return None;
+    }
+    let report = read_position_report(msg.body())?;
+    shared.node.authorize_member(client).ok()?;
+    Some((Arc::clone(set), report))
+}
+
 fn take_apart(message: &Message<'_>) -> Received {
     let (flags, legacy, command) = match &message.payload {
         Payload::Msg(msg) => {
@@ -403,13 +433,13 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
 
 /// Whether a reply says that this member is not, or no longer, the one to write to.
 fn is_not_primary(reply: &RawDocument) -> bool {
-    let is_news = |code: i32| {
-        let code = ErrorCode(code);
-        let ends =
-            matches!(code, ErrorCode::SHUTDOWN_IN_PROGRESS | ErrorCode::INTERRUPTED_AT_SHUTDOWN);
-        code.is_state_change() && !ends
-    };
-    reply.get_i32("code").is_ok_and(is_news)
+    reply.get_i32("code").is_ok_and(|code| is_news(ErrorCode(code)))
+}
+
+/// Whether an error says that its receiver should ask another member.
+pub(crate) fn is_news(code: ErrorCode) -> bool {
+    let ends = matches!(code, ErrorCode::SHUTDOWN_IN_PROGRESS | ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+    code.is_state_change() && !ends
 }
 
 pub(crate) fn error_body(error: &CommandError) -> RawDocumentBuf {

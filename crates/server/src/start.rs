@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quorate_node::{CommandError, Node, NodeOptions, Scratch};
+use quorate_node::{Block, CommandError, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
 use quorate_storage::{DiskOptions, DiskStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
@@ -216,6 +216,7 @@ fn open(
         member_keys: security.keys.clone(),
         test_commands: options.test_commands,
         max_connections: options.server.max_connections,
+        block: Block(|run| tokio::task::block_in_place(run)),
         scratch: directory.as_ref().map(|directory| {
             Arc::new(ScratchDirectory::new(directory.join("scratch"))) as Arc<dyn Scratch>
         }),

@@ -21,6 +21,7 @@ use std::process::{Child, Command, Stdio};
 
 use bson::{Bson, Document, doc};
 use client::{Client, TIMEOUT};
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use set::{Set, wait};
 use small_disk::SmallDisk;
 
@@ -180,4 +181,57 @@ fn a_primary_whose_disk_is_full_hands_over_and_is_healthy_when_there_is_room() {
 fn session() -> Document {
     let bytes = vec![7; 16];
     doc! { "id": bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes } }
+}
+
+/// From now on every write of a member to a file fails, as on a disk that is broken.
+fn break_disk(set: &Set, place: usize) {
+    let pid = Some(set.pid(place));
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    prlimit(pid, Resource::Fsize, Rlimit { current: Some(0), maximum }).unwrap();
+}
+
+/// Codes of a member that leads no more, or is about to: drivers go to the next primary and try again.
+const RETRIED: [i32; 4] = [189, 91, 10107, 11602];
+
+/// What a disk that failed holds is unknown. The primary hands over, then its process ends; its clients are
+/// sent to the next primary with codes that drivers retry.
+#[test]
+fn a_primary_whose_disk_fails_hands_over_and_ends() {
+    let mut set = Set::start(0);
+    // A process is told that a file is too long, and is not ended for it.
+    set.before = Some("trap '' XFSZ".to_owned());
+    for _ in 0..3 {
+        set.add();
+    }
+    let mut set = set.initiate(doc! {});
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 1 }, Bson::from(3)).unwrap();
+    set.wait("members that the primary sees as secondaries", || {
+        let status = set.run(primary, doc! { "replSetGetStatus": 1 }).ok()?;
+        let members = status.get_array("members").ok()?;
+        let states = members.iter().filter_map(|m| m.as_document()?.get_i32("state").ok());
+        (states.filter(|state| *state == 2).count() == 2).then_some(())
+    });
+    break_disk(&set, primary);
+    let mut client = Client::connect(set.members[primary].address, TIMEOUT).unwrap();
+    let reply = client.run(&insert(2), TIMEOUT).unwrap();
+    let code = reply.get_i32("code").unwrap_or_default();
+    assert!(RETRIED.contains(&code), "{reply}");
+    let next = set.primary_among(&set.others(primary));
+    set.insert(next, doc! { "_id": 3 }, "majority".into()).unwrap();
+    let status = set.ok(next, doc! { "replSetGetStatus": 1 });
+    let election = status.get_document("electionCandidateMetrics").unwrap();
+    assert_eq!(election.get_str("lastElectionReason").unwrap(), "stepUpRequestSkipDryRun");
+    let mut process = set.take_process(primary);
+    let ended = wait("the end of the process", || process.try_wait().unwrap());
+    assert!(!ended.success(), "it does not end as if all were well");
+    set.restart(primary);
+    set.wait_for_state(primary, "SECONDARY");
+    set.wait_until_identical();
+    for id in [1, 3] {
+        let find = doc! { "find": "c", "filter": { "_id": id }, "$db": "db" };
+        let reply = set.ok(set.primary(), find);
+        let found = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+        assert_eq!(found.len(), 1, "{id}");
+    }
 }

@@ -6,7 +6,8 @@ mod support;
 
 use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf, doc};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, RawDocumentBuf, doc};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 use support::TestServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -226,4 +227,47 @@ async fn a_server_locked_against_writes_says_so() {
     let status = client.ok(doc! {"serverStatus": 1, "$db": "admin"}).await;
     assert!(!status.get_document("fsyncLock").unwrap().get_bool("locked").unwrap());
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn writes_that_wait_for_a_transaction_leave_the_worker_to_others() {
+    let server = TestServer::launch(|options| options.replica_set = Some("rs0".to_owned())).await;
+    let mut client = Client::connect(&server).await;
+    let members = vec![doc! {"_id": 0, "host": server.address.to_string()}];
+    let config = doc! {"_id": "rs0", "members": members};
+    client.ok(doc! {"replSetInitiate": config, "$db": "admin"}).await;
+    let elected = async {
+        while !client.ok(doc! {"hello": 1}).await.get_bool("isWritablePrimary").unwrap() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, elected).await.expect("a primary");
+    client.ok(doc! {"insert": "c", "documents": [{"_id": 1, "n": 0}]}).await;
+    let update = || doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]};
+    let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![1; 16] };
+    let fields = doc! {"lsid": {"id": id}, "txnNumber": 1_i64, "autocommit": false};
+    let mut first = update();
+    first.extend(fields.clone());
+    first.insert("startTransaction", true);
+    client.ok(first).await;
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        let mut writer = Client::connect(&server).await;
+        let mut plain = update();
+        plain.insert("comment", "waits");
+        writer.send(plain).await;
+        waiting.push(writer);
+    }
+    // The one worker still serves this connection.
+    client.until_running("waits", 5).await;
+    let mut commit = doc! {"commitTransaction": 1, "$db": "admin"};
+    commit.extend(fields);
+    client.ok(commit).await;
+    for mut writer in waiting {
+        let reply = tokio::time::timeout(DEADLINE, writer.receive()).await.unwrap();
+        assert_eq!(reply.get_i32("nModified").ok(), Some(1), "{reply}");
+    }
+    let found = client.ok(doc! {"find": "c"}).await;
+    let batch = found.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    assert_eq!(batch[0].as_document().unwrap().get_i32("n").unwrap(), 6);
 }

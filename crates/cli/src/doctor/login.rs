@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use super::examination::Examination;
 use super::inside::{self, Inside};
 use super::probe::Prober;
+use super::waiting;
 use crate::finding::{Finding, Stops};
 use crate::remedy;
 use crate::words::Foreign;
@@ -91,7 +92,10 @@ pub(super) async fn log_in(seen: &Examination, prober: &Prober) -> Option<Login>
     if let Ok(Ok(reply)) = timeout(prober.limit, asked).await {
         match command_error(reply.body()) {
             Ok(Some(error)) => login.findings.extend(login_needed(&error, wants_login, seen)),
-            Ok(None) => login.findings.extend(connections(seen, &address, reply.body())),
+            Ok(None) => {
+                login.findings.extend(connections(seen, &address, reply.body()));
+                login.findings.extend(waiting::findings(seen, &address, reply.body()));
+            }
             Err(_) => {}
         }
     }

@@ -699,3 +699,15 @@ proptest::proptest! {
         answer(&pieces.concat());
     }
 }
+
+#[test]
+fn a_pasted_resume_token_is_explained() {
+    let text = "cannot resume stream; the resume token was not found. \
+                {_data: \"8263515EAC000000022B0429296E1404\"}";
+    let found = diagnose(text).findings;
+    let token = found.iter().find(|finding| finding.code == "resume_token").unwrap();
+    let told = token.to_json().to_string();
+    assert!(told.contains("2022-10-20") && told.contains("quorate token 8263515EAC"), "{told}");
+    let plain = diagnose("82 and 8200 and deadbeef are no tokens").findings;
+    assert!(plain.iter().all(|finding| finding.code != "resume_token"));
+}

@@ -146,6 +146,10 @@ impl Keeper {
 
     async fn on_order(&mut self, order: Order, screen: &mut Screen) -> Result<(), Failure> {
         let Order { action, member: address, answer } = order;
+        // `quorate restart` has seen the process end and orders the next one at once.
+        while let Some(exit) = self.members.exited() {
+            self.on_exit(&exit, screen)?;
+        }
         let mut members = self.members.iter_mut();
         let Some(member) = members.find(|member| member.host() == address.as_str()) else {
             let _ = answer.send(Err(ActionError::NotOurs(address)));

@@ -224,15 +224,21 @@ impl Members {
     /// The next member that ends by itself. Dropping the future loses nothing.
     pub(super) async fn next_exit(&mut self) -> Exit {
         loop {
-            for member in self.0.iter_mut().filter(|member| !member.is_gone()) {
-                if let Ok(Some(status)) = member.process.try_wait() {
-                    let (id, host, how) = (member.id, member.host.clone(), told(status));
-                    member.condition = Process::Gone(how.clone());
-                    return Exit { id, host, how };
-                }
+            if let Some(exit) = self.exited() {
+                return exit;
             }
             wait_for_any(&mut self.0).await;
         }
+    }
+
+    /// A member that has ended by itself and was not reported yet.
+    pub(super) fn exited(&mut self) -> Option<Exit> {
+        self.0.iter_mut().filter(|member| !member.is_gone()).find_map(|member| {
+            let status = member.process.try_wait().ok()??;
+            let (id, host, how) = (member.id, member.host.clone(), told(status));
+            member.condition = Process::Gone(how.clone());
+            Some(Exit { id, host, how })
+        })
     }
 
     /// Asks every member to stop, and sees to it.

@@ -200,6 +200,30 @@ async fn what_a_server_says_behind_hello() {
     assert!(said.contains("may open 22 (2 monitors + 20 pooled): 2 more of them fit"), "{said}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_waits_inside_a_server() {
+    let set = Fakes::start(1).await;
+    let uri = set.0[0].uri();
+    let status = |micros: i64, left: i64| {
+        rawdoc! {
+            "transactions": { "waitingWrites": 3_i64, "oldestOpenMicros": micros },
+            "changeStreams": { "open": 2_i64, "mostSecondsBehind": 2460_i64, "leastSecondsLeft": left },
+        }
+    };
+    set.0[0].set_reply("serverStatus", status(4_000_000, 5400));
+    let (codes, said, code) = findings(&uri);
+    assert_eq!((codes, code), (vec![], 0), "{said}");
+    set.0[0].set_reply("serverStatus", status(41_000_000, 600));
+    let (codes, said, code) = findings(&uri);
+    let expected = ["transaction_holds_others_up", "change_stream_falls_behind"];
+    assert_eq!((codes, code), (expected.map(str::to_owned).to_vec(), 0), "{said}");
+    assert!(
+        said.contains("3 writes wait for transactions, the oldest of which is open for 41 s"),
+        "{said}"
+    );
+    assert!(said.contains("2460 s behind, and the oplog reaches back 600 s before it"), "{said}");
+}
+
 /// The set advertises names that mean nothing here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn advertised_names_that_do_not_resolve() {

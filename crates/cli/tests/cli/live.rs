@@ -50,6 +50,13 @@ impl Living {
         }
     }
 
+    /// Kills it, and returns what it had still printed: whole lines, as JSON.
+    pub(crate) fn kill(mut self) -> Vec<Value> {
+        self.child.kill().unwrap();
+        let lines = self.lines.by_ref().map_while(Result::ok);
+        lines.map_while(|line| serde_json::from_str(&line).ok()).collect()
+    }
+
     /// Asks it to end, and returns the code it ends with.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         let id = self.child.id().to_string();

@@ -132,3 +132,36 @@ async fn a_signal_gives_the_terminal_back_as_well() {
     .await
     .unwrap();
 }
+
+/// Typed, completed, repeated and left: the terminal is as it was.
+#[test]
+fn a_shell_completes_remembers_and_gives_the_terminal_back() {
+    let run = RunDirectory::new();
+    let up = run.quorate(&["up", "--detach", "--members", "1", "--port", "0", "--json"]);
+    assert_eq!(up.code(), 0, "{}", up.stderr());
+    let events = up.events();
+    let uri = events.iter().find_map(|event| event["uri"].as_str()).unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let tmux = Tmux::start(100, 30);
+    let line = program(&format!("shell --database shop '{uri}'"));
+    let begin = format!("XDG_STATE_HOME={} {line}; echo code $?", state.path().display());
+    tmux.enter(&begin);
+    let has_prompt = |shown: &str| shown.lines().any(|line| line.trim_end() == "shop>");
+    tmux.wait_for("prompt", has_prompt);
+    tmux.press("{dbSt");
+    tmux.press("Tab");
+    tmux.wait_for("completion", |shown| shown.contains("shop> {dbStats"));
+    tmux.enter(": 1}");
+    tmux.wait_for("reply", |shown| shown.contains("\"db\": \"shop\""));
+    tmux.press("C-c");
+    tmux.enter("exit");
+    tmux.wait_for("end", |shown| shown.contains("code 0"));
+    tmux.enter(&format!("clear; {begin}"));
+    tmux.wait_for("prompt", has_prompt);
+    tmux.press("Up");
+    tmux.press("Up");
+    tmux.wait_for("history", |shown| shown.contains("shop> {dbStats: 1}"));
+    tmux.press("C-u");
+    tmux.press("C-d");
+    tmux.wait_for("end", |shown| shown.contains("code 0"));
+}

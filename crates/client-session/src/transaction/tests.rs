@@ -214,3 +214,22 @@ fn options_fall_back_one_by_one() {
     assert_eq!(both.read_concern.as_deref(), Some("local"));
     assert_eq!(both.write_concern, majority());
 }
+
+#[test]
+fn transactions_in_which_nothing_is_sent_have_numbers_too() {
+    let mut transaction = Transaction::default();
+    transaction.start(TransactionOptions::default()).unwrap();
+    transaction.commit().unwrap();
+    transaction.commit().unwrap();
+    transaction.begin_operation();
+    transaction.start(TransactionOptions::default()).unwrap();
+    transaction.abort().unwrap();
+    transaction.start(TransactionOptions::default()).unwrap();
+    let mut last = 0;
+    let mut next = || {
+        last += 1;
+        Some(last)
+    };
+    assert_eq!(transaction.statement(None, &mut next).unwrap().number, 3);
+    assert_eq!(transaction.statement(None, &mut next).unwrap().number, 3);
+}

@@ -26,6 +26,11 @@ impl Arguments {
         }
     }
 
+    /// Whether it is given.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.left.contains_key(name)
+    }
+
     pub(super) fn value(&mut self, name: &str) -> Result<Option<Bson>, String> {
         Ok(self.left.remove(name))
     }

@@ -17,7 +17,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The fail points that tests set.
-const FAIL_POINTS: [&str; 2] = ["failCommand", "onPrimaryTransactionalWrite"];
+const FAIL_POINTS: [&str; 3] =
+    ["failCommand", "failGetMoreAfterCursorCheckout", "onPrimaryTransactionalWrite"];
 
 const SET_NAME: &str = "rs0";
 const KEY: &str = "members of a test know each other";

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use crate::ScenarioFile;
 use deployment::{Deployment, Shape, Version};
 pub use requirements::Skip;
-use requirements::{admits, later_feature};
+use requirements::{admits, missing_feature};
 
 /// The newest version of the format that is understood.
 const SCHEMA_VERSION: Version = Version([1, 28, 0]);
@@ -186,7 +186,7 @@ impl Work {
                 Err(reason) => return Verdict::Failed(reason),
                 Ok(Err(skip)) => skips.push(skip),
                 Ok(Ok(())) => {
-                    if let Some(skip) = later_feature(file, test) {
+                    if let Some(skip) = missing_feature(file, test) {
                         return Verdict::Skipped(skip);
                     }
                     ran = true;

@@ -23,18 +23,12 @@ pub enum Skip {
     NewerServer,
     /// It wants fields to be encrypted by the client.
     Encryption,
-    /// It wants a transaction.
-    Transaction,
-    /// It wants a change stream.
-    ChangeStream,
     /// It wants GridFS.
     GridFs,
     /// It wants texts compared by the rules of a language.
     Collation,
     /// It wants the server to run JavaScript.
     JavaScript,
-    /// It wants reads that all see one moment.
-    Snapshot,
     /// It wants collections of another kind.
     CollectionKind,
     /// It wants a server with other parameters.
@@ -54,18 +48,15 @@ pub enum Skip {
 
 impl Skip {
     /// Every reason.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 15] = [
         Self::Sharded,
         Self::LoadBalanced,
         Self::OlderServer,
         Self::NewerServer,
         Self::Encryption,
-        Self::Transaction,
-        Self::ChangeStream,
         Self::GridFs,
         Self::Collation,
         Self::JavaScript,
-        Self::Snapshot,
         Self::CollectionKind,
         Self::Parameter,
         Self::TestCommand,
@@ -84,12 +75,9 @@ impl fmt::Display for Skip {
             Self::OlderServer => "older servers only",
             Self::NewerServer => "newer servers only",
             Self::Encryption => "client-side encryption",
-            Self::Transaction => "transactions",
-            Self::ChangeStream => "change streams",
             Self::GridFs => "GridFS",
             Self::Collation => "collations",
             Self::JavaScript => "server-side JavaScript",
-            Self::Snapshot => "snapshot sessions",
             Self::CollectionKind => "time-series and clustered collections",
             Self::Parameter => "other server parameters",
             Self::TestCommand => "test commands of other servers",
@@ -101,24 +89,12 @@ impl fmt::Display for Skip {
     }
 }
 
-/// Operations that belong to features of a later round, and what they are skipped as.
-const LATER_OPERATIONS: [(&str, Skip); 16] = [
-    ("withTransaction", Skip::Transaction),
-    ("startTransaction", Skip::Transaction),
-    ("commitTransaction", Skip::Transaction),
-    ("abortTransaction", Skip::Transaction),
-    ("createChangeStream", Skip::ChangeStream),
-    ("download", Skip::GridFs),
-    ("downloadByName", Skip::GridFs),
-    ("upload", Skip::GridFs),
-    ("delete", Skip::GridFs),
-    ("rename", Skip::GridFs),
-    ("drop", Skip::GridFs),
+/// Operations that our client does not offer, and what they are skipped as.
+const MISSING_OPERATIONS: [(&str, Skip); 4] = [
     ("mapReduce", Skip::Helper),
     ("listCollectionObjects", Skip::Helper),
     ("listDatabaseObjects", Skip::Helper),
     ("clientBulkWrite", Skip::NewerServer),
-    ("getSnapshotTime", Skip::Transaction),
 ];
 
 /// The mechanisms by which our servers let users in, certificates apart.
@@ -218,11 +194,11 @@ fn topology_skip(own: &str, wanted: &[&str]) -> Result<Option<Skip>, String> {
 
 /// Whether a file gives its clients so little time that a busy machine can make it fail.
 pub(super) fn has_tight_limit(file: &Document) -> bool {
-    ["connectTimeoutMS", "socketTimeoutMS"].iter().any(|limit| has_key(file, limit))
+    ["connectTimeoutMS", "socketTimeoutMS", "timeoutMS"].iter().any(|limit| has_key(file, limit))
 }
 
-/// A feature of a later round that a file or one of its tests cannot do without.
-pub(super) fn later_feature(file: &Document, test: &Document) -> Option<Skip> {
+/// What our client or server does not offer and a file or one of its tests cannot do without.
+pub(super) fn missing_feature(file: &Document, test: &Document) -> Option<Skip> {
     if test.contains_key("skipReason") {
         return Some(Skip::ByAuthor);
     }
@@ -243,7 +219,7 @@ fn created(operation: &Bson) -> Option<&Bson> {
 fn in_operation(operation: &Bson) -> Option<Skip> {
     let operation = operation.as_document()?;
     let name = operation.get_str("name").ok()?;
-    if let Some((_, skip)) = LATER_OPERATIONS.iter().find(|(known, _)| *known == name) {
+    if let Some((_, skip)) = MISSING_OPERATIONS.iter().find(|(known, _)| *known == name) {
         return Some(*skip);
     }
     let arguments = operation.get_document("arguments").ok()?;
@@ -285,9 +261,6 @@ fn in_entity(entity: &Bson) -> Option<Skip> {
             }
             if entity.contains_key("clientEncryption") {
                 return Some(Skip::Encryption);
-            }
-            if has_key(entity, "snapshot") {
-                return Some(Skip::Snapshot);
             }
             let client = entity.get_document("client").ok()?;
             if client.contains_key("autoEncryptOpts") {

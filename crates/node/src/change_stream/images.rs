@@ -1,23 +1,27 @@
 //! Images of documents: before a change, kept beside the oplog where a collection asks for it, and as
 //! they are now.
 //!
-//! A row under [`IMAGE_ROW`] and the time of the entry holds the document before the change. It is
-//! written in the batch of the change, on every member, and goes with its entry.
+//! A row under [`IMAGE_ROW`], the time of the entry and the place of the operation in its transaction
+//! holds the document before the change. It is written in the batch of the change, on every member, and
+//! goes with its entry. Clients read the rows as `config.system.preimages`.
 
 use std::cell::RefCell;
 
-use bson::{Bson, Document, RawDocument, Timestamp, rawdoc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use quorate_change_events::Images;
+use quorate_protocol::OpTimeAndWallTime;
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::{Batch, Direction, KeyRange};
+use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
-use crate::catalog::Collection;
+use crate::catalog::{Catalog, Collection};
 use crate::commands::image_expiry;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
 use crate::node::Node;
+use crate::records::View;
 use crate::writer::Writer;
 
 /// The first byte of rows with images among a member's facts.
@@ -27,11 +31,30 @@ pub(crate) const IMAGE_ROW: u8 = b'i';
 const TRIM_STEP: usize = 1000;
 
 /// Where the image of one change is.
-pub(crate) fn image_key(timestamp: u64, transaction_index: i64) -> Vec<u8> {
+fn image_key(timestamp: u64, transaction_index: i64) -> Vec<u8> {
     let mut key = vec![IMAGE_ROW];
     key.extend(timestamp.to_be_bytes());
     key.extend(transaction_index.to_be_bytes());
     key
+}
+
+/// The images of all changes of one entry.
+fn images_at(timestamp: u64) -> KeyRange {
+    let mut prefix = vec![IMAGE_ROW];
+    prefix.extend(timestamp.to_be_bytes());
+    KeyRange::prefix(&prefix)
+}
+
+/// The rows with images as clients are shown them, at most so many.
+pub(crate) fn shown_images(
+    node: &Node,
+    view: &View,
+    most: usize,
+) -> Result<Vec<Vec<u8>>, CommandError> {
+    let Some(keyspace) = node.facts_keyspace() else { return Ok(Vec::new()) };
+    let range = KeyRange::prefix(&[IMAGE_ROW]);
+    let rows = view.snapshot.scan(keyspace, range, Direction::Forward)?.take(most);
+    rows.map(|pair| Ok(pair?.1.to_vec())).collect()
 }
 
 /// Whether the documents of a collection are kept as they were before a change.
@@ -115,14 +138,58 @@ impl Writer<'_> {
         batch: &mut Batch,
         collection: &Collection,
         before: &RawDocument,
-        timestamp: u64,
+        at: OpTimeAndWallTime,
+        transaction_index: i64,
     ) {
         let Some(keyspace) = self.node().facts_keyspace() else { return };
         if !keeps_images(collection) {
             return;
         }
-        let row = rawdoc! { "preImage": before.to_owned() };
-        batch.insert(keyspace, image_key(timestamp, 0), row.into_bytes());
+        let timestamp = at.op_time.timestamp;
+        let row = rawdoc! {
+            "_id": {
+                "nsUUID": collection.uuid.clone(),
+                "ts": to_bson_timestamp(timestamp),
+                "applyOpsIndex": transaction_index,
+            },
+            "operationTime": to_bson_date_time(at.wall_time),
+            "preImage": before.to_owned(),
+        };
+        batch.insert(keyspace, image_key(timestamp.as_u64(), transaction_index), row.into_bytes());
+    }
+
+    /// Keeps the document before an operation of a transaction, if its collection asks for that. The
+    /// operation is at a place in its transaction, and in the entry at a time.
+    pub(crate) fn keep_image_of_operation(
+        &self,
+        batch: &mut Batch,
+        catalog: &Catalog,
+        (operation, undo): &(RawDocumentBuf, Option<RawDocumentBuf>),
+        at: OpTimeAndWallTime,
+        transaction_index: i64,
+    ) -> Result<(), CommandError> {
+        let Some(Ok(before)) = undo.as_ref().map(|undo| undo.get_document("before")) else {
+            return Ok(());
+        };
+        let Ok(namespace) = operation.get_str("ns") else { return Ok(()) };
+        if let Some(collection) = catalog.get(&Namespace::parse(namespace)?) {
+            self.keep_image(batch, collection, before, at, transaction_index);
+        }
+        Ok(())
+    }
+
+    /// Removes the images of an entry that is undone.
+    pub(crate) fn forget_images(
+        &self,
+        batch: &mut Batch,
+        timestamp: u64,
+    ) -> Result<(), CommandError> {
+        let Some(keyspace) = self.node().facts_keyspace() else { return Ok(()) };
+        let view = self.newest_view();
+        for pair in view.snapshot.scan(keyspace, images_at(timestamp), Direction::Forward)? {
+            batch.remove(keyspace, pair?.0);
+        }
+        Ok(())
     }
 
     /// Removes images whose entries are gone, and those older than the cluster parameter

@@ -7,13 +7,16 @@
 mod feed;
 mod images;
 mod open;
+mod shown;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bson::{Bson, Document};
 use quorate_change_events::{
-    Event, MAX_EVENT_BYTES, Options, ResumeToken, TokenKind, events, split, transaction_events,
+    Event, MAX_EVENT_BYTES, Options, ResumeToken, Scope, TokenKind, events, split,
+    transaction_events,
 };
 use quorate_protocol::Timestamp;
 use quorate_query::QueryError;
@@ -23,12 +26,14 @@ use quorate_wire::{timestamp_from, to_bson_timestamp};
 
 pub(crate) use self::feed::Feed;
 use self::images::StoredImages;
-pub(crate) use self::images::{IMAGE_ROW, check_images_option, image_key};
+pub(crate) use self::images::{IMAGE_ROW, check_images_option, shown_images};
 pub(crate) use self::open::{is_change_stream, open};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::node::Node;
 use crate::records::DocumentBytes;
+use crate::replication::entry_position;
+use crate::touched::EVERY_DATABASE;
 
 /// Entries that one command looks at before it answers: some milliseconds of work. A stream which shows
 /// little still tells its client how far it is.
@@ -50,6 +55,8 @@ pub(crate) struct ChangeStream {
     variables: Variables,
     /// Whether events that are too large come in fragments.
     splits: bool,
+    /// Nothing up to here is shown.
+    started_at: u64,
     /// Every entry up to here has been looked at.
     position: u64,
     /// The event after which the stream goes on; it has to be met.
@@ -100,17 +107,40 @@ impl ChangeStream {
 
     /// Where a client goes on that has seen everything sent so far.
     pub(crate) fn resume_token(&self) -> String {
-        let scanned = to_bson_timestamp(self.position());
-        let mark = ResumeToken::high_water_mark(scanned).to_hex();
+        let hex = |time| ResumeToken::high_water_mark(to_bson_timestamp(time)).to_hex();
+        let mark = hex(self.mark());
         match &self.last_sent {
             // More of what was scanned is still to be sent.
             Some(sent) if !self.waiting.is_empty() => sent.clone(),
             None if !self.waiting.is_empty() => self.start_token(),
-            Some(sent) if *sent > mark => sent.clone(),
+            // The last entry that was looked at is the one that was shown last.
+            Some(sent) if *sent > hex(self.position()) => sent.clone(),
             _ => match &self.resume_after {
                 Some(start) if start.to_hex() > mark => start.to_hex(),
                 _ => mark,
             },
+        }
+    }
+
+    /// The time from which a client goes on that has seen all there is to see so far. Of a transaction
+    /// whose last entry has not come yet nothing has been shown.
+    fn mark(&self) -> Timestamp {
+        let first = |entries: &Vec<Arc<Document>>| {
+            let time = entries.first()?.get_timestamp("ts").ok()?;
+            Some(timestamp_from(time).as_u64())
+        };
+        let unseen = self.unfinished.values().filter_map(first).min();
+        let unseen = unseen.map_or(u64::MAX, |time| time.max(self.started_at + 1));
+        // A mark stands before the events of its time, and those up to here are over.
+        Timestamp::from_u64(self.position.saturating_add(1).min(unseen))
+    }
+
+    /// The place that the right to read is needed for, besides the collection of the cursor.
+    pub(crate) fn reads(&self) -> Option<&str> {
+        match &self.options.scope {
+            Scope::Collection { .. } => None,
+            Scope::Database(database) => Some(database),
+            Scope::Deployment => Some(EVERY_DATABASE),
         }
     }
 
@@ -153,9 +183,13 @@ impl ChangeStream {
         let images = StoredImages::of(node);
         let found = match transaction_key(entry) {
             None => events(entry, &images, &self.options).map_err(event_error)?,
-            Some(key) => self.transaction(key, entry, &images)?,
+            Some(key) => self.transaction(node, key, entry, &images)?,
         };
         for event in found {
+            // The stream began inside of a transaction.
+            if timestamp_from(event.token.cluster_time).as_u64() <= self.started_at {
+                continue;
+            }
             if self.passes(&event)? {
                 self.take(event, &images)?;
             }
@@ -175,6 +209,7 @@ impl ChangeStream {
     /// The events of a transaction, with its last entry.
     fn transaction(
         &mut self,
+        node: &Node,
         key: Vec<u8>,
         entry: &Arc<Document>,
         images: &StoredImages<'_>,
@@ -184,7 +219,10 @@ impl ChangeStream {
             self.unfinished.remove(&key);
             return Ok(Vec::new());
         }
-        let mut entries = self.unfinished.remove(&key).unwrap_or_default();
+        let mut entries = match self.unfinished.remove(&key) {
+            Some(entries) => entries,
+            None => earlier_entries(node, entry)?,
+        };
         entries.push(Arc::clone(entry));
         if object.get_bool("partialTxn").unwrap_or(false) {
             let kept: usize = self.unfinished.values().map(Vec::len).sum();
@@ -267,6 +305,33 @@ impl ChangeStream {
         }
         Ok(())
     }
+}
+
+/// The entries of a transaction before this one. A stream that is resumed between them has not read them,
+/// and an operation's token holds its place among all operations.
+fn earlier_entries(node: &Node, entry: &Document) -> Result<Vec<Arc<Document>>, CommandError> {
+    let previous = |entry: &Document| {
+        let time = entry.get_document("prevOpTime").ok()?.get_timestamp("ts").ok()?;
+        Some(timestamp_from(time)).filter(|time| time.as_u64() > 0)
+    };
+    let mut found = Vec::new();
+    let mut next = previous(entry);
+    while let Some(time) = next {
+        if found.len() >= MAX_OPEN_ENTRIES {
+            return Err(fatal("a transaction has more entries than a stream can hold"));
+        }
+        let read =
+            node.read_oplog(Bound::Included(time), 1, usize::MAX)?.entries.into_iter().next();
+        let earlier = read.ok_or_else(history_lost)?;
+        if entry_position(&earlier)?.op_time.timestamp != time {
+            return Err(history_lost());
+        }
+        let earlier = Document::try_from(&*earlier)?;
+        next = previous(&earlier);
+        found.push(Arc::new(earlier));
+    }
+    found.reverse();
+    Ok(found)
 }
 
 /// Which transaction an entry belongs to, if it does.

@@ -72,6 +72,7 @@ pub(crate) fn open(
         pipeline,
         variables,
         splits,
+        started_at: position,
         position,
         resume_after,
         unfinished: Default::default(),

@@ -133,7 +133,7 @@ pub(super) fn read_view(
     stages: &[Bson],
 ) -> Result<Documents, CommandError> {
     let interrupt = request.interrupt.clone();
-    let variables = Variables::new(request.node.next_seed()).with_meter(request.meter().clone());
+    let variables = Variables::metered(request.node.next_seed(), request.meter().clone());
     let reading = Reading::new(request, namespace, stages, interrupt)?;
     Ok(reading.start(namespace, stages, &variables, None)?.documents)
 }
@@ -255,7 +255,7 @@ impl Reading {
                     hint,
                     skip: down.skip.unwrap_or(0),
                     limit: down.limit,
-                    room: self.room.clone(),
+                    room: Some(self.room.clone()),
                     ..Selection::new(collection, self.view.clone(), matcher, self.interrupt.clone())
                 };
                 parsed_stream(selection, down.rest.decoder())?

@@ -19,69 +19,76 @@ use crate::users::{
 const NONCE_LENGTH: usize = 24;
 
 pub(super) fn sasl_start(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
-    let mut answer = start(request, &command.body, &request.database)?;
+    let opening = Opening::read(request, &command.body, &request.database)?;
+    let mut answer = opening.start(request)?;
     answer.insert("ok", 1.0);
     reply(&answer)
 }
 
-/// Begins a conversation and returns the server's first message.
-fn start(request: &Request<'_>, body: &Document, database: &str) -> Result<Document, CommandError> {
-    let fields = Fields::new(body, "saslStart");
-    let name = fields.required_string("mechanism")?;
-    let mechanism = Mechanism::from_name(name).ok_or_else(|| {
-        CommandError::new(
-            ErrorCode::MECHANISM_UNAVAILABLE,
-            format!("Unsupported mechanism '{name}'; use SCRAM-SHA-256 or SCRAM-SHA-1"),
-        )
-    })?;
-    let options = fields.document("options")?;
-    let skip_empty_exchange =
-        options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
-    let first = ClientFirst::parse(payload(body)?).map_err(scram_refused)?;
-    let who = LoggedIn { name: first.user.clone(), database: database.to_owned() };
-    let known = credentials_of(request, &who, mechanism)?;
-    let random = request.node.random_bytes(NONCE_LENGTH);
-    // One conversation for each key that may be right; they differ in nothing that the client sees.
-    let started = known
-        .into_iter()
-        .map(|credentials| ServerConversation::start(first.clone(), credentials, &random));
-    let (conversations, answers): (Vec<_>, Vec<_>) = started.unzip();
-    let answer = answers.into_iter().next().ok_or_else(failed)?;
-    request.context.client.login.state().conversation =
-        Some(Pending { who, conversations, skip_empty_exchange });
-    Ok(step(false, answer.into_bytes()))
+/// The client's first message, and what its proof may be checked against.
+struct Opening {
+    who: LoggedIn,
+    first: ClientFirst,
+    skip_empty_exchange: bool,
+    /// One for a user, one for each key of the set for a member.
+    credentials: Vec<StoredCredentials>,
+    /// Whether the user is known and has no key of this mechanism.
+    lacks_mechanism: bool,
 }
 
-/// Begins a conversation that the client guesses at. A user without the mechanism gets none: `saslSupportedMechs` has
-/// named those of the user, and a conversation that cannot succeed would keep the client from choosing among them.
-fn guess(
-    request: &Request<'_>,
-    body: &Document,
-    database: &str,
-) -> Result<Option<Document>, CommandError> {
-    let first = ClientFirst::parse(payload(body)?).map_err(scram_refused)?;
-    let mechanism = body.get_str("mechanism").ok().and_then(Mechanism::from_name);
-    let user = find_user(request.node, database, &first.user)?;
-    match (user, mechanism) {
-        (Some(user), Some(mechanism)) if user.credentials(mechanism).is_none() => Ok(None),
-        _ => start(request, body, database).map(Some),
+impl Opening {
+    fn read(request: &Request<'_>, body: &Document, database: &str) -> Result<Self, CommandError> {
+        let fields = Fields::new(body, "saslStart");
+        let name = fields.required_string("mechanism")?;
+        let mechanism = Mechanism::from_name(name).ok_or_else(|| {
+            CommandError::new(
+                ErrorCode::MECHANISM_UNAVAILABLE,
+                format!("Unsupported mechanism '{name}'; use SCRAM-SHA-256 or SCRAM-SHA-1"),
+            )
+        })?;
+        let options = fields.document("options")?;
+        let skip_empty_exchange =
+            options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
+        let first = ClientFirst::parse(payload(body)?).map_err(scram_refused)?;
+        let who = LoggedIn { name: first.user.clone(), database: database.to_owned() };
+        let (credentials, lacks_mechanism) = if who == LoggedIn::member() {
+            let keys = request.node.member_credentials().iter();
+            (keys.filter(|key| key.mechanism == mechanism).cloned().collect(), false)
+        } else {
+            let user = find_user(request.node, &who.database, &who.name)?;
+            let decoy = decoy_credentials(request.node, &who, mechanism);
+            let is_known = user.is_some();
+            let known = user.and_then(|user| user.credentials(mechanism));
+            let lacks_mechanism = is_known && known.is_none();
+            (vec![known.unwrap_or(decoy)], lacks_mechanism)
+        };
+        Ok(Self { who, first, skip_empty_exchange, credentials, lacks_mechanism })
+    }
+
+    /// Begins the conversation and returns the server's first message.
+    fn start(self, request: &Request<'_>) -> Result<Document, CommandError> {
+        let Self { who, first, skip_empty_exchange, credentials, .. } = self;
+        let random = request.node.random_bytes(NONCE_LENGTH);
+        // One conversation for each key that may be right; they differ in nothing that the client
+        // sees.
+        let started = credentials
+            .into_iter()
+            .map(|credentials| ServerConversation::start(first.clone(), credentials, &random));
+        let (conversations, answers): (Vec<_>, Vec<_>) = started.unzip();
+        let answer = answers.into_iter().next().ok_or_else(failed)?;
+        request.context.client.login.state().conversation =
+            Some(Pending { who, conversations, skip_empty_exchange });
+        Ok(step(false, answer.into_bytes()))
     }
 }
 
-/// What a proof may be checked against: one for a user, one for each key of the set for a member.
-fn credentials_of(
-    request: &Request<'_>,
-    who: &LoggedIn,
-    mechanism: Mechanism,
-) -> Result<Vec<StoredCredentials>, CommandError> {
-    if *who == LoggedIn::member() {
-        let keys = request.node.member_credentials().iter();
-        return Ok(keys.filter(|key| key.mechanism == mechanism).cloned().collect());
-    }
-    let user = find_user(request.node, &who.database, &who.name)?;
-    let decoy = decoy_credentials(request.node, who, mechanism);
-    let known = user.and_then(|user| user.credentials(mechanism));
-    Ok(vec![known.unwrap_or(decoy)])
+/// Answers the first message that a client sent along with its hello. A user without the mechanism
+/// gets no answer: `saslSupportedMechs` has named the user's mechanisms, and a conversation that
+/// cannot succeed would keep the client from choosing among them. A failure is no error: the client
+/// logs in as usual afterwards.
+fn speculate(request: &Request<'_>, body: &Document, database: &str) -> Option<Document> {
+    let opening = Opening::read(request, body, database).ok()?;
+    if opening.lacks_mechanism { None } else { opening.start(request).ok() }
 }
 
 pub(super) fn sasl_continue(
@@ -174,11 +181,10 @@ pub(super) fn append_to_hello(
         // Without a database it is the one that the mechanism is always or mostly used with.
         let database = |usual: &str| first.get_str("db").unwrap_or(usual).to_owned();
         let step = match first.keys().next().map(String::as_str) {
-            Some("saslStart") => guess(request, first, &database("admin")).ok().flatten(),
+            Some("saslStart") => speculate(request, first, &database("admin")),
             Some("authenticate") => super::x509::log_in(request, first, &database(EXTERNAL)).ok(),
             _ => None,
         };
-        // A guess that fails is not an error: the client logs in as usual afterwards.
         if let Some(step) = step {
             answer.insert("speculativeAuthenticate", step);
         }

@@ -106,8 +106,8 @@ pub(super) fn command_variables(
     fields: &Fields<'_>,
 ) -> Result<Variables, CommandError> {
     let now = DateTime::from_millis(request.context.now.wall.as_millis());
-    let mut variables =
-        Variables::new(request.node.next_seed()).with_now(now).with_meter(request.meter().clone());
+    let seed = request.node.next_seed();
+    let mut variables = Variables::metered(seed, request.meter().clone()).with_now(now);
     if let Some(definitions) = fields.document("let")? {
         // Definitions may use constants and operators, not the document or each other.
         let compiler = Compiler::new(variables.clone());

@@ -11,6 +11,7 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
+use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
 use crate::plan::same_key;
 
@@ -143,18 +144,30 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     let mut altered =
         Collection::new(namespace, collection.ident, collection.uuid.clone(), options)?;
     altered.indexes.clone_from(&collection.indexes);
+    let mut before = collection.options.clone();
+    before.insert("uuid", collection.uuid.clone());
+    let mut before = doc! { "collectionOptions": before };
     let mut answer = Document::new();
     if let Some(change) = fields.document("index")? {
         modify_index(&mut altered, change, &mut answer)?;
+        before.insert("indexOptions", index_options_before(&answer));
     }
-    let mut change = (*command.body).clone();
-    for generic in ["lsid", "$db", "writeConcern", "$clusterTime", "txnNumber"] {
-        change.remove(generic);
-    }
+    let given = command.body.iter().filter(|(name, _)| !is_generic(name));
+    let mut change: Document = given.map(|(name, it)| (name.clone(), it.clone())).collect();
+    // Change streams show it.
+    change.insert("stateBeforeChange", before);
     writer.alter_collection(altered, Some(change))?;
     answer.insert("ok", 1.0);
     let concern = WriteConcern::parse(&command)?;
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
+}
+
+/// What the options of an index were that a command has changed.
+fn index_options_before(answer: &Document) -> Document {
+    let old = |(name, value): (&String, &Bson)| {
+        Some((name.strip_suffix("_old")?.to_owned(), value.clone()))
+    };
+    answer.iter().filter_map(old).collect()
 }
 
 /// Changes the expiry of a TTL index, or hides an index from the planner.

@@ -42,6 +42,20 @@ pub(super) fn get_more(request: &Request<'_>, command: Command) -> Result<Outcom
     cursor.interrupt.set(Arc::clone(&request.context.interrupt));
     let is_stream = cursor.changes.is_some();
     let awaits = is_stream || cursor.tail.as_ref().is_some_and(|tail| tail.awaits);
+    if let Some(place) = cursor.changes.as_ref().and_then(|stream| stream.reads())
+        && !Rights::of(request.node, &request.context.client)?.allow(Access::Read, place)
+    {
+        // A role may have been taken away since the stream was opened.
+        let place = if place == EVERY_DATABASE { "all databases" } else { place };
+        let error = CommandError::new(
+            ErrorCode::UNAUTHORIZED,
+            format!(
+                "not authorized on {place} to go on with a change stream; it takes the role read"
+            ),
+        );
+        request.node.cursors().kill(*id);
+        return Err(error);
+    }
     if let Some(error) = request.node.fail_points().take_get_more() {
         request.node.cursors().kill(*id);
         return Err(if is_stream { with_stream_label(error) } else { error });

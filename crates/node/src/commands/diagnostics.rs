@@ -150,6 +150,9 @@ pub(super) fn visible_operations(
     if options.is_none_or(|options| options.get_bool("idleSessions").unwrap_or(true)) {
         operations.extend(request.node.inactive_transactions(request.context.now));
     }
+    if options.is_some_and(|options| options.get_bool("idleCursors").unwrap_or(false)) {
+        operations.extend(request.node.idle_streams(request.context.now)?);
+    }
     if !request.node.options().authentication {
         return Ok(operations);
     }

@@ -26,8 +26,10 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
     let fields = Fields::new(&command.body, "find");
     check_collation(&fields)?;
     let compiler = command_compiler(request, &fields)?;
-    let filter = fields.document("filter")?.cloned().unwrap_or_default();
-    let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
+    let matcher = Arc::new(match fields.document("filter")? {
+        Some(filter) => Matcher::parse_with(filter, &compiler)?,
+        None => Matcher::parse_with(&Document::new(), &compiler)?,
+    });
     let projection = match fields.document("projection")? {
         Some(projection) if !projection.is_empty() => {
             Some(Projection::parse_find_with(projection, &matcher, &compiler)?)
@@ -56,7 +58,7 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
         limit: options.limit,
         min: min.filter(|bound| !bound.is_empty()),
         max: max.filter(|bound| !bound.is_empty()),
-        room: sort_room(request, &fields)?,
+        room: Some(sort_room(request, &fields)?),
         ..Selection::new(collection, view, matcher, options.interrupt.clone())
     };
     if fields.flag("tailable")? {

@@ -65,7 +65,7 @@ pub(super) fn find_and_modify(
             Some(ParsedUpdate {
                 matcher: Arc::clone(&matcher),
                 update: Update::parse_with(change, &filters, &compiler)?,
-                context: update_context(&mut writer),
+                context: update_context(&mut writer, &fields)?,
                 bypass_validation: fields.flag("bypassDocumentValidation")?,
             })
         }
@@ -73,6 +73,7 @@ pub(super) fn find_and_modify(
     writer.begin_retryable(request.retryable.as_ref())?;
     if let Some(earlier) = writer.earlier_result(0) {
         let mut reply = earlier.clone();
+        request.node.counters().retried_command(1);
         reply.insert("retriedStmtId", 0);
         reply.insert("ok", 1.0);
         return Ok(concern.reply(to_raw(&reply)?, None));
@@ -144,7 +145,6 @@ fn carry_out(
             update.store(writer, &mut collection, &found, &after)
         }
         (Action::Insert(document), (namespace, _, Some(update))) => {
-            writer.collection_or_create(namespace)?;
             writer.enter_statement(0, reply.clone());
             update.insert(writer, namespace, &document)
         }

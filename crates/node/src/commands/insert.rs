@@ -1,5 +1,6 @@
 //! `insert`: documents in, one result for all of them.
 
+use bson::raw::cstr;
 use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, Timestamp, doc};
 
 use super::common::WriteConcern;
@@ -9,7 +10,13 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::namespace::Namespace;
-use crate::writer::{Writer, check_command_nesting};
+use crate::writer::{Writer, check_command_nesting, with_room_for};
+
+/// What a reply without errors takes, with the times that a set adds to it.
+const REPLY_BYTES: usize = 192;
+
+/// The field by which a client has empty timestamps stored as they are: a tool that copies documents.
+pub(super) const KEEP_EMPTY_TIMESTAMPS: &str = "bypassEmptyTsReplacement";
 
 pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
@@ -22,22 +29,29 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     let fields = Fields::new(&command.body, "insert");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
     let bypass = fields.flag("bypassDocumentValidation")?;
+    let keep_timestamps = fields.flag(KEEP_EMPTY_TIMESTAMPS)?;
     let concern = WriteConcern::parse(&command)?;
 
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, documents.len());
     let mut collection = writer.collection_or_create(&namespace)?;
-    let documents = documents
-        .into_iter()
-        .map(|document| with_timestamps(&mut writer, document))
-        .collect::<Vec<_>>();
+    let documents = match keep_timestamps {
+        true => documents,
+        false => documents.into_iter().map(|d| with_timestamps(&mut writer, d)).collect(),
+    };
     let results = writer.insert(&mut collection, documents, ordered, bypass)?;
     let commit = writer.last_commit();
     drop(writer);
 
     let inserted = results.iter().filter(|result| result.is_ok()).count();
     request.node.counters().inserted(inserted as u64);
+    if inserted == results.len() && retried.is_empty() {
+        let mut reply = with_room_for(REPLY_BYTES);
+        reply.append(cstr!("n"), inserted as i32);
+        reply.append(cstr!("ok"), 1.0);
+        return Ok(concern.reply(reply, commit));
+    }
     let mut reply = doc! { "n": inserted as i32 };
     let errors = write_errors(&results);
     if !errors.is_empty() {
@@ -55,10 +69,11 @@ fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf) -> RawDocu
         let empty = RawBsonRef::Timestamp(Timestamp { time: 0, increment: 0 });
         name != "_id" && value == empty
     };
-    let Ok(elements) = document.iter().collect::<Result<Vec<_>, _>>() else { return document };
-    if !elements.iter().any(|(name, value)| is_empty(name.as_str(), *value)) {
+    let mut elements = document.iter();
+    if !elements.any(|found| found.is_ok_and(|(name, value)| is_empty(name.as_str(), value))) {
         return document;
     }
+    let Ok(elements) = document.iter().collect::<Result<Vec<_>, _>>() else { return document };
     let mut filled = RawDocumentBuf::new();
     for (name, value) in elements {
         if is_empty(name.as_str(), value) {
@@ -80,7 +95,10 @@ pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> 
 
 /// The statements of a repeated command that were done the first time.
 pub(super) fn retried_statements(writer: &Writer<'_>, statements: usize) -> Vec<usize> {
-    (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect()
+    let retried: Vec<usize> =
+        (0..statements).filter(|place| writer.earlier_result(*place).is_some()).collect();
+    writer.node().counters().retried_command(retried.len());
+    retried
 }
 
 /// Tells which of the statements that were looked at had been done before: they are counted and not

@@ -66,6 +66,7 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         },
         "metrics": metrics,
         "transactions": request.node.transaction_statistics(request.context.now),
+        "changeStreams": request.node.change_stream_statistics()?,
         "storageEngine": { "name": "lsm", "persistent": true, "supportsCommittedReads": true },
         "journal": { "commits": store.commits as i64, "syncs": store.syncs as i64 },
     };

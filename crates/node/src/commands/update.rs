@@ -8,7 +8,10 @@ use quorate_query::update::Change;
 use quorate_query::{Update, UpdateContext};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
-use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
+use super::insert::{
+    KEEP_EMPTY_TIMESTAMPS, check_writable, retried_statements, statements, tell_retried,
+    write_errors,
+};
 use super::steps::Steps;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
@@ -163,17 +166,20 @@ impl ParsedUpdate {
         Ok(document)
     }
 
-    /// Inserts the document of an upsert.
+    /// Inserts the document of an upsert. It does not wait for transactions: once one has ended, a
+    /// document that matches may be there.
     pub(super) fn insert(
         &self,
         writer: &mut Writer<'_>,
         namespace: &Namespace,
         document: &Document,
     ) -> Result<(), CommandError> {
-        let mut collection = writer.collection_or_create(namespace)?;
         let raw = vec![to_raw(document)?];
-        let results = writer.insert(&mut collection, raw, true, self.bypass_validation)?;
-        results.into_iter().collect()
+        writer.without_waiting(|writer| {
+            let mut collection = writer.collection_or_create(namespace)?;
+            let results = writer.insert(&mut collection, raw, true, self.bypass_validation)?;
+            results.into_iter().collect()
+        })
     }
 
     /// Replaces a document by what the update made of it.
@@ -190,13 +196,35 @@ impl ParsedUpdate {
     }
 }
 
-/// The time as updates see it.
-pub(super) fn update_context(writer: &mut Writer<'_>) -> UpdateContext {
+/// The time as updates see it, and what the command says of empty timestamps.
+pub(super) fn update_context(
+    writer: &mut Writer<'_>,
+    command: &Fields<'_>,
+) -> Result<UpdateContext, CommandError> {
     let now = DateTime::from_millis(writer.now().wall.as_millis());
-    UpdateContext::new(now, writer.next_timestamp())
+    Ok(UpdateContext {
+        keep_empty_timestamps: command.flag(KEEP_EMPTY_TIMESTAMPS)?,
+        ..UpdateContext::new(now, writer.next_timestamp())
+    })
 }
 
 fn update_statement(
+    request: &Request<'_>,
+    writer: &mut Writer<'_>,
+    target: &Target<'_>,
+    statement: &Document,
+) -> Result<Updated, CommandError> {
+    loop {
+        match try_update_statement(request, writer, target, statement) {
+            // Nothing matched. Once the transaction in the way has ended, something may.
+            Err(error) if !writer.wait_if_blocked()? => return Err(error),
+            Err(_) => {}
+            updated => return updated,
+        }
+    }
+}
+
+fn try_update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     target: &Target<'_>,
@@ -258,7 +286,6 @@ fn update_statement(
     if updated.matched == 0 && fields.flag("upsert")? {
         let document = parsed.upserted(writer)?;
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
-        writer.collection_or_create(namespace)?;
         writer.enter_statement(place, updated.result());
         parsed.insert(writer, namespace, &document)?;
     }
@@ -286,7 +313,7 @@ fn parse_statement(
     let parsed = ParsedUpdate {
         matcher: Arc::new(Matcher::parse_with(query, &compiler)?),
         update: Update::parse_with(change, &filters, &compiler)?,
-        context: update_context(writer),
+        context: update_context(writer, command)?,
         bypass_validation: command.flag("bypassDocumentValidation")?,
     };
     let multi = fields.flag("multi")?;

@@ -19,11 +19,12 @@ use super::prepare::{Change, Prepared, ToApply, prepare_entry};
 use crate::catalog::{Collection, Index};
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
+use crate::index_keys::first_key;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::DocumentBytes;
 use crate::transactions::{is_abort, is_apply_ops};
-use crate::writer::{Writer, check_document, index_keys_of};
+use crate::writer::{Writer, check_document};
 
 /// The most entries that are applied under one hold of the write lock.
 pub const MAX_APPLY_ENTRIES: usize = 5000;
@@ -109,6 +110,7 @@ impl Writer<'_> {
         }
         if fit == Fit::Exact {
             self.defer();
+            self.log_state.fit_exactly();
         }
         let mut touched = Touched::default();
         for next in &entries {
@@ -283,6 +285,10 @@ impl Writer<'_> {
         let database = namespace_of(entry)?.strip_suffix(".$cmd").ok_or_else(|| damaged("ns"))?;
         let command = Document::try_from(object).map_err(|_| damaged("o"))?;
         let (name, target) = command.iter().next().ok_or_else(|| damaged("o"))?;
+        if name == "dropDatabase" {
+            // The entries before it have dropped the collections.
+            return Ok(());
+        }
         let target = target.as_str().ok_or_else(|| damaged("o"))?;
         let namespace = match name.as_str() {
             "renameCollection" => Namespace::parse(target)?,
@@ -391,6 +397,11 @@ struct Touched {
     deferred: BTreeSet<Vec<u8>>,
     /// Those of changes that are committed: what was prepared before does not hold for them.
     committed: BTreeSet<Vec<u8>>,
+    /// The collection of the last entry and its name. It may change in what does not matter here; what
+    /// matters changes by a command only.
+    collection: Option<(String, Arc<Collection>)>,
+    /// Room for a key.
+    key: Vec<u8>,
 }
 
 impl Touched {
@@ -407,10 +418,18 @@ impl Touched {
             Ok("u") => entry.get_document("o2"),
             Ok("n") => return Ok(true),
             // A command concerns a whole collection.
-            _ => return Ok(self.deferred.is_empty()),
+            _ => {
+                self.collection = None;
+                return Ok(self.deferred.is_empty());
+            }
         };
         let document = document.map_err(|_| damaged("o"))?;
-        let Some(collection) = writer.collection(&Namespace::parse(namespace_of(entry)?)?) else {
+        let namespace = namespace_of(entry)?;
+        if self.collection.as_ref().is_none_or(|(known, _)| known != namespace) {
+            let found = writer.collection(&Namespace::parse(namespace)?);
+            self.collection = found.map(|found| (namespace.to_owned(), found));
+        }
+        let Some((_, collection)) = &self.collection else {
             return Ok(self.deferred.is_empty());
         };
         // A unique key may pass from one document to another: the second must see the first.
@@ -421,8 +440,11 @@ impl Touched {
         if shares_keys && !self.deferred.is_empty() {
             return Ok(false);
         }
-        let mut key = index.ident.prefix().to_vec();
-        key.extend(index_keys_of(index, document)?.keys.iter().next().into_iter().flatten());
+        first_key(document, &index.fields, &mut self.key)?;
+        let prefix = index.ident.prefix();
+        let mut key = Vec::with_capacity(prefix.len() + self.key.len());
+        key.extend(prefix);
+        key.extend(&self.key);
         if self.committed.contains(&key) {
             next.prepared = None;
         }

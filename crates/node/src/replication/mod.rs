@@ -131,6 +131,9 @@ pub enum Author {
 /// Called after every append, under the write lock: must not block.
 pub type AppendListener = Box<dyn Fn(OpTimeAndWallTime, Author) + Send + Sync>;
 
+/// Learns why the store has stopped writing.
+pub type FailureListener = Box<dyn Fn(&str) + Send + Sync>;
+
 pub(crate) struct Replication {
     /// Facts and undo rows.
     pub(crate) keyspace: KeyspaceId,
@@ -157,6 +160,7 @@ pub(crate) struct Replication {
     partial_copies: Mutex<Vec<bson::Binary>>,
     listener: OnceLock<AppendListener>,
     standing_listener: OnceLock<StandingListener>,
+    failure_listener: OnceLock<FailureListener>,
 }
 
 impl Replication {
@@ -167,6 +171,13 @@ impl Replication {
 
     pub(crate) fn commit_point(&self) -> OpTimeAndWallTime {
         self.standing().commit_point
+    }
+
+    /// A write failed: what the disk holds is unknown.
+    pub(crate) fn tell_disk_failed(&self, why: &str) {
+        if let Some(listener) = self.failure_listener.get() {
+            listener(why);
+        }
     }
 
     /// Notes a write under way, until the guard is dropped.
@@ -257,6 +268,7 @@ impl Node {
             partial_copies: Mutex::default(),
             listener: OnceLock::new(),
             standing_listener: OnceLock::new(),
+            failure_listener: OnceLock::new(),
         };
         let recovered = {
             let mut writer = self.write(now);
@@ -280,6 +292,14 @@ impl Node {
         if let Some(replication) = self.replication() {
             // A second listener would mean two hosts.
             assert!(replication.listener.set(listener).is_ok(), "one host drives a member");
+        }
+    }
+
+    /// What to call when the store has stopped writing, from under the write lock. Given once.
+    pub fn on_disk_failure(&self, listener: FailureListener) {
+        if let Some(replication) = self.replication() {
+            let first = replication.failure_listener.set(listener).is_ok();
+            assert!(first, "one host drives a member");
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Bound;
 
+use bson::spec::ElementType;
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
 use quorate_storage::Direction;
@@ -35,12 +36,27 @@ pub struct OplogEntries {
 ///
 /// If the entry has none.
 pub fn entry_position(entry: &RawDocument) -> Result<OpTimeAndWallTime, CommandError> {
-    let timestamp = entry.get_timestamp("ts").map_err(|_| damaged("ts"))?;
-    let term = entry.get_i64("t").map_err(|_| damaged("t"))?;
-    let wall = entry.get_datetime("wall").map_err(|_| damaged("wall"))?;
+    let (mut timestamp, mut term, mut wall) = (None, None, None);
+    // One walk: every entry is asked on its way.
+    for element in entry.iter_elements() {
+        let element = element.map_err(|_| damaged("ts"))?;
+        match (element.key().as_str(), element.element_type()) {
+            ("ts", ElementType::Timestamp) => {
+                timestamp = element.value().ok().and_then(|value| value.as_timestamp());
+            }
+            ("t", ElementType::Int64) => {
+                term = element.value().ok().and_then(|value| value.as_i64());
+            }
+            ("wall", ElementType::DateTime) => {
+                wall = element.value().ok().and_then(|value| value.as_datetime());
+            }
+            _ => {}
+        }
+    }
+    let timestamp = timestamp.ok_or_else(|| damaged("ts"))?;
     Ok(OpTimeAndWallTime {
-        op_time: OpTime::new(term, timestamp_from(timestamp)),
-        wall_time: date_time_from(wall),
+        op_time: OpTime::new(term.ok_or_else(|| damaged("t"))?, timestamp_from(timestamp)),
+        wall_time: date_time_from(wall.ok_or_else(|| damaged("wall"))?),
     })
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction, KeyRange};
@@ -16,7 +16,6 @@ use quorate_storage::{Batch, Direction, KeyRange};
 use super::apply::{altered, namespace_of};
 use super::oplog::{UNDO_ROW, damaged, entry_position, undo_key};
 use crate::catalog::{Catalog, Collection, Ident};
-use crate::change_stream::image_key;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
@@ -96,9 +95,9 @@ pub(crate) type Statement = (RetryableWrite, i32);
 
 /// The statement that an entry belongs to.
 pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, CommandError> {
-    let (Ok(lsid), Ok(number), Ok(statement)) =
-        (entry.get_document("lsid"), entry.get_i64("txnNumber"), entry.get_i32("stmtId"))
-    else {
+    // Most entries belong to none, and are walked through once.
+    let Ok(Some(RawBsonRef::Document(lsid))) = entry.get("lsid") else { return Ok(None) };
+    let (Ok(number), Ok(statement)) = (entry.get_i64("txnNumber"), entry.get_i32("stmtId")) else {
         return Ok(None);
     };
     let session = SessionId::from_lsid(&Document::try_from(lsid)?)?;
@@ -138,6 +137,7 @@ impl Writer<'_> {
         let namespace = namespace_of(entry)?;
         match entry.get_str("op").map_err(|_| damaged("op"))? {
             "n" => {}
+            "c" if object.get("dropDatabase").is_ok_and(|field| field.is_some()) => {}
             "c" => self.undo_command(&row.unwrap_or_default())?,
             operation => {
                 let id = if operation == "u" { entry.get_document("o2") } else { Ok(object) };
@@ -208,7 +208,12 @@ impl Writer<'_> {
     }
 
     /// The other half of undoing: takes the entry and its row out, with the change.
-    pub(crate) fn unlog(&mut self, batch: &mut Batch, at: OpTime, statement: Option<&Statement>) {
+    pub(crate) fn unlog(
+        &mut self,
+        batch: &mut Batch,
+        at: OpTime,
+        statement: Option<&Statement>,
+    ) -> Result<(), CommandError> {
         let node = self.node();
         if let Some((write, number)) = statement {
             self.forget_statement(batch, write, *number);
@@ -216,8 +221,8 @@ impl Writer<'_> {
         if let Some(replication) = node.replication() {
             batch.cut_log(node.keyspaces().oplog, at.timestamp.as_u64());
             batch.remove(replication.keyspace, undo_key(at.timestamp));
-            batch.remove(replication.keyspace, image_key(at.timestamp.as_u64(), 0));
         }
+        self.forget_images(batch, at.timestamp.as_u64())
     }
 
     /// Removes undo rows of entries that are committed. Returns whether there is more to do.

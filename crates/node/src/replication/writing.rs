@@ -46,11 +46,24 @@ impl LogState {
     pub(crate) fn write_as(&mut self, term: Option<Term>) {
         self.noop_term = term;
     }
+
+    /// Whether changes are those of entries that fit the data exactly: what their primary has checked
+    /// holds here too.
+    pub(crate) fn fits_exactly(&self) -> bool {
+        self.exact && matches!(self.mode, Mode::Replay(_))
+    }
+
+    /// Says that entries which are replayed fit the data exactly.
+    pub(super) fn fit_exactly(&mut self) {
+        self.exact = true;
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct LogState {
     mode: Mode,
+    /// Whether replayed entries fit the data exactly.
+    exact: bool,
     /// The entries of the batch that is being made.
     pending: Vec<(OpTimeAndWallTime, Bytes)>,
     /// The last entry that this writer committed.
@@ -80,7 +93,7 @@ impl Writer<'_> {
     ) -> Result<bool, CommandError> {
         if let Some(undone) = self.take_undone() {
             if let Some((at, statement)) = undone {
-                self.unlog(batch, at, statement.as_ref());
+                self.unlog(batch, at, statement.as_ref())?;
             }
             return Ok(true);
         }
@@ -111,7 +124,7 @@ impl Writer<'_> {
         if let (Some(collection), Some(undo)) = (collection, undo)
             && let Ok(before) = undo.get_document("before")
         {
-            self.keep_image(batch, collection, before, timestamp.as_u64());
+            self.keep_image(batch, collection, before, position, 0);
         }
         let size = entry.as_bytes().len() as u64;
         let entry = Bytes::from(entry.into_bytes());
@@ -164,20 +177,32 @@ impl Writer<'_> {
     pub(crate) fn log_noop(&mut self, message: &str) -> Result<(), CommandError> {
         let mut batch = Batch::new();
         let object = rawdoc! { "msg": message };
-        let (operation, target) = (Operation::Noop, None);
-        let entry = Entry { operation, collection: None, object: &object, target, statement: None };
+        let entry = Entry {
+            operation: Operation::Noop,
+            collection: None,
+            database: None,
+            object: &object,
+            target: None,
+            statement: None,
+        };
         self.log(&mut batch, &entry, None)?;
         self.commit(batch)
     }
 
     /// Logs that a database is gone, after its collections. The entry changes nothing: it is there for
-    /// those who watch.
+    /// change streams and for tools that read the oplog.
     pub(crate) fn log_drop_database(&mut self, database: &str) -> Result<(), CommandError> {
         self.flush()?;
         let mut batch = Batch::new();
-        let object = rawdoc! { "msg": "dropDatabase", "dropDatabase": database };
-        let (operation, target) = (Operation::Noop, None);
-        let entry = Entry { operation, collection: None, object: &object, target, statement: None };
+        let object = rawdoc! { "dropDatabase": 1 };
+        let entry = Entry {
+            operation: Operation::DatabaseCommand,
+            collection: None,
+            database: Some(database),
+            object: &object,
+            target: None,
+            statement: None,
+        };
         self.log(&mut batch, &entry, None)?;
         self.commit(batch)
     }

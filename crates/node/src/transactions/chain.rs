@@ -21,9 +21,11 @@ use quorate_storage::{Batch, Direction};
 use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
 use super::rows::{SessionRow, number_key};
+use super::stage::Stage;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::records::parse_record;
+use crate::replication::entry_position;
 use crate::sessions::SessionId;
 use crate::writer::{ENTRY_VERSION, Writer};
 
@@ -60,13 +62,15 @@ impl Writer<'_> {
         batch: &mut Batch,
         session: &SessionId,
         number: i64,
-        operations: &[Undoable],
+        stage: &Stage,
     ) -> Result<OpTimeAndWallTime, CommandError> {
+        let operations = &stage.operations;
         let undo = self.undo_of(session, operations)?;
         let chunks = chunks(operations);
         let mut previous = OpTime::NULL;
         let last = chunks.len().saturating_sub(1);
         let mut position = OpTimeAndWallTime::default();
+        let mut index = 0;
         for (place, chunk) in chunks.iter().enumerate() {
             let mut object = rawdoc! { "applyOps": array(chunk) };
             if place < last {
@@ -76,6 +80,10 @@ impl Writer<'_> {
             }
             let (entry, at) = self.transaction_entry(session, number, object, previous)?;
             self.put_entry(batch, entry, at, (place == last).then_some(&*undo), None);
+            for operation in *chunk {
+                self.keep_image_of_operation(batch, &stage.catalog, operation, at, index)?;
+                index += 1;
+            }
             (previous, position) = (at.op_time, at);
         }
         self.put_session_row(batch, session, number, position);
@@ -140,11 +148,11 @@ impl Writer<'_> {
         Ok(row)
     }
 
-    /// All operations of the transaction whose last entry this is.
-    pub(crate) fn chain_operations(
+    /// All operations of the transaction whose last entry this is, with the places of their entries.
+    fn chain_operations(
         &self,
         entry: &RawDocument,
-    ) -> Result<Vec<RawDocumentBuf>, CommandError> {
+    ) -> Result<Vec<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
         let mut parts = vec![operations_of(entry)?];
         let mut previous = previous_of(entry);
         while let Some(timestamp) = previous {
@@ -174,7 +182,7 @@ impl Writer<'_> {
         }
         let operations = self.chain_operations(entry)?;
         self.begin_stage();
-        let applied = operations.iter().try_for_each(|operation| apply(self, operation));
+        let applied = operations.iter().try_for_each(|(operation, _)| apply(self, operation));
         let staged = self.take_staged();
         applied?;
         let Some(stage) = staged else { return Ok(()) };
@@ -189,6 +197,15 @@ impl Writer<'_> {
             None => self.undo_of(&SessionId::from_bytes(Vec::new()), &stage.operations)?,
         };
         self.put_entry(&mut batch, entry, position, Some(&undo), None);
+        // Over a copy an operation may have nothing left to do; what came before it is not known then.
+        if operations.len() == stage.operations.len() {
+            for (index, (operation, (_, at))) in
+                stage.operations.iter().zip(&operations).enumerate()
+            {
+                let catalog = &stage.catalog;
+                self.keep_image_of_operation(&mut batch, catalog, operation, *at, index as i64)?;
+            }
+        }
         let changed = stage.changes_catalog.then(|| (*stage.catalog).clone());
         self.commit_staged(batch, changed, &stage)
     }
@@ -205,7 +222,7 @@ impl Writer<'_> {
         let operations = self.chain_operations(entry)?;
         self.begin_stage();
         let pairs = operations.iter().zip(steps).rev();
-        let undone = pairs.into_iter().try_for_each(|(operation, step)| {
+        let undone = pairs.into_iter().try_for_each(|((operation, _), step)| {
             let step = step.as_document().filter(|step| !step.is_empty()).cloned();
             undo(self, operation, step)
         });
@@ -221,7 +238,7 @@ impl Writer<'_> {
             }
         }
         if let Some(Some((at, statement))) = self.take_undone() {
-            self.unlog(&mut batch, at, statement.as_ref());
+            self.unlog(&mut batch, at, statement.as_ref())?;
         }
         let changed = stage.changes_catalog.then(|| (*stage.catalog).clone());
         self.commit_staged(batch, changed, &stage)
@@ -238,7 +255,7 @@ impl Writer<'_> {
         let (true, Some((session, number))) = (is_unfinished, session_of(&entry)?) else {
             return Ok(());
         };
-        let previous = crate::replication::entry_position(&entry)?.op_time;
+        let previous = entry_position(&entry)?.op_time;
         self.log_state.write_as(Some(term));
         let object = rawdoc! { "abortTransaction": 1 };
         let made = self.transaction_entry(&session, number, object, previous);
@@ -258,13 +275,16 @@ pub(super) fn session_of(entry: &RawDocument) -> Result<Option<(SessionId, i64)>
     Ok(Some((SessionId::from_lsid(&Document::try_from(lsid)?)?, number)))
 }
 
-fn operations_of(entry: &RawDocument) -> Result<Vec<RawDocumentBuf>, CommandError> {
+fn operations_of(
+    entry: &RawDocument,
+) -> Result<Vec<(RawDocumentBuf, OpTimeAndWallTime)>, CommandError> {
+    let at = entry_position(entry)?;
     let object = entry.get_document("o").map_err(|_| broken("it has no object"))?;
     let operations = object.get_array("applyOps").map_err(|_| broken("it has no operations"))?;
     let mut found = Vec::new();
     for operation in operations {
         match operation {
-            Ok(RawBsonRef::Document(operation)) => found.push(operation.to_owned()),
+            Ok(RawBsonRef::Document(operation)) => found.push((operation.to_owned(), at)),
             _ => return Err(broken("an operation is no document")),
         }
     }

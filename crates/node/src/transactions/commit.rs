@@ -31,7 +31,7 @@ impl Writer<'_> {
         let changed = self.created_by(&stage, &mut batch)?;
         let (session, number) = (&body.session, body.number);
         self.node.fail_points().on_transactional_write(session)?;
-        let position = self.log_transaction(&mut batch, session, number, &stage.operations)?;
+        let position = self.log_transaction(&mut batch, session, number, &stage)?;
         self.commit_staged(batch, changed, &stage)?;
         Ok(Some(position))
     }

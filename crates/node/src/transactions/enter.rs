@@ -153,7 +153,6 @@ fn begin_or_proceed(
                 moment,
             });
             writer.state.transactions.bodies.insert(id, Arc::clone(&body));
-            node.transaction_began(&writer.state.transactions);
             Ok(body)
         }
         Verdict::Proceed(id) => {

@@ -34,7 +34,7 @@ pub(crate) use self::chain::{is_abort, is_apply_ops};
 pub(crate) use self::commands::{abort, commit};
 pub(crate) use self::enter::{Numbered, check_target, conclude, enter, label};
 pub(crate) use self::rows::{SessionRow, number_key};
-pub(crate) use self::shown::transactions_collection;
+pub(crate) use self::shown::made_up_collection;
 use self::stage::Stage;
 pub(crate) use self::stage::{Staging, namespace_key};
 pub(crate) use self::waiting::EndQueue;

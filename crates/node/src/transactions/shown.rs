@@ -11,6 +11,7 @@ use quorate_wire::to_bson_date_time;
 use super::overlay::Overlay;
 use super::rows::{SessionRow, session_of};
 use crate::catalog::{Collection, Ident};
+use crate::change_stream::shown_images;
 use crate::context::Now;
 use crate::error::CommandError;
 use crate::fields::to_raw;
@@ -21,31 +22,25 @@ use crate::records::{View, record_key};
 /// The identifier of a collection that is made up when it is read.
 const MADE_UP: Ident = Ident(u64::MAX);
 
-/// The most rows of `config.transactions` that a read is shown.
+/// The most rows of such a collection that a read is shown.
 const MAX_SHOWN: usize = 100_000;
 
-/// `config.transactions`: not stored as such, but made of the rows of sessions. None for other names.
-pub(crate) fn transactions_collection(
+/// Collections that are not stored as such, but made of a member's own rows: `config.transactions` of
+/// those of sessions, `config.system.preimages` of the images for change streams. None for other names.
+pub(crate) fn made_up_collection(
+    node: &Node,
     namespace: &Namespace,
     view: &View,
 ) -> Result<Option<(Arc<Collection>, View)>, CommandError> {
-    if namespace.database != "config" || namespace.collection != "transactions" {
-        return Ok(None);
-    }
-    let sessions = view.keyspaces.sessions;
+    let documents = match (namespace.database.as_str(), namespace.collection.as_str()) {
+        ("config", "transactions") => transactions(view)?,
+        ("config", "system.preimages") => shown_images(node, view, MAX_SHOWN)?,
+        _ => return Ok(None),
+    };
     let mut batch = Batch::new();
-    let mut record = 0;
-    for pair in view.snapshot.scan(sessions, KeyRange::all(), Direction::Forward)? {
-        let (key, value) = pair?;
-        let (Some(session), Some(row)) = (session_of(&key), SessionRow::from_bytes(&value)) else {
-            continue;
-        };
-        record += 1;
-        let key = record_key(MADE_UP, RecordId(record));
-        batch.insert(view.keyspaces.records, key, to_raw(&row.shown(&session))?.into_bytes());
-        if record as usize == MAX_SHOWN {
-            break;
-        }
+    for (place, document) in documents.into_iter().enumerate() {
+        let key = record_key(MADE_UP, RecordId(place as u64 + 1));
+        batch.insert(view.keyspaces.records, key, document);
     }
     let overlay = Arc::new(Overlay::default());
     overlay.apply(batch);
@@ -55,14 +50,36 @@ pub(crate) fn transactions_collection(
     Ok(Some((Arc::new(collection), view)))
 }
 
+/// The documents of `config.transactions`.
+fn transactions(view: &View) -> Result<Vec<Vec<u8>>, CommandError> {
+    let sessions = view.keyspaces.sessions;
+    let mut shown = Vec::new();
+    for pair in view.snapshot.scan(sessions, KeyRange::all(), Direction::Forward)? {
+        let (key, value) = pair?;
+        let (Some(session), Some(row)) = (session_of(&key), SessionRow::from_bytes(&value)) else {
+            continue;
+        };
+        shown.push(to_raw(&row.shown(&session))?.into_bytes());
+        if shown.len() == MAX_SHOWN {
+            break;
+        }
+    }
+    Ok(shown)
+}
+
 impl Node {
     /// `serverStatus.transactions`.
     pub(crate) fn transaction_statistics(&self, now: Now) -> Document {
-        let statistics = self.write(now).state.transactions.table.statistics();
+        let writer = self.write(now);
+        let table = &writer.state.transactions.table;
+        let statistics = table.statistics();
+        let oldest = table.listed().iter().map(|listed| now.monotonic.since(listed.since)).max();
+        drop(writer);
+        let (commands, statements) = self.counters().retried();
         let number = |count: u64| Bson::Int64(count as i64);
         doc! {
-            "retriedCommandsCount": number(0),
-            "retriedStatementsCount": number(0),
+            "retriedCommandsCount": commands,
+            "retriedStatementsCount": statements,
             "transactionsCollectionWriteCount": number(statistics.committed),
             "currentActive": number(statistics.active),
             "currentInactive": number(statistics.open - statistics.active),
@@ -71,6 +88,8 @@ impl Node {
             "totalCommitted": number(statistics.committed),
             "totalStarted": number(statistics.started),
             "writeConflicts": number(statistics.conflicts),
+            "waitingWrites": number(self.end_queue().waiting() as u64),
+            "oldestOpenMicros": number(oldest.unwrap_or_default().as_micros() as u64),
         }
     }
 

@@ -291,7 +291,7 @@ impl Writer<'_> {
             self.state.transactions.bodies.remove(id);
         }
         self.node.cursors().kill_transactions(ended);
-        self.node.transactions_ended(&self.state.transactions);
+        self.node.transactions_ended();
     }
 }
 

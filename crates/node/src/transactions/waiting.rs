@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use quorate_transactions::TransactionId;
 
-use super::{Ongoing, refused};
+use super::refused;
 use crate::catalog::{Collection, Ident};
 use crate::context::Interrupt;
 use crate::error::{CommandError, ErrorCode};
@@ -32,8 +32,6 @@ pub(crate) struct EndQueue {
     ends: Mutex<u64>,
     woken: Condvar,
     waiting: AtomicUsize,
-    /// How many transactions are open.
-    open: AtomicUsize,
     /// `maxTransactionLockRequestTimeoutMillis`.
     lock_request: LockRequest,
     /// The collections whose description a command waits to change, and how many such commands.
@@ -51,9 +49,9 @@ impl Default for LockRequest {
 }
 
 impl EndQueue {
-    /// How many transactions are open.
-    pub(crate) fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+    /// How many writes wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
     pub(crate) fn lock_request_millis(&self) -> i32 {
@@ -137,22 +135,11 @@ impl EndQueue {
 }
 
 impl Node {
-    /// Whether a write may have to wait for a transaction to end, which keeps its thread.
-    pub fn may_wait_for_transactions(&self) -> bool {
-        self.end_queue().open() > 0
-    }
-
-    /// Tells how many transactions are open, and wakes those who wait for one to end.
-    pub(crate) fn transactions_ended(&self, ongoing: &Ongoing) {
+    /// Wakes those who wait for a transaction to end.
+    pub(crate) fn transactions_ended(&self) {
         let queue = self.end_queue();
-        queue.open.store(ongoing.bodies.len(), Ordering::Relaxed);
         *queue.ends.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         queue.woken.notify_all();
-    }
-
-    /// Tells that another transaction is open.
-    pub(super) fn transaction_began(&self, ongoing: &Ongoing) {
-        self.end_queue().open.store(ongoing.bodies.len(), Ordering::Relaxed);
     }
 }
 
@@ -172,11 +159,11 @@ impl Writer<'_> {
     /// the lock back and waits until a transaction has ended. Then returns true, and nothing that was
     /// looked up before need be as it was.
     pub(crate) fn wait_if_blocked(&mut self) -> Result<bool, CommandError> {
-        let Some(holder) = self.blocked.take() else { return Ok(false) };
-        let Some(interrupt) = self.interrupt.clone() else { return Ok(false) };
         if self.is_staging() || self.is_replaying() {
             return Ok(false);
         }
+        let Some(interrupt) = self.interrupt.clone() else { return Ok(false) };
+        let Some(holder) = self.blocked.take() else { return Ok(false) };
         self.flush()?;
         self.node.counters().write_conflict();
         interrupt.count_conflict();
@@ -184,12 +171,26 @@ impl Writer<'_> {
         let count = queue.count();
         if self.state.transactions.table.is_open(holder) {
             self.state.let_go();
-            let waited = queue.wait(count, &interrupt);
+            let mut waited = Ok(());
+            (self.node.options().block.0)(&mut || waited = queue.wait(count, &interrupt));
             self.state.take_again();
             waited?;
         }
         self.view = self.node.view();
         Ok(true)
+    }
+
+    /// Runs something that gives up where it would wait for a transaction: the caller has to look again
+    /// once it has waited.
+    pub(crate) fn without_waiting<T>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<T, CommandError>,
+    ) -> Result<T, CommandError> {
+        let interrupt = self.interrupt.take();
+        self.blocked = None;
+        let result = run(self);
+        self.interrupt = interrupt;
+        result
     }
 
     /// A collection whose description may be changed: transactions that used it have ended.

@@ -125,13 +125,15 @@ impl Writer<'_> {
         collection: &Collection,
         target: &Namespace,
     ) -> Result<(), CommandError> {
+        let mut command = doc! {
+            "renameCollection": collection.namespace.to_string(), "to": target.to_string(),
+        };
         if let Some(existing) = self.collection(target) {
+            // The drop has an entry of its own; this tells change streams which collection gave way.
+            command.insert("dropTarget", existing.uuid.clone());
             self.drop_collection(&existing)?;
         }
         let renamed = Collection { namespace: target.clone(), ..collection.clone() };
-        let command = doc! {
-            "renameCollection": collection.namespace.to_string(), "to": target.to_string(),
-        };
         self.change_catalog(Some(command), |catalog, keyspace, batch| {
             catalog.take(&collection.namespace, keyspace, batch);
             catalog.put(renamed, keyspace, batch).map(|renamed| ((), renamed))

@@ -29,7 +29,7 @@ pub(crate) use self::check::{
 };
 use self::check::{check_validator, duplicate_key, malformed};
 pub(crate) use self::lock::{Held, WriteLock};
-pub(crate) use self::oplog::{ENTRY_VERSION, Entry, Operation, oplog_namespace};
+pub(crate) use self::oplog::{ENTRY_VERSION, Entry, Operation, oplog_namespace, with_room_for};
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
 use crate::catalog::{Collection, Ident};
@@ -117,14 +117,19 @@ pub(crate) struct Writer<'n> {
 
 /// A document that is about to be inserted.
 struct Staged {
-    record: RecordId,
     document: RawDocumentBuf,
+    place: Placed,
+    /// The number of its statement within a retryable write.
+    statement: Option<i32>,
+}
+
+/// Where a document goes.
+struct Placed {
+    record: RecordId,
     entries: Vec<(Vec<u8>, Vec<u8>)>,
     unique: Vec<Vec<u8>>,
     /// Indexes that see an array for the first time.
     multikey: Vec<usize>,
-    /// The number of its statement within a retryable write.
-    statement: Option<i32>,
 }
 
 impl<'n> Writer<'n> {
@@ -204,7 +209,8 @@ impl<'n> Writer<'n> {
         ordered: bool,
         bypass_validation: bool,
     ) -> Result<Vec<Result<(), CommandError>>, CommandError> {
-        let mut results = Vec::with_capacity(documents.len());
+        let count = documents.len();
+        let mut results = Vec::with_capacity(count);
         let mut pending = PendingInserts::default();
         for (place, (document, keys)) in documents.enumerate() {
             let upsert = self.current_statement();
@@ -212,26 +218,31 @@ impl<'n> Writer<'n> {
                 results.push(Ok(()));
                 continue;
             }
-            let mut staged =
-                self.stage_insert(collection, document.clone(), keys, &pending, bypass_validation);
-            while staged.is_err() && self.blocked.is_some() {
+            let document = match self.with_id(document) {
+                Ok(document) => document,
+                Err(error) => {
+                    results.push(Err(error));
+                    if ordered {
+                        break;
+                    }
+                    continue;
+                }
+            };
+            // What follows the last document need not know its keys.
+            let options = (bypass_validation, place + 1 == count);
+            let mut placed = self.place_insert(collection, &document, keys, &pending, options);
+            while placed.is_err() && self.blocked.is_some() {
                 self.commit_inserts(collection, &mut pending)?;
                 if !self.wait_if_blocked()? {
                     break;
                 }
                 *collection = self.collection_or_create(&collection.namespace)?;
-                staged = self.stage_insert(
-                    collection,
-                    document.clone(),
-                    None,
-                    &pending,
-                    bypass_validation,
-                );
+                placed = self.place_insert(collection, &document, None, &pending, options);
             }
-            let failed = staged.is_err();
+            let failed = placed.is_err();
             let place = i32::try_from(place).ok().filter(|_| self.is_retryable());
             let statement = upsert.or(place);
-            results.push(staged.map(|staged| pending.add(Staged { statement, ..staged })));
+            results.push(placed.map(|place| pending.add(Staged { document, place, statement })));
             if pending.bytes > MAX_BATCH_BYTES || collection.capped.is_some() {
                 self.commit_inserts(collection, &mut pending)?;
             }
@@ -243,54 +254,53 @@ impl<'n> Writer<'n> {
         Ok(results)
     }
 
-    fn stage_insert(
+    /// Checks a document that is to be inserted, and finds its place.
+    fn place_insert(
         &mut self,
         collection: &Collection,
-        document: RawDocumentBuf,
+        document: &RawDocument,
         keys: Option<Vec<DocumentKeys>>,
         pending: &PendingInserts,
-        bypass_validation: bool,
-    ) -> Result<Staged, CommandError> {
-        let document = self.with_id(document)?;
-        check_document(&document)?;
+        (bypass_validation, is_last): (bool, bool),
+    ) -> Result<Placed, CommandError> {
+        check_document(document)?;
         if !bypass_validation {
-            check_validator(collection, &document)?;
+            check_validator(collection, document)?;
         }
         let record = self.next_record(collection)?;
-        let mut staged = Staged {
-            record,
-            document,
-            entries: Vec::new(),
-            unique: Vec::new(),
-            multikey: Vec::new(),
-            statement: None,
-        };
+        let mut placed =
+            Placed { record, entries: Vec::new(), unique: Vec::new(), multikey: Vec::new() };
         let keys = match keys {
             Some(keys) => keys,
-            None => keys_of(collection, &staged.document)?,
+            None => keys_of(collection, document)?,
         };
         for ((place, index), keys) in collection.indexes.iter().enumerate().zip(keys) {
             if keys.multikey && !index.multikey && !pending.multikey.contains(&place) {
-                staged.multikey.push(place);
+                placed.multikey.push(place);
             }
             for key in &keys.keys {
                 let (entry, value) = index_entry(index, key, record);
                 if index.unique {
                     self.reserve(&entry)?;
                     let rises = self.raise_greatest(index, &entry)?;
-                    let taken = !rises
-                        && (pending.unique.contains(&entry)
-                            || self.view.unique_entry(&entry)?.is_some());
-                    if taken {
-                        return Err(duplicate_key(collection, index, &staged.document));
+                    // Entries of the log were checked by the primary that wrote them.
+                    if !self.log_state.fits_exactly() {
+                        let taken = !rises
+                            && (pending.unique.contains(&entry)
+                                || self.view.unique_entry(&entry)?.is_some());
+                        if taken {
+                            return Err(duplicate_key(collection, index, document));
+                        }
+                        if !is_last {
+                            placed.unique.push(entry.clone());
+                        }
                     }
-                    staged.unique.push(entry.clone());
                 }
-                staged.entries.push((entry, value));
+                placed.entries.push((entry, value));
             }
         }
         self.advance_record(collection, record);
-        Ok(staged)
+        Ok(placed)
     }
 
     fn commit_inserts(
@@ -307,6 +317,7 @@ impl<'n> Writer<'n> {
         let mut batch = Batch::new();
         let mut added = Totals::default();
         for staged in pending.staged {
+            let Placed { record, entries, .. } = staged.place;
             added.documents += 1;
             added.bytes += staged.document.as_bytes().len() as u64;
             self.log_insert(&mut batch, collection, &staged.document, staged.statement)?;
@@ -315,10 +326,10 @@ impl<'n> Writer<'n> {
             {
                 self.record(&mut batch, statement, Document::new())?;
             }
-            self.note_change(collection.ident, staged.record);
-            let key = record_key(collection.ident, staged.record);
+            self.note_change(collection.ident, record);
+            let key = record_key(collection.ident, record);
             batch.insert(keyspaces.records, key, self.stored_document(staged.document));
-            for (entry, value) in staged.entries {
+            for (entry, value) in entries {
                 batch.insert(keyspaces.indexes, entry, value);
             }
         }
@@ -689,9 +700,9 @@ struct PendingInserts {
 impl PendingInserts {
     fn add(&mut self, mut staged: Staged) {
         self.bytes += staged.document.as_bytes().len();
-        self.bytes += staged.entries.iter().map(|(key, _)| key.len()).sum::<usize>();
-        self.unique.extend(std::mem::take(&mut staged.unique));
-        self.multikey.extend(std::mem::take(&mut staged.multikey));
+        self.bytes += staged.place.entries.iter().map(|(key, _)| key.len()).sum::<usize>();
+        self.unique.extend(std::mem::take(&mut staged.place.unique));
+        self.multikey.extend(std::mem::take(&mut staged.place.multikey));
         self.staged.push(staged);
     }
 }

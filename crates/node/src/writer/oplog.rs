@@ -17,6 +17,7 @@ use crate::default_concerns::is_settings;
 use crate::error::CommandError;
 use crate::fields::to_raw;
 use crate::namespace::Namespace;
+use crate::records::EMPTY_DOCUMENT;
 use crate::replication::takes_back;
 
 /// The database whose changes are its member's own business.
@@ -32,6 +33,8 @@ pub(crate) enum Operation {
     Update,
     Delete,
     Command,
+    /// A command that concerns a database as a whole.
+    DatabaseCommand,
     Noop,
 }
 
@@ -41,7 +44,7 @@ impl Operation {
             Self::Insert => "i",
             Self::Update => "u",
             Self::Delete => "d",
-            Self::Command => "c",
+            Self::Command | Self::DatabaseCommand => "c",
             Self::Noop => "n",
         }
     }
@@ -52,6 +55,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) operation: Operation,
     /// The collection it concerns; none for an entry that changes nothing.
     pub(crate) collection: Option<&'a Collection>,
+    /// The database of a command that concerns no collection.
+    pub(crate) database: Option<&'a str>,
     pub(crate) object: &'a RawDocument,
     /// The `_id` of the document that an update changes.
     pub(crate) target: Option<&'a RawDocument>,
@@ -74,7 +79,8 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let (operation, target) = (Operation::Insert, None);
         let collection = Some(collection);
-        let entry = Entry { operation, collection, object: document, target, statement };
+        let entry =
+            Entry { operation, collection, database: None, object: document, target, statement };
         // An insert is taken back by its entry alone.
         self.log(batch, &entry, None)
     }
@@ -100,6 +106,7 @@ impl Writer<'_> {
         let entry = Entry {
             operation: Operation::Update,
             collection: Some(collection),
+            database: None,
             object: &object,
             target: Some(&target),
             statement: self.current_statement(),
@@ -117,6 +124,7 @@ impl Writer<'_> {
         let entry = Entry {
             operation: Operation::Delete,
             collection: Some(collection),
+            database: None,
             object: &object,
             target: None,
             statement: self.current_statement(),
@@ -135,6 +143,7 @@ impl Writer<'_> {
         let entry = Entry {
             operation: Operation::Command,
             collection: Some(collection),
+            database: None,
             object: &to_raw(command)?,
             target: None,
             statement: None,
@@ -175,7 +184,8 @@ impl Writer<'_> {
         }
         let term = self.term_of_entry()?;
         let timestamp = self.next_timestamp();
-        let mut document = RawDocumentBuf::new();
+        let size = entry.object.as_bytes().len() + AROUND_OBJECT;
+        let mut document = with_room_for(size);
         if let (Some(retry), Some(statement)) = (&self.retry, entry.statement) {
             document.append(cstr!("lsid"), to_raw(&retry.session.to_lsid())?);
             document.append(cstr!("txnNumber"), retry.number);
@@ -187,6 +197,10 @@ impl Writer<'_> {
         }
         document.append(cstr!("op"), entry.operation.letter());
         match (entry.operation, entry.collection) {
+            (Operation::DatabaseCommand, _) => {
+                document
+                    .append(cstr!("ns"), format!("{}.$cmd", entry.database.unwrap_or_default()));
+            }
             (Operation::Noop, _) | (_, None) => document.append(cstr!("ns"), ""),
             (Operation::Command, Some(collection)) => {
                 document.append(cstr!("ns"), format!("{}.$cmd", collection.namespace.database));
@@ -198,9 +212,9 @@ impl Writer<'_> {
         if let Some(collection) = entry.collection {
             document.append(cstr!("ui"), collection.uuid.clone());
         }
-        document.append(cstr!("o"), entry.object.to_owned());
+        document.append(cstr!("o"), entry.object);
         if let Some(target) = entry.target {
-            document.append(cstr!("o2"), target.to_owned());
+            document.append(cstr!("o2"), target);
         }
         document.append(cstr!("ts"), timestamp);
         document.append(cstr!("t"), term);
@@ -211,6 +225,16 @@ impl Writer<'_> {
         self.put_entry(batch, document, position, undo, entry.collection);
         Ok(())
     }
+}
+
+/// What an entry holds besides its object, unless its names are long or it belongs to a session.
+const AROUND_OBJECT: usize = 192;
+
+/// An empty document that grows to so many bytes without moving.
+pub(crate) fn with_room_for(bytes: usize) -> RawDocumentBuf {
+    let mut empty = Vec::with_capacity(bytes);
+    empty.extend(EMPTY_DOCUMENT);
+    RawDocumentBuf::from_bytes(empty).unwrap_or_default()
 }
 
 /// `{_id: …}` of a document.

@@ -62,6 +62,14 @@ impl Member {
         Self::open_with(ModelStore::new(), options)
     }
 
+    /// The same, with a history.
+    pub(crate) fn guarded_with_history(store: ModelStore, bytes: u64) -> Self {
+        let oplog_bytes = Some(bytes);
+        let options =
+            NodeOptions { authentication: true, test_commands: true, oplog_bytes, ..options() };
+        Self::open_with(store, options)
+    }
+
     /// A member that lets tests inject faults.
     pub(crate) fn for_tests() -> Self {
         Self::open_with(ModelStore::new(), NodeOptions { test_commands: true, ..options() })

@@ -45,6 +45,15 @@ pub(crate) fn primary() -> Member {
     member
 }
 
+/// A primary whose clients must log in.
+pub(crate) fn guarded_primary() -> Member {
+    let member = Member::guarded_with_history(ModelStore::new(), OPLOG_BYTES);
+    member.node.join_replica_set(now()).unwrap();
+    show(&member.node, MemberState::Primary, true);
+    member.node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
+    member
+}
+
 pub(crate) fn secondary() -> Member {
     let member = Member::with_history(ModelStore::new(), OPLOG_BYTES);
     member.node.join_replica_set(now()).unwrap();

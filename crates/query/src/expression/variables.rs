@@ -27,7 +27,13 @@ pub struct Variables {
 impl Variables {
     /// No variables; `$rand` starts from this seed.
     pub fn new(seed: u64) -> Self {
-        Self { random: Arc::new(SplitMix(AtomicU64::new(seed))), ..Self::default() }
+        Self::metered(seed, Meter::default())
+    }
+
+    /// The same, with the operation's meter.
+    pub fn metered(seed: u64, meter: Meter) -> Self {
+        let random = Arc::new(SplitMix(AtomicU64::new(seed)));
+        Self { now: None, cluster_time: None, user: BTreeMap::new(), random, meter }
     }
 
     /// The same with `$$NOW`.

@@ -59,12 +59,14 @@ pub struct UpdateContext {
     pub array_index: Option<usize>,
     /// Whether the document is about to be inserted by an upsert.
     pub inserting: bool,
+    /// Whether empty timestamps of a replacement stay as they are.
+    pub keep_empty_timestamps: bool,
 }
 
 impl UpdateContext {
     /// A context for an update of an existing document.
     pub fn new(now: DateTime, timestamp: Timestamp) -> Self {
-        Self { now, timestamp, array_index: None, inserting: false }
+        Self { now, timestamp, array_index: None, inserting: false, keep_empty_timestamps: false }
     }
 
     /// The same, with the position that the query matched.
@@ -211,7 +213,7 @@ fn check_replacement(document: &Document) -> Result<(), QueryError> {
 fn replace(before: &Document, replacement: &Document, context: &UpdateContext) -> Document {
     let empty = Bson::Timestamp(Timestamp { time: 0, increment: 0 });
     let mut after = replacement.clone();
-    for (name, value) in after.iter_mut() {
+    for (name, value) in after.iter_mut().filter(|_| !context.keep_empty_timestamps) {
         if name != "_id" && *value == empty {
             *value = Bson::Timestamp(context.timestamp);
         }

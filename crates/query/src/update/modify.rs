@@ -73,6 +73,7 @@ pub(super) fn apply(
         if matches!(modification.operator, Operator::SetOnInsert(_)) && !context.inserting {
             continue;
         }
+        modification.path.check_top_level_name(context.inserting)?;
         let components = with_position(&modification.path, context)?;
         let renamed;
         let operator = match &modification.operator {

@@ -51,7 +51,7 @@ impl UpdatePath {
                     format!("an update path may have at most {MAX_NESTING} components"),
                 ));
             }
-            components.push(Component::parse(part, text, components.is_empty())?);
+            components.push(Component::parse(part, text)?);
         }
         if !matches!(components[0], Component::Field(_)) {
             return Err(QueryError::bad_value(format!(
@@ -91,6 +91,24 @@ impl UpdatePath {
         })
     }
 
+    /// Refuses a top-level name that starts with `$`. A document that is about to be inserted may have one;
+    /// one that exists already may have the parts of a database reference and no others.
+    pub(super) fn check_top_level_name(&self, inserting: bool) -> Result<(), QueryError> {
+        let Some(Component::Field(first)) = self.components.first() else { return Ok(()) };
+        let name = &first.name;
+        if inserting || !name.starts_with('$') || ["$ref", "$id", "$db"].contains(&name.as_str()) {
+            return Ok(());
+        }
+        Err(QueryError::new(
+            ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
+            format!(
+                "The dollar ($) prefixed field '{name}' in '{}' is not allowed in the context of an \
+                 update's path. Consider using an aggregation pipeline with $setField.",
+                self.text
+            ),
+        ))
+    }
+
     /// The order in which modifications are applied: by name, numbers by value.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         for (left, right) in self.components.iter().zip(&other.components) {
@@ -113,7 +131,7 @@ impl UpdatePath {
 }
 
 impl Component {
-    fn parse(part: &str, path: &str, is_first: bool) -> Result<Self, QueryError> {
+    fn parse(part: &str, path: &str) -> Result<Self, QueryError> {
         match part {
             "" => Err(QueryError::new(
                 ErrorCode::EMPTY_FIELD_NAME,
@@ -123,18 +141,8 @@ impl Component {
             )),
             "$" => Ok(Self::Positional),
             "$[]" => Ok(Self::All),
-            // The parts of a database reference are the only top-level names that may start so.
-            "$ref" | "$id" | "$db" => Ok(Self::Field(PathComponent::new(part))),
             _ => match part.strip_prefix("$[").and_then(|rest| rest.strip_suffix(']')) {
                 Some(name) => Ok(Self::Filtered(name.to_owned())),
-                None if part.starts_with('$') && is_first => Err(QueryError::new(
-                    ErrorCode::DOLLAR_PREFIXED_FIELD_NAME,
-                    format!(
-                        "The dollar ($) prefixed field '{part}' in '{path}' is not allowed in the \
-                         context of an update's path. Consider using an aggregation pipeline with \
-                         $setField."
-                    ),
-                )),
                 None => Ok(Self::Field(PathComponent::new(part))),
             },
         }

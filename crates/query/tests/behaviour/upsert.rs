@@ -86,3 +86,14 @@ fn ambiguous_and_contradicting_queries_are_refused() {
     assert_eq!(upsert(doc! { "a": 1 }, doc! { "$set": { "a.b": 1 } }), Err(28));
     assert_eq!(upsert(doc! { "a": 1 }, doc! { "$set": { "b.$": 1 } }), Err(2));
 }
+
+/// A document that is inserted may have such names; one that exists already gets none by this path.
+#[test]
+fn a_document_that_is_inserted_may_have_names_with_a_dollar_sign_at_the_top() {
+    let update = doc! { "$set": { "phone": 1, "$hotel": 2 } };
+    inserts(doc! { "a": 1 }, update.clone(), doc! { "a": 1, "$hotel": 2, "phone": 1 });
+    inserts(doc! {}, doc! { "$setOnInsert": { "$hotel.$b": 2 } }, doc! { "$hotel": { "$b": 2 } });
+    let update = Update::parse_with(&update.into(), &[], &TinyLanguage).unwrap();
+    let refused = update.apply(&doc! { "a": 1 }, &context()).unwrap_err();
+    assert_eq!(refused.code().0, 52);
+}

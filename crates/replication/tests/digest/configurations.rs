@@ -199,3 +199,35 @@ fn a_member_that_comes_back_as_another_kind_takes_its_role() {
     let mut holder = with_config(as_holder(1), entry(1, 5));
     assert_eq!(hear_config(&mut holder, as_arbiter(3)), MemberState::Arbiter);
 }
+
+/// One copy commits where an arbiter has the other vote. Until the arbiter has the configuration of this
+/// term, the one before it could still elect a member without that copy.
+#[test]
+fn a_primary_beside_an_arbiter_commits_nothing_under_a_configuration_that_only_it_has() {
+    let mut pair = config(2);
+    pair.members[1] = MemberConfig::arbiter(MemberId(1), address(1));
+    let mut subject = with_config(pair, entry(1, 5));
+    for _ in 0..200 {
+        if subject.member.status().is_writable() {
+            break;
+        }
+        carry_on(&mut subject, oblige);
+    }
+    let status = subject.member.status();
+    assert!(status.is_writable());
+    assert_eq!(status.config().unwrap().term, Some(Term(2)), "renewed, and stored by m0 alone");
+    let beat = subject.heartbeat_to(1);
+    append(&mut subject, entry(2, 20));
+    assert_eq!(subject.member.status().commit_point(), OpTimeAndWallTime::default());
+    let arbiter = |term| HeartbeatReply {
+        config_version: Some(ConfigVersion { term: Some(Term(term)), version: 1 }),
+        term: Term(2),
+        ..reply_of(MemberState::Arbiter, OpTimeAndWallTime::default())
+    };
+    subject.hear(beat, arbiter(1));
+    assert_eq!(subject.member.status().commit_point(), OpTimeAndWallTime::default());
+    let outputs = wait(&mut subject, Duration::from_secs(2));
+    assert!(!outputs.is_empty());
+    subject.hear(subject.heartbeat_to(1), arbiter(2));
+    assert_eq!(subject.member.status().commit_point(), entry(2, 20));
+}

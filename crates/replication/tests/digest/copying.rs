@@ -283,3 +283,85 @@ fn a_batch_that_does_not_follow_the_last_one_is_refused() {
     assert!(second(Some(entry(2, 6).op_time)), "another branch");
     assert!(second(None), "the source does not say");
 }
+
+/// m0, which copies from m1, the primary, or m2, whichever is closer.
+struct Chooser {
+    subject: Subject,
+    fetch: Option<FetchId>,
+    round_trips: [Duration; 2],
+    changes: usize,
+}
+
+impl Chooser {
+    fn carry_out(&mut self, output: Output) {
+        let outputs = match output {
+            Output::Send { request, to, message: Request::Heartbeat(_), .. } => {
+                let (state, round_trip) = if to == address(1) {
+                    (MemberState::Primary, self.round_trips[0])
+                } else {
+                    (MemberState::Secondary, self.round_trips[1])
+                };
+                let reply = HeartbeatReply {
+                    syncing_to: (to == address(2)).then(|| address(1)),
+                    ..reply_of(state, entry(1, 6))
+                };
+                let reply = Reply::Heartbeat(Box::new(reply));
+                self.subject.give(Input::ReplyReceived { request, reply, round_trip })
+            }
+            Output::Send { request, message: Request::UpdatePosition(_), .. } => {
+                let round_trip = Duration::ZERO;
+                let reply = Reply::Done;
+                self.subject.give(Input::ReplyReceived { request, reply, round_trip })
+            }
+            Output::FetchFrom { fetch, .. } => {
+                self.fetch = Some(fetch);
+                self.fetched(Some(entry(1, 5).op_time))
+            }
+            Output::Event(Event::SourceLost { why, .. }) => {
+                assert!(matches!(why, SourceLost::Left(Leave::CloserSource(_))), "{why:?}");
+                self.changes += 1;
+                return;
+            }
+            _ => return,
+        };
+        for output in outputs {
+            self.carry_out(output);
+        }
+    }
+
+    fn fetched(&mut self, first: Option<OpTime>) -> Vec<Output> {
+        let Some(fetch) = self.fetch else { return Vec::new() };
+        let batch = FetchedBatch { source_last: entry(1, 6), ..batch(first, None) };
+        self.subject.give(Input::EntriesFetched { fetch, batch })
+    }
+
+    /// Time passes, second by second; the source answers with nothing new.
+    fn run(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            let mut outputs = wait(&mut self.subject, Duration::from_secs(1));
+            outputs.extend(self.fetched(None));
+            for output in outputs {
+                self.carry_out(output);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_changes_to_a_closer_source_three_times_an_hour() {
+    let (near, far) = (Duration::from_millis(1), Duration::from_millis(60));
+    let subject = Subject::secondary(entry(1, 5));
+    let mut chooser = Chooser { subject, fetch: None, round_trips: [near, far], changes: 0 };
+    for output in std::mem::take(&mut chooser.subject.outputs) {
+        chooser.carry_out(output);
+    }
+    chooser.run(60);
+    assert_eq!(chooser.changes, 0, "it began with the nearer one");
+    for turn in 1..=4 {
+        chooser.round_trips.reverse();
+        chooser.run(120);
+        assert_eq!(chooser.changes, turn.min(3), "turn {turn}");
+    }
+    chooser.run(3600);
+    assert_eq!(chooser.changes, 4, "an hour after the first of them");
+}

@@ -22,6 +22,7 @@ use quorate_protocol::{
     VoteReply, VoteRequest,
 };
 use quorate_replication::election::LastVote;
+use quorate_replication::sync_source::Leave;
 use quorate_replication::{
     Acknowledgements, Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome,
     InitialSyncStep, Input, Memory, Output, Recovered, Reply, Request, RequestId, SourceLost,

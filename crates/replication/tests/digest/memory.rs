@@ -84,3 +84,23 @@ fn a_member_of_a_new_set_votes_at_once() {
     let (mut subject, _) = joined(led(0));
     assert!(votes(&mut subject, 5), "the configuration was never led, so it never voted");
 }
+
+#[test]
+fn a_wiped_voter_says_whom_its_vote_waits_for() {
+    let recovered = Recovered {
+        config: Some(led(4)),
+        last: entry(4, 5),
+        memory: Memory::Lost,
+        ..Recovered::default()
+    };
+    let mut subject = Subject::new(recovered);
+    let says = |subject: &Subject| subject.member.status().trouble().unwrap_or_default();
+    let [one, two] = [1, 2].map(|id| subject.heartbeat_to(id));
+    assert!(says(&subject).contains("m1:27017 and m2:27017 have answered"), "{}", says(&subject));
+    answer(&mut subject, one, 5, entry(4, 9));
+    assert!(says(&subject).contains("m2:27017 has answered"), "{}", says(&subject));
+    answer(&mut subject, two, 5, entry(4, 5));
+    assert!(says(&subject).contains("copied"), "{}", says(&subject));
+    append(&mut subject, entry(4, 9));
+    assert_eq!(says(&subject), "");
+}

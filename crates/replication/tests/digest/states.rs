@@ -123,3 +123,22 @@ fn only_a_writable_primary_takes_writes() {
     assert_eq!(refusal(&outputs), Some(262));
     assert!(subject.member.status().is_writable(), "the attempt can be taken back");
 }
+
+#[test]
+fn a_primary_whose_disk_failed_hands_over_stores_nothing_and_gives_no_vote() {
+    let mut subject = primary();
+    for member in [1, 2] {
+        subject.ask(report(2, member, entry(2, 10)));
+    }
+    let outputs = subject.give(Input::DiskFailed);
+    let asked = outputs.iter().any(|output| {
+        matches!(output, Output::Send { message: Request::StepUp { skip_dry_run: true }, .. })
+    });
+    assert!(asked, "{outputs:?}");
+    assert_eq!(subject.member.status().state(), MemberState::Secondary);
+    let answer = subject.ask(Request::Vote(vote_request(5, false, entry(4, 99))));
+    let Some(Ok(Reply::Vote(vote))) = answer else { panic!("{answer:?}") };
+    assert!(!vote.vote_granted, "it could not be stored");
+    let told = [subject.outputs.clone(), wait(&mut subject, Duration::from_secs(60))].concat();
+    assert!(!told.iter().any(|output| matches!(output, Output::Persist { .. })), "{told:?}");
+}

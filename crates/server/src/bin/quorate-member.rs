@@ -40,15 +40,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
         start.own_addresses.push(address.parse()?);
     }
     let listener = TcpListener::bind((bind, port)).await?;
-    let running = Server::start(listener, start).await?;
+    let mut running = Server::start(listener, start).await?;
     println!("{}", running.address().port());
     if arguments.iter().any(|argument| argument == "--leash") {
         std::thread::spawn(end_with_standard_input);
     }
     let mut terminated = signal(SignalKind::terminate())?;
-    terminated.recv().await;
-    running.stop().await?;
-    Ok(())
+    let ended = tokio::select! {
+        ended = running.ended() => ended,
+        _ = terminated.recv() => running.stop().await,
+    };
+    Ok(ended?)
 }
 
 fn end_with_standard_input() {

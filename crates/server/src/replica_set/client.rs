@@ -77,12 +77,10 @@ impl Receiver {
 pub(super) fn encode(
     id: RequestId,
     flags: MsgFlags,
-    command: &Document,
+    body: &RawDocumentBuf,
 ) -> Result<Vec<u8>, ClientError> {
-    let body =
-        RawDocumentBuf::try_from(command).map_err(|error| ClientError::Reply(error.to_string()))?;
     let mut bytes = Vec::with_capacity(body.as_bytes().len() + 32);
-    MsgWriter::new(&mut bytes, id, RequestId(0), flags, &body).finish(None)?;
+    MsgWriter::new(&mut bytes, id, RequestId(0), flags, body).finish(None)?;
     Ok(bytes)
 }
 
@@ -118,7 +116,9 @@ impl Client {
         command: &Document,
         flags: MsgFlags,
     ) -> Result<(), ClientError> {
-        let bytes = encode(RequestId(self.next), flags, command)?;
+        let body = RawDocumentBuf::try_from(command)
+            .map_err(|error| ClientError::Reply(error.to_string()))?;
+        let bytes = encode(RequestId(self.next), flags, &body)?;
         self.next = self.next.wrapping_add(1);
         self.writer.write_all(&bytes).await?;
         self.writer.flush().await?;

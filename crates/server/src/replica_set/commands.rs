@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{CommandError, ErrorCode};
 use quorate_protocol::ServerAddress;
 use quorate_replication::{Reply, Request};
@@ -117,12 +117,12 @@ pub(super) fn whole(value: &Bson) -> Option<i64> {
     }
 }
 
-/// The command that a request makes.
-pub(super) fn request_document(request: &Request) -> Document {
+/// The command that a request makes, encoded.
+pub(super) fn request_body(request: &Request) -> Result<RawDocumentBuf, bson::error::Error> {
     let mut command = match request {
+        Request::UpdatePosition(report) => return Ok(wire::position_report_body(report)),
         Request::Heartbeat(heartbeat) => wire::heartbeat_request_document(heartbeat),
         Request::Vote(vote) => wire::vote_request_document(vote),
-        Request::UpdatePosition(report) => wire::position_report_document(report),
         Request::StepUp { skip_dry_run } => {
             doc! { "replSetStepUp": 1, "skipDryRun": *skip_dry_run }
         }
@@ -140,7 +140,7 @@ pub(super) fn request_document(request: &Request) -> Document {
         Request::Maintenance(on) => doc! { "replSetMaintenance": *on },
     };
     command.insert("$db", "admin");
-    command
+    RawDocumentBuf::try_from(&command)
 }
 
 /// The answer of another member; none if it makes no sense.

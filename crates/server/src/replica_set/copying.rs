@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
 use quorate_node::{CommandError, ErrorCode, Node, Undo, entry_position};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, ServerAddress};
 use quorate_replication::{FetchId, Input};
@@ -25,6 +25,9 @@ const STEP: usize = 1000;
 
 /// The most entries of either log that are compared: more would not fit any oplog's use.
 const MAX_COMPARED: usize = 100_000_000;
+
+/// The most entries of one transaction that are followed back.
+const MAX_TRANSACTION_ENTRIES: usize = 10_000;
 
 /// Returns once the newest of these entries is old enough for a delayed member.
 pub(super) fn wait_until_old_enough(entries: &[RawDocumentBuf], delay: Duration, clock: Clock) {
@@ -160,13 +163,51 @@ pub(super) fn batch_of(reply: &RawDocumentBuf) -> Result<(i64, Vec<RawDocumentBu
 
 /// The newest entry of another member's log.
 pub(super) async fn top_of(client: &mut Client) -> Result<OpTimeAndWallTime, ClientError> {
-    let find = doc! {
-        "find": "oplog.rs", "sort": { "$natural": -1 }, "limit": 1,
-        "$readPreference": { "mode": "secondaryPreferred" }, "$db": "local",
-    };
+    place_of(&newest_of(client).await?)
+}
+
+/// The entry of another member's log that a copy begins with: the newest one, or, if that belongs to a
+/// transaction of several entries, the first of them. A transaction is applied whole, with its last
+/// entry.
+pub(super) async fn beginning_of(client: &mut Client) -> Result<OpTimeAndWallTime, ClientError> {
+    let mut entry = newest_of(client).await?;
+    for _ in 0..MAX_TRANSACTION_ENTRIES {
+        let Some(time) = earlier_in_transaction(&entry) else { return place_of(&entry) };
+        let find = doc! { "find": "oplog.rs", "filter": { "ts": time } };
+        let earlier = entry_of(client, find).await?;
+        entry = earlier.ok_or_else(|| {
+            ClientError::Reply("its log begins within its newest transaction".to_owned())
+        })?;
+    }
+    Err(ClientError::Reply("a transaction in its log has no beginning".to_owned()))
+}
+
+/// The entry before this one in its transaction.
+fn earlier_in_transaction(entry: &RawDocument) -> Option<bson::Timestamp> {
+    entry.get_document("o").ok()?.get_array("applyOps").ok()?;
+    let time = entry.get_document("prevOpTime").ok()?.get_timestamp("ts").ok()?;
+    (time.time > 0).then_some(time)
+}
+
+async fn newest_of(client: &mut Client) -> Result<RawDocumentBuf, ClientError> {
+    let find = doc! { "find": "oplog.rs", "sort": { "$natural": -1 } };
+    let newest = entry_of(client, find).await?;
+    newest.ok_or_else(|| ClientError::Reply("its log is empty".to_owned()))
+}
+
+async fn entry_of(
+    client: &mut Client,
+    mut find: Document,
+) -> Result<Option<RawDocumentBuf>, ClientError> {
+    find.extend(doc! {
+        "limit": 1, "$readPreference": { "mode": "secondaryPreferred" }, "$db": "local",
+    });
     let (_, batch) = batch_of(&client.run(&find).await?)?;
-    let newest = batch.first().ok_or_else(|| ClientError::Reply("its log is empty".to_owned()))?;
-    entry_position(newest).map_err(|error| ClientError::Reply(error.message))
+    Ok(batch.into_iter().next())
+}
+
+fn place_of(entry: &RawDocument) -> Result<OpTimeAndWallTime, ClientError> {
+    entry_position(entry).map_err(|error| ClientError::Reply(error.message))
 }
 
 /// The rollback id of another member.

@@ -73,6 +73,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         standing.send_replace(*now);
         appended.send_if_modified(|last| std::mem::replace(last, now.last) != now.last);
     }));
+    let failing = syncer.clone();
+    node.on_disk_failure(Box::new(move |why| failing.fail(why)));
     let wake = syncer.clone();
     let (commits, known) = (parts.commits.clone(), Arc::downgrade(node));
     node.on_append(Box::new(move |_, author| {
@@ -127,6 +129,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
         commit_point: OpTimeAndWallTime::default(),
         next_number: 1,
         broken: None,
+        asked_successor: false,
     };
     inbox.run(host).await
 }
@@ -186,6 +189,8 @@ pub(super) struct Host {
     commit_point: OpTimeAndWallTime,
     next_number: u64,
     broken: Option<String>,
+    /// Whether another member was asked to take over.
+    asked_successor: bool,
 }
 
 impl Host {
@@ -203,14 +208,12 @@ impl Host {
             self.feed(Input::Tick);
             now = self.clock.now().monotonic;
         }
-        let end = match self.broken.take() {
-            Some(broken) => Err(broken),
-            None if self.ending_at.is_some_and(|at| at <= now || self.has_handed_over()) => Ok(()),
-            None => {
-                self.arm(now);
-                return None;
-            }
-        };
+        let ending = self.ending_at.is_some() || self.broken.is_some();
+        if !ending || self.ending_at.is_some_and(|at| at > now && !self.has_handed_over()) {
+            self.arm(now);
+            return None;
+        }
+        let end = self.broken.take().map_or(Ok(()), Err);
         self.end();
         Some(end)
     }
@@ -289,7 +292,24 @@ impl Host {
             // The log was looked at just now, and deadlines are after every message.
             Message::LogMoved => {}
             Message::Tick => self.armed = None,
-            Message::Broken(why) => self.broken = Some(why),
+            Message::Broken(why) => self.break_off(why),
+        }
+    }
+
+    /// The disk failed, or a thread that needs it. What the disk holds is not known from now on: the
+    /// member stores, applies and promises nothing more. A primary hands over before the process ends.
+    fn break_off(&mut self, why: String) {
+        if self.broken.is_some() {
+            return;
+        }
+        tracing::error!("this member must end: {why}");
+        self.broken = Some(why);
+        if self.member.status().state() == MemberState::Primary && self.ending_at.is_none() {
+            self.asked_successor = false;
+            self.feed(Input::DiskFailed);
+            // Without anyone who could follow at once, the others learn soonest from the end itself.
+            let until = self.clock.now().monotonic + HAND_OVER;
+            self.ending_at = self.asked_successor.then_some(until);
         }
     }
 
@@ -474,7 +494,7 @@ impl Host {
                     return;
                 }
                 if let Err(error) = self.node.append_noop(reason, term, self.clock.now()) {
-                    self.broken = Some(error.message);
+                    self.inbox.post(Message::Broken(error.message));
                 }
                 self.inbox.post(Message::LogMoved);
             }
@@ -508,6 +528,10 @@ impl Host {
                         tracing::warn!("{doubt}");
                     }
                 }
+            }
+            Event::HandedOff { .. } => {
+                self.asked_successor = true;
+                tracing::info!("{event}");
             }
             _ => tracing::info!("{event}"),
         }

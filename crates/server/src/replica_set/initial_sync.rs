@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, block_in_place};
 
 use super::client::{Client, ClientError};
 use super::clone_progress::CloneProgress;
-use super::copying::{COMMAND_TIMEOUT, batch_of, parsed, rollback_id_of, top_of};
+use super::copying::{COMMAND_TIMEOUT, batch_of, beginning_of, parsed, rollback_id_of, top_of};
 use super::host::Host;
 use super::oplog_buffer::{EntryStream, OplogBuffer};
 use super::{Inbox, Message};
@@ -141,11 +141,11 @@ async fn do_step(
     match step {
         InitialSyncStep::ReadSource { .. } => {
             let rollback_id = rollback_id_of(&mut client).await?;
-            let top = top_of(&mut client).await?.op_time;
+            let begin = beginning_of(&mut client).await?.op_time;
             Ok(InitialSyncOutcome::SourceRead {
                 rollback_id,
-                begin_fetching: top,
-                begin_applying: top,
+                begin_fetching: begin,
+                begin_applying: begin,
             })
         }
         InitialSyncStep::Clone { .. } => {

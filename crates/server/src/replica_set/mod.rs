@@ -23,6 +23,7 @@ mod initial_sync;
 mod oplog_buffer;
 mod peers;
 mod read_concern;
+mod recognition;
 mod source;
 mod status;
 mod stream;
@@ -36,13 +37,16 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
-use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, ServerAddress, Term};
+use quorate_protocol::{
+    MemberState, OpTime, OpTimeAndWallTime, PositionReport, ServerAddress, Term,
+};
 use quorate_replication::config_check::warnings;
 use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
 use quorate_wire::replica_set::config_document;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
+use crate::connection;
 use crate::dialer::Dialer;
 use crate::disk::INELIGIBLE;
 use crate::write_gate::WriteGate;
@@ -223,7 +227,17 @@ impl ReplicaSet {
     pub(crate) async fn run(&self) -> Result<(), String> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
         match parts {
-            Some(parts) => host::run(parts).await,
+            Some(parts) => {
+                // It ends when the host does, and never before it.
+                let recognition = async {
+                    self.recognise_always().await;
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    ended = host::run(parts) => ended,
+                    () = recognition => Ok(()),
+                }
+            }
             None => Ok(()),
         }
     }
@@ -265,6 +279,19 @@ impl ReplicaSet {
         RawDocumentBuf::try_from(&document).ok()
     }
 
+    /// Takes the report of another member, which gets no answer. False if the member at the other end is
+    /// to look for another source.
+    pub(crate) async fn hear_report(&self, report: PositionReport) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        self.inbox.post(Message::Asked(Request::UpdatePosition(report), sender));
+        match receiver.await {
+            Ok(Err(error)) => !connection::is_news(ErrorCode(error.code())),
+            Ok(Ok(Reply::Refused { code, .. })) => !connection::is_news(ErrorCode(code)),
+            // Its own end this member tells by closing the connection.
+            Ok(Ok(_)) | Err(_) => true,
+        }
+    }
+
     /// Sends a pipeline that writes on to the primary, if this member is a secondary that may be
     /// asked for it; none if the command is to run here. Clients of servers with users are told to go
     /// to the primary themselves: members do not vouch for them.
@@ -293,6 +320,11 @@ impl ReplicaSet {
             Request::Initiate(Some(config)) | Request::Reconfig { config, .. } => warnings(config),
             _ => Vec::new(),
         };
+        if let Request::Initiate(Some(config)) = &request {
+            self.recognise(config).await;
+        } else if let Request::Reconfig { config, .. } = &request {
+            self.recognise(config).await;
+        }
         let (sender, receiver) = oneshot::channel();
         self.inbox.post(Message::Asked(request, sender));
         match receiver.await {

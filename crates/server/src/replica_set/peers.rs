@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::client::{ClientError, Receiver, encode};
-use super::commands::{parse_reply, request_document};
+use super::commands::{parse_reply, request_body};
 use super::{Inbox, Message};
 use crate::dialer::Dialer;
 use crate::net::{Stream, WriteHalf};
@@ -77,7 +77,7 @@ impl Line {
         let Wanted { request, message, deadline } = wanted;
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        let command = request_document(&message);
+        let body = request_body(&message).map_err(|error| ClientError::Reply(error.to_string()));
         let flags = if is_report(&message) {
             MsgFlags::MORE_TO_COME
         } else {
@@ -85,7 +85,7 @@ impl Line {
             self.waiting.insert(id, Waiting { request, message, sent, deadline });
             MsgFlags::NONE
         };
-        encode(quorate_wire::RequestId(id), flags, &command)
+        encode(quorate_wire::RequestId(id), flags, &body?)
     }
 }
 

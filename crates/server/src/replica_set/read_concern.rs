@@ -5,11 +5,12 @@
 //! that this member is still the primary: by an entry that a majority acknowledges after the read.
 //! Specification: `causal-consistency/causal-consistency.md`; the manual's page on read concerns.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::spec::BinarySubtype;
-use bson::{Binary, rawdoc};
+use bson::{Binary, RawDocument, Timestamp, rawdoc};
 use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, Standing};
 use quorate_replication::WriteConcern;
 use quorate_wire::{timestamp_from, to_bson_timestamp};
@@ -158,12 +159,10 @@ impl ReplicaSet {
             return;
         }
         let (own, seen) = (to_bson_timestamp(last), self.node.cluster_time());
-        let time = to_bson_timestamp(standing.last.op_time.timestamp.max(seen));
-        // Nobody checks it; docs/security.md says who is believed.
-        let hash = Binary { subtype: BinarySubtype::Generic, bytes: vec![0; 20] };
-        let signature = rawdoc! { "hash": hash, "keyId": 0_i64 };
-        reply
-            .append(cstr!("$clusterTime"), rawdoc! { "clusterTime": time, "signature": signature });
+        let time = standing.last.op_time.timestamp.max(seen);
+        if let Ok(time) = RawDocument::from_bytes(&cluster_time(time)) {
+            reply.append(cstr!("$clusterTime"), time);
+        }
         reply.append(cstr!("operationTime"), own);
     }
 
@@ -180,10 +179,45 @@ impl ReplicaSet {
     }
 }
 
+/// Where the time stands in the document that tells it: after the length, the type and the name.
+const TIME_AT: usize = 4 + 1 + "clusterTime".len() + 1;
+
+/// `{clusterTime, signature}`. Every reply of a set has one, so that it is made once and only the time
+/// is put in.
+fn cluster_time(time: quorate_protocol::Timestamp) -> Vec<u8> {
+    static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        // Nobody checks it; docs/security.md says who is believed.
+        let hash = Binary { subtype: BinarySubtype::Generic, bytes: vec![0; 20] };
+        let signature = rawdoc! { "hash": hash, "keyId": 0_i64 };
+        let none = Timestamp { time: 0, increment: 0 };
+        rawdoc! { "clusterTime": none, "signature": signature }.into_bytes()
+    });
+    let mut document = EMPTY.clone();
+    // The increment comes first, and both have their lowest byte first.
+    document[TIME_AT..TIME_AT + 8].copy_from_slice(&time.as_u64().to_le_bytes());
+    document
+}
+
 /// Ends a read that waited on a member whose state has changed. Drivers repeat it.
 fn state_changed() -> CommandError {
     CommandError::new(
         ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
         "the member stepped down or its log was cut while the read waited; read again",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cluster_time_is_put_where_it_belongs() {
+        let time = quorate_protocol::Timestamp { seconds: 7, increment: 300 };
+        let bytes = cluster_time(time);
+        let told = RawDocument::from_bytes(&bytes).unwrap();
+        assert_eq!(told.get_timestamp("clusterTime").unwrap(), to_bson_timestamp(time));
+        let signature = told.get_document("signature").unwrap();
+        assert_eq!(signature.get_i64("keyId").unwrap(), 0);
+        assert_eq!(signature.get_binary("hash").unwrap().bytes, [0; 20]);
+    }
 }

@@ -109,7 +109,7 @@ impl OplogStream {
         self.ended = view.rollback_id != self.rollback_id;
         let last = node.log_positions().written;
         let place = Place { previous, oldest: self.oldest, last };
-        Ok(Some(batch_document(found.entries, &place, &view)))
+        Ok(Some(batch_document(&found.entries, &place, &view)))
     }
 
     /// Returns when there may be something to tell; true if it is time to say something anyway.

@@ -4,12 +4,15 @@
 //! soon as it is written, and its commit point, term and rollback id in `$replData` with it.
 //! docs/replication-rules.md §8.
 
-use bson::raw::{RawArrayBuf, cstr};
+use std::io::Write;
+
+use bson::raw::cstr;
+use bson::spec::ElementType;
 use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
 use quorate_node::entry_position;
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_replication::FetchedBatch;
-use quorate_wire::replica_set::{append_optime, optime_document, parse_optime};
+use quorate_wire::replica_set::{append_optime, optime_document, parse_optime, read_optime};
 use quorate_wire::{to_bson_date_time, to_bson_timestamp};
 
 use super::SetView;
@@ -55,19 +58,13 @@ pub(super) struct Place {
     pub(super) last: OpTimeAndWallTime,
 }
 
-/// One message of the stream.
+/// One message of the stream. Its entries are copied once, into a buffer that has room for all.
 pub(super) fn batch_document(
-    entries: Vec<RawDocumentBuf>,
+    entries: &[RawDocumentBuf],
     place: &Place,
     view: &SetView,
 ) -> RawDocumentBuf {
     let Place { previous, oldest, last } = *place;
-    let mut batch = RawArrayBuf::new();
-    for entry in entries {
-        batch.push(entry);
-    }
-    let mut cursor = rawdoc! { "id": 1_i64, "ns": "local.oplog.rs" };
-    cursor.append(if previous.is_none() { cstr!("firstBatch") } else { cstr!("nextBatch") }, batch);
     let mut data = rawdoc! { "term": view.term.0, "rbid": view.rollback_id };
     data.append(cstr!("isPrimary"), view.is_primary);
     append_optime(&mut data, cstr!("lastOpCommitted"), view.commit_point.op_time);
@@ -78,11 +75,61 @@ pub(super) fn batch_document(
     if let Some(previous) = previous {
         append_optime(&mut data, cstr!("previous"), previous);
     }
-    let mut body = RawDocumentBuf::new();
-    body.append(cstr!("cursor"), cursor);
-    body.append(cstr!("$replData"), data);
-    body.append(cstr!("ok"), 1.0);
-    body
+    let bytes: usize = entries.iter().map(|entry| entry.as_bytes().len() + AROUND_ENTRY).sum();
+    let mut body = Vec::with_capacity(bytes + data.as_bytes().len() + AROUND_BATCH);
+    let whole = open(&mut body);
+    name(&mut body, ElementType::EmbeddedDocument, "cursor");
+    let cursor = open(&mut body);
+    name(&mut body, ElementType::Int64, "id");
+    body.extend(1_i64.to_le_bytes());
+    name(&mut body, ElementType::String, "ns");
+    body.extend((OPLOG.len() as i32 + 1).to_le_bytes());
+    body.extend(OPLOG.as_bytes());
+    body.push(0);
+    let batch_name = if previous.is_none() { "firstBatch" } else { "nextBatch" };
+    name(&mut body, ElementType::Array, batch_name);
+    let batch = open(&mut body);
+    for (number, entry) in entries.iter().enumerate() {
+        body.push(ElementType::EmbeddedDocument as u8);
+        // Writing to a vector cannot fail.
+        let _ = write!(body, "{number}\0");
+        body.extend(entry.as_bytes());
+    }
+    close(&mut body, batch);
+    close(&mut body, cursor);
+    name(&mut body, ElementType::EmbeddedDocument, "$replData");
+    body.extend(data.as_bytes());
+    name(&mut body, ElementType::Double, "ok");
+    body.extend(1.0_f64.to_le_bytes());
+    close(&mut body, whole);
+    RawDocumentBuf::from_bytes(body).unwrap_or_default()
+}
+
+/// What an entry takes besides its bytes: a type, a number of four digits and its end.
+const AROUND_ENTRY: usize = 6;
+
+/// What a batch takes besides its entries and `$replData`, and some room.
+const AROUND_BATCH: usize = 128;
+
+const OPLOG: &str = "local.oplog.rs";
+
+/// Begins a document or an array, and tells where.
+fn open(body: &mut Vec<u8>) -> usize {
+    body.extend([0; 4]);
+    body.len() - 4
+}
+
+/// Ends what was begun there.
+fn close(body: &mut Vec<u8>, at: usize) {
+    body.push(0);
+    let length = (body.len() - at) as i32;
+    body[at..at + 4].copy_from_slice(&length.to_le_bytes());
+}
+
+fn name(body: &mut Vec<u8>, kind: ElementType, name: &str) {
+    body.push(kind as u8);
+    body.extend(name.as_bytes());
+    body.push(0);
 }
 
 /// A message of the stream, read.
@@ -100,14 +147,14 @@ pub(super) fn parse_batch(body: &RawDocument) -> Option<Batch> {
         let RawBsonRef::Document(entry) = item.ok()? else { return None };
         entries.push(entry.to_owned());
     }
-    let data = Document::try_from(body.get_document("$replData").ok()?).ok()?;
+    let data = body.get_document("$replData").ok()?;
     let position = |op_time: &str, wall: Option<&str>| -> Option<OpTimeAndWallTime> {
-        let op_time = parse_optime(data.get_document(op_time).ok()?).ok()?;
+        let op_time = read_optime(data.get_document(op_time).ok()?)?;
         let wall = wall.and_then(|name| data.get_datetime(name).ok());
-        let wall_time = wall.map(|wall| quorate_wire::date_time_from(*wall)).unwrap_or_default();
+        let wall_time = wall.map(quorate_wire::date_time_from).unwrap_or_default();
         Some(OpTimeAndWallTime { op_time, wall_time })
     };
-    let previous = data.contains_key("previous").then(|| position("previous", None)).flatten();
+    let previous = position("previous", None);
     let first = entries.first().map(|entry| entry_position(entry)).transpose().ok()?;
     let last = entries.last().map(|entry| entry_position(entry)).transpose().ok()?;
     let facts = FetchedBatch {
@@ -122,4 +169,54 @@ pub(super) fn parse_batch(body: &RawDocument) -> Option<Batch> {
         rollback_id: data.get_i32("rbid").ok()?,
     };
     Some(Batch { entries, facts })
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_protocol::{MemberState, Timestamp, WallTime};
+
+    use super::*;
+
+    fn at(seconds: u32) -> OpTimeAndWallTime {
+        let op_time = OpTime::new(1, Timestamp { seconds, increment: 1 });
+        OpTimeAndWallTime { op_time, wall_time: WallTime(i64::from(seconds) * 1000) }
+    }
+
+    fn entry(seconds: u32) -> RawDocumentBuf {
+        let at = at(seconds);
+        rawdoc! {
+            "ts": to_bson_timestamp(at.op_time.timestamp), "t": 1_i64,
+            "wall": to_bson_date_time(at.wall_time),
+        }
+    }
+
+    #[test]
+    fn a_message_of_the_stream_survives_a_round_trip() {
+        let view = SetView {
+            term: Term(1),
+            state: MemberState::Primary,
+            is_primary: true,
+            commit_point: at(4),
+            rollback_id: 7,
+            knows_primary: true,
+            majority_by_default: true,
+        };
+        for (count, previous) in [(0, Some(at(5).op_time)), (1, None), (12, Some(at(5).op_time))] {
+            let entries: Vec<_> = (0..count).map(|number| entry(6 + number)).collect();
+            let place = Place { previous, oldest: at(1).op_time, last: at(99) };
+            let body = batch_document(&entries, &place, &view);
+            let parsed = Document::try_from(&*body).unwrap();
+            let cursor = parsed.get_document("cursor").unwrap();
+            assert_eq!(cursor.get_str("ns").unwrap(), "local.oplog.rs");
+            assert_eq!(parsed.get_f64("ok").unwrap(), 1.0);
+            let batch = parse_batch(&body).unwrap();
+            assert_eq!(batch.entries, entries);
+            let facts = batch.facts;
+            assert_eq!(facts.previous, previous);
+            assert_eq!(facts.last, entries.last().map(|last| entry_position(last).unwrap()));
+            assert_eq!((facts.source_oldest, facts.source_last), (at(1).op_time, at(99)));
+            assert_eq!((facts.commit_point, facts.term), (at(4), Term(1)));
+            assert!(facts.source_is_primary && facts.rollback_id == 7);
+        }
+    }
 }

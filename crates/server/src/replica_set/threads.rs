@@ -284,6 +284,8 @@ pub(super) struct Syncer(Arc<(Mutex<Wanted>, Condvar)>);
 struct Wanted {
     sync: bool,
     end: bool,
+    /// Why the store has stopped writing, if it has.
+    failed: Option<String>,
     /// What others have committed, which is how a group is known to be over.
     committed: OpTime,
     /// The thread lets writes gather until this is committed.
@@ -297,12 +299,13 @@ impl Syncer {
         std::thread::Builder::new().name("quorate-log-sync".to_owned()).spawn(move || {
             let mut synced = OpTime::NULL;
             while shared.wait(synced) {
-                match node.sync_log() {
+                let failed = shared.failed();
+                match failed.map_or_else(|| node.sync_log().map_err(|error| error.message), Err) {
                     Ok(positions) => {
                         synced = positions.durable.op_time;
                         inbox.post(Message::LogMoved);
                     }
-                    Err(error) => return inbox.post(Message::Broken(error.message)),
+                    Err(why) => return inbox.post(Message::Broken(why)),
                 }
             }
         })?;
@@ -319,6 +322,20 @@ impl Syncer {
         if asleep {
             condition.notify_one();
         }
+    }
+
+    /// The store has stopped writing. The thread tells the host: the caller may hold the write lock.
+    pub(super) fn fail(&self, why: &str) {
+        let (wanted, condition) = &*self.0;
+        let mut wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.sync = true;
+        wanted.failed.get_or_insert_with(|| why.to_owned());
+        drop(wanted);
+        condition.notify_one();
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).failed.clone()
     }
 
     /// A majority has the log up to here.

@@ -138,7 +138,7 @@ impl ReplicaSet {
             None => return None,
         };
         let (answer, answered) = oneshot::channel();
-        let given = concern_document(&wanted.concern);
+        let given = wanted.concern.clone();
         let waiter = WaiterId(self.next_waiter.fetch_add(1, Ordering::Relaxed));
         self.inbox.post(Message::Wanted(Acknowledgement {
             waiter,
@@ -152,7 +152,7 @@ impl ReplicaSet {
         let error = result.err()?;
         let why = CommandError::new(ErrorCode(error.code()), error.to_string());
         let mut document = write_concern_error(&why);
-        document.insert("errInfo", doc! { "writeConcern": given });
+        document.insert("errInfo", doc! { "writeConcern": concern_document(&given) });
         if error == WriteConcernError::TimedOut
             && let Ok(info) = document.get_document_mut("errInfo")
         {

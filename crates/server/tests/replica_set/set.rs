@@ -51,6 +51,8 @@ pub(crate) struct Set {
     directory: TempDir,
     /// What every process is started with, besides the usual.
     arguments: Vec<String>,
+    /// What a shell does before it becomes the process.
+    pub(crate) before: Option<String>,
     /// Connections that are not in use, so that asking over and over does not wear out ports.
     idle: Mutex<Vec<(usize, Client)>>,
 }
@@ -74,8 +76,14 @@ impl Set {
     pub(crate) fn launch(network: Network, count: usize, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut set =
-            Self { members: Vec::new(), network, directory, arguments, idle: Mutex::default() };
+        let mut set = Self {
+            members: Vec::new(),
+            network,
+            directory,
+            arguments,
+            before: None,
+            idle: Mutex::default(),
+        };
         for _ in 0..count {
             set.add();
         }
@@ -158,7 +166,14 @@ impl Set {
         let address = self.members[place].address;
         let mut command = match &self.network {
             Network::Separate(namespaces) => namespaces.command(place, program),
-            Network::Direct | Network::Proxied(_) => Command::new(program),
+            Network::Direct | Network::Proxied(_) => match &self.before {
+                None => Command::new(program),
+                Some(before) => {
+                    let mut shell = Command::new("sh");
+                    shell.args(["-c", &format!("{before} && exec \"$0\" \"$@\""), program]);
+                    shell
+                }
+            },
         };
         command
             .args(["--replset", "rs0", "--leash", "--bind", &address.ip().to_string()])
@@ -223,7 +238,7 @@ impl Set {
         drop(input);
     }
 
-    fn take_process(&mut self, place: usize) -> Child {
+    pub(crate) fn take_process(&mut self, place: usize) -> Child {
         self.idle.lock().unwrap().retain(|(whose, _)| *whose != place);
         self.members[place].process.take().unwrap()
     }
@@ -238,9 +253,12 @@ impl Set {
     }
 
     fn signal(&self, place: usize, signal: Signal) {
+        kill_process(self.pid(place), signal).unwrap();
+    }
+
+    pub(crate) fn pid(&self, place: usize) -> Pid {
         let process = self.members[place].process.as_ref().unwrap();
-        let process = Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap();
-        kill_process(process, signal).unwrap();
+        Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap()
     }
 
     pub(crate) fn is_running(&self, place: usize) -> bool {

@@ -18,4 +18,5 @@ mod reading;
 #[path = "../replica_set/set.rs"]
 mod set;
 mod step_down;
+mod transactions;
 mod waiting;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use bson::raw::{CStr, RawDocumentBuf};
-use bson::{Bson, Document, doc, rawdoc};
+use bson::raw::{CStr, RawArrayBuf, RawDocumentBuf, cstr};
+use bson::{Document, RawBsonRef, RawDocument, doc, rawdoc};
 use quorate_protocol::{
     ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberId, MemberPosition,
     MemberState, OpTime, OpTimeAndWallTime, PositionReport, Term, Veto, VoteReply, VoteRequest,
@@ -291,22 +291,88 @@ fn parse_veto(document: &Document) -> Read<Veto> {
     })
 }
 
-/// The command `replSetUpdatePosition`.
-pub fn position_report_document(report: &PositionReport) -> Document {
-    let positions = report.positions.iter().map(|position| {
-        let mut document = Document::new();
-        put(&mut document, ("durableOpTime", "durableWallTime"), position.durable);
-        put(&mut document, ("appliedOpTime", "appliedWallTime"), position.applied);
-        put(&mut document, ("writtenOpTime", "writtenWallTime"), position.written);
-        document.insert("memberId", position.member.0);
-        document.insert("cfgver", position.config_version);
-        Bson::from(document)
-    });
-    doc! {
-        "replSetUpdatePosition": 1,
-        "optimes": positions.collect::<Vec<_>>(),
-        "$replData": { "term": report.term.0 },
+/// The command `replSetUpdatePosition`, encoded. A report goes with every group of writes, so that no
+/// document is built for it.
+pub fn position_report_body(report: &PositionReport) -> RawDocumentBuf {
+    let mut positions = RawArrayBuf::new();
+    for position in &report.positions {
+        let mut document = RawDocumentBuf::new();
+        append_optime(&mut document, cstr!("durableOpTime"), position.durable.op_time);
+        document.append(cstr!("durableWallTime"), to_bson_date_time(position.durable.wall_time));
+        append_optime(&mut document, cstr!("appliedOpTime"), position.applied.op_time);
+        document.append(cstr!("appliedWallTime"), to_bson_date_time(position.applied.wall_time));
+        append_optime(&mut document, cstr!("writtenOpTime"), position.written.op_time);
+        document.append(cstr!("writtenWallTime"), to_bson_date_time(position.written.wall_time));
+        document.append(cstr!("memberId"), position.member.0);
+        document.append(cstr!("cfgver"), position.config_version);
+        positions.push(document);
     }
+    let mut body = rawdoc! { "replSetUpdatePosition": 1 };
+    body.append(cstr!("optimes"), positions);
+    body.append(cstr!("$replData"), rawdoc! { "term": report.term.0 });
+    body.append(cstr!("$db"), "admin");
+    body
+}
+
+/// Reads a report as [`position_report_body`] makes it; none if this is another command, or a report of
+/// another shape, which [`parse_position_report`] reads or refuses.
+pub fn read_position_report(body: &RawDocument) -> Option<PositionReport> {
+    let first = body.iter_elements().next()?.ok()?;
+    if first.key() != "replSetUpdatePosition" {
+        return None;
+    }
+    let mut report = PositionReport { term: Term(0), positions: Vec::new() };
+    let (mut has_positions, mut has_term) = (false, false);
+    for element in body {
+        match (element.ok()?, &mut report) {
+            ((name, RawBsonRef::Array(positions)), report) if name == "optimes" => {
+                for position in positions {
+                    report.positions.push(read_position(position.ok()?.as_document()?)?);
+                }
+                has_positions = true;
+            }
+            ((name, RawBsonRef::Document(data)), report) if name == "$replData" => {
+                report.term = Term(data.get_i64("term").ok()?);
+                has_term = true;
+            }
+            _ => {}
+        }
+    }
+    (has_positions && has_term).then_some(report)
+}
+
+fn read_position(document: &RawDocument) -> Option<MemberPosition> {
+    let none = OpTimeAndWallTime::default();
+    let (mut written, mut applied, mut durable) = (none, none, none);
+    let (mut member, mut config_version) = (None, 0);
+    for element in document {
+        let (name, value) = element.ok()?;
+        match (name.as_str(), value) {
+            ("durableOpTime", RawBsonRef::Document(at)) => durable.op_time = read_optime(at)?,
+            ("appliedOpTime", RawBsonRef::Document(at)) => applied.op_time = read_optime(at)?,
+            ("writtenOpTime", RawBsonRef::Document(at)) => written.op_time = read_optime(at)?,
+            ("durableWallTime", RawBsonRef::DateTime(at)) => durable.wall_time = date_time_from(at),
+            ("appliedWallTime", RawBsonRef::DateTime(at)) => applied.wall_time = date_time_from(at),
+            ("writtenWallTime", RawBsonRef::DateTime(at)) => written.wall_time = date_time_from(at),
+            ("memberId", RawBsonRef::Int32(id)) if id >= 0 => member = Some(MemberId(id)),
+            ("cfgver", RawBsonRef::Int64(version)) => config_version = version,
+            _ => return None,
+        }
+    }
+    Some(MemberPosition { member: member?, config_version, written, applied, durable })
+}
+
+/// Reads `{ts, t}` without a document; none if it is none.
+pub fn read_optime(document: &RawDocument) -> Option<OpTime> {
+    let (mut timestamp, mut term) = (None, NONE);
+    for element in document {
+        match element.ok()? {
+            (name, RawBsonRef::Timestamp(ts)) if name == "ts" => timestamp = Some(ts),
+            (name, RawBsonRef::Int64(number)) if name == "t" => term = number,
+            _ => return None,
+        }
+    }
+    Some(OpTime::new(term, timestamp_from(timestamp?)))
 }
 
 /// Reads `replSetUpdatePosition`.
@@ -438,10 +504,27 @@ mod tests {
             durable: at(1, 1),
         };
         let report = PositionReport { term: Term(1), positions: vec![position] };
-        let mut document = position_report_document(&report);
+        let body = position_report_body(&report);
+        assert_eq!(read_position_report(&body).unwrap(), report);
+        let mut document = Document::try_from(&*body).unwrap();
         assert_eq!(parse_position_report(&document).unwrap(), report);
         document.remove("$replData");
         assert!(parse_position_report(&document).unwrap_err().to_string().contains("$replData"));
+        let without = RawDocumentBuf::try_from(&document).unwrap();
+        assert_eq!(read_position_report(&without), None);
+    }
+
+    #[test]
+    fn only_a_report_as_members_send_it_is_read_without_a_document() {
+        let read = |body: RawDocumentBuf| read_position_report(&body);
+        let data = || rawdoc! { "term": 1_i64 };
+        assert_eq!(read(rawdoc! { "ping": 1, "optimes": [], "$replData": data() }), None);
+        let position = rawdoc! { "memberId": "one" };
+        let body =
+            rawdoc! { "replSetUpdatePosition": 1, "optimes": [position], "$replData": data() };
+        assert_eq!(read(body), None);
+        let empty = rawdoc! { "replSetUpdatePosition": 1, "optimes": [], "$replData": data() };
+        assert_eq!(read(empty), Some(PositionReport { term: Term(1), positions: Vec::new() }));
     }
 
     #[test]

@@ -201,10 +201,10 @@ async fn write(
                 "deleteOne" => collection.delete_one(filter),
                 _ => collection.delete_many(filter),
             };
+            let acknowledged = is_acknowledged(collection, &arguments);
             let deleted = perform!(entities, arguments, action;
                 value comment = "comment", document let_vars = "let", value hint = "hint",
                 document collation = "collation", millis timeout = "timeoutMS");
-            let acknowledged = collection.write_concern().is_acknowledged();
             Ok(deleted.map(|count| match acknowledged {
                 true => {
                     let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -302,16 +302,23 @@ async fn modify(
             other => return Err(format!("returnDocument cannot be {other}")),
         });
     }
+    let acknowledged = is_acknowledged(collection, &arguments);
     let found = perform!(entities, arguments, action;
         document projection = "projection", document sort = "sort", flag upsert = "upsert",
         value comment = "comment", document let_vars = "let", value hint = "hint",
         document collation = "collation", documents array_filters = "arrayFilters",
         millis max_time = "maxTimeMS", millis timeout = "timeoutMS",
         flag bypass_document_validation = "bypassDocumentValidation");
-    if !collection.write_concern().is_acknowledged() {
+    if !acknowledged {
         return Ok(found.map(|_| Outcome::Nothing));
     }
     found.map(plain_document).transpose_with(Outcome::Value)
+}
+
+/// Whether a write is answered. The write concern of a collection does not count in a transaction, and
+/// outside of one a session takes no write without an answer.
+fn is_acknowledged(collection: &Collection, arguments: &Arguments) -> bool {
+    collection.write_concern().is_acknowledged() || arguments.has("session")
 }
 
 async fn index(

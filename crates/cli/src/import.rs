@@ -1,0 +1,221 @@
+//! `quorate import URI DB.COLLECTION [FILE]`: documents from JSON lines or CSV into a collection.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bson::raw::RawDocumentBuf;
+use bson::{Bson, Document};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::connect;
+use crate::export::{Format, collection_name};
+use crate::restore::Filling;
+use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
+use crate::transfer;
+use crate::transfer::csv::{self, Records};
+use crate::transfer::tally::Tally;
+use crate::words::{Counted, Foreign, Span};
+
+/// `quorate import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArguments {
+    /// The connection string of the deployment.
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// The collection.
+    #[arg(value_name = "DB.COLLECTION")]
+    pub(crate) collection: String,
+    /// The file to read; stdin unless given.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// How documents are written; as the name of the file says unless given, else jsonl.
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+    /// The names of the columns of csv, with commas; the first line has them unless given.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// Take every value of csv as a text. Otherwise numbers without quotes become numbers.
+    #[arg(long)]
+    pub(crate) text: bool,
+    /// Drop the collection first.
+    #[arg(long)]
+    pub(crate) drop: bool,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ImportArguments {
+    pub(crate) const EXAMPLES: &str = "\
+Examples:
+  quorate import 'mongodb://localhost:27017' shop.orders orders.jsonl
+  quorate import 'mongodb://localhost:27017' shop.customers customers.csv
+  curl -s https://example.com/orders.json | quorate import 'mongodb://localhost:27017' shop.orders
+
+JSON may be one document a line, documents one after the other, or arrays of them, with the types of
+extended JSON. May be run again where documents have an _id: those that are there already and equal
+are passed over, others of the same _id are left alone, and then it ends in code 1.";
+}
+
+/// Imports.
+pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
+    let uri = connect::parse(&arguments.uri)?;
+    let place = collection_name(&arguments.collection)?;
+    let format = arguments.format.unwrap_or(Format::of(arguments.file.as_deref()));
+    let tally = Arc::new(Tally::default());
+    let source = open(arguments, &tally)?;
+    let began = Instant::now();
+    let filled = transfer::runtime()?.block_on(async {
+        let (client, _) = connect::client(&uri, transfer::wait_for_majority).await?;
+        if arguments.drop {
+            let collection = client.collection(&place.database, &place.collection);
+            let dropped = collection.drop_collection().await;
+            dropped.map_err(|error| connect::failed(&error, &arguments.uri))?;
+        }
+        let mut filling = Filling::new(&client, place.clone(), &tally, &arguments.uri);
+        let work = async {
+            match format {
+                Format::Jsonl => read_json(source, &mut filling).await?,
+                Format::Csv => read_csv(arguments, source, &mut filling).await?,
+            }
+            filling.finish().await
+        };
+        let filled = tally.shown(arguments.json, work).await;
+        client.close().await;
+        filled
+    })?;
+    let took = began.elapsed();
+    screen.event(
+        "imported",
+        json!({
+            "documents": filled.inserted, "present": filled.present,
+            "conflicts": filled.conflicts, "elapsed_ms": took.as_secs_f64() * 1e3,
+        }),
+    )?;
+    let present = match filled.present {
+        0 => String::new(),
+        present => format!(", {present} were there already"),
+    };
+    screen.talk_unless_json(format_args!(
+        "{FINE}imported{FINE:#} {}{present} into {} in {}",
+        Counted(filled.inserted, "document"),
+        Foreign(&place),
+        Span(took)
+    ));
+    let Some(first) = filled.first_conflict else { return Ok(Outcome::Fine) };
+    screen.talk_unless_json(format_args!(
+        "{PROBLEM}problem:{PROBLEM:#} {} differ from those that are there (the first has _id {}) and \
+         were left alone; import into another collection and compare, or replace all with --drop",
+        Counted(filled.conflicts, "document"),
+        Foreign(first)
+    ));
+    Ok(Outcome::ProblemFound)
+}
+
+/// Counts what is read.
+struct Counting<R> {
+    inner: R,
+    tally: Arc<Tally>,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.tally.passed(read);
+        Ok(read)
+    }
+}
+
+fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRead>, Failure> {
+    let Some(path) = &arguments.file else { return Ok(Box::new(BufReader::new(io::stdin()))) };
+    let file = File::open(path).map_err(|error| {
+        Failure::Problem(format!("{} cannot be opened: {error}; give a file", path.display()))
+    })?;
+    tally.expect(file.metadata().map_or(0, |metadata| metadata.len()));
+    let counted = Counting { inner: file, tally: Arc::clone(tally) };
+    Ok(Box::new(BufReader::new(counted)))
+}
+
+async fn read_json(source: Box<dyn BufRead>, filling: &mut Filling) -> Result<(), Failure> {
+    let wrong = |what: String| {
+        Failure::Problem(format!("{what}; correct the file: what comes before is imported"))
+    };
+    for value in serde_json::Deserializer::from_reader(source).into_iter::<Value>() {
+        let value = value.map_err(|error| wrong(format!("the file is no JSON: {error}")))?;
+        let values = match value {
+            Value::Array(values) => values,
+            other => vec![other],
+        };
+        for value in values {
+            let shown = Foreign(&value).to_string();
+            let document = match Bson::try_from(value) {
+                Ok(Bson::Document(document)) => document,
+                Ok(_) => return Err(wrong(format!("{shown} is no document"))),
+                Err(error) => return Err(wrong(format!("{shown} is no document: {error}"))),
+            };
+            add(filling, &document).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn read_csv(
+    arguments: &ImportArguments,
+    source: Box<dyn BufRead>,
+    filling: &mut Filling,
+) -> Result<(), Failure> {
+    let wrong = |line: usize, what: String| {
+        Failure::Problem(format!(
+            "line {line}: {what}; correct the file: what comes before is imported"
+        ))
+    };
+    let mut records = Records::new(source);
+    let mut names = arguments.fields.clone();
+    while let Some(record) =
+        records.next().map_err(|error| wrong(records.line, error.to_string()))?
+    {
+        if names.is_empty() {
+            // A mark of byte order is no part of the first name.
+            names = record.into_iter().map(|field| field.text).collect();
+            names[0] = names[0].trim_start_matches('\u{feff}').to_owned();
+            if let Some(empty) = names.iter().position(String::is_empty) {
+                return Err(wrong(records.line, format!("column {} has no name", empty + 1)));
+            }
+            continue;
+        }
+        if record.len() != names.len() {
+            let what = format!("{} values for {} columns", record.len(), names.len());
+            return Err(wrong(records.line, what));
+        }
+        let mut document = Document::new();
+        for (name, field) in names.iter().zip(record) {
+            // What is empty is not there; an empty text has quotes.
+            if field.text.is_empty() && !field.quoted {
+                continue;
+            }
+            let value = match field.quoted || arguments.text {
+                true => Bson::String(field.text),
+                false => csv::guess(&field.text),
+            };
+            if !csv::put(&mut document, name, value) {
+                return Err(wrong(
+                    records.line,
+                    format!("the columns {name} are in each other's way"),
+                ));
+            }
+        }
+        add(filling, &document).await?;
+    }
+    Ok(())
+}
+
+async fn add(filling: &mut Filling, document: &Document) -> Result<(), Failure> {
+    let raw = RawDocumentBuf::try_from(document).map_err(|error| {
+        Failure::Problem(format!("a document cannot be written: {error}; correct the file"))
+    })?;
+    filling.add(raw).await
+}

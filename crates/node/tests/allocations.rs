@@ -1,0 +1,127 @@
+//! How often a member asks for memory: counts that do not depend on the machine.
+//!
+//! Only the thread that runs the command is counted. The bounds are what it takes today, so that a
+//! change that adds to it is seen.
+
+#![allow(clippy::unwrap_used, reason = "a panic is this test's report")]
+#![allow(unsafe_code, reason = "an allocator that counts is an allocator")]
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use bson::{RawDocumentBuf, rawdoc};
+use quorate_node::{Command, Context, Node, NodeOptions, Outcome};
+use quorate_protocol::{MemberState, Term};
+use quorate_replication::NoopReason;
+use quorate_storage::{DiskOptions, DiskStore};
+use support::set::{OPLOG_BYTES, show};
+use support::{context, now};
+
+/// Allocations and reallocations of one insert of one document at a primary, those of the test that
+/// makes the command among them.
+const MOST_FOR_INSERT: u64 = 66;
+
+/// The same of one entry of such an insert, of many that a secondary applies together.
+const MOST_FOR_APPLIED_ENTRY: u64 = 13;
+
+/// The same of reading one document by its `_id`.
+const MOST_FOR_POINT_READ: u64 = 72;
+
+/// How many operations are averaged, after as many that fill what is kept.
+const ROUNDS: u64 = 100;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator as it is; counting touches a thread-local cell
+// that needs no memory of its own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn member(directory: &Path, state: MemberState) -> Node {
+    let store = Arc::new(DiskStore::open(directory, DiskOptions::default()).unwrap());
+    let options = NodeOptions { oplog_bytes: Some(OPLOG_BYTES), ..NodeOptions::default() };
+    let node = Node::open(store, options, now()).unwrap();
+    node.join_replica_set(now()).unwrap();
+    show(&node, state, state == MemberState::Primary);
+    if state == MemberState::Primary {
+        node.append_noop(NoopReason::NewPrimary, Term(1), now()).unwrap();
+    }
+    node
+}
+
+fn run(node: &Node, context: &Context, command: Command) {
+    let Outcome::Reply(reply) = node.run(context, command) else { panic!("it waits") };
+    assert_eq!(reply.body.get_f64("ok").unwrap(), 1.0, "{:?}", reply.body);
+}
+
+fn insert(node: &Node, context: &Context, number: u64) {
+    let body = rawdoc! { "insert": "c", "writeConcern": { "w": 1 }, "$db": "db" };
+    let id = format!("{:x}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let document = rawdoc! { "_id": id, "text": "x".repeat(150) };
+    let command = || Command::from_raw(&body, vec![("documents".to_owned(), vec![document])]);
+    run(node, context, command().unwrap());
+}
+
+fn find(node: &Node, context: &Context, number: u64) {
+    let id = format!("{:x}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let body = rawdoc! { "find": "c", "filter": { "_id": id }, "limit": 1, "$db": "db" };
+    run(node, context, Command::from_raw(&body, Vec::new()).unwrap());
+}
+
+/// What the second half of so many calls takes each.
+fn each(mut call: impl FnMut(u64)) -> u64 {
+    (0..ROUNDS).for_each(&mut call);
+    let before = COUNT.get();
+    (ROUNDS..2 * ROUNDS).for_each(&mut call);
+    (COUNT.get() - before) / ROUNDS
+}
+
+#[test]
+fn commands_ask_for_memory_no_more_often_than_they_did() {
+    let directory = tempfile::tempdir().unwrap();
+    let primary = member(&directory.path().join("primary"), MemberState::Primary);
+    let context = context();
+    let inserted = each(|number| insert(&primary, &context, number));
+    let read = each(|number| find(&primary, &context, number));
+
+    let secondary = member(&directory.path().join("secondary"), MemberState::Secondary);
+    let mut entries = primary.read_oplog(Bound::Unbounded, usize::MAX, usize::MAX).unwrap().entries;
+    let measured: Vec<RawDocumentBuf> = entries.split_off(entries.len() - ROUNDS as usize);
+    let last = secondary.apply(Default::default(), entries, now()).unwrap();
+    let before = COUNT.get();
+    secondary.apply(last.op_time, measured, now()).unwrap();
+    let applied = (COUNT.get() - before) / ROUNDS;
+
+    println!("allocations: {inserted} for an insert, {applied} for an entry, {read} for a read");
+    assert!(inserted <= MOST_FOR_INSERT, "{inserted} allocations for an insert");
+    assert!(applied <= MOST_FOR_APPLIED_ENTRY, "{applied} allocations for an applied entry");
+    assert!(read <= MOST_FOR_POINT_READ, "{read} allocations for a point read");
+}

@@ -1,0 +1,83 @@
+//! What becomes of transactions when members restart, and when they copy everything.
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
+
+use crate::set::Set;
+
+/// A statement of a transaction of one session.
+fn statement(number: i64, mut command: Document) -> Document {
+    let id = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
+    command.extend(doc! { "lsid": { "id": id }, "txnNumber": number, "autocommit": false });
+    command.entry("$db".to_owned()).or_insert("db".into());
+    command
+}
+
+fn first(number: i64, command: Document) -> Document {
+    let mut command = statement(number, command);
+    command.insert("startTransaction", true);
+    command
+}
+
+fn commit(number: i64) -> Document {
+    let concern = doc! { "w": "majority" };
+    statement(number, doc! { "commitTransaction": 1, "writeConcern": concern, "$db": "admin" })
+}
+
+fn update(id: i32, x: i32) -> Document {
+    doc! { "update": "c", "updates": [{ "q": { "_id": id }, "u": { "$set": { "x": x } } }] }
+}
+
+fn values(set: &Set, place: usize) -> Vec<i32> {
+    let reply = set.ok(place, doc! { "find": "c", "sort": { "_id": 1 }, "$db": "db" });
+    let batch = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    batch.iter().map(|found| found.as_document().unwrap().get_i32("x").unwrap()).collect()
+}
+
+#[test]
+fn a_restarted_member_knows_what_was_committed_and_nothing_of_what_was_open() {
+    let mut set = Set::initiated(1);
+    let primary = set.primary();
+    for id in 0..2 {
+        set.insert(primary, doc! { "_id": id, "x": 0 }, Bson::from("majority")).unwrap();
+    }
+    set.ok(primary, first(1, update(0, 1)));
+    set.ok(primary, commit(1));
+    set.ok(primary, first(2, update(1, 1)));
+    set.kill(primary);
+    set.restart(primary);
+    let primary = set.primary();
+    assert_eq!(values(&set, primary), [1, 0]);
+    // The commit of the one is known, the other is gone, and holds nothing up.
+    set.ok(primary, commit(1));
+    let reply = set.run(primary, commit(2)).unwrap();
+    assert_eq!(reply.get_i32("code").ok(), Some(251), "{reply}");
+    let mut plain = update(1, 5);
+    plain.insert("$db", "db");
+    set.ok(primary, plain);
+    assert_eq!(values(&set, primary), [1, 5]);
+}
+
+#[test]
+fn a_member_that_copies_everything_begins_before_a_transaction_of_several_entries() {
+    let mut set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! { "_id": 0, "x": 0 }, Bson::from("majority")).unwrap();
+    let wiped = set.others(primary)[0];
+    set.kill(wiped);
+    std::fs::remove_dir_all(set.data(wiped)).unwrap();
+    // Two entries, the last of which is the newest of the log when the copy begins.
+    for id in 1..=3 {
+        let documents = vec![doc! { "_id": id, "x": id, "text": "x".repeat(7 * 1024 * 1024) }];
+        let insert = doc! { "insert": "c", "documents": documents };
+        set.ok(primary, if id == 1 { first(1, insert) } else { statement(1, insert) });
+    }
+    set.ok(primary, commit(1));
+    set.restart(wiped);
+    set.wait_for_state(wiped, "SECONDARY");
+    assert_eq!(set.wait_until_identical(), 4);
+    // It never had to begin again.
+    let counted =
+        set.ok(wiped, doc! { "count": "c", "$db": "db", "$readPreference": { "mode": "nearest" } });
+    assert_eq!(counted.get_i32("n").ok(), Some(4));
+}
