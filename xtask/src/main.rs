@@ -10,6 +10,7 @@ mod ci;
 mod conformance;
 mod fuzz;
 mod map;
+mod mutants;
 mod planted;
 mod process;
 mod purity;
@@ -46,6 +47,8 @@ const USAGE: &str = "usage: cargo xtask <chore>
   planted [text]                  plants bugs in the half of a member that holds the data, all or those
                                   whose name has this text: a simulated world must catch each
   purity                          the deterministic crates reach no runtime, socket or randomness
+  mutants [word…]                 deliberate bugs, each of which a test must object to; those with a
+                                  word in their name, file or package
   map                             draws the crates in docs/architecture.md anew
   shape                           files and functions keep their bounds
   soak [--minutes N] [--seed S]   a set of real processes under load and faults (10 minutes): members
@@ -61,6 +64,7 @@ enum Chore {
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
     Map,
+    Mutants { words: Vec<String> },
     Planted { only: Option<String> },
     Purity,
     PymongoGuard,
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Map) => map::run(true).map(|told| println!("{told}")),
+        Some(Chore::Mutants { words }) => mutants::run(&words),
         Some(Chore::Shape) => shape::run().map(|told| println!("{told}")),
         Some(Chore::Soak { minutes, seed }) => soak::run(minutes, seed),
         Some(Chore::Help) => {
@@ -126,6 +131,9 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),
         ["pymongo-suite", rest @ ..] => pymongo_suite_chore(rest, false),
         ["map"] => Some(Chore::Map),
+        ["mutants", words @ ..] if !words.iter().any(|word| word.starts_with('-')) => {
+            Some(Chore::Mutants { words: words.iter().map(|word| (*word).to_owned()).collect() })
+        }
         ["shape"] => Some(Chore::Shape),
         ["soak", options @ ..] => soak_chore(options),
         ["help" | "--help" | "-h"] => Some(Chore::Help),

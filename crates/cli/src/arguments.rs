@@ -600,7 +600,7 @@ fn span(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
 pub(crate) struct ServeArguments {
-    /// Take options from this TOML file; those given here win.
+    /// Take options from this TOML file, or from one of mongod (.yml, .yaml, .conf); those given here win.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print a configuration file with every key, its meaning and its default, and end.

@@ -4,6 +4,7 @@
 //! it is ready, and ends cleanly on SIGINT and SIGTERM.
 
 mod config;
+mod mongod;
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -19,6 +20,7 @@ use tracing::Level;
 use crate::arguments::ServeArguments;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
+use crate::words::Foreign;
 
 /// Serves until told to stop.
 pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
@@ -30,7 +32,15 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
     let arguments = match &arguments.config {
         // After the name of the program and that of the command.
         Some(path) => {
-            merged = config::with_file(path, std::env::args_os().skip(2))?;
+            let ignored;
+            (merged, ignored) = config::with_file(path, std::env::args_os().skip(2))?;
+            if !ignored.is_empty() {
+                screen.talk(format_args!(
+                    "of {} these have no counterpart and are left out: {}",
+                    path.display(),
+                    Foreign(ignored.join(", "))
+                ));
+            }
             &merged
         }
         None => arguments,

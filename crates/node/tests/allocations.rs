@@ -1,7 +1,7 @@
 //! How often a member asks for memory: counts that do not depend on the machine.
 //!
-//! Only the thread that runs the command is counted. The bounds are what it takes today, so that a
-//! change that adds to it is seen.
+//! Only the thread that runs the command is counted. The bounds are a little above what it takes today
+//! (64, 12 and 70), so that a change that adds much to it is seen.
 
 #![allow(clippy::unwrap_used, reason = "a panic is this test's report")]
 #![allow(unsafe_code, reason = "an allocator that counts is an allocator")]
@@ -24,13 +24,13 @@ use support::{context, now};
 
 /// Allocations and reallocations of one insert of one document at a primary, those of the test that
 /// makes the command among them.
-const MOST_FOR_INSERT: u64 = 66;
+const MOST_FOR_INSERT: u64 = 75;
 
 /// The same of one entry of such an insert, of many that a secondary applies together.
-const MOST_FOR_APPLIED_ENTRY: u64 = 13;
+const MOST_FOR_APPLIED_ENTRY: u64 = 15;
 
 /// The same of reading one document by its `_id`.
-const MOST_FOR_POINT_READ: u64 = 72;
+const MOST_FOR_POINT_READ: u64 = 82;
 
 /// How many operations are averaged, after as many that fill what is kept.
 const ROUNDS: u64 = 100;

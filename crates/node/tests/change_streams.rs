@@ -423,6 +423,19 @@ fn images_of_transactions_are_kept_on_every_member_and_go_with_a_rollback() {
 }
 
 #[test]
+fn the_first_token_of_a_stream_stands_after_what_was_there_before() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let stream = watch(&member, "c", doc! {});
+    let mut resumed = watch(&member, "c", doc! { "resumeAfter": stream.token.clone() });
+    assert_eq!(resumed.types(), [] as [&str; 0]);
+    member.insert("c", vec![doc! { "_id": 2 }]);
+    assert_eq!(resumed.types(), ["insert"]);
+    let mut again = watch(&member, "c", doc! { "resumeAfter": stream.token.clone() });
+    assert_eq!(again.types(), ["insert"]);
+}
+
+#[test]
 fn a_stream_goes_on_within_a_transaction_of_several_entries() {
     let member = primary();
     let mut stream = watch(&member, "c", doc! {});

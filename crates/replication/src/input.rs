@@ -377,6 +377,8 @@ pub enum Input {
     },
     /// Whether a cluster-wide default write concern is set.
     DefaultWriteConcernSet(bool),
+    /// The host called this name and reached this very process: others may list the member by it.
+    ReachedUnder(ServerAddress),
     /// The process is about to end: hand over, tell clients.
     ShutdownWanted,
     /// A write to the disk failed: what the disk holds is unknown, and nothing is stored on it any more.

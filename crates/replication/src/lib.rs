@@ -34,6 +34,8 @@ mod invariants;
 mod leading;
 mod member;
 mod memory;
+#[cfg(test)]
+mod model_check;
 mod output;
 mod peer;
 pub mod quorum;

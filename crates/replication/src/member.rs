@@ -86,6 +86,8 @@ pub struct Member {
     pub(crate) reconfiguring: Option<Reconfiguring>,
     pub(crate) config_waits: Vec<ConfigWait>,
     pub(crate) default_write_concern_set: bool,
+    /// The last configuration that another member told of and that lists no name known to be this one's.
+    pub(crate) strange_config: Option<Arc<ReplicaSetConfig>>,
     pub(crate) maintenance: u32,
     pub(crate) ineligible_until: Option<MonotonicTime>,
     pub(crate) vetoed_dry_runs: u32,
@@ -220,6 +222,7 @@ impl Member {
             reconfiguring: None,
             config_waits: Vec::new(),
             default_write_concern_set: false,
+            strange_config: None,
             maintenance: 0,
             ineligible_until: None,
             vetoed_dry_runs: 0,
@@ -322,6 +325,7 @@ impl Member {
                 self.waiters.remove(waiter);
             }
             Input::DefaultWriteConcernSet(set) => self.default_write_concern_set = set,
+            Input::ReachedUnder(name) => self.on_reached_under(name),
             Input::ShutdownWanted => self.on_shutdown_wanted(),
             Input::DiskFailed => self.on_disk_failed(),
         }
@@ -494,6 +498,20 @@ impl Member {
     pub(crate) fn own_config(&self) -> Option<&MemberConfig> {
         let installed = self.config.as_ref()?;
         installed.config.member(installed.me?)
+    }
+
+    fn on_reached_under(&mut self, name: ServerAddress) {
+        if self.options.own_addresses.contains(&name) {
+            return;
+        }
+        self.options.own_addresses.push(name);
+        // A configuration in which it did not find itself may list it after all.
+        let lost = self.config.as_ref().filter(|installed| installed.me.is_none());
+        if let Some(config) = lost.map(|installed| Arc::clone(&installed.config))
+            && self.find_self(&config).is_some()
+        {
+            self.install(config);
+        }
     }
 
     pub(crate) fn find_self(&self, config: &ReplicaSetConfig) -> Option<MemberId> {

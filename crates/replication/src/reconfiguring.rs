@@ -541,6 +541,7 @@ impl Member {
         } else if not_yet_writable && version.term.is_some() {
             Some("a new primary is about to install its own".to_owned())
         } else if self.config.is_none() && self.find_self(new).is_none() {
+            self.strange_config = Some(Arc::clone(new));
             Some("this member is not in it".to_owned())
         } else if self.config.is_none() && !self.log.written.op_time.is_null() {
             Some("this member holds data but no configuration".to_owned())
@@ -592,6 +593,7 @@ impl Member {
         if self.primary.is_some_and(|id| Some(id) != me && !self.peers.contains_key(&id)) {
             self.primary = None;
         }
+        self.strange_config = None;
         let committed_before = self.commit_point;
         self.config = Some(Installed { config, me, committed_before });
         self.take_the_role_of_the_config();

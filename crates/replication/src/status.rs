@@ -96,6 +96,20 @@ impl<'a> Status<'a> {
         self.member.me()
     }
 
+    /// The configuration that lists no name known to be this member's: its own, or while it has none, the
+    /// last one that another member told of.
+    pub fn strange_config(&self) -> Option<&Arc<ReplicaSetConfig>> {
+        match &self.member.config {
+            Some(installed) => Some(&installed.config).filter(|_| installed.me.is_none()),
+            None => self.member.strange_config.as_ref(),
+        }
+    }
+
+    /// Whether one of the names in a configuration is known to be this member's.
+    pub fn finds_itself_in(&self, config: &ReplicaSetConfig) -> bool {
+        self.member.find_self(config).is_some()
+    }
+
     /// The primary of the present term, if known.
     pub fn primary(&self) -> Option<MemberId> {
         self.member.primary

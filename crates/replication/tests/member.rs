@@ -38,6 +38,24 @@ fn heartbeat_errors_are_108_2_and_93() {
     assert!(called_back, "a removed member asks whoever contacts it");
 }
 
+/// The host called a name of the configuration and reached this process: the member is the one of that
+/// name.
+#[test]
+fn a_member_finds_itself_by_a_name_under_which_it_was_reached() {
+    let name: ServerAddress = "db1.example:27017".parse().unwrap();
+    let mut renamed = config(3);
+    renamed.members[0].host = name.clone();
+    let recovered = Recovered { config: Some(renamed), last: entry(1, 5), ..Recovered::default() };
+    let mut subject = Subject::new(recovered);
+    assert_eq!(subject.member.status().state(), MemberState::Removed);
+    subject.give(Input::ReachedUnder("elsewhere.example:27017".parse().unwrap()));
+    assert_eq!(subject.member.status().state(), MemberState::Removed);
+    subject.give(Input::ReachedUnder(name.clone()));
+    assert_eq!(subject.member.status().me(), Some(MemberId(0)));
+    assert_eq!(subject.member.status().state(), MemberState::Secondary);
+    assert!(subject.give(Input::ReachedUnder(name)).is_empty(), "it is known already");
+}
+
 #[test]
 fn an_uninitialised_member_answers_94_and_is_not_initiated_twice() {
     let mut fresh = Subject::new(Recovered::default());

@@ -184,7 +184,10 @@ fn an_abort_during_a_statement_is_told_to_the_statement() {
 #[test]
 fn a_step_down_forgets_what_was_never_logged() {
     let (mut table, open) = begun(3);
+    table.claim(open, b"k").unwrap();
     assert_eq!(table.step_down(), [open]);
+    assert!(!table.is_open(open) && table.is_idle(), "a transaction does not outlive its primary");
+    assert_eq!(table.holder(b"k"), None);
     begin(&mut table, 7, 3);
 }
 
@@ -262,4 +265,23 @@ fn sessions_that_are_gone_are_forgotten() {
     let (mut table, open) = begun(3);
     assert_eq!(table.forget_sessions(|session| *session == 7), [open]);
     begin(&mut table, 7, 1);
+}
+
+#[test]
+fn what_the_log_says_of_a_number_beats_what_this_member_remembers() {
+    let (mut table, open) = begun(3);
+    assert!(table.abort(open, AbortReason::Asked));
+    let logged = stored(3, StoredState::Committed(AT));
+    assert_eq!(arrive_with(&mut table, 3, Kind::Commit, logged), Verdict::CommittedBefore(AT));
+}
+
+#[test]
+fn a_change_is_remembered_until_every_open_snapshot_shows_it() {
+    let mut table = Transactions::default();
+    let first = begin(&mut table, 1, 1);
+    assert_eq!(table.changed(b"k"), []);
+    // Each end of a transaction forgets what no open one needs.
+    let second = begin(&mut table, 2, 1);
+    assert!(table.abort(second, AbortReason::Asked));
+    assert_eq!(table.conflict(first, b"k"), Some(Conflict::ChangedSince));
 }

@@ -11,6 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, FromArgMatches};
 use toml::{Table, Value};
 
+use super::mongod;
 use crate::arguments::ServeArguments;
 use crate::screen::Failure;
 
@@ -21,21 +22,40 @@ const NOT_IN_FILES: [&str; 7] =
 /// Options of which only one can hold; one on the command line puts the other of a file out of force.
 const EXCLUSIVE: [&str; 2] = ["data", "memory"];
 
-/// The options of a file, and over them those of the command line.
+/// The options of a file, and over them those of the command line; and what the file says in vain.
 pub(super) fn with_file(
     path: &Path,
     given: impl Iterator<Item = OsString>,
-) -> Result<ServeArguments, Failure> {
+) -> Result<(ServeArguments, Vec<String>), Failure> {
     let given: Vec<OsString> = given.collect();
     let place_given = EXCLUSIVE.iter().any(|name| is_among(name, &given));
     let text = std::fs::read_to_string(path).map_err(|error| {
         let advice = "check the path, or print one to start from with --print-config";
         Failure::Misuse(format!("{} cannot be read: {error}; {advice}", path.display()))
     })?;
-    let options = options_of(&text, place_given)
-        .map_err(|why| Failure::Misuse(format!("{}: {why}", path.display())))?;
+    let read = match mongod::is_wanted(path) {
+        true => options_of_mongod(&text, place_given),
+        false => options_of(&text, place_given).map(|options| (options, Vec::new())),
+    };
+    let (options, ignored) =
+        read.map_err(|why| Failure::Misuse(format!("{}: {why}", path.display())))?;
     let all = options.into_iter().map(OsString::from).chain(given);
-    parse(all).map_err(|error| Failure::Misuse(error.to_string()))
+    let merged = parse(all).map_err(|error| Failure::Misuse(error.to_string()))?;
+    Ok((merged, ignored))
+}
+
+/// The options that a file of mongod stands for, and what has no counterpart.
+fn options_of_mongod(text: &str, place_given: bool) -> Result<(Vec<String>, Vec<String>), String> {
+    let read = mongod::read(text)?;
+    let mut options = Vec::new();
+    for (name, value) in read.options {
+        let option = format!("--{name}={value}");
+        check(name, &option)?;
+        if !(place_given && EXCLUSIVE.contains(&name)) {
+            options.push(option);
+        }
+    }
+    Ok((options, read.ignored))
 }
 
 /// A file with every key, what it means and its default.

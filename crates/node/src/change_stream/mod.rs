@@ -107,12 +107,14 @@ impl ChangeStream {
 
     /// Where a client goes on that has seen everything sent so far.
     pub(crate) fn resume_token(&self) -> String {
-        let mark = ResumeToken::high_water_mark(to_bson_timestamp(self.mark())).to_hex();
+        let hex = |time| ResumeToken::high_water_mark(to_bson_timestamp(time)).to_hex();
+        let mark = hex(self.mark());
         match &self.last_sent {
             // More of what was scanned is still to be sent.
             Some(sent) if !self.waiting.is_empty() => sent.clone(),
             None if !self.waiting.is_empty() => self.start_token(),
-            Some(sent) if *sent > mark => sent.clone(),
+            // The last entry that was looked at is the one that was shown last.
+            Some(sent) if *sent > hex(self.position()) => sent.clone(),
             _ => match &self.resume_after {
                 Some(start) if start.to_hex() > mark => start.to_hex(),
                 _ => mark,
@@ -129,7 +131,8 @@ impl ChangeStream {
         };
         let unseen = self.unfinished.values().filter_map(first).min();
         let unseen = unseen.map_or(u64::MAX, |time| time.max(self.started_at + 1));
-        Timestamp::from_u64(self.position.min(unseen))
+        // A mark stands before the events of its time, and those up to here are over.
+        Timestamp::from_u64(self.position.saturating_add(1).min(unseen))
     }
 
     /// The place that the right to read is needed for, besides the collection of the cursor.

@@ -22,6 +22,7 @@ mod initial_sync;
 mod oplog_buffer;
 mod peers;
 mod read_concern;
+mod recognition;
 mod source;
 mod status;
 mod stream;
@@ -190,7 +191,17 @@ impl ReplicaSet {
     pub(crate) async fn run(&self) -> Result<(), String> {
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
         match parts {
-            Some(parts) => host::run(parts).await,
+            Some(parts) => {
+                // It ends when the host does, and never before it.
+                let recognition = async {
+                    self.recognise_always().await;
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    ended = host::run(parts) => ended,
+                    () = recognition => Ok(()),
+                }
+            }
             None => Ok(()),
         }
     }
@@ -273,6 +284,11 @@ impl ReplicaSet {
             Request::Initiate(Some(config)) | Request::Reconfig { config, .. } => warnings(config),
             _ => Vec::new(),
         };
+        if let Request::Initiate(Some(config)) = &request {
+            self.recognise(config).await;
+        } else if let Request::Reconfig { config, .. } = &request {
+            self.recognise(config).await;
+        }
         let (sender, receiver) = oneshot::channel();
         self.inbox.post(Message::Asked(request, sender));
         match receiver.await {

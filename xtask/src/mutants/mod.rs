@@ -1,0 +1,245 @@
+//! `cargo xtask mutants`: deliberate bugs, and the tests that must object to them.
+//!
+//! The sources are copied to `target/mutants/tree`. All bugs that one package's tests look for are built in
+//! together, each behind a variable of the environment, so that one build serves them all; those that cannot
+//! be chosen while the program runs are built one by one. A check that fails without any bug proves nothing,
+//! so each is run once without.
+
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use table::{Check, Mutant, VARIABLE};
+
+use crate::Failure;
+use crate::process;
+
+/// A check that takes longer hangs. The slowest of them is a model check of about a minute.
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Between two looks at a check under way.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Runs the mutants whose name, file or check has one of the words; all of them without words.
+pub(crate) fn run(words: &[String]) -> Result<(), Failure> {
+    let root = process::root();
+    let all = table::read(&root)?;
+    let wanted = |mutant: &&Mutant| {
+        let told = format!("{} {} {}", mutant.name, mutant.file, mutant.check.package);
+        words.is_empty() || words.iter().any(|word| told.contains(word.as_str()))
+    };
+    let chosen: Vec<&Mutant> = all.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        return Err(Failure("no mutant has that word in its name, file or package".to_owned()));
+    }
+    let tree = Tree::copy(&root)?;
+    let mut survivors = Vec::new();
+    let mut packages: BTreeMap<&str, Vec<&Mutant>> = BTreeMap::new();
+    for mutant in &chosen {
+        packages.entry(&mutant.check.package).or_default().push(mutant);
+    }
+    for mutants in packages.values() {
+        let (alone, together): (Vec<&Mutant>, Vec<&Mutant>) =
+            mutants.iter().copied().partition(|mutant| mutant.alone);
+        if !together.is_empty() {
+            survivors.extend(tree.judge(&together)?);
+        }
+        for mutant in alone {
+            survivors.extend(tree.judge(&[mutant])?);
+        }
+    }
+    tree.restore()?;
+    println!("mutants: {} of {} caught", chosen.len() - survivors.len(), chosen.len());
+    if survivors.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "these bugs survive: {}; write the test that objects",
+        survivors.join(", ")
+    )))
+}
+
+/// A copy of the sources that may be broken.
+struct Tree {
+    root: PathBuf,
+    copy: PathBuf,
+    build: PathBuf,
+}
+
+impl Tree {
+    fn copy(root: &Path) -> Result<Self, Failure> {
+        let folder = process::target_directory().join("mutants");
+        let tree =
+            Self { root: root.to_owned(), copy: folder.join("tree"), build: folder.join("build") };
+        tree.restore()?;
+        Ok(tree)
+    }
+
+    /// Makes the copy equal to the sources. Files that are equal keep their times, so that what was built
+    /// of them is still good.
+    fn restore(&self) -> Result<(), Failure> {
+        let listed = process::read(process::program("git").args([
+            "ls-files",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]))?;
+        for path in listed.lines() {
+            // A file that was removed and not yet committed.
+            let Ok(wanted) = fs::read(self.root.join(path)) else { continue };
+            self.write(path, &wanted)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &str, wanted: &[u8]) -> Result<(), Failure> {
+        let to = self.copy.join(path);
+        if fs::read(&to).is_ok_and(|there| there == wanted) {
+            return Ok(());
+        }
+        let failed = |error| Failure(format!("{} cannot be written: {error}", to.display()));
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        fs::write(&to, wanted).map_err(failed)
+    }
+
+    /// Builds these mutants into the copy, runs their checks, and returns the names of those that survive.
+    fn judge(&self, mutants: &[&Mutant]) -> Result<Vec<String>, Failure> {
+        self.restore()?;
+        let files: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
+        for file in files {
+            let inside: Vec<&Mutant> =
+                mutants.iter().copied().filter(|mutant| mutant.file == file).collect();
+            let text = fs::read_to_string(self.root.join(file))
+                .map_err(|error| Failure(format!("{file} cannot be read: {error}")))?;
+            self.write(file, table::mutated(&text, &inside)?.as_bytes())?;
+        }
+        let programs = self.build(mutants)?;
+        if !mutants.iter().any(|mutant| mutant.alone) {
+            let checks: BTreeSet<&Check> = mutants.iter().map(|mutant| &mutant.check).collect();
+            for check in checks {
+                if let Outcome::Failed(test) = run_check(&programs, check, None)? {
+                    return Err(Failure(format!("{test} fails without any mutant")));
+                }
+            }
+        }
+        let mut survivors = Vec::new();
+        for mutant in mutants {
+            let begun = Instant::now();
+            let outcome = run_check(&programs, &mutant.check, Some(&mutant.name))?;
+            let seconds = begun.elapsed().as_secs_f64();
+            let catcher = match &outcome {
+                Outcome::Failed(test) => test.as_str(),
+                Outcome::Passed => "SURVIVES",
+            };
+            println!("{:<48} {seconds:6.1} s  {catcher}", mutant.name);
+            if outcome == Outcome::Passed {
+                survivors.push(format!("{:?} ({})", mutant.name, mutant.bug));
+            }
+        }
+        Ok(survivors)
+    }
+
+    /// The test programs of these mutants, by package and target.
+    fn build(&self, mutants: &[&Mutant]) -> Result<BTreeMap<String, PathBuf>, Failure> {
+        let package = &mutants[0].check.package;
+        let targets: BTreeSet<&str> = mutants.iter().map(|m| m.check.target.as_str()).collect();
+        let mut command = process::cargo();
+        command.current_dir(&self.copy).env("CARGO_TARGET_DIR", &self.build);
+        command.args(["test", "--no-run", "--color", "never", "-p", package]);
+        for target in targets {
+            match target {
+                "lib" => command.arg("--lib"),
+                target => command.args(["--test", target]),
+            };
+        }
+        let transcript = process::watch(&mut command, false)?;
+        if !transcript.succeeded {
+            let names: Vec<&str> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+            let told = transcript.lines.join("\n");
+            return Err(Failure(format!("{told}\n{names:?} do not build; see above")));
+        }
+        let programs = transcript.lines.iter().filter_map(|line| executable(line));
+        Ok(programs.map(|(target, path)| (target, self.copy.join(path))).collect())
+    }
+}
+
+/// The target and the path of a test program, of a line such as
+/// `Executable tests/model.rs (target/debug/deps/model-0123456789abcdef)`.
+fn executable(line: &str) -> Option<(String, PathBuf)> {
+    let (source, path) = line.trim().strip_prefix("Executable ")?.split_once(" (")?;
+    let source = source.strip_prefix("unittests ").unwrap_or(source);
+    let source = source.strip_suffix("/main.rs").or(source.strip_suffix(".rs")).unwrap_or(source);
+    let target = source.rsplit('/').next().unwrap_or(source);
+    Some((target.to_owned(), PathBuf::from(path.strip_suffix(')')?)))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    /// The first test that failed, or what happened to all of them.
+    Failed(String),
+}
+
+fn run_check(
+    programs: &BTreeMap<String, PathBuf>,
+    check: &Check,
+    mutant: Option<&str>,
+) -> Result<Outcome, Failure> {
+    let Some(program) = programs.get(&check.target) else {
+        return Err(Failure(format!("{} has no test program {}", check.package, check.target)));
+    };
+    let failed = |error| Failure(format!("{} cannot be run: {error}", program.display()));
+    let output = program.with_extension("output");
+    let mut command = Command::new(program);
+    command.args(&check.words).stdin(Stdio::null()).stderr(Stdio::null());
+    command.stdout(fs::File::create(&output).map_err(failed)?);
+    if let Some(name) = mutant {
+        command.env(VARIABLE, name);
+    }
+    let mut child = command.spawn().map_err(failed)?;
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if begun.elapsed() > PATIENCE {
+            child.kill().and_then(|()| child.wait()).map_err(failed)?;
+            return Ok(Outcome::Failed(format!("hangs for {PATIENCE:?}")));
+        }
+        std::thread::sleep(LOOK);
+    };
+    let told = fs::read(&output).map_err(failed)?;
+    let told = String::from_utf8_lossy(&told).into_owned();
+    if told.contains("running 0 tests") {
+        return Err(Failure(format!("{check:?} names no test")));
+    }
+    if status.success() {
+        return Ok(Outcome::Passed);
+    }
+    let test = told.lines().find_map(|line| {
+        let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+        Some(name.to_owned())
+    });
+    Ok(Outcome::Failed(test.unwrap_or_else(|| format!("ends with {status}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_read_off_what_cargo_says() {
+        let found = |line: &str| executable(line).map(|(target, _)| target);
+        let library = "  Executable unittests src/lib.rs (target/debug/deps/a-1)";
+        assert_eq!(found(library).as_deref(), Some("lib"));
+        assert_eq!(found("  Executable tests/model.rs (x)").as_deref(), Some("model"));
+        assert_eq!(found("  Executable tests/digest/main.rs (x)").as_deref(), Some("digest"));
+        assert_eq!(found("   Compiling a v0.1.0"), None);
+    }
+}
