@@ -7,12 +7,17 @@ use std::num::NonZero;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::server::MAX_CONNECTIONS;
+
 /// The most descriptors that a process asks for. More would only cost the kernel memory.
 const MAX_DESCRIPTORS: u64 = 1 << 20;
 
 /// Kept for the store (tables, journals, what is being compacted), the other members, clients that are
 /// turned away, and files of sorts. Never more than half of what there is.
 const RESERVED_DESCRIPTORS: u64 = 640;
+
+/// Fewer connections than these are soon too few, and worth a warning.
+const FEW_CONNECTIONS: usize = 1000;
 
 /// How many of a process's descriptors are for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +61,7 @@ impl Descriptors {
     pub(crate) fn grant(self, wanted: usize) -> usize {
         let connections = self.connections(wanted);
         let Self { limit, reserved } = self;
-        if connections < wanted {
+        if is_worth_a_warning(connections, wanted) {
             tracing::warn!(
                 limit,
                 reserved,
@@ -66,10 +71,15 @@ impl Descriptors {
                  (ulimit -Hn, LimitNOFILE=) or lower --max-connections"
             );
         } else {
-            tracing::info!(limit, reserved, connections, "open files");
+            tracing::info!(limit, reserved, connections, wanted, "open files");
         }
         connections
     }
+}
+
+/// Fewer connections than the default, where nothing else was asked for, are what most systems give.
+fn is_worth_a_warning(connections: usize, wanted: usize) -> bool {
+    connections < wanted && (wanted != MAX_CONNECTIONS || connections < FEW_CONNECTIONS)
 }
 
 #[cfg(test)]
@@ -84,6 +94,15 @@ mod tests {
         assert_eq!(Descriptors::of(128).connections(20_000), 64);
         assert_eq!(Descriptors::of(128).connections(3), 3);
         assert_eq!(Descriptors::of(0).connections(3), 1);
+    }
+
+    #[test]
+    fn fewer_connections_than_the_default_are_no_warning_unless_they_are_few() {
+        assert!(!is_worth_a_warning(MAX_CONNECTIONS, MAX_CONNECTIONS));
+        assert!(!is_worth_a_warning(3456, MAX_CONNECTIONS));
+        assert!(is_worth_a_warning(512, MAX_CONNECTIONS));
+        assert!(is_worth_a_warning(3456, 4000), "what was asked for is not given");
+        assert!(!is_worth_a_warning(30, 30));
     }
 
     #[test]

@@ -12,6 +12,31 @@ use crate::http::request;
 /// How long the page may take to show something on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// How often chromedriver is started. It takes a port that is free for IPv4, asks for the same one
+/// for IPv6, and ends if another process has that.
+const MAX_STARTS: usize = 5;
+
+/// Starts chromedriver, and gives its port.
+fn start_driver() -> Option<(Child, String)> {
+    let mut driver = Command::new("chromedriver")
+        .arg("--port=0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let says = BufReader::new(driver.stdout.take().unwrap()).lines();
+    let port = says.map_while(Result::ok).find_map(|line| {
+        let port = line.split("started successfully on port ").nth(1)?;
+        Some(port.trim_end_matches('.').to_owned())
+    });
+    if port.is_none() {
+        // It has closed its output: it ends, or has ended.
+        let _ = driver.kill();
+        let _ = driver.wait();
+    }
+    port.map(|port| (driver, port))
+}
+
 /// One browser with a profile of its own, closed when dropped.
 pub(crate) struct Browser {
     driver: Child,
@@ -24,18 +49,10 @@ impl Browser {
     /// Installs Chromium if it is not there, and starts it without a window.
     pub(crate) fn start() -> Self {
         quorate_provision::debian(&["chromium", "chromium-driver"]).unwrap();
-        let mut driver = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let says = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let port = says.map_while(Result::ok).find_map(|line| {
-            let port = line.split("started successfully on port ").nth(1)?;
-            Some(port.trim_end_matches('.').to_owned())
-        });
-        let address = format!("127.0.0.1:{}", port.expect("chromedriver says where it listens"));
+        let (driver, port) = (0..MAX_STARTS)
+            .find_map(|_| start_driver())
+            .expect("chromedriver says where it listens");
+        let address = format!("127.0.0.1:{port}");
         let profile = tempfile::tempdir().unwrap();
         let arguments = [
             "--headless".to_owned(),

@@ -107,6 +107,8 @@ fn the_member_leads_that_was_named() {
     let (set, members, uri) = own_set(&run, &["--election-timeout", "2s"]);
     let primary = status(&run, &uri).0["primary"].as_str().unwrap().to_owned();
     for (to, _) in members.iter().rev().filter(|(host, _)| *host != primary) {
+        // A set is ready with a majority; the last member may still copy.
+        until("every member serves", || status(&run, &uri).1 == 0);
         let switched = run.quorate(&["switchover", &uri, "--to", to, "--json"]);
         assert_eq!(switched.code(), 0, "{} {}", switched.stdout(), switched.stderr());
         let verdict = verdict(&switched);
