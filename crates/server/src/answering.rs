@@ -198,8 +198,9 @@ impl Connection {
                 let acknowledged = async { Ok(set.acknowledge(wanted, op_time).await) };
                 // The write was done, whatever becomes of the waiting.
                 let waited = admitted.patience.wait(acknowledged).await;
-                let error = waited
-                    .unwrap_or_else(|why| op_time.is_some().then(|| write_concern_error(&why)));
+                let was_done = op_time.is_some() || admitted.retryable;
+                let error =
+                    waited.unwrap_or_else(|why| was_done.then(|| write_concern_error(&why)));
                 if let Some(error) = error {
                     append_write_concern_error(&mut body, error, admitted.retryable, &[]);
                 }

@@ -40,13 +40,14 @@ impl Drop for Waiting<'_> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wanted {
     concern: WriteConcern,
-    /// Whether the client said so, rather than the set's default.
-    explicit: bool,
+    /// Whether to wait also if the command made no entry: the client asked for it, or this may be a
+    /// repeated write whose entry is there already and not committed yet.
+    without_entry: bool,
 }
 
 impl Wanted {
     pub(super) fn new(concern: WriteConcern) -> Self {
-        Self { concern, explicit: true }
+        Self { concern, without_entry: true }
     }
 }
 
@@ -81,7 +82,8 @@ impl ReplicaSet {
             }
         };
         let concern = completed.as_ref().or(given).map(parse).transpose()?.flatten();
-        let wanted = concern.map(|concern| Wanted { concern, explicit });
+        let without_entry = explicit || command.body.contains_key("txnNumber");
+        let wanted = concern.map(|concern| Wanted { concern, without_entry });
         if wanted.is_some() {
             command.set_write_concern(None);
         } else if let Some(completed) = completed.filter(|completed| !completed.is_empty()) {
@@ -134,7 +136,7 @@ impl ReplicaSet {
         let op_time = match op_time {
             Some(op_time) => op_time,
             // A write that changed nothing is as safe as the newest entry it saw.
-            None if wanted.explicit => self.node.log_positions().written.op_time,
+            None if wanted.without_entry => self.node.log_positions().written.op_time,
             None => return None,
         };
         let (answer, answered) = oneshot::channel();

@@ -3,7 +3,8 @@
 //! After each story: nothing that a majority acknowledged is lost, no term had two primaries, and all
 //! members are identical.
 
-use bson::{Bson, Document, doc};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
 
 use crate::load::Load;
 use crate::set::{Set, impatient};
@@ -177,6 +178,28 @@ fn first_refusal(set: &Set, place: usize) -> Document {
 
 fn counter(reply: &Document) -> i64 {
     reply.get_document("topologyVersion").unwrap().get_i64("counter").unwrap()
+}
+
+/// Otherwise a driver that repeats a write is told of a majority that does not have it.
+#[test]
+fn a_repeated_write_waits_for_the_majority_that_its_entry_needs() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    set.insert(primary, doc! {}, "majority".into()).unwrap();
+    set.others(primary).into_iter().for_each(|place| set.freeze(place));
+    let session = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
+    let insert = doc! {
+        "insert": "orders", "documents": [{ "_id": 1 }], "$db": "shop",
+        "lsid": { "id": session }, "txnNumber": 1_i64,
+    };
+    let mut alone = insert.clone();
+    alone.insert("writeConcern", doc! { "w": 1 });
+    set.ok(primary, alone);
+    let mut again = insert;
+    again.insert("maxTimeMS", 300);
+    let reply = set.run(primary, again).unwrap();
+    set.others(primary).into_iter().for_each(|place| set.thaw(place));
+    assert!(reply.contains_key("writeConcernError"), "{reply}");
 }
 
 /// Clients have lost sight of it, and would have to find it first.

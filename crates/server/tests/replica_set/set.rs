@@ -243,9 +243,21 @@ impl Set {
         self.members[place].process.take().unwrap()
     }
 
-    /// Stops the process in its tracks, as a host that hangs.
+    /// Stops the process in its tracks, as a host that hangs, and waits until every thread of it has
+    /// stopped: the signal alone leaves a running thread time to copy one more entry.
     pub(crate) fn freeze(&self, place: usize) {
         self.signal(place, Signal::STOP);
+        let process = self.members[place].process.as_ref().unwrap().id();
+        self.wait("every thread to stop", || {
+            let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+            let mut states = threads.map(|thread| {
+                let path = thread.unwrap().path().join("stat");
+                std::fs::read_to_string(path).unwrap_or_default()
+            });
+            states
+                .all(|stat| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T')))
+                .then_some(())
+        });
     }
 
     pub(crate) fn thaw(&self, place: usize) {
