@@ -11,7 +11,6 @@ mod conformance;
 mod fuzz;
 mod map;
 mod mutants;
-mod planted;
 mod process;
 mod purity;
 mod pymongo_suite;
@@ -44,8 +43,6 @@ const USAGE: &str = "usage: cargo xtask <chore>
                                   or those named; record writes the results to docs and baseline
   pymongo-suite guard             the part of it that runs with ci: no fewer may pass than before,
                                   and none may fail that is not expected to
-  planted [text]                  plants bugs in the half of a member that holds the data, all or those
-                                  whose name has this text: a simulated world must catch each
   purity                          the deterministic crates reach no runtime, socket or randomness
   mutants [word…]                 deliberate bugs, each of which a test must object to; those with a
                                   word in their name, file or package
@@ -65,7 +62,6 @@ enum Chore {
     Fuzz { seconds: u64, targets: Vec<String> },
     Map,
     Mutants { words: Vec<String> },
-    Planted { only: Option<String> },
     Purity,
     PymongoGuard,
     PymongoSuite { selection: Selection, record: bool },
@@ -83,7 +79,6 @@ fn main() -> ExitCode {
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
-        Some(Chore::Planted { only }) => planted::run(only.as_deref()),
         Some(Chore::Purity) => purity::run(),
         Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
@@ -124,8 +119,6 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["conformance"] => Some(Chore::Conformance),
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
-        ["planted"] => Some(Chore::Planted { only: None }),
-        ["planted", only] => Some(Chore::Planted { only: Some((*only).to_owned()) }),
         ["purity"] => Some(Chore::Purity),
         ["pymongo-suite", "guard"] => Some(Chore::PymongoGuard),
         ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),

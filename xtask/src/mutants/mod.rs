@@ -29,8 +29,9 @@ pub(crate) fn run(words: &[String]) -> Result<(), Failure> {
     let root = process::root();
     let all = table::read(&root)?;
     let wanted = |mutant: &&Mutant| {
-        let told = format!("{} {} {}", mutant.name, mutant.file, mutant.check.package);
-        words.is_empty() || words.iter().any(|word| told.contains(word.as_str()))
+        let files = mutant.changes.iter().map(|change| change.file.as_str());
+        let mut told = files.chain([mutant.name.as_str(), mutant.check.package.as_str()]);
+        words.is_empty() || told.any(|told| words.iter().any(|word| told.contains(word.as_str())))
     };
     let chosen: Vec<&Mutant> = all.iter().filter(wanted).collect();
     if chosen.is_empty() {
@@ -111,13 +112,12 @@ impl Tree {
     /// Builds these mutants into the copy, runs their checks, and returns the names of those that survive.
     fn judge(&self, mutants: &[&Mutant]) -> Result<Vec<String>, Failure> {
         self.restore()?;
-        let files: BTreeSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
+        let changes = mutants.iter().flat_map(|mutant| &mutant.changes);
+        let files: BTreeSet<&str> = changes.map(|change| change.file.as_str()).collect();
         for file in files {
-            let inside: Vec<&Mutant> =
-                mutants.iter().copied().filter(|mutant| mutant.file == file).collect();
             let text = fs::read_to_string(self.root.join(file))
                 .map_err(|error| Failure(format!("{file} cannot be read: {error}")))?;
-            self.write(file, table::mutated(&text, &inside)?.as_bytes())?;
+            self.write(file, table::mutated(file, &text, mutants)?.as_bytes())?;
         }
         let programs = self.build(mutants)?;
         if !mutants.iter().any(|mutant| mutant.alone) {

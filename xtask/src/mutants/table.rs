@@ -1,9 +1,9 @@
 //! The table of deliberate bugs: `xtask/mutants/*.txt`.
 //!
-//! Each entry begins with its name in brackets. `file` is what it changes, `bug` what it stands for, and
-//! `check` the cheapest test that must object: a package, `lib` or the name of a test program, and words of
-//! test names. `find` and `put` hold the text that is there and the text that the bug puts in its place, each
-//! line after `| `.
+//! Each entry begins with its name in brackets. `bug` is what it stands for, and `check` the cheapest test
+//! that must object: a package, `lib` or the name of a test program, and words of test names. `file` begins a
+//! change, of which an entry may have several: `find` and `put` hold the text that is there and the text that
+//! the bug puts in its place, each line after `| `.
 
 use std::fs;
 use std::ops::Range;
@@ -21,11 +21,17 @@ pub(crate) const VARIABLE: &str = "QUORATE_MUTANT";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mutant {
     pub(crate) name: String,
-    pub(crate) file: String,
     pub(crate) bug: String,
     pub(crate) check: Check,
     /// It changes what cannot be chosen while the program runs, such as a constant: it is built on its own.
     pub(crate) alone: bool,
+    pub(crate) changes: Vec<Change>,
+}
+
+/// What a bug changes in one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) file: String,
     pub(crate) find: String,
     pub(crate) put: String,
 }
@@ -39,24 +45,28 @@ pub(crate) struct Check {
 }
 
 impl Mutant {
-    /// Where its text stands in the file.
-    pub(crate) fn place(&self, text: &str) -> Result<Range<usize>, Failure> {
-        let mut found = text.match_indices(&self.find);
+    /// Its changes to a file.
+    fn changes_to<'m>(&'m self, file: &str) -> impl Iterator<Item = &'m Change> {
+        self.changes.iter().filter(move |change| change.file == file)
+    }
+
+    /// Where the text of a change stands in its file.
+    fn place(&self, change: &Change, text: &str) -> Result<Range<usize>, Failure> {
+        let stale = |why: &str| {
+            let (name, file) = (&self.name, &change.file);
+            Failure(format!("the mutant {name:?} does not apply to {file}: {why}; mend {FOLDER}"))
+        };
+        let mut found = text.match_indices(&change.find);
         match (found.next(), found.next()) {
-            (Some((start, _)), None) => Ok(start..start + self.find.len()),
-            (None, _) => Err(self.stale("its text is not there any more")),
-            (Some(_), Some(_)) => Err(self.stale("its text is there more than once")),
+            (Some((start, _)), None) => Ok(start..start + change.find.len()),
+            (None, _) => Err(stale("its text is not there any more")),
+            (Some(_), Some(_)) => Err(stale("its text is there more than once")),
         }
     }
 
-    fn stale(&self, why: &str) -> Failure {
-        let Self { name, file, .. } = self;
-        Failure(format!("the mutant {name:?} does not apply to {file}: {why}; mend {FOLDER}"))
-    }
-
-    /// What stands in its place: the bug alone, or both with a choice between them.
-    pub(crate) fn replacement(&self) -> String {
-        let Self { name, find, put, .. } = self;
+    /// What stands in the place of a change: the bug alone, or both with a choice between them.
+    fn replacement(&self, change: &Change) -> String {
+        let (name, Change { find, put, .. }) = (&self.name, change);
         if self.alone {
             return put.clone();
         }
@@ -105,7 +115,8 @@ fn parse(text: &str) -> Result<Vec<Mutant>, Failure> {
         let wrong = || Failure(format!("{FOLDER}: `{line}` is no line of an entry"));
         let mutant = all.last_mut().ok_or_else(wrong)?;
         if let Some(rest) = line.strip_prefix('|') {
-            let part = if block == "find" { &mut mutant.find } else { &mut mutant.put };
+            let change = mutant.changes.last_mut().ok_or_else(wrong)?;
+            let part = if block == "find" { &mut change.find } else { &mut change.put };
             if !part.is_empty() {
                 part.push('\n');
             }
@@ -113,7 +124,9 @@ fn parse(text: &str) -> Result<Vec<Mutant>, Failure> {
             continue;
         }
         match line.split_once(':').map(|(key, value)| (key, value.trim())) {
-            Some(("file", value)) => mutant.file = value.to_owned(),
+            Some(("file", value)) => {
+                mutant.changes.push(Change { file: value.to_owned(), ..Change::default() });
+            }
             Some(("bug", value)) => mutant.bug = value.to_owned(),
             Some(("check", value)) => mutant.check = check(value).ok_or_else(wrong)?,
             Some(("alone", "")) => mutant.alone = true,
@@ -122,8 +135,11 @@ fn parse(text: &str) -> Result<Vec<Mutant>, Failure> {
             _ => return Err(wrong()),
         }
     }
-    let incomplete =
-        |m: &&Mutant| [&m.file, &m.bug, &m.find, &m.check.package].iter().any(|f| f.is_empty());
+    let incomplete = |m: &&Mutant| {
+        let is_empty = |change: &Change| change.file.is_empty() || change.find.is_empty();
+        let lacks_change = m.changes.is_empty() || m.changes.iter().any(is_empty);
+        lacks_change || m.bug.is_empty() || m.check.package.is_empty()
+    };
     match all.iter().find(incomplete) {
         Some(mutant) => Err(Failure(format!("the mutant {:?} lacks a line", mutant.name))),
         None => Ok(all),
@@ -136,10 +152,12 @@ fn check(value: &str) -> Option<Check> {
 }
 
 /// A file with these bugs in it, which must not touch each other.
-pub(crate) fn mutated(text: &str, mutants: &[&Mutant]) -> Result<String, Failure> {
+pub(crate) fn mutated(file: &str, text: &str, mutants: &[&Mutant]) -> Result<String, Failure> {
     let mut places = Vec::new();
     for mutant in mutants {
-        places.push((mutant.place(text)?, mutant.replacement()));
+        for change in mutant.changes_to(file) {
+            places.push((mutant.place(change, text)?, mutant.replacement(change)));
+        }
     }
     places.sort_by_key(|(place, _)| place.start);
     let mut changed = String::with_capacity(text.len());
@@ -169,13 +187,12 @@ mod tests {
         let root = process::root();
         let all = read(&root).unwrap_or_else(|Failure(why)| panic!("{why}"));
         assert!(all.len() >= 40, "only {} mutants", all.len());
-        for file in all.iter().map(|mutant| &mutant.file) {
+        let (alone, chosen): (Vec<&Mutant>, _) = all.iter().partition(|mutant| mutant.alone);
+        for file in all.iter().flat_map(|mutant| &mutant.changes).map(|change| &change.file) {
             let text =
                 fs::read_to_string(root.join(file)).unwrap_or_else(|why| panic!("{file}: {why}"));
-            let (alone, chosen): (Vec<&Mutant>, _) =
-                all.iter().filter(|mutant| mutant.file == *file).partition(|mutant| mutant.alone);
             for mutants in alone.iter().map(std::slice::from_ref).chain([chosen.as_slice()]) {
-                mutated(&text, mutants).unwrap_or_else(|Failure(why)| panic!("{why}"));
+                mutated(file, &text, mutants).unwrap_or_else(|Failure(why)| panic!("{why}"));
             }
         }
     }
@@ -185,20 +202,21 @@ mod tests {
         let text = "# why\n[late yes]\nfile: a.rs\nbug: a late yes counts\ncheck: p lib one two\nfind:\n| a < b\nput:\n| a <= b\n";
         let all = parse(text).unwrap_or_default();
         assert_eq!(all[0].check.words, ["one", "two"]);
-        let changed = mutated("if a < b { c }", &[&all[0]]).unwrap_or_default();
+        let changed = mutated("a.rs", "if a < b { c }", &[&all[0]]).unwrap_or_default();
         assert!(
             changed.starts_with("if (if ::std::env") && changed.ends_with("{ a < b }) { c }"),
             "{changed}"
         );
-        assert!(mutated("a < b; a < b", &[&all[0]]).is_err(), "twice");
-        assert!(mutated("", &[&all[0]]).is_err(), "gone");
+        assert!(mutated("a.rs", "a < b; a < b", &[&all[0]]).is_err(), "twice");
+        assert!(mutated("a.rs", "", &[&all[0]]).is_err(), "gone");
         let alone = Mutant { alone: true, ..all[0].clone() };
-        assert_eq!(mutated("if a < b {}", &[&alone]).unwrap_or_default(), "if a <= b {}");
+        assert_eq!(mutated("a.rs", "if a < b {}", &[&alone]).unwrap_or_default(), "if a <= b {}");
     }
 
     #[test]
     fn a_line_that_is_none_and_an_entry_without_a_file_are_refused() {
         assert!(parse("file: a.rs\n").is_err());
+        assert!(parse("[a]\n| x\n").is_err());
         assert!(parse("[a]\nbug: b\ncheck: p lib\nfind:\n| x\n").is_err());
         assert!(parse("[a]\nnonsense\n").is_err());
     }
