@@ -4,14 +4,10 @@
 //! counted. The bounds are what an operation takes today, so that a change that adds to it is seen.
 
 #![allow(clippy::unwrap_used, reason = "a panic is this test's report")]
-#![allow(unsafe_code, reason = "an allocator that counts is an allocator")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use bson::{doc, rawdoc};
 use quorate_client::Client;
-use quorate_test_support::FakeServer;
+use quorate_test_support::{CountingAllocator, FakeServer};
 
 /// Allocations and reallocations of one `run_command` of `ping`.
 const MOST_FOR_PING: u64 = 8;
@@ -22,35 +18,8 @@ const MOST_FOR_FIND_ONE: u64 = 27;
 /// How many operations are averaged, after as many that warm the pool up.
 const ROUNDS: u64 = 200;
 
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator as it is; counting touches a thread-local cell
-// that needs no memory of its own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// A scripted server on a thread of its own; it ends when the guard is dropped.
 struct Elsewhere {
@@ -99,15 +68,16 @@ fn an_operation_asks_for_memory_no_more_often_than_it_did() {
         let ping = rawdoc! { "ping": 1 };
         let mut counts = Vec::new();
         for _ in 0..2 {
-            let before = COUNT.get();
+            let before = CountingAllocator::count();
             for _ in 0..ROUNDS {
                 client.run_command("admin", &ping).await.unwrap();
             }
-            let between = COUNT.get();
+            let between = CountingAllocator::count();
             for _ in 0..ROUNDS {
                 collection.find_one(doc! { "_id": 1 }).await.unwrap();
             }
-            counts = vec![(between - before) / ROUNDS, (COUNT.get() - between) / ROUNDS];
+            counts =
+                vec![(between - before) / ROUNDS, (CountingAllocator::count() - between) / ROUNDS];
         }
         println!("allocations: {} for ping, {} for find_one", counts[0], counts[1]);
         assert!(counts[0] <= MOST_FOR_PING, "{} allocations for a ping", counts[0]);

@@ -4,12 +4,9 @@
 //! (64, 12 and 70), so that a change that adds much to it is seen.
 
 #![allow(clippy::unwrap_used, reason = "a panic is this test's report")]
-#![allow(unsafe_code, reason = "an allocator that counts is an allocator")]
 
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +16,7 @@ use quorate_node::{Command, Context, Node, NodeOptions, Outcome};
 use quorate_protocol::{MemberState, Term};
 use quorate_replication::NoopReason;
 use quorate_storage::{DiskOptions, DiskStore};
+use quorate_test_support::CountingAllocator;
 use support::set::{OPLOG_BYTES, show};
 use support::{context, now};
 
@@ -35,35 +33,8 @@ const MOST_FOR_POINT_READ: u64 = 82;
 /// How many operations are averaged, after as many that fill what is kept.
 const ROUNDS: u64 = 100;
 
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator as it is; counting touches a thread-local cell
-// that needs no memory of its own.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn member(directory: &Path, state: MemberState) -> Node {
     let store = Arc::new(DiskStore::open(directory, DiskOptions::default()).unwrap());
@@ -99,9 +70,9 @@ fn find(node: &Node, context: &Context, number: u64) {
 /// What the second half of so many calls takes each.
 fn each(mut call: impl FnMut(u64)) -> u64 {
     (0..ROUNDS).for_each(&mut call);
-    let before = COUNT.get();
+    let before = CountingAllocator::count();
     (ROUNDS..2 * ROUNDS).for_each(&mut call);
-    (COUNT.get() - before) / ROUNDS
+    (CountingAllocator::count() - before) / ROUNDS
 }
 
 #[test]
@@ -116,9 +87,9 @@ fn commands_ask_for_memory_no_more_often_than_they_did() {
     let mut entries = primary.read_oplog(Bound::Unbounded, usize::MAX, usize::MAX).unwrap().entries;
     let measured: Vec<RawDocumentBuf> = entries.split_off(entries.len() - ROUNDS as usize);
     let last = secondary.apply(Default::default(), entries, now()).unwrap();
-    let before = COUNT.get();
+    let before = CountingAllocator::count();
     secondary.apply(last.op_time, measured, now()).unwrap();
-    let applied = (COUNT.get() - before) / ROUNDS;
+    let applied = (CountingAllocator::count() - before) / ROUNDS;
 
     println!("allocations: {inserted} for an insert, {applied} for an entry, {read} for a read");
     assert!(inserted <= MOST_FOR_INSERT, "{inserted} allocations for an insert");

@@ -6,14 +6,16 @@
 //!
 //! [`FaultNetwork`] stands between real members of a set and loses, holds, delays or resets what they
 //! send each other. [`Tmux`] is a real terminal for programs that draw. [`Authority`] issues
-//! certificates.
+//! certificates. [`CountingAllocator`] counts allocations.
 
+mod allocations;
 mod authority;
 mod fail_point;
 mod fault_network;
 mod server;
 mod tmux;
 
+pub use allocations::CountingAllocator;
 pub use authority::Authority;
 pub use fail_point::{FailPoint, FailPointError};
 pub use fault_network::{FaultNetwork, Flow};
