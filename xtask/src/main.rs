@@ -9,6 +9,7 @@ mod bench;
 mod ci;
 mod conformance;
 mod fuzz;
+mod histories;
 mod map;
 mod mutants;
 mod process;
@@ -37,6 +38,8 @@ const USAGE: &str = "usage: cargo xtask <chore>
   bench up                        how long `quorate up` takes until it is ready
   conformance                     the published scenarios against our crates
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
+  histories [--minutes N]         transactions through pymongo while primaries are killed around commits
+                                  (10 minutes for each workload), judged by the checker
   pymongo-suite [record] [topology] [file…]
                                   pymongo's own tests against our server: standalone, guarded,
                                   encrypted, replica-set or all of them; the files of the baseline
@@ -60,6 +63,7 @@ enum Chore {
     Ci { fuzz_seconds: u64 },
     Conformance,
     Fuzz { seconds: u64, targets: Vec<String> },
+    Histories { minutes: u64 },
     Map,
     Mutants { words: Vec<String> },
     Purity,
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
+        Some(Chore::Histories { minutes }) => histories::run(minutes),
         Some(Chore::Purity) => purity::run(),
         Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
@@ -119,6 +124,10 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["conformance"] => Some(Chore::Conformance),
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
+        ["histories"] => Some(Chore::Histories { minutes: histories::DEFAULT_MINUTES }),
+        ["histories", "--minutes", minutes] => {
+            Some(Chore::Histories { minutes: positive(minutes)? })
+        }
         ["purity"] => Some(Chore::Purity),
         ["pymongo-suite", "guard"] => Some(Chore::PymongoGuard),
         ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),
