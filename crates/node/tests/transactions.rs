@@ -406,6 +406,24 @@ fn a_large_transaction_is_several_entries_that_are_applied_with_the_last() {
     assert_eq!(count_on(&follower, "c"), 1, "and undone whole");
 }
 
+/// All entries may come in one batch, with and without other entries before them.
+#[test]
+fn a_transaction_whose_entries_come_in_one_batch_is_applied() {
+    let member = primary();
+    member.node.split_transactions_at(1);
+    let mut first = Session::start(&member, 1, 1);
+    first.ok(doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }, { "_id": 3 }] });
+    first.commit();
+    insert(&member, "c", vec![doc! { "_id": 4 }]);
+    let mut second = Session::start(&member, 2, 1);
+    second.ok(doc! { "delete": "c", "deletes": [{ "q": {}, "limit": 0 }] });
+    second.ok(doc! { "insert": "c", "documents": [{ "_id": 5 }] });
+    second.commit();
+    let follower = secondary();
+    follower.node.apply(OpTime::NULL, entries(&member), now()).unwrap();
+    assert_eq!(find_on(&follower, "c"), [doc! { "_id": 5 }]);
+}
+
 #[test]
 fn a_new_primary_ends_a_chain_whose_last_entry_it_never_got() {
     let member = primary();
@@ -542,6 +560,13 @@ fn open_transactions_are_shown() {
     let counts = status.get_document("transactions").unwrap();
     assert_eq!(counts.get_i64("currentOpen").ok(), Some(1));
     assert_eq!(counts.get_i64("totalStarted").ok(), Some(1));
+    assert!(!counts.contains_key("lastCommittedTransaction"));
+    session.commit();
+    let status = run(&member, doc! { "serverStatus": 1, "$db": "admin" });
+    let last = status.get_document("transactions").unwrap();
+    let last = last.get_document("lastCommittedTransaction").unwrap();
+    assert_eq!(last.get_i64("operationCount").ok(), Some(1));
+    assert!(last.get_i64("oplogOperationBytes").unwrap() > 0 && last.contains_key("writeConcern"));
 }
 
 #[test]

@@ -45,6 +45,10 @@ impl World {
         if let Err(why) = self.judge_accounts(leader, doc! { "level": "local" }) {
             return self.fail(why);
         }
+        let judged = self.judge_followers(leader).and_then(|()| self.judge_transactions(leader));
+        if let Err(why) = judged {
+            return self.fail(why);
+        }
         self.figures.terms = self.judges.terms();
         self.figures.committed = self.judges.committed();
         Ok(self.figures)

@@ -41,10 +41,13 @@ pub enum Story {
     Configurations,
     /// Several members stand at once, and crash while their votes are being written.
     Votes,
+    /// Every misfortune, with clients that run transactions of several statements and repeat them, and consumers
+    /// of change streams.
+    Transactions,
 }
 
 /// Every story and its name.
-const NAMES: [(Story, &str); 7] = [
+const NAMES: [(Story, &str); 8] = [
     (Story::Everything, "everything"),
     (Story::Delays, "delays"),
     (Story::MajorityLost, "forced"),
@@ -52,6 +55,7 @@ const NAMES: [(Story, &str); 7] = [
     (Story::Usurpers, "usurpers"),
     (Story::Configurations, "configurations"),
     (Story::Votes, "votes"),
+    (Story::Transactions, "transactions"),
 ];
 
 impl fmt::Display for Story {
@@ -76,14 +80,14 @@ impl FromStr for Story {
 impl Story {
     /// Whether only a few misfortunes happen.
     pub(crate) fn is_aimed(self) -> bool {
-        !matches!(self, Self::Everything | Self::Delays | Self::MajorityLost)
+        !matches!(self, Self::Everything | Self::Delays | Self::MajorityLost | Self::Transactions)
     }
 
     /// How often a crash hits a vote that is being stored, and any other ordered write, if not as in
     /// the general worlds.
     pub(crate) fn crash_percents(self) -> Option<(u64, u64)> {
         match self {
-            Self::Everything | Self::Delays | Self::MajorityLost => None,
+            Self::Everything | Self::Delays | Self::MajorityLost | Self::Transactions => None,
             Self::Votes => Some((5, 0)),
             Self::Crashes | Self::Usurpers | Self::Configurations => Some((0, 0)),
         }
@@ -104,7 +108,9 @@ impl Story {
             Self::Usurpers => (3, millis(300), millis(2_500)),
             Self::Configurations => (3 + random.below(2), millis(60), millis(4_000)),
             Self::Votes => (3, millis(200), millis(1_500)),
-            Self::Everything | Self::Delays | Self::MajorityLost => return scale,
+            Self::Everything | Self::Delays | Self::MajorityLost | Self::Transactions => {
+                return scale;
+            }
         };
         if self == Self::Votes {
             // Requests that overtake each other reach members that have crashed since.
@@ -157,7 +163,7 @@ impl World {
                     self.often(node, 1, Duration::from_millis(60), Happening::Stand);
                 }
             }
-            Story::Everything | Story::Delays | Story::MajorityLost => {}
+            Story::Everything | Story::Delays | Story::MajorityLost | Story::Transactions => {}
         }
     }
 

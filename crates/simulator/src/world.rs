@@ -16,12 +16,14 @@ use quorate_protocol::{
 use quorate_replication::{Event, Input, MemberOptions, Request, SeededRandom, Ticket};
 
 use crate::disk::{Disk, Entry};
+use crate::following::Followers;
 use crate::hardship::Hardship;
 use crate::judges::{Judges, Life, Verdict};
 use crate::network::Network;
 use crate::process::{Asker, Message, Process, StreamId, Told};
 use crate::reading::Readers;
 use crate::story::Story;
+use crate::transacting::Transactors;
 use crate::watching::{Watchers, Watching};
 use crate::writing::Writers;
 
@@ -66,6 +68,12 @@ pub struct Figures {
     pub tried: u64,
     /// Reads answered.
     pub reads: u64,
+    /// Transactions of several statements that were acknowledged.
+    pub transactions: u64,
+    /// Those of them that were run more than once.
+    pub repeated_transactions: u64,
+    /// Events that consumers of change streams were given.
+    pub events: u64,
     /// Rollbacks.
     pub rollbacks: u64,
     /// Initial syncs that finished.
@@ -132,6 +140,8 @@ pub(crate) enum Happening {
     Local { life: Life, input: Box<Input> },
     ClientWrites { client: usize },
     ClientReads { client: usize },
+    Transact { client: usize },
+    Follow { follower: usize },
     Fault,
     InitiateAgain,
     Crash(Life),
@@ -168,6 +178,8 @@ pub struct World {
     pub(crate) repair_due: MonotonicTime,
     pub(crate) watchers: Watchers,
     pub(crate) readers: Readers,
+    pub(crate) transactors: Transactors,
+    pub(crate) followers: Followers,
     pub(crate) hardship: Hardship,
     /// Processes that do not come back before everything is repaired.
     pub(crate) lost: BTreeSet<usize>,
@@ -219,6 +231,8 @@ impl World {
             repair_due: MonotonicTime::ZERO,
             watchers: Watchers::new(seed, scale.nodes),
             readers: Readers::new(seed, story, scale.clients),
+            transactors: Transactors::new(seed, story),
+            followers: Followers::new(seed, story),
             hardship,
             lost: BTreeSet::new(),
             trace,
@@ -232,6 +246,8 @@ impl World {
             world.expect_read(client);
         }
         world.begin_watching();
+        world.begin_transactions();
+        world.begin_following();
         world.expect_hardship();
         let first_fault = world.scale.between_faults;
         world.schedule(first_fault, Happening::Fault);
@@ -353,6 +369,8 @@ impl World {
             }
             Happening::ClientWrites { client } => self.client_writes(client),
             Happening::ClientReads { client } => self.client_reads(client),
+            Happening::Transact { client } => self.transact(client),
+            Happening::Follow { follower } => self.follow(follower),
             Happening::Fault => self.fault(),
             Happening::InitiateAgain => self.initiate_again(),
             Happening::Crash(life) => {
@@ -426,6 +444,10 @@ impl World {
         if self.seed.is_multiple_of(4) {
             // Batches of these worlds are small, and threads are to prepare some of them.
             data.prepare_from(2);
+        }
+        if self.story == Story::Transactions && self.seed.is_multiple_of(2) {
+            // Every operation of a transaction of these worlds has an entry of its own.
+            data.split_transactions_at(1);
         }
         let progress = Default::default();
         let member = Replica::new(options, recovered, data, progress, seed, now);

@@ -16,6 +16,7 @@ use quorate_protocol::{MonotonicTime, OpTime};
 use quorate_replication::{Input, WaiterId, WriteConcern};
 
 use crate::judges::Verdict;
+use crate::transacting;
 use crate::world::{Happening, World};
 
 /// Keys that clients set.
@@ -118,7 +119,15 @@ impl World {
     }
 
     /// Runs a command of a client. None if the process is down or the command was refused.
-    fn run_write(&mut self, index: usize, mut command: Document) -> Option<Reply> {
+    fn run_write(&mut self, index: usize, command: Document) -> Option<Reply> {
+        let reply = self.run_client(index, command)?;
+        let fine = reply.body.get_f64("ok").is_ok_and(|ok| ok == 1.0)
+            && reply.body.get_array("writeErrors").is_err();
+        fine.then_some(reply)
+    }
+
+    /// Runs a command of a client, whatever it is answered. None if the process is down.
+    pub(crate) fn run_client(&mut self, index: usize, mut command: Document) -> Option<Reply> {
         if !command.contains_key("$db") {
             command.insert("$db", "test");
         }
@@ -135,9 +144,7 @@ impl World {
             }
             self.written_here(index);
         }
-        let fine = reply.body.get_f64("ok").is_ok_and(|ok| ok == 1.0)
-            && reply.body.get_array("writeErrors").is_err();
-        fine.then_some(reply)
+        Some(reply)
     }
 
     /// A client waits for its write to be acknowledged.
@@ -289,6 +296,9 @@ impl World {
 
     /// Who waited has an answer.
     pub(crate) fn acknowledged(&mut self, waiter: WaiterId, fine: bool) {
+        if waiter.0 >= transacting::FIRST_WAITER {
+            return self.commit_answered(waiter, fine);
+        }
         let Some(attempt) = self.writers.attempts.get_mut(waiter.0 as usize) else {
             return self.read_proved(waiter, fine);
         };

@@ -137,6 +137,23 @@ fn worlds_of_late_messages_keep_every_promise() {
     assert!(reads > 400, "{reads} reads show nothing");
 }
 
+/// Transactions whose primaries crash, step down and are cut off between any two statements, and consumers of
+/// change streams that are killed: snapshot isolation, nothing twice, nothing missed.
+#[test]
+fn worlds_of_transactions_keep_every_promise() {
+    let mut total = Figures::default();
+    for seed in 0..16 {
+        let figures = world(seed, Story::Transactions);
+        total.transactions += figures.transactions;
+        total.repeated_transactions += figures.repeated_transactions;
+        total.events += figures.events;
+        total.rollbacks += figures.rollbacks;
+    }
+    println!("{total:?}");
+    assert!(total.transactions > 1_000 && total.repeated_transactions > 50, "{total:?}");
+    assert!(total.events > 1_000 && total.rollbacks > 0, "{total:?}");
+}
+
 /// Worlds that no run has seen before. The first seed is printed, and a failing one is kept with the
 /// command that replays it.
 #[test]
@@ -144,12 +161,15 @@ fn worlds_of_late_messages_keep_every_promise() {
 fn worlds_that_were_never_run_before_keep_every_promise() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = 1_000_000_000 + (now.as_nanos() as u64 / 1_000) % 1_000_000_000_000;
-    println!("fresh seeds from {first}: sweep -- {first} 6, and sweep -- {first} 3 delays");
+    println!(
+        "fresh seeds from {first}: sweep -- {first} 6, sweep -- {first} 3 delays, and sweep -- {first} 3 transactions"
+    );
     for seed in first..first + 6 {
         world(seed, Story::Everything);
     }
     for seed in first..first + 3 {
         world(seed, Story::Delays);
+        world(seed, Story::Transactions);
     }
 }
 

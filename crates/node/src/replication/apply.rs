@@ -23,7 +23,7 @@ use crate::index_keys::first_key;
 use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::DocumentBytes;
-use crate::transactions::{is_abort, is_apply_ops};
+use crate::transactions::{is_abort, is_apply_ops, is_partial};
 use crate::writer::{Writer, check_document};
 
 /// The most entries that are applied under one hold of the write lock.
@@ -402,12 +402,15 @@ struct Touched {
     collection: Option<(String, Arc<Collection>)>,
     /// Room for a key.
     key: Vec<u8>,
+    /// Whether an entry of a transaction that goes on is deferred: the next one reads it in the log.
+    partial: bool,
 }
 
 impl Touched {
     /// What was deferred is committed.
     fn settle(&mut self) {
         self.committed.append(&mut self.deferred);
+        self.partial = false;
     }
 
     /// Notes what an entry touches; false if it must not be deferred together with the others.
@@ -420,7 +423,9 @@ impl Touched {
             // A command concerns a whole collection.
             _ => {
                 self.collection = None;
-                return Ok(self.deferred.is_empty());
+                let fits = self.deferred.is_empty() && !self.partial;
+                self.partial |= entry.get_document("o").is_ok_and(is_partial);
+                return Ok(fits);
             }
         };
         let document = document.map_err(|_| damaged("o"))?;

@@ -44,6 +44,7 @@ use crate::context::{Client, Interrupt, Interruption, Now};
 use crate::error::{CommandError, ErrorCode};
 use crate::moments::Moment;
 use crate::node::Node;
+use crate::transactions::MAX_ENTRY_BYTES;
 
 pub use apply::MAX_APPLY_ENTRIES;
 pub use copy_buffer::CopyBuffer;
@@ -146,6 +147,8 @@ pub(crate) struct Replication {
     pub(crate) prefetch: PrefetchSetting,
     /// Batches of so many entries or more are prepared by threads.
     prepares_from: AtomicUsize,
+    /// The most bytes of a transaction's operations in one entry.
+    pub(crate) transaction_entry_bytes: AtomicUsize,
     /// Whether clients' connections end when the member steps down.
     pub(crate) closes_on_step_down: AtomicBool,
     /// For how long entries are kept, however many there are.
@@ -266,6 +269,7 @@ impl Node {
             writers: Mutex::default(),
             prefetch: PrefetchSetting::default(),
             prepares_from: AtomicUsize::new(prepare::MIN_ENTRIES),
+            transaction_entry_bytes: AtomicUsize::new(MAX_ENTRY_BYTES),
             closes_on_step_down: AtomicBool::new(false),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             log: Mutex::default(),

@@ -11,6 +11,7 @@
 //! keep partial entries in the log and apply the transaction with its last entry, in one batch.
 
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
 use bson::raw::{RawArrayBuf, cstr};
 use bson::spec::BinarySubtype;
@@ -24,6 +25,7 @@ use super::rows::{SessionRow, number_key};
 use super::stage::Stage;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
+use crate::node::Node;
 use crate::records::parse_record;
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
@@ -31,7 +33,7 @@ use crate::writer::{ENTRY_VERSION, Writer};
 
 /// The most bytes of operations in one entry, which with the rest of it stays below 16 MB unless a
 /// single document is as large.
-const MAX_ENTRY_BYTES: usize = 15 * 1024 * 1024;
+pub(crate) const MAX_ENTRY_BYTES: usize = 15 * 1024 * 1024;
 
 /// The most entries of one transaction.
 const MAX_ENTRIES: usize = 4096;
@@ -54,6 +56,16 @@ pub(crate) fn is_partial(object: &RawDocument) -> bool {
     object.get_bool("partialTxn").unwrap_or(false)
 }
 
+impl Node {
+    /// Lets an entry hold so many bytes of a transaction's operations, for tests of small transactions with
+    /// several entries.
+    pub fn split_transactions_at(&self, bytes: usize) {
+        if let Some(replication) = self.replication() {
+            replication.transaction_entry_bytes.store(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Writer<'_> {
     /// Adds the entries of a transaction to its batch, with the row that takes all of it back and the
     /// row of its session. Returns the place of the last entry.
@@ -66,7 +78,10 @@ impl Writer<'_> {
     ) -> Result<OpTimeAndWallTime, CommandError> {
         let operations = &stage.operations;
         let undo = self.undo_of(session, operations)?;
-        let chunks = chunks(operations);
+        let limit = self.node.replication().map_or(MAX_ENTRY_BYTES, |replication| {
+            replication.transaction_entry_bytes.load(Ordering::Relaxed)
+        });
+        let chunks = chunks(operations, limit);
         let mut previous = OpTime::NULL;
         let last = chunks.len().saturating_sub(1);
         let mut position = OpTimeAndWallTime::default();
@@ -313,12 +328,12 @@ fn array(chunk: &[Undoable]) -> RawArrayBuf {
     array
 }
 
-fn chunks(operations: &[Undoable]) -> Vec<&[Undoable]> {
+fn chunks(operations: &[Undoable], limit: usize) -> Vec<&[Undoable]> {
     let mut chunks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (place, (operation, _)) in operations.iter().enumerate() {
         let size = operation.as_bytes().len() + 16;
-        if place > start && bytes + size > MAX_ENTRY_BYTES {
+        if place > start && bytes + size > limit {
             chunks.push(&operations[start..place]);
             (start, bytes) = (place, 0);
         }
@@ -336,9 +351,10 @@ mod tests {
     fn operations_are_split_before_entries_grow_too_large() {
         let operation = |bytes: usize| (rawdoc! { "o": "x".repeat(bytes) }, None);
         let small = [operation(10), operation(10)];
-        assert_eq!(chunks(&small).len(), 1);
+        assert_eq!(chunks(&small, MAX_ENTRY_BYTES).len(), 1);
         let large: Vec<_> = (0..4).map(|_| operation(7 * 1024 * 1024)).collect();
-        let sizes: Vec<_> = chunks(&large).iter().map(|chunk| chunk.len()).collect();
+        let sizes: Vec<_> =
+            chunks(&large, MAX_ENTRY_BYTES).iter().map(|chunk| chunk.len()).collect();
         assert_eq!(sizes, [2, 2]);
         let huge = [operation(16 * 1024 * 1024), operation(10)];
         assert_eq!(chunks(&huge).len(), 2);

@@ -28,6 +28,11 @@ pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome,
             let committed = writer.commit_transaction(&body);
             match committed {
                 Ok(position) => {
+                    let concern = command.body.get_document("writeConcern").ok().cloned();
+                    let last = writer.state.transactions.last_committed.as_mut();
+                    if let Some(last) = last.filter(|_| position.is_some()) {
+                        last.insert("writeConcern", concern.unwrap_or_default());
+                    }
                     writer.state.transactions.table.committed(transaction);
                     writer.forget_ended();
                     done(&mut writer, &command, position.map_or(read_at, |at| at.op_time))

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bson::doc;
 use quorate_protocol::OpTimeAndWallTime;
 use quorate_storage::Batch;
 use quorate_transactions::Refusal;
@@ -33,6 +34,11 @@ impl Writer<'_> {
         self.node.fail_points().on_transactional_write(session)?;
         let position = self.log_transaction(&mut batch, session, number, &stage)?;
         self.commit_staged(batch, changed, &stage)?;
+        let bytes = stage.operations.iter().map(|(operation, _)| operation.as_bytes().len());
+        self.state.transactions.last_committed = Some(doc! {
+            "operationCount": stage.operations.len() as i64,
+            "oplogOperationBytes": bytes.sum::<usize>() as i64,
+        });
         Ok(Some(position))
     }
 

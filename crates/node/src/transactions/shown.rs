@@ -102,10 +102,11 @@ impl Node {
         let table = &writer.state.transactions.table;
         let statistics = table.statistics();
         let oldest = table.listed().iter().map(|listed| now.monotonic.since(listed.since)).max();
+        let last_committed = writer.state.transactions.last_committed.clone();
         drop(writer);
         let (commands, statements) = self.counters().retried();
         let number = |count: u64| Bson::Int64(count as i64);
-        doc! {
+        let mut shown = doc! {
             "retriedCommandsCount": commands,
             "retriedStatementsCount": statements,
             "transactionsCollectionWriteCount": number(statistics.committed),
@@ -118,7 +119,11 @@ impl Node {
             "writeConflicts": number(statistics.conflicts),
             "waitingWrites": number(self.end_queue().waiting() as u64),
             "oldestOpenMicros": number(oldest.unwrap_or_default().as_micros() as u64),
+        };
+        if let Some(last) = last_committed {
+            shown.insert("lastCommittedTransaction", last);
         }
+        shown
     }
 
     /// The open transactions without a running statement, as `$currentOp` shows idle sessions.
