@@ -16,6 +16,7 @@ pub(crate) enum Client {
     Mongosh,
     Rust,
     Libmongoc,
+    Mongoose,
 }
 
 impl Client {
@@ -25,7 +26,7 @@ impl Client {
         match self {
             Self::Pymongo | Self::Rust | Self::Libmongoc => &["snappy", "zlib", "zstd"],
             Self::Node => &["snappy", "zlib"],
-            Self::Mongosh => &["zlib"],
+            Self::Mongosh | Self::Mongoose => &["zlib"],
         }
     }
 
@@ -71,6 +72,12 @@ impl Client {
                 // It keeps settings and logs at home.
                 command.env("HOME", env!("CARGO_TARGET_TMPDIR"));
                 command.args(["--quiet", "--norc", "--file"]).arg(script("client.mongosh.js"));
+                command
+            }
+            Self::Mongoose => {
+                let modules = npm(&["mongoose@9.12.0"]).unwrap();
+                let mut command = Command::new("node");
+                command.env("NODE_PATH", modules).arg(script("mongoose.cjs"));
                 command
             }
             Self::Libmongoc => Command::new(compile("client.c")),

@@ -31,6 +31,13 @@ pub(crate) async fn transacts(client: Client) {
     server.stop().await;
 }
 
+/// Also for change streams.
+pub(crate) async fn watches(client: Client) {
+    let server = TestServer::member().await;
+    run(client, &server.uri(), &["watch"]).await;
+    server.stop().await;
+}
+
 pub(crate) async fn logs_in(client: Client) {
     let server = TestServer::guarded().await;
     run(client, &server.uri(), &["login"]).await;

@@ -1,16 +1,17 @@
 //! Real clients from their registries against our server: pymongo, the Node driver, mongosh, the
-//! Rust driver and libmongoc.
+//! Rust driver, libmongoc and Mongoose.
 //!
 //! Each does the same things, in parts: `documents` (connecting, CRUD, cursors, indexes,
 //! aggregation, bulk writes), `retries` (after an injected failure), `login` (by password),
-//! `certificate` (by the certificate of the connection), and `round-trip`, which is run with each
-//! compressor and over TLS. The scripts are in `tests/scripts`; they end with the number of checks they
-//! made, so that one which checks nothing does not pass. What a client shows on the wire is judged here:
+//! `certificate` (by the certificate of the connection), `transactions`, `watch` (change streams), and
+//! `round-trip`, which is run with each compressor and over TLS. Mongoose has `transactions` and `watch` only:
+//! the rest is the Node driver's. The scripts are in `tests/scripts`; they end with the number of checks they made, so that one which checks nothing does not pass. What a client shows on the wire is judged here:
 //! see `witness`. `docs/conformance.md` has the table of clients and topics.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 mod clients;
+mod examples;
 mod judge;
 mod rust_driver;
 mod server;
@@ -57,29 +58,34 @@ macro_rules! judge {
     };
 }
 
-/// Transactions, by the clients whose scripts have them.
-mod transactions {
+/// Transactions and change streams, by each client.
+macro_rules! judge_set {
+    ($name:ident, $client:expr) => {
+        mod $name {
+            use super::*;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn transacts() {
+                judge::transacts($client).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn watches() {
+                judge::watches($client).await;
+            }
+        }
+    };
+}
+
+mod in_a_set {
     use super::*;
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn pymongo_transacts() {
-        judge::transacts(Client::Pymongo).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn node_transacts() {
-        judge::transacts(Client::Node).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn mongosh_transacts() {
-        judge::transacts(Client::Mongosh).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn rust_transacts() {
-        judge::transacts(Client::Rust).await;
-    }
+    judge_set!(pymongo, Client::Pymongo);
+    judge_set!(node, Client::Node);
+    judge_set!(mongosh, Client::Mongosh);
+    judge_set!(rust, Client::Rust);
+    judge_set!(libmongoc, Client::Libmongoc);
+    judge_set!(mongoose, Client::Mongoose);
 }
 
 judge!(pymongo, Client::Pymongo);

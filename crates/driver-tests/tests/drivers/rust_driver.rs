@@ -1,15 +1,19 @@
 //! The parts for the Rust driver, in this process.
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bson::{Document, doc};
 use futures_util::TryStreamExt;
+use mongodb::change_stream::event::OperationType;
 use mongodb::error::{Error, ErrorKind};
 use mongodb::event::EventHandler;
 use mongodb::event::command::CommandEvent;
-use mongodb::options::{AuthMechanism, ClientOptions, Credential, IndexOptions, ReturnDocument};
-use mongodb::{Client, Collection, Database, IndexModel};
+use mongodb::options::{
+    AuthMechanism, ClientOptions, Credential, FullDocumentType, IndexOptions, ReturnDocument,
+};
+use mongodb::{Client, ClientSession, Collection, Database, IndexModel};
 
 /// Runs these parts and returns how many checks were made.
 pub(crate) async fn run(uri: &str, parts: &str) -> u64 {
@@ -19,6 +23,7 @@ pub(crate) async fn run(uri: &str, parts: &str) -> u64 {
             "documents" => judge.documents().await,
             "retries" => judge.retries().await,
             "transactions" => judge.transactions().await,
+            "watch" => judge.watch().await,
             "round-trip" => judge.round_trip().await,
             "login" => judge.login().await,
             "certificate" => judge.certificate().await,
@@ -64,6 +69,21 @@ impl Judge {
         let both = [doc! { "_id": "a", "n": 10 }, doc! { "_id": "b", "n": 0 }];
         accounts.insert_many(both).await.unwrap();
         let mut session = client.start_session().await.unwrap();
+        // Its own way to try again: the first attempt meets an injected conflict.
+        let admin = client.database("admin");
+        let data = doc! { "failCommands": ["insert"], "errorCode": 112 };
+        let mode = doc! { "times": 1 };
+        let fault = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        admin.run_command(fault).await.unwrap();
+        let attempts = Arc::new(AtomicU64::new(0));
+        let (kept, tried) = (accounts.clone(), Arc::clone(&attempts));
+        let work = async move |session: &mut ClientSession| {
+            tried.fetch_add(1, Ordering::Relaxed);
+            kept.insert_one(doc! { "_id": "c" }).session(session).await
+        };
+        session.start_transaction().and_run2(work).await.unwrap();
+        self.equal(attempts.load(Ordering::Relaxed), 2);
+        self.equal(accounts.count_documents(doc! { "_id": "c" }).await.unwrap(), 1);
         session.start_transaction().await.unwrap();
         let take = doc! { "$inc": { "n": -4 } };
         let (first, second) = (doc! { "_id": "a" }, doc! { "_id": "b" });
@@ -83,6 +103,60 @@ impl Judge {
         session.commit_transaction().await.unwrap();
         let after = accounts.find_one(first).await.unwrap();
         self.equal(after.unwrap().get_i32("n").unwrap(), 6);
+    }
+
+    async fn watch(&mut self) {
+        let (client, _) = self.client(|_| ()).await;
+        let database = client.database("watched");
+        database.drop().await.unwrap();
+        let orders = database.collection::<Document>("orders");
+        let mut stream =
+            orders.watch().full_document(FullDocumentType::UpdateLookup).await.unwrap();
+        let mut of_database = database.watch().await.unwrap();
+        let mut of_all = client.watch().await.unwrap();
+        let one = doc! { "_id": 1 };
+        orders.insert_one(doc! { "_id": 1, "n": 1 }).await.unwrap();
+        orders.update_one(one.clone(), doc! { "$inc": { "n": 1 } }).await.unwrap();
+        orders.replace_one(one.clone(), doc! { "r": 1 }).await.unwrap();
+        orders.delete_one(one.clone()).await.unwrap();
+        let mut events = Vec::new();
+        for _ in 0..4 {
+            let event = stream.try_next().await.unwrap().unwrap();
+            let same = [of_database.try_next().await, of_all.try_next().await];
+            for same in same {
+                self.equal(same.unwrap().unwrap().id, event.id.clone());
+            }
+            self.equal(event.document_key.clone(), Some(one.clone()));
+            events.push(event);
+        }
+        let types: Vec<_> = events.iter().map(|event| event.operation_type.clone()).collect();
+        use OperationType::{Delete, Insert, Replace, Update};
+        self.equal(types, [Insert, Update, Replace, Delete]);
+        let changed = &events[1].update_description.as_ref().unwrap().updated_fields;
+        self.equal(changed, &doc! { "n": 2 });
+        // From the first event on, and across a connection that breaks.
+        let mut stream = orders.watch().resume_after(events[0].id.clone()).await.unwrap();
+        self.equal(stream.try_next().await.unwrap().unwrap().operation_type, Update);
+        let data = doc! { "failCommands": ["getMore"], "closeConnection": true };
+        let mode = doc! { "times": 1 };
+        let fault = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+        client.database("admin").run_command(fault).await.unwrap();
+        orders.insert_one(doc! { "_id": 2 }).await.unwrap();
+        for expected in [Replace, Delete, Insert] {
+            self.equal(stream.try_next().await.unwrap().unwrap().operation_type, expected);
+        }
+        // A transaction shows all of its changes, with its number.
+        let mut session = client.start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let both = [doc! { "_id": "x" }, doc! { "_id": "y" }];
+        orders.insert_many(both).session(&mut session).await.unwrap();
+        self.equal(stream.next_if_any().await.unwrap().is_none(), true);
+        session.commit_transaction().await.unwrap();
+        for id in ["x", "y"] {
+            let event = stream.try_next().await.unwrap().unwrap();
+            self.equal(event.document_key, Some(doc! { "_id": id }));
+            self.equal(event.txn_number.is_some(), true);
+        }
     }
 
     async fn client(&self, change: impl FnOnce(&mut ClientOptions)) -> (Client, Sent) {

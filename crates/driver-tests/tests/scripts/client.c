@@ -519,6 +519,148 @@ static void certificate(void)
     mongoc_client_destroy(client);
 }
 
+/* Moves 4 from the first account to the second. */
+static bool transfer(mongoc_client_session_t *session, void *context, bson_t **reply, bson_error_t *error)
+{
+    mongoc_collection_t *accounts = context;
+    bson_t options = BSON_INITIALIZER;
+    bool ok = mongoc_client_session_append(session, &options, error);
+    const char *steps[][2] = {{"{'_id': 'a'}", "{'$inc': {'n': -4}}"}, {"{'_id': 'b'}", "{'$inc': {'n': 4}}"}};
+    *reply = NULL;
+    for (int step = 0; ok && step < 2; step++) {
+        bson_t *which = json(steps[step][0]), *change = json(steps[step][1]);
+        if (*reply) {
+            bson_destroy(*reply);
+        }
+        *reply = bson_new();
+        bson_t answer;
+        ok = mongoc_collection_update_one(accounts, which, change, &options, &answer, error);
+        bson_concat(*reply, &answer);
+        bson_destroy(&answer);
+        bson_destroy(which);
+        bson_destroy(change);
+    }
+    bson_destroy(&options);
+    return ok;
+}
+
+static int64_t balance(mongoc_collection_t *accounts, mongoc_client_session_t *session)
+{
+    bson_error_t error;
+    bson_t options = BSON_INITIALIZER;
+    if (session) {
+        OK(mongoc_client_session_append(session, &options, &error));
+    }
+    bson_t *which = json("{'_id': 'a'}");
+    mongoc_cursor_t *cursor = mongoc_collection_find_with_opts(accounts, which, &options, NULL);
+    const bson_t *found;
+    bool any = mongoc_cursor_next(cursor, &found);
+    OK(!mongoc_cursor_error(cursor, &error));
+    CHECK(any);
+    int64_t n = number(found, "n");
+    mongoc_cursor_destroy(cursor);
+    bson_destroy(which);
+    bson_destroy(&options);
+    return n;
+}
+
+static void transactions(void)
+{
+    bson_error_t error;
+    bson_t reply, *answer = NULL;
+    mongoc_client_t *client = connect_with(NULL, NULL, NULL, NULL);
+    run_only(client, "transactions", "{'dropDatabase': 1}");
+    run_only(client, "transactions",
+             "{'insert': 'accounts', 'documents': [{'_id': 'a', 'n': 10}, {'_id': 'b', 'n': 0}]}");
+    mongoc_collection_t *accounts = mongoc_client_get_collection(client, "transactions", "accounts");
+    mongoc_client_session_t *session = mongoc_client_start_session(client, NULL, &error);
+    mongoc_client_session_t *other = mongoc_client_start_session(client, NULL, &error);
+    OK(mongoc_client_session_with_transaction(session, transfer, NULL, accounts, &reply, &error));
+    bson_destroy(&reply);
+    CHECK(balance(accounts, NULL) == 6);
+    OK(mongoc_client_session_start_transaction(session, NULL, &error));
+    OK(transfer(session, accounts, &answer, &error));
+    bson_destroy(answer);
+    CHECK(balance(accounts, session) == 2);
+    CHECK(balance(accounts, NULL) == 6);
+    /* The first updater wins; the second is told at once. */
+    OK(mongoc_client_session_start_transaction(other, NULL, &error));
+    CHECK(!transfer(other, accounts, &answer, &error));
+    CHECK(error.code == 112);
+    CHECK(mongoc_error_has_label(answer, "TransientTransactionError"));
+    bson_destroy(answer);
+    OK(mongoc_client_session_abort_transaction(other, &error));
+    OK(mongoc_client_session_commit_transaction(session, NULL, &error));
+    OK(mongoc_client_session_commit_transaction(session, NULL, &error));
+    CHECK(balance(accounts, NULL) == 2);
+    mongoc_client_session_destroy(other);
+    mongoc_client_session_destroy(session);
+    mongoc_collection_destroy(accounts);
+    mongoc_client_destroy(client);
+}
+
+/* The next event must be of this type. Its token is copied if a place is given. */
+static void event(int line, mongoc_change_stream_t *stream, const char *type, bson_t *token)
+{
+    const bson_t *found, *details;
+    bson_error_t error;
+    bson_iter_t iter, id;
+    while (!mongoc_change_stream_next(stream, &found)) {
+        if (mongoc_change_stream_error_document(stream, &error, &details)) {
+            die(line, type, error.message);
+        }
+    }
+    if (!bson_iter_init_find(&iter, found, "operationType") || !bson_iter_init_find(&id, found, "_id")) {
+        die(line, type, "the event has no type or no token");
+    }
+    check(line, strcmp(bson_iter_utf8(&iter, NULL), type) == 0, type);
+    if (token) {
+        bson_append_iter(token, "resumeAfter", -1, &id);
+    }
+}
+#define EVENT(stream, type, token) event(__LINE__, stream, type, token)
+
+static void watch(void)
+{
+    bson_t none = BSON_INITIALIZER, from = BSON_INITIALIZER;
+    mongoc_client_t *client = connect_with(NULL, NULL, NULL, NULL);
+    run_only(client, "watched", "{'dropDatabase': 1}");
+    mongoc_collection_t *orders = mongoc_client_get_collection(client, "watched", "orders");
+    mongoc_database_t *database = mongoc_client_get_database(client, "watched");
+    mongoc_change_stream_t *streams[] = {mongoc_collection_watch(orders, &none, NULL),
+                                         mongoc_database_watch(database, &none, NULL),
+                                         mongoc_client_watch(client, &none, NULL)};
+    run_only(client, "watched", "{'insert': 'orders', 'documents': [{'_id': 1, 'n': 1}]}");
+    run_only(client, "watched", "{'update': 'orders', 'updates': [{'q': {'_id': 1}, 'u': {'$inc': {'n': 1}}}]}");
+    run_only(client, "watched", "{'update': 'orders', 'updates': [{'q': {'_id': 1}, 'u': {'r': 1}}]}");
+    run_only(client, "watched", "{'delete': 'orders', 'deletes': [{'q': {'_id': 1}, 'limit': 1}]}");
+    for (int place = 0; place < 3; place++) {
+        EVENT(streams[place], "insert", place == 0 ? &from : NULL);
+        EVENT(streams[place], "update", NULL);
+        EVENT(streams[place], "replace", NULL);
+        EVENT(streams[place], "delete", NULL);
+        mongoc_change_stream_destroy(streams[place]);
+    }
+    /* From the first event on, and across a connection that breaks. */
+    mongoc_change_stream_t *stream = mongoc_collection_watch(orders, &none, &from);
+    EVENT(stream, "update", NULL);
+    run_only(client, "admin",
+             "{'configureFailPoint': 'failCommand', 'mode': {'times': 1},"
+             " 'data': {'failCommands': ['getMore'], 'closeConnection': true}}");
+    run_only(client, "watched", "{'insert': 'orders', 'documents': [{'_id': 2}]}");
+    EVENT(stream, "replace", NULL);
+    EVENT(stream, "delete", NULL);
+    EVENT(stream, "insert", NULL);
+    run_only(client, "watched", "{'drop': 'orders'}");
+    EVENT(stream, "drop", NULL);
+    EVENT(stream, "invalidate", NULL);
+    mongoc_change_stream_destroy(stream);
+    mongoc_collection_destroy(orders);
+    mongoc_database_destroy(database);
+    mongoc_client_destroy(client);
+    bson_destroy(&from);
+}
+
 int main(int count, char **arguments)
 {
     const char *parts = getenv("QUORATE_PARTS");
@@ -533,6 +675,10 @@ int main(int count, char **arguments)
             documents();
         } else if (strcmp(part, "retries") == 0) {
             retries();
+        } else if (strcmp(part, "transactions") == 0) {
+            transactions();
+        } else if (strcmp(part, "watch") == 0) {
+            watch();
         } else if (strcmp(part, "round-trip") == 0) {
             round_trip();
         } else if (strcmp(part, "login") == 0) {

@@ -254,7 +254,70 @@ const transactions = () => connected({}, async (client) => {
   });
 });
 
-const parts = { documents, transactions, retries, "round-trip": roundTrip, login, certificate };
+async function change(orders) {
+  await orders.insertOne({ _id: 1, n: 1 });
+  await orders.updateOne({ _id: 1 }, { $inc: { n: 1 } });
+  await orders.replaceOne({ _id: 1 }, { r: 1 });
+  await orders.deleteOne({ _id: 1 });
+}
+
+const take = async (stream, count) => {
+  const events = [];
+  while (events.length < count) events.push(await stream.next());
+  return events;
+};
+
+/** Opens a stream and waits for the server's answer, so that it shows all that is written afterwards. */
+const opened = async (stream) => {
+  await stream.tryNext();
+  return stream;
+};
+
+const watch = () => connected({}, async (client) => {
+  const db = client.db("watched");
+  await db.dropDatabase();
+  const orders = db.collection("orders");
+  const streams = [orders.watch([], { fullDocument: "updateLookup" }), db.watch(), client.watch()];
+  for (const stream of streams) await opened(stream);
+  await change(orders);
+  const events = await take(streams[0], 4);
+  equal(events.map((event) => event.operationType), ["insert", "update", "replace", "delete"]);
+  equal(events.map((event) => event.documentKey._id), [1, 1, 1, 1]);
+  equal(events[0].fullDocument, { _id: 1, n: 1 });
+  equal(events[1].updateDescription.updatedFields, { n: 2 });
+  for (const stream of streams.slice(1)) {
+    const tokens = (await take(stream, 4)).map((event) => event._id);
+    equal(tokens, events.map((event) => event._id));
+  }
+  for (const stream of streams) await stream.close();
+  // From the first event on, and across a connection that breaks; here with an iterator.
+  const after = orders.watch([{ $match: { operationType: { $ne: "update" } } }], { resumeAfter: events[0]._id });
+  const seen = [];
+  for await (const event of after) {
+    seen.push([event.operationType, event.documentKey._id]);
+    if (seen.length === 1) {
+      const data = { failCommands: ["getMore"], closeConnection: true };
+      await client.db("admin").command({ configureFailPoint: "failCommand", mode: { times: 1 }, data });
+      await orders.insertOne({ _id: 2 });
+    }
+    if (seen.length === 3) break;
+  }
+  equal(seen, [["replace", 1], ["delete", 1], ["insert", 2]]);
+  // A transaction shows nothing before its end, and then all of its changes.
+  const stream = await opened(db.watch());
+  await client.withSession((session) => session.withTransaction(async () => {
+    await orders.insertMany([{ _id: "x" }, { _id: "y" }], { session });
+    equal(await stream.tryNext(), null);
+  }));
+  const both = await take(stream, 2);
+  equal(both.map((event) => event.documentKey._id), ["x", "y"]);
+  equal(both[0].txnNumber, both[1].txnNumber);
+  await orders.drop();
+  equal((await stream.next()).operationType, "drop");
+  await stream.close();
+});
+
+const parts = { documents, transactions, watch, retries, "round-trip": roundTrip, login, certificate };
 
 (async () => {
   for (const part of process.env.QUORATE_PARTS.split(",")) await parts[part]();

@@ -223,6 +223,40 @@ function transactions() {
   session.endSession();
 }
 
-const parts = { documents, transactions, retries, "round-trip": roundTrip, login, certificate };
+function watch() {
+  const watched = db.getSiblingDB("watched");
+  watched.dropDatabase();
+  const orders = watched.orders;
+  const take = (stream, count) => {
+    const events = [];
+    while (events.length < count) {
+      const event = stream.tryNext();
+      if (event) events.push(event);
+    }
+    return events;
+  };
+  const streams = [watched.orders.watch(), watched.watch(), db.getMongo().watch()];
+  // Opens them: each shows all that is written afterwards.
+  streams.forEach((stream) => stream.tryNext());
+  orders.insertOne({ _id: 1, n: 1 });
+  orders.updateOne({ _id: 1 }, { $inc: { n: 1 } });
+  orders.replaceOne({ _id: 1 }, { r: 1 });
+  orders.deleteOne({ _id: 1 });
+  const events = take(streams[0], 4);
+  equal(events.map((event) => event.operationType), ["insert", "update", "replace", "delete"]);
+  equal(events[1].updateDescription.updatedFields, { n: 2 });
+  for (const stream of streams.slice(1)) {
+    equal(take(stream, 4).map((event) => event._id), events.map((event) => event._id));
+  }
+  streams.forEach((stream) => stream.close());
+  const filter = [{ $match: { operationType: { $ne: "update" } } }];
+  const after = orders.watch(filter, { resumeAfter: events[0]._id });
+  equal(take(after, 2).map((event) => event.operationType), ["replace", "delete"]);
+  orders.drop();
+  equal(take(after, 2).map((event) => event.operationType), ["drop", "invalidate"]);
+  equal(after.isClosed(), true);
+}
+
+const parts = { documents, transactions, watch, retries, "round-trip": roundTrip, login, certificate };
 for (const part of process.env.QUORATE_PARTS.split(",")) parts[part]();
 print(`checks: ${checks}`);

@@ -238,9 +238,56 @@ def transactions():
         equal(balances(), [2, 8])
 
 
+def watch():
+    client = pymongo.MongoClient(URI)
+    client.drop_database("watched")
+    orders = client.watched.orders
+    with orders.watch(full_document="updateLookup") as stream, client.watch() as all_of_it:
+        change(orders)
+        events = [next(stream) for _ in range(4)]
+        equal([event["operationType"] for event in events], ["insert", "update", "replace", "delete"])
+        equal([event["documentKey"]["_id"] for event in events], [1, 1, 1, 1])
+        equal(events[0]["fullDocument"], {"_id": 1, "n": 1})
+        equal(events[1]["updateDescription"]["updatedFields"], {"n": 2})
+        equal(events[2]["fullDocument"], {"_id": 1, "r": 1})
+        equal([next(all_of_it)["_id"] for _ in range(4)], [event["_id"] for event in events])
+    # From the first event on, and across a connection that breaks.
+    with orders.watch([{"$match": {"operationType": {"$ne": "update"}}}], resume_after=events[0]["_id"]) as stream:
+        equal(next(stream)["operationType"], "replace")
+        data = {"failCommands": ["getMore"], "closeConnection": True}
+        client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+        equal(next(stream)["operationType"], "delete")
+        orders.insert_one({"_id": 2})
+        equal(next(stream)["documentKey"], {"_id": 2})
+    # A transaction shows nothing before its end, and then all of its changes.
+    with client.watched.watch() as stream:
+        with client.start_session() as session:
+            session.start_transaction()
+            orders.insert_many([{"_id": "x"}, {"_id": "y"}], session=session)
+            equal(stream.try_next(), None)
+            session.commit_transaction()
+        both = [next(stream), next(stream)]
+        equal([event["documentKey"]["_id"] for event in both], ["x", "y"])
+        equal(both[0]["txnNumber"], both[1]["txnNumber"])
+        orders.drop()
+        equal(next(stream)["operationType"], "drop")
+    with orders.watch() as stream:
+        orders.insert_one({})
+        orders.drop()
+        equal([event["operationType"] for event in stream], ["insert", "drop", "invalidate"])
+
+
+def change(orders):
+    orders.insert_one({"_id": 1, "n": 1})
+    orders.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    orders.replace_one({"_id": 1}, {"r": 1})
+    orders.delete_one({"_id": 1})
+
+
 parts = {
     "documents": documents,
     "transactions": transactions,
+    "watch": watch,
     "retries": retries,
     "round-trip": round_trip,
     "login": login,
