@@ -99,8 +99,27 @@ fn writes(page: &mut Page, view: &View, now: MonotonicTime) {
     );
 }
 
+/// How a figure of a member is read.
+type Read = fn(&MemberSummary<'_>) -> Option<f64>;
+
+/// What a member tells of its transactions.
+const OF_TRANSACTIONS: [(&str, &str, Read); 3] = [
+    ("quorate_member_open_transactions", "Transactions that are open at the member.", |member| {
+        member.rates.transactions.map(|told| told.open as f64)
+    }),
+    (
+        "quorate_member_transaction_conflicts_per_second",
+        "Writes of transactions that met a newer or an uncommitted one, in a second.",
+        |member| member.rates.transactions?.conflicts,
+    ),
+    (
+        "quorate_member_writes_behind_transactions",
+        "Plain writes that wait until a transaction ends.",
+        |member| member.rates.transactions?.waiting_writes.map(|writes| writes as f64),
+    ),
+];
+
 fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
-    type Read = fn(&MemberSummary<'_>) -> Option<f64>;
     let gauges: [(&str, &str, Read); 11] = [
         ("quorate_member_up", "Whether the member answers.", |member| match member.health {
             Health::Up => Some(1.0),
@@ -149,7 +168,7 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
             |member| Some(member.differences.len() as f64),
         ),
     ];
-    for (name, help, read) in gauges {
+    for (name, help, read) in gauges.into_iter().chain(OF_TRANSACTIONS) {
         page.describe(name, help, "gauge");
         for member in members {
             page.sample(name, &[("member", member.address.as_str())], read(member));
@@ -219,7 +238,7 @@ mod tests {
     use crate::view::test_view::Stage;
 
     /// Every name that may be on a dashboard. Removing or renaming one breaks somebody's alarm.
-    const NAMES: [&str; 26] = [
+    const NAMES: [&str; 29] = [
         "quorate_set_info",
         "quorate_set_has_primary",
         "quorate_set_without_primary_seconds",
@@ -245,6 +264,9 @@ mod tests {
         "quorate_member_reads_per_second",
         "quorate_member_is_arbiter",
         "quorate_member_differences",
+        "quorate_member_open_transactions",
+        "quorate_member_transaction_conflicts_per_second",
+        "quorate_member_writes_behind_transactions",
         "quorate_member_state",
     ];
 

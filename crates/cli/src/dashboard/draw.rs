@@ -199,18 +199,10 @@ fn second_line(
     {
         parts.push(Span::raw(format!("{rate:.0} writes/s")));
     }
-    if let Some(election) = facts.last_election {
-        let mut text = format!("failover {}", Ago(now.since(election.at)));
-        if let Some(reason) = facts.election_reason {
-            text.push_str(&format!(" ({})", Foreign(reason)));
-        }
-        if let Some(gap) = election.write_gap {
-            text.push_str(&format!(", write gap {}", TimeSpan(gap)));
-        } else if let Some(span) = election.without_primary {
-            text.push_str(&format!(", {} without a primary", TimeSpan(span)));
-        }
-        parts.push(Span::raw(text));
+    if let Some(words) = facts.transactions.and_then(|transactions| transactions.words()) {
+        parts.push(Span::raw(words));
     }
+    parts.extend(last_failover(facts, now).map(Span::raw));
     if let Some(why) = facts.explanation {
         parts.push(Span::raw(Foreign(why).to_string()));
     }
@@ -222,6 +214,20 @@ fn second_line(
         line.push_span(part);
     }
     line
+}
+
+fn last_failover(facts: &Facts<'_>, now: MonotonicTime) -> Option<String> {
+    let election = facts.last_election?;
+    let mut text = format!("failover {}", Ago(now.since(election.at)));
+    if let Some(reason) = facts.election_reason {
+        text.push_str(&format!(" ({})", Foreign(reason)));
+    }
+    if let Some(gap) = election.write_gap {
+        text.push_str(&format!(", write gap {}", TimeSpan(gap)));
+    } else if let Some(span) = election.without_primary {
+        text.push_str(&format!(", {} without a primary", TimeSpan(span)));
+    }
+    Some(text)
 }
 
 /// A line across the screen with a title in it.

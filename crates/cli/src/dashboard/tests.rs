@@ -14,7 +14,7 @@ use ratatui::style::Color;
 use super::palette::Palette;
 use super::state::Dashboard;
 use crate::view::member::Process;
-use crate::view::reply::{Explanation, InitialSync};
+use crate::view::reply::{Counters, Explanation, InitialSync, TransactionCounters};
 use crate::view::test_view::{Stage, address, hello, primary_hello, status};
 use crate::view::{Input, Told};
 
@@ -102,6 +102,34 @@ fn a_healthy_set() {
     assert!(shown.contains("THE CLIENT BELIEVES"), "{shown}");
     press(&mut opened, &stage, "x");
     assert!(!drawn(&opened, &stage, (80, 16)).contains("THE CLIENT BELIEVES"));
+}
+
+/// A line tells of transactions while there are any, and of what they cost others.
+#[test]
+fn open_transactions_and_conflicts() {
+    let mut stage = lively();
+    let primary = |stage: &mut Stage, transactions| {
+        let counters = Counters { transactions: Some(transactions), ..Counters::default() };
+        stage.tell("a:27017", Told::Counters(counters));
+    };
+    let quiet = TransactionCounters { conflicts: Some(100), ..TransactionCounters::default() };
+    primary(&mut stage, quiet);
+    stage.after(1000);
+    primary(&mut stage, quiet);
+    let shown = drawn(&screen(true), &stage, (120, 40));
+    assert!(!shown.contains("transaction"), "{shown}");
+    stage.after(2000);
+    let busy = TransactionCounters {
+        open: 3,
+        oldest: Some(Duration::from_secs(12)),
+        waiting_writes: Some(2),
+        conflicts: Some(180),
+    };
+    primary(&mut stage, busy);
+    snapshot("transactions-120x40", &screen(true), &stage, (120, 40));
+    snapshot("transactions-80x24", &screen(true), &stage, (80, 24));
+    let set = &stage.view.to_json(stage.now)["set"]["transactions"];
+    assert_eq!((&set["open"], &set["conflicts_per_second"]), (&3.into(), &40.0.into()));
 }
 
 #[test]

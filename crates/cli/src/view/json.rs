@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::difference::Difference;
 use super::log::Entry;
-use super::member::{Process, Trouble};
+use super::member::{Process, Transactions, Trouble};
 use super::summary::MemberSummary;
 use super::{Election, View, role};
 
@@ -57,6 +57,7 @@ impl View {
             "incompatible": facts.incompatible,
             "writes_per_second": facts.writes_per_second,
             "reads_per_second": facts.reads_per_second,
+            "transactions": facts.transactions.map(|told| transactions_to_json(&told)),
         })
     }
 
@@ -79,6 +80,16 @@ impl View {
             "gaps": gaps.collect::<Value>(),
         })
     }
+}
+
+fn transactions_to_json(told: &Transactions) -> Value {
+    json!({
+        "open": told.open,
+        "oldest_ms": told.oldest.map(millis),
+        "waiting_writes": told.waiting_writes,
+        "conflicts_per_second": told.conflicts,
+        "words": told.words(),
+    })
 }
 
 fn member_to_json(member: &MemberSummary<'_>, now: MonotonicTime) -> Value {

@@ -8,6 +8,7 @@ use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress};
 use quorate_server_discovery::ServerDescription;
 
 use super::difference::Difference;
+use super::log::Age;
 use super::reply::{Counters, Explanation, SetStatus};
 use super::ring::Ring;
 
@@ -136,6 +137,51 @@ pub(crate) struct Rates {
     pub(crate) reads: Option<f64>,
     /// Connections that are open.
     pub(crate) connections: Option<u64>,
+    /// Its transactions.
+    pub(crate) transactions: Option<Transactions>,
+}
+
+/// The open transactions of a member and what they cost others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Transactions {
+    /// Transactions that are open.
+    pub(crate) open: u64,
+    /// How long the oldest of them is open.
+    pub(crate) oldest: Option<Duration>,
+    /// Plain writes that wait for one of them.
+    pub(crate) waiting_writes: Option<u64>,
+    /// Conflicts a second.
+    pub(crate) conflicts: Option<f64>,
+}
+
+impl Transactions {
+    /// Whether there is anything to tell.
+    fn any(&self) -> bool {
+        self.open > 0
+            || self.waiting_writes.is_some_and(|writes| writes > 0)
+            || self.conflicts.is_some_and(|rate| rate > 0.0)
+    }
+
+    /// In words; none if no transaction is open and none met another.
+    pub(crate) fn words(&self) -> Option<String> {
+        if !self.any() {
+            return None;
+        }
+        let plural = if self.open == 1 { "" } else { "s" };
+        let mut words = format!("{} open transaction{plural}", self.open);
+        if let Some(oldest) = self.oldest.filter(|_| self.open > 0) {
+            words.push_str(&format!(", the oldest for {}", Age(oldest)));
+        }
+        if let Some(rate) = self.conflicts {
+            words.push_str(&format!(", {rate:.0} conflicts/s"));
+        }
+        match self.waiting_writes {
+            Some(0) | None => {}
+            Some(1) => words.push_str(", 1 write waits for them"),
+            Some(writes) => words.push_str(&format!(", {writes} writes wait for them")),
+        }
+        Some(words)
+    }
 }
 
 /// Everything that is known about one member.
@@ -246,6 +292,12 @@ impl Member {
             writes: rate(|counters| counters.writes),
             reads: rate(|counters| counters.reads),
             connections: counters.connections,
+            transactions: counters.transactions.map(|told| Transactions {
+                open: told.open,
+                oldest: told.oldest,
+                waiting_writes: told.waiting_writes,
+                conflicts: rate(|counters| counters.transactions?.conflicts),
+            }),
         };
     }
 }

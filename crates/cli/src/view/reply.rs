@@ -126,6 +126,21 @@ pub(crate) struct Counters {
     pub(crate) reads: Option<u64>,
     /// Connections that are open.
     pub(crate) connections: Option<u64>,
+    /// Its transactions, where it has any to tell of.
+    pub(crate) transactions: Option<TransactionCounters>,
+}
+
+/// What a member tells of its transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TransactionCounters {
+    /// Transactions that are open.
+    pub(crate) open: u64,
+    /// How long the oldest of them is open. Ours tell it, others do not.
+    pub(crate) oldest: Option<Duration>,
+    /// Plain writes that wait for one of them.
+    pub(crate) waiting_writes: Option<u64>,
+    /// Conflicts since the start.
+    pub(crate) conflicts: Option<u64>,
 }
 
 /// Reads `replSetGetStatus`.
@@ -222,7 +237,18 @@ pub(crate) fn counters(reply: &Document) -> Counters {
         connections: connections
             .and_then(|connections| whole(connections, "current"))
             .and_then(|count| u64::try_from(count).ok()),
+        transactions: reply.get_document("transactions").ok().and_then(transaction_counters),
     }
+}
+
+fn transaction_counters(told: &Document) -> Option<TransactionCounters> {
+    let count = |name| whole(told, name).and_then(|count| u64::try_from(count).ok());
+    Some(TransactionCounters {
+        open: count("currentOpen")?,
+        oldest: count("oldestOpenMicros").map(Duration::from_micros),
+        waiting_writes: count("waitingWrites"),
+        conflicts: count("writeConflicts"),
+    })
 }
 
 /// A whole number, however it was written.
@@ -331,8 +357,22 @@ mod tests {
         let reply = doc! {
             "opcounters": { "insert": 5, "update": 2_i64, "delete": 1, "query": 4, "getmore": 3 },
             "connections": { "current": 9 },
+            "transactions": {
+                "currentOpen": 2_i64, "oldestOpenMicros": 1_500_000_i64, "waitingWrites": 1_i64,
+                "writeConflicts": 12_i64,
+            },
         };
-        let expected = Counters { writes: Some(8), reads: Some(7), connections: Some(9) };
+        let expected = Counters {
+            writes: Some(8),
+            reads: Some(7),
+            connections: Some(9),
+            transactions: Some(TransactionCounters {
+                open: 2,
+                oldest: Some(Duration::from_millis(1500)),
+                waiting_writes: Some(1),
+                conflicts: Some(12),
+            }),
+        };
         assert_eq!(counters(&reply), expected);
     }
 }

@@ -6,7 +6,7 @@ use quorate_protocol::{MemberState, MonotonicTime, OpTime, ServerAddress, WallTi
 use quorate_server_discovery::{ServerType, TopologyType};
 
 use super::difference::Difference;
-use super::member::{Member, Own, Pool, Process, Rates, Trouble};
+use super::member::{Member, Own, Pool, Process, Rates, Transactions, Trouble};
 use super::reply::{InitialSync, MemberStatus, SetStatus};
 use super::ring::Ring;
 use super::{Election, View};
@@ -133,6 +133,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) writes_per_second: Option<f64>,
     /// Reads of all clients.
     pub(crate) reads_per_second: Option<f64>,
+    /// The transactions of the primary.
+    pub(crate) transactions: Option<Transactions>,
     /// The last change of primary.
     pub(crate) last_election: Option<&'a Election>,
     /// Why the primary called the election that it won.
@@ -203,6 +205,8 @@ impl View {
             // Secondaries count what they apply apart, so that nothing is counted twice.
             writes_per_second: sum(|member| member.rates.writes),
             reads_per_second: sum(|member| member.rates.reads),
+            transactions: primary
+                .and_then(|primary| self.members.get(primary.address())?.rates.transactions),
             last_election: self.elections.last(),
             election_reason: primary
                 .and_then(|primary| self.members.get(primary.address())?.own_status())

@@ -1,6 +1,8 @@
 //! Measured failovers: on sets of our own, on foreign ones, and on a scripted server for what a real
 //! one does not show.
 
+use std::process::Command;
+
 use bson::rawdoc;
 use quorate_protocol::ServerAddress;
 use quorate_test_support::{FakeServer, primary_hello};
@@ -51,6 +53,31 @@ fn a_killed_primary_is_replaced_nothing_is_lost_and_the_set_is_whole_again() {
     assert_eq!(gone["host"], verdict["target"]);
     let back = set.wait_for("member_mended", |_| true);
     assert_eq!(back["host"], verdict["target"]);
+    assert_eq!(set.terminate(), Some(0));
+}
+
+/// A keeper that had no time to look finds the death of a member and the order to mend it at once, in either order. A
+/// member that was not mended then would stay away, and a drill would wait a minute for it.
+#[test]
+fn a_keeper_that_was_held_up_mends_what_was_killed_meanwhile() {
+    let run = RunDirectory::new();
+    let mut set = run.start(&["up", "--members", "1", "--memory", "--port", "0", "--json"]);
+    let (mut members, _) = ready_set(&mut set, 1);
+    let keeper = set.pid().to_string();
+    let signal = |name: &str, pid: &str| {
+        assert!(Command::new("kill").args([name, pid]).status().unwrap().success());
+    };
+    let mut member = members.remove(0).1.to_string();
+    for _ in 0..8 {
+        signal("-STOP", &keeper);
+        signal("-KILL", &member);
+        signal("-USR2", &keeper);
+        signal("-CONT", &keeper);
+        let exited = set.wait_for("member_exited", |_| true);
+        let back = set.wait_for("member_mended", |_| true);
+        assert_eq!(exited["id"], back["id"]);
+        member = back["pid"].to_string();
+    }
     assert_eq!(set.terminate(), Some(0));
 }
 

@@ -34,6 +34,11 @@ impl Living {
         Self { child, lines: BufReader::new(stdout).lines() }
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line as JSON.
     pub(crate) fn event(&mut self) -> Value {
         let line = self.lines.next().expect("another line").unwrap();

@@ -83,6 +83,9 @@ function drawFigures(view) {
   }
   $("figure-gap").classList.toggle("fresh", open != null || Boolean(gap) && (view.t_ns - gap.to_ns) / 1e6 < FRESH_MS);
   figure("figure-elections", String(view.elections.length));
+  const words = set.transactions?.words;
+  $("transactions").hidden = !words;
+  $("transactions").textContent = words ? `${words}.` : "";
   if (set.votes == null) figure("figure-votes", "–");
   else figure("figure-votes", String(set.votes_up), `of ${set.votes}`);
 }
