@@ -71,6 +71,14 @@ fn a_keeper_that_was_held_up_mends_what_was_killed_meanwhile() {
     for _ in 0..8 {
         signal("-STOP", &keeper);
         signal("-KILL", &member);
+        // It is over when its parent could know of it.
+        let is_over = || {
+            let stat = std::fs::read_to_string(format!("/proc/{member}/stat")).unwrap();
+            stat.contains(") Z ")
+        };
+        while !is_over() {
+            std::thread::yield_now();
+        }
         signal("-USR2", &keeper);
         signal("-CONT", &keeper);
         let exited = set.wait_for("member_exited", |_| true);

@@ -65,9 +65,23 @@ async fn write(uri: String, keys: std::ops::Range<i64>) {
     client.close().await;
 }
 
-/// A consumer with a stored place is killed again and again while the primary is killed.
 #[test]
 fn a_feed_misses_nothing_when_it_is_killed_and_when_the_primary_is() {
+    feed_under_fault("--kill");
+}
+
+#[test]
+fn a_feed_misses_nothing_when_it_is_killed_and_the_primary_hangs() {
+    feed_under_fault("--pause");
+}
+
+#[test]
+fn a_feed_misses_nothing_when_it_is_killed_and_the_primary_is_cut_off() {
+    feed_under_fault("--partition");
+}
+
+/// A consumer with a stored place is killed again and again while this happens to the primary.
+fn feed_under_fault(fault: &str) {
     let run = RunDirectory::new();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("place");
@@ -85,7 +99,7 @@ fn a_feed_misses_nothing_when_it_is_killed_and_when_the_primary_is() {
     let mut feed = std::thread::scope(|threads| {
         let mut feed = first;
         let writer = runtime.spawn(write(uri.clone(), 0..CHANGES));
-        let drill = threads.spawn(|| run.quorate(&["drill", "--kill", "--json", &uri]));
+        let drill = threads.spawn(|| run.quorate(&["drill", fault, "--json", &uri]));
         for changes in [10, 40, 80] {
             let mut life = Life::default();
             while life.0.len() < changes {
