@@ -134,23 +134,32 @@ fn redis(bytes: &[u8]) -> Result<Option<usize>, String> {
     if enough { Ok(Some(stored.len() + replicas.len())) } else { Err(text.into_owned()) }
 }
 
-/// Messages up to "ready for query".
 fn postgres(bytes: &[u8]) -> Result<Option<usize>, String> {
-    let mut at = 0;
+    match postgres_answer(bytes) {
+        Some((_, Some(refusal))) => Err(refusal),
+        Some((length, None)) => Ok(Some(length)),
+        None => Ok(None),
+    }
+}
+
+/// Messages up to "ready for query": how long they are, and the error among them.
+pub fn postgres_answer(bytes: &[u8]) -> Option<(usize, Option<String>)> {
+    let (mut at, mut refusal) = (0, None);
     while let (Some(kind), Some(length)) =
         (bytes.get(at), bytes.get(at + 1..).and_then(<[u8]>::first_chunk::<4>))
     {
         let end = at + 1 + u32::from_be_bytes(*length) as usize;
         if bytes.len() < end {
-            return Ok(None);
+            return None;
         }
         match kind {
-            b'E' => return Err(String::from_utf8_lossy(&bytes[at..end]).into_owned()),
-            b'Z' => return Ok(Some(end)),
-            _ => at = end,
+            b'E' => refusal = Some(String::from_utf8_lossy(&bytes[at..end]).into_owned()),
+            b'Z' => return Some((end, refusal)),
+            _ => {}
         }
+        at = end;
     }
-    Ok(None)
+    None
 }
 
 fn base64(text: &str) -> String {

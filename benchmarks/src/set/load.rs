@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::dialects::Dialect;
+use crate::dialects::{self, Dialect};
 
 /// Makes keys that no other run has.
 static NEXT_RUN: AtomicU64 = AtomicU64::new(0);
@@ -85,6 +85,21 @@ impl Connection {
             if let Some(length) = self.dialect.answered(&self.received)? {
                 self.received.drain(..length);
                 return Ok(());
+            }
+            if self.stream.read_buf(&mut self.received).await.map_err(failed)? == 0 {
+                return Err("the connection was closed".to_owned());
+            }
+        }
+    }
+    /// The same where the contestant may refuse and go on: of PostgreSQL, whose answer ends with "ready for query"
+    /// either way.
+    pub async fn exchange_past_errors(&mut self, request: &[u8]) -> Result<(), String> {
+        let failed = |error: std::io::Error| error.to_string();
+        self.stream.write_all(request).await.map_err(failed)?;
+        loop {
+            if let Some((length, refusal)) = dialects::postgres_answer(&self.received) {
+                self.received.drain(..length);
+                return refusal.map_or(Ok(()), Err);
             }
             if self.stream.read_buf(&mut self.received).await.map_err(failed)? == 0 {
                 return Err("the connection was closed".to_owned());

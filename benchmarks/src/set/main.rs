@@ -5,6 +5,8 @@
 //! writes      durable writes on a majority, 1 to 256 clients, all contestants in turns
 //! failover    kill -9 of the primary, a planned step-down, a fresh set: until the next majority write
 //! growth      replication lag under load, apply rate, initial sync, memory
+//! transactions of two updates, beside PostgreSQL; conflicts; plain writes beside them and behind them
+//! streams     change streams beside the tail of the oplog: delay, rate, growth with their number
 //! fan-out     a state change to 1,000 and 10,000 clients that await a streamed hello
 //! ```
 //!
@@ -23,7 +25,9 @@ mod growth;
 mod load;
 mod members;
 mod peers;
+mod streams;
 mod table;
+mod transactions;
 mod writes;
 
 use std::time::Duration;
@@ -59,7 +63,7 @@ const QUICK: Effort = Effort {
     clients: &[1, 16, 64],
 };
 
-const MEASURES: [&str; 4] = ["writes", "failover", "growth", "fan-out"];
+const MEASURES: [&str; 6] = ["writes", "transactions", "streams", "failover", "growth", "fan-out"];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -90,6 +94,12 @@ fn main() {
         table::head();
         if is("writes") {
             writes::run(effort).await;
+        }
+        if is("transactions") {
+            transactions::run(effort).await;
+        }
+        if is("streams") {
+            streams::run(effort).await;
         }
         if is("failover") {
             failover::run(effort).await;

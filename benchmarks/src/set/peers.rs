@@ -30,13 +30,22 @@ pub struct Peer {
 
 /// Every peer that can be installed and started here. Those that cannot are named.
 pub async fn start() -> Vec<Peer> {
+    start_those(|_| true).await
+}
+
+/// The peer of this package alone, if it can be installed and started here.
+pub async fn start_only(package: &str) -> Option<Peer> {
+    start_those(|name| name == package).await.pop()
+}
+
+async fn start_those(wanted: impl Fn(&str) -> bool) -> Vec<Peer> {
     let mut peers = Vec::new();
     let known: [(&str, &str, fn(&Path) -> Result<Started, String>); 3] = [
         ("etcd", "etcd-server", etcd),
         ("Redis, appendfsync always, WAIT 1", "redis-server", redis),
         ("PostgreSQL, synchronous", "postgresql", postgres),
     ];
-    for (name, package, begin) in known {
+    for (name, package, begin) in known.into_iter().filter(|(_, package, _)| wanted(package)) {
         match launch(name, package, begin).await {
             Ok(peer) => peers.push(peer),
             Err(why) => eprintln!("NOT MEASURED: {name}: {why}"),

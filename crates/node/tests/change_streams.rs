@@ -518,12 +518,68 @@ fn a_modified_collection_is_told_with_what_it_was_before() {
     assert_eq!(before.get_document("indexOptions").unwrap(), &doc! { "expireAfterSeconds": 60 });
 }
 
+/// A thousand streams that keep up cost one scan of the oplog.
+#[test]
+fn each_entry_is_read_once_for_all_streams() {
+    const STREAMS: usize = 1_000;
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    let mut streams: Vec<Stream<'_>> = (0..STREAMS).map(|_| watch(&member, "c", doc! {})).collect();
+    let read = || {
+        let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
+        reply.get_document("changeStreams").unwrap().get_i64("entriesRead").unwrap()
+    };
+    let before = read();
+    for id in 0..10 {
+        member.insert("c", vec![doc! { "_id": id }]);
+        for stream in &mut streams {
+            assert_eq!(stream.events().len(), 1);
+        }
+    }
+    assert_eq!(read() - before, 10);
+}
+
+/// The log may be trimmed between the opening and a look: a stream must not pass over what is gone.
+#[test]
+fn a_stream_that_is_overtaken_by_the_trimming_of_the_oplog_is_told_so() {
+    let member = Member::with_history(quorate_storage::ModelStore::new(), 20_000);
+    member.node.join_replica_set(support::now()).unwrap();
+    support::set::show(&member.node, quorate_protocol::MemberState::Primary, true);
+    let (reason, term) = (quorate_replication::NoopReason::NewPrimary, quorate_protocol::Term(1));
+    member.node.append_noop(reason, term, support::now()).unwrap();
+    let behind = watch(&member, "c", doc! {});
+    let oldest = || {
+        let entries = support::set::entries(&member);
+        entries[0].get_timestamp("ts").unwrap()
+    };
+    let first = oldest();
+    for id in 0..400 {
+        member.insert("c", vec![doc! { "_id": id, "text": "x".repeat(100) }]);
+        commit(&member);
+        while member.node.maintain(support::now()).unwrap() {}
+    }
+    assert!(oldest() > first, "the log was trimmed");
+    let reply = behind.get_more();
+    assert_eq!(reply.get_i32("code").unwrap(), 286, "{reply}");
+    let labels = reply.get_array("errorLabels").unwrap();
+    assert_eq!(labels, &[Bson::from("NonResumableChangeStreamError")]);
+    // One that keeps up loses nothing, also while the log is trimmed.
+    let mut close = watch(&member, "c", doc! {});
+    for id in 400..800 {
+        member.insert("c", vec![doc! { "_id": id, "text": "x".repeat(100) }]);
+        assert_eq!(close.types(), ["insert"]);
+        while member.node.maintain(support::now()).unwrap() {}
+    }
+}
+
 #[test]
 fn how_far_streams_are_behind_is_shown() {
     let member = primary();
     let status = |member: &Member| {
         let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
-        reply.get_document("changeStreams").unwrap().clone()
+        let mut shown = reply.get_document("changeStreams").unwrap().clone();
+        shown.remove("entriesRead");
+        shown
     };
     assert_eq!(status(&member), doc! { "open": 0_i64, "mostSecondsBehind": 0_i64 });
     let mut stream = watch(&member, "c", doc! {});

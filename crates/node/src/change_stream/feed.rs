@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::Document;
@@ -29,7 +30,11 @@ type Entries = Vec<(u64, Arc<Document>)>;
 
 /// What all streams of a member share.
 #[derive(Default)]
-pub(crate) struct Feed(Mutex<Recent>);
+pub(crate) struct Feed {
+    recent: Mutex<Recent>,
+    /// Entries that were read from the oplog and decoded since the start.
+    decoded: AtomicU64,
+}
 
 #[derive(Default)]
 struct Recent {
@@ -54,7 +59,7 @@ impl Feed {
         if committed <= position {
             return Ok(Vec::new());
         }
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.cuts != standing.cuts {
             *recent = Recent { cuts: standing.cuts, ..Recent::default() };
         }
@@ -63,15 +68,32 @@ impl Feed {
             if recent.end() < position {
                 *recent = Recent { from: position, cuts: recent.cuts, ..Recent::default() };
             }
-            let read = read(node, recent.end().max(position), committed, most)?;
+            let read = self.read(node, recent.end().max(position), committed, most)?;
             recent.extend(read);
         }
         if recent.from <= position && !recent.entries.is_empty() {
             return Ok(recent.after(position, most));
         }
         drop(recent);
-        let read = read(node, position, committed, most)?;
+        let read = self.read(node, position, committed, most)?;
         Ok(read.into_iter().map(|(time, _, entry)| (time, entry)).collect())
+    }
+
+    fn read(
+        &self,
+        node: &Node,
+        position: u64,
+        committed: u64,
+        most: usize,
+    ) -> Result<Vec<(u64, usize, Arc<Document>)>, CommandError> {
+        let read = read(node, position, committed, most)?;
+        self.decoded.fetch_add(read.len() as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+
+    /// How many entries were read from the oplog and decoded since the start, for all streams together.
+    pub(super) fn decoded(&self) -> u64 {
+        self.decoded.load(Ordering::Relaxed)
     }
 }
 

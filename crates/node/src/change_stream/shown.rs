@@ -47,7 +47,10 @@ impl Node {
     pub(crate) fn change_stream_statistics(&self) -> Result<Document, CommandError> {
         let standings = self.standings()?;
         let number = |count: u64| Bson::Int64(count as i64);
-        let mut shown = doc! { "open": number(standings.len() as u64) };
+        let mut shown = doc! {
+            "open": number(standings.len() as u64),
+            "entriesRead": number(self.change_feed().decoded()),
+        };
         let behind = standings.iter().map(|(_, standing)| standing.behind).max();
         // Those that keep up lose nothing, however short the log is.
         let late = standings.iter().filter(|(_, standing)| standing.behind > 0);
