@@ -357,7 +357,7 @@ mod tests {
             chunks(&large, MAX_ENTRY_BYTES).iter().map(|chunk| chunk.len()).collect();
         assert_eq!(sizes, [2, 2]);
         let huge = [operation(16 * 1024 * 1024), operation(10)];
-        assert_eq!(chunks(&huge).len(), 2);
-        assert_eq!(chunks(&[]).len(), 1);
+        assert_eq!(chunks(&huge, MAX_ENTRY_BYTES).len(), 2);
+        assert_eq!(chunks(&[], MAX_ENTRY_BYTES).len(), 1);
     }
 }
