@@ -316,7 +316,8 @@ impl<R> Replica<R> {
         let writable = self.core.status().is_writable();
         let view = self.look();
         let SetView { term, rollback_id, commit_point, .. } = view;
-        self.node.decide(Decided { term, rollback_id, commit_point });
+        let can_commit = self.core.status().can_commit();
+        self.node.decide(Decided { term, rollback_id, commit_point, can_commit });
         if commit_point != self.commit_point {
             self.commit_point = commit_point;
             self.orders.push_back(Order::Committed(commit_point.op_time));

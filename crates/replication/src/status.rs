@@ -17,8 +17,9 @@ use crate::hello::{MemberHello, hello};
 use crate::initial_sync::InitialSyncStage;
 use crate::member::Member;
 use crate::peer::Contact;
-use crate::quorum::Counts;
+use crate::quorum::{Counts, is_acknowledged};
 use crate::role::{LeaderMode, Role};
+use crate::write_concern::Acknowledgements;
 
 /// What a member knows and is.
 #[derive(Clone, Copy, Debug)]
@@ -191,6 +192,17 @@ impl<'a> Status<'a> {
     /// How long this process has run.
     pub fn uptime(&self, now: MonotonicTime) -> Duration {
         now.since(self.member.started)
+    }
+
+    /// Whether the commit point can move: this member leads, and enough members that hold data are in
+    /// sight.
+    pub fn can_commit(&self) -> bool {
+        let Some(config) = self.config() else { return false };
+        let is_in_sight = |id| {
+            Some(id) == self.me() || self.member.peers.get(&id).is_some_and(|peer| peer.is_up())
+        };
+        self.is_writable()
+            && is_acknowledged(config, &Acknowledgements::Majority, is_in_sight) == Ok(true)
     }
 
     /// The reply to `hello`: `base` brings what belongs to the process (wire versions, sessions), the

@@ -385,6 +385,7 @@ impl Connection {
         if !admitted.writes {
             return Ok(None);
         }
+        self.keep_pace(shared, admitted, context).await?;
         if let Some(entered) = shared.gate.try_enter() {
             return Ok(Some(entered));
         }
@@ -392,6 +393,25 @@ impl Connection {
         let (connection, command) = (self.client.connection_id, admitted.command.name());
         tracing::warn!(connection, command, "a write waits: fsync has locked writes out");
         Ok(Some(admitted.patience.wait(pass(shared)).await?))
+    }
+
+    /// Holds a write back while a majority of the set falls behind.
+    async fn keep_pace(
+        &self,
+        shared: &Shared,
+        admitted: &Admitted,
+        context: &Context,
+    ) -> Result<(), Ended> {
+        let pause = shared.node.write_pause(shared.clock.now());
+        if !pause.is_zero() {
+            context.interrupt.set_waiting(true);
+            let held_back = async {
+                tokio::time::sleep(pause).await;
+                Ok(())
+            };
+            admitted.patience.wait(held_back).await?;
+        }
+        Ok(())
     }
 
     /// Runs a command once. A short one runs on this worker; one that is long, or turns out to be,

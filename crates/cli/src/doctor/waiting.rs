@@ -1,4 +1,4 @@
-//! Who waits for whom inside a server: writes behind a transaction, and consumers behind the oplog.
+//! What waits inside a server: writes behind a transaction or a slow majority, and consumers behind the oplog.
 
 use bson::RawDocument;
 use quorate_protocol::ServerAddress;
@@ -12,14 +12,15 @@ const PATIENT_MICROS: u64 = 5_000_000;
 /// A change stream may be behind by this much before it is mentioned.
 const PATIENT_SECONDS: u64 = 60;
 
-/// What `serverStatus` says of transactions and change streams.
+/// What `serverStatus` says of transactions, flow control and change streams.
 pub(super) fn findings(
     seen: &Examination,
     address: &ServerAddress,
     status: &RawDocument,
 ) -> Vec<Finding> {
     let held_up = held_up(seen, address, status);
-    held_up.into_iter().chain(falling_behind(seen, address, status)).collect()
+    let slowed = slowed(seen, address, status);
+    held_up.into_iter().chain(slowed).chain(falling_behind(seen, address, status)).collect()
 }
 
 fn held_up(seen: &Examination, address: &ServerAddress, status: &RawDocument) -> Option<Finding> {
@@ -43,6 +44,27 @@ fn held_up(seen: &Examination, address: &ServerAddress, status: &RawDocument) ->
             )
             .fix(seen.mongosh_on(address, list))
             .fix("end its session: db.adminCommand({killSessions: [lsid]})"),
+    )
+}
+
+fn slowed(seen: &Examination, address: &ServerAddress, status: &RawDocument) -> Option<Finding> {
+    let section = status.get_document("flowControl").ok()?;
+    if !section.get_bool("isLagged").ok()? {
+        return None;
+    }
+    let rate = count(section, "targetRateLimit")?;
+    let what = format!(
+        "{address} slows its writers to {rate} writes a second: a majority of the members does not \
+         keep up"
+    );
+    Some(
+        Finding::warning("flow_control", what)
+            .because(
+                "what no majority has would be lost with this member, and the others would fall out of \
+                 its oplog",
+            )
+            .fix(seen.mongosh_on(address, "rs.printSecondaryReplicationInfo()"))
+            .fix("help the members that lag: disk, network, or a load of reads that can go elsewhere"),
     )
 }
 

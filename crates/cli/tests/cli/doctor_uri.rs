@@ -208,6 +208,7 @@ async fn what_waits_inside_a_server() {
         rawdoc! {
             "transactions": { "waitingWrites": 3_i64, "oldestOpenMicros": micros },
             "changeStreams": { "open": 2_i64, "mostSecondsBehind": 2460_i64, "leastSecondsLeft": left },
+            "flowControl": { "isLagged": left < 1000, "targetRateLimit": 100_i64 },
         }
     };
     set.0[0].set_reply("serverStatus", status(4_000_000, 5400));
@@ -215,12 +216,13 @@ async fn what_waits_inside_a_server() {
     assert_eq!((codes, code), (vec![], 0), "{said}");
     set.0[0].set_reply("serverStatus", status(41_000_000, 600));
     let (codes, said, code) = findings(&uri);
-    let expected = ["transaction_holds_others_up", "change_stream_falls_behind"];
+    let expected = ["transaction_holds_others_up", "flow_control", "change_stream_falls_behind"];
     assert_eq!((codes, code), (expected.map(str::to_owned).to_vec(), 0), "{said}");
     assert!(
         said.contains("3 writes wait for transactions, the oldest of which is open for 41 s"),
         "{said}"
     );
+    assert!(said.contains("slows its writers to 100 writes a second"), "{said}");
     assert!(said.contains("2460 s behind, and the oplog reaches back 600 s before it"), "{said}");
 }
 

@@ -18,6 +18,9 @@ const INDEX_PREFETCH: &str = "replIndexPrefetch";
 /// Whether clients' connections end when the member steps down. Can be changed.
 const CLOSE_ON_STEP_DOWN: &str = "closeConnectionsOnStepDown";
 
+/// Whether writers are slowed while a majority falls behind. Can be changed.
+const FLOW_CONTROL: &str = "enableFlowControl";
+
 /// How long a transaction may live, in seconds. Can be changed.
 const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
 
@@ -44,6 +47,7 @@ fn parameters(request: &Request<'_>) -> Document {
         parameters.insert(INDEX_PREFETCH, replication.prefetch.get().name());
         let closes = replication.closes_on_step_down.load(Ordering::Relaxed);
         parameters.insert(CLOSE_ON_STEP_DOWN, closes);
+        parameters.insert(FLOW_CONTROL, replication.has_flow_control());
     }
     parameters
 }
@@ -92,6 +96,14 @@ pub(super) fn set_parameter(
         request.node.replication(),
     ) {
         let was = replication.closes_on_step_down.swap(closes, Ordering::Relaxed);
+        return reply(&doc! { "was": was, "ok": 1.0 });
+    }
+    if let (Some(enabled), Some(replication)) = (
+        Fields::new(&command.body, "setParameter").boolean(FLOW_CONTROL)?,
+        request.node.replication(),
+    ) {
+        let was = replication.has_flow_control();
+        replication.set_flow_control(enabled);
         return reply(&doc! { "was": was, "ok": 1.0 });
     }
     if let Some(was) = set_transaction_parameter(request, &command)? {

@@ -75,11 +75,12 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
         status.insert("mem", memory);
         status.insert("extra_info", doc! { "note": "of the process", "page_faults": faults });
     }
-    if request.node.replication().is_some() {
+    if let Some(replication) = request.node.replication() {
         let mut set = Document::new();
         append_hello(request.node, &request.context.client, false, &mut set);
         set.remove("lastWrite");
         status.insert("repl", set);
+        status.insert("flowControl", replication.flow_statistics(now));
     }
     status.insert("ok", 1.0);
     reply(&status)
@@ -259,7 +260,7 @@ pub(super) fn validate(request: &Request<'_>, command: Command) -> Result<Outcom
             "validate with background and full is not supported; leave one of them out",
         ));
     }
-    // Nobody writes meanwhile: documents, entries and totals are of one moment.
+    // No writer commits meanwhile: documents, entries and totals are of one moment.
     let mut writer = request.node.write(request.context.now);
     let collection = writer.collection(&namespace).ok_or_else(|| not_found(&namespace))?;
     let counted = writer.totals(&collection)?;

@@ -17,6 +17,7 @@ mod apply;
 mod clone;
 mod copy_buffer;
 mod facts;
+mod flow;
 mod oplog;
 mod prefetch;
 mod prepare;
@@ -37,6 +38,7 @@ use quorate_protocol::{
 use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
 
+use self::flow::FlowControl;
 use self::recent::Recent;
 use self::standing::Log;
 use crate::catalog::Ident;
@@ -123,9 +125,9 @@ pub struct LogPositions {
 /// Who wrote the entries of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
-    /// A client of this member, or the member itself. Somebody has to force them to disk.
+    /// A client of this member, or the member itself. The server has to force them to disk.
     Here,
-    /// Another member. Whoever applies them forces them to disk, many at once.
+    /// Another member. The applier forces them to disk, many at once.
     Elsewhere,
 }
 
@@ -155,6 +157,8 @@ pub(crate) struct Replication {
     min_retention: Mutex<Duration>,
     /// Where the log stands. Its end and writability change under the write lock only.
     log: Mutex<Log>,
+    /// The pace of clients' writes.
+    flow: Mutex<FlowControl>,
     /// The newest entries, so that those who follow closely need not read the store.
     recent: Mutex<Recent>,
     /// The commit point that was stored last.
@@ -218,11 +222,32 @@ impl Replication {
         author: Author,
     ) {
         let Some(last) = entries.last().map(|(position, _)| *position) else { return };
+        let bytes = entries.iter().map(|(_, entry)| entry.len() as u64).sum();
+        guard(&self.flow).append(entries[0].0, last.op_time, bytes);
         guard(&self.recent).extend(entries);
         self.grown(sequence, last, view);
         if let Some(listener) = self.listener.get() {
             listener(last, author);
         }
+    }
+
+    /// Whether writers are slowed while a majority falls behind.
+    pub(crate) fn has_flow_control(&self) -> bool {
+        guard(&self.flow).is_enabled()
+    }
+
+    pub(crate) fn set_flow_control(&self, enabled: bool) {
+        guard(&self.flow).set_enabled(enabled);
+    }
+
+    /// The oplog may have so many bytes.
+    pub(crate) fn set_oplog_size(&self, bytes: u64) {
+        guard(&self.flow).set_oplog_size(bytes);
+    }
+
+    /// `flowControl` of `serverStatus`.
+    pub(crate) fn flow_statistics(&self, now: Now) -> bson::Document {
+        guard(&self.flow).statistics(now)
     }
 
     pub(crate) fn published(&self) -> Option<Arc<Published>> {
@@ -243,7 +268,7 @@ impl Drop for RunningWriter<'_> {
 }
 
 impl Node {
-    /// Makes this a member of a set, and says what it remembers, before it serves anybody: from now on every write is logged and
+    /// Makes this a member of a set, and says what it remembers, before it serves clients: from now on every write is logged and
     /// only allowed while [`set_writable`](Self::set_writable) says so.
     ///
     /// # Errors
@@ -271,6 +296,7 @@ impl Node {
             prepares_from: AtomicUsize::new(prepare::MIN_ENTRIES),
             transaction_entry_bytes: AtomicUsize::new(MAX_ENTRY_BYTES),
             closes_on_step_down: AtomicBool::new(false),
+            flow: Mutex::default(),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             log: Mutex::default(),
             recent: Mutex::default(),
@@ -328,7 +354,12 @@ impl Node {
         replication.set_gate(term);
     }
 
-    /// Whether whoever holds connections is to close those of clients when the member steps down.
+    /// How long a client's write that comes now is held back, because a majority has fallen behind.
+    pub fn write_pause(&self, now: Now) -> Duration {
+        self.replication().map_or(Duration::ZERO, |known| guard(&known.flow).pause(now))
+    }
+
+    /// Whether the server is to close the connections of clients when the member steps down.
     pub fn closes_connections_on_step_down(&self) -> bool {
         self.replication().is_some_and(|known| known.closes_on_step_down.load(Ordering::Relaxed))
     }
@@ -357,7 +388,7 @@ impl Node {
         Ok(self.replication().map(|known| known.synced(committed)).unwrap_or_default())
     }
 
-    /// Appends an entry that changes nothing, as a client's write would be: whoever sees it
+    /// Appends an entry that changes nothing, as a client's write would be: a member that sees it
     /// acknowledged knows that this member is the primary.
     ///
     /// # Errors

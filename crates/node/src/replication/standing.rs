@@ -59,6 +59,8 @@ pub struct Decided {
     pub rollback_id: i32,
     /// The commit point.
     pub commit_point: OpTimeAndWallTime,
+    /// Whether enough members are in sight for the commit point to move.
+    pub can_commit: bool,
 }
 
 /// Called with every new value, in their order, under a lock: must neither block nor ask the node.
@@ -177,6 +179,7 @@ impl Replication {
     /// one of them are refused. For holders of the write lock.
     pub(crate) fn begin_cut(&self, last: OpTimeAndWallTime) {
         guard(&self.recent).clear();
+        guard(&self.flow).cut(last.op_time);
         self.change(|log| log.cut(last));
     }
 
@@ -184,6 +187,7 @@ impl Replication {
     /// the write lock.
     pub(crate) fn end_cut(&self, last: OpTimeAndWallTime, view: Option<Arc<Moment>>) {
         guard(&self.recent).clear();
+        guard(&self.flow).cut(last.op_time);
         self.change(|log| {
             log.standing.last = last;
             log.durable = last;
@@ -206,8 +210,9 @@ impl Replication {
     }
 
     pub(super) fn decide(&self, decided: Decided) {
+        let Decided { term, rollback_id, commit_point, can_commit } = decided;
+        guard(&self.flow).decide(commit_point.op_time, can_commit);
         self.change(|log| {
-            let Decided { term, rollback_id, commit_point } = decided;
             log.standing = Standing { term, rollback_id, commit_point, ..log.standing };
             log.show_committed();
         });

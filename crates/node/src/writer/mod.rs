@@ -2,7 +2,7 @@
 //! session row.
 //!
 //! Owns the write lock and everything that must change together. A writer sees its own commits:
-//! it reads the newest snapshot, and nobody else commits while it lives. Waiting for the disk
+//! it reads the newest snapshot, and no other writer commits while it lives. Waiting for the disk
 //! happens after the lock is gone, so that one sync serves many writers.
 
 mod build;
@@ -336,7 +336,7 @@ impl<'n> Writer<'n> {
         self.commit(batch)?;
         self.grow_totals(collection.ident, added.documents as i64, added.bytes as i64);
         if self.is_replaying() {
-            // Whoever wrote the entries has trimmed, and logged that too.
+            // The primary that wrote the entries has trimmed, and logged that too.
             return Ok(());
         }
         self.trim_capped(collection)
@@ -531,6 +531,9 @@ impl<'n> Writer<'n> {
     pub(crate) fn trim_oplog(&mut self) -> Result<bool, CommandError> {
         let Some(oplog) = self.collection(&oplog_namespace()) else { return Ok(false) };
         let Some(capped) = oplog.capped else { return Ok(false) };
+        if let Some(replication) = self.node.replication() {
+            replication.set_oplog_size(capped.bytes);
+        }
         let totals = self.totals(&oplog)?;
         if totals.bytes <= capped.bytes {
             return Ok(false);

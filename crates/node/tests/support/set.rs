@@ -67,7 +67,7 @@ pub(crate) fn position(member: &Member) -> OpTimeAndWallTime {
 
 /// A majority has the log up to here.
 pub(crate) fn commit(member: &Member, commit_point: OpTimeAndWallTime) {
-    member.node.decide(Decided { term: Term(1), rollback_id: 1, commit_point });
+    member.node.decide(Decided { term: Term(1), rollback_id: 1, commit_point, can_commit: true });
 }
 
 pub(crate) fn entries(member: &Member) -> Vec<RawDocumentBuf> {

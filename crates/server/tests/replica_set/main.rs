@@ -9,6 +9,7 @@
 mod client;
 mod drivers;
 mod faults;
+mod flow;
 mod hardship;
 mod load;
 mod namespaces;
