@@ -85,9 +85,8 @@ impl<R> DataChange<R> {
             }
             Self::RollBack { common_point } => {
                 let done = node.roll_back_to(common_point, now, keep)?;
-                let min_valid = done.last.op_time;
                 ended.undone = done.entries;
-                ended.input = Some(Input::RolledBack { last: done.last, min_valid });
+                ended.input = Some(Input::RolledBack { last: done.last, min_valid: OpTime::NULL });
             }
             Self::Wipe { attempt } => {
                 node.wipe(now)?;

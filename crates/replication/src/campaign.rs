@@ -464,13 +464,13 @@ impl Member {
                     && self.primary.is_some_and(|id| !tally.said_yes(id));
                 // Those who were heard of lately will answer soon; the others are not waited for.
                 let recent = config.settings.heartbeat_interval() * 2;
-                let everybody = self.peers.values().all(|peer| {
+                let all_heard = self.peers.values().all(|peer| {
                     let lately = peer.last_heard.is_some_and(|at| self.now.since(at) < recent);
                     !peer.is_up() || !lately || tally.has_heard(peer.id)
                 });
                 if let Some((by, veto)) = objection {
                     self.lose_dry_run_to_veto(by, veto);
-                } else if tally.has_majority(&config) && (everybody || out_of_time) {
+                } else if tally.has_majority(&config) && (all_heard || out_of_time) {
                     if primary_refuses {
                         return self.lose_campaign("the primary does not agree".to_owned());
                     }

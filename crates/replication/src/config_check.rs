@@ -53,7 +53,7 @@ pub enum ConfigError {
     VoterCount(usize),
     /// No member could ever be elected.
     #[error("no member can be elected; give one that is no arbiter a priority above 0")]
-    NobodyElectable,
+    NoElectableMember,
     /// More than one arbiter.
     #[error("{0} arbiters; more than one is refused unless allowMultipleArbiters is set")]
     TooManyArbiters(usize),
@@ -303,7 +303,7 @@ fn check_members_together(
         return Err(ConfigError::VoterCount(voters));
     }
     if !config.members.iter().any(MemberConfig::is_electable) {
-        return Err(ConfigError::NobodyElectable);
+        return Err(ConfigError::NoElectableMember);
     }
     let arbiters = config.members.iter().filter(|member| member.arbiter_only).count();
     if arbiters > 1 && !allowances.multiple_arbiters {

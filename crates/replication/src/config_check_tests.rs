@@ -64,12 +64,12 @@ fn row_members_are_1_to_50_with_1_to_7_voters() {
 
 #[test]
 fn row_somebody_must_be_electable() {
-    let nobody = broken(|config| {
+    let none = broken(|config| {
         for member in &mut config.members {
             member.priority = Priority::ZERO;
         }
     });
-    assert_eq!(nobody, Err(ConfigError::NobodyElectable));
+    assert_eq!(none, Err(ConfigError::NoElectableMember));
 }
 
 #[test]

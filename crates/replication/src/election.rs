@@ -329,7 +329,7 @@ pub fn is_fresh_enough_for_takeover(mine: OpTime, newest: OpTime) -> bool {
     newest.seconds - mine.seconds <= TAKEOVER_FRESHNESS_SECS
 }
 
-/// Whether a member may take over from a primary that does not catch up: it is ahead of it, nobody
+/// Whether a member may take over from a primary that does not catch up: it is ahead of it, no member
 /// it sees is ahead of itself, and the primary has written nothing in its term yet.
 pub fn may_take_over_to_catch_up(
     mine: OpTimeAndWallTime,

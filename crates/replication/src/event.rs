@@ -112,6 +112,7 @@ pub enum Event {
     CommitPointAdvanced(OpTime),
     RollbackStarted { source: MemberId, last: OpTime },
     RollbackFound { common_point: OpTime },
+    CommonPointBeforeCopy { common_point: OpTime, consistent_from: OpTime },
     NoCommonPoint { source: MemberId, last: OpTime, source_oldest: OpTime },
     RolledBack { last: OpTime },
     InitialSyncStarted { source: MemberId, attempt: u32 },
@@ -177,7 +178,7 @@ impl fmt::Display for Event {
                 write!(f, "catches up to {target} from {source}")
             }
             Self::CatchUpEnded(end) => f.write_str(match end {
-                CatchUpEnd::NothingNewer => "caught up: nobody has newer entries",
+                CatchUpEnd::NothingNewer => "caught up: no member has newer entries",
                 CatchUpEnd::Reached => "caught up",
                 CatchUpEnd::TimedOut => "stopped catching up: out of time",
                 CatchUpEnd::SourceFailed => {
@@ -213,6 +214,12 @@ impl fmt::Display for Event {
             Self::RollbackFound { common_point } => {
                 write!(f, "histories part after {common_point}")
             }
+            Self::CommonPointBeforeCopy { common_point, consistent_from } => write!(
+                f,
+                "cannot roll back to {common_point}: its data was copied and is consistent from \
+                 {consistent_from} on only; unless another member shares a later entry, wipe this \
+                 member's data directory to copy everything anew"
+            ),
             Self::NoCommonPoint { source, last, source_oldest } => write!(
                 f,
                 "cannot roll back: its log (last entry {last}) shares no entry with the oplog of \

@@ -204,7 +204,7 @@ impl ElectionExplanation {
                     member.obstacle.as_ref().map(|why| format!("{}: {why}", member.host))
                 })
                 .collect();
-            return format!("No primary: nobody in sight can lead ({}).", reasons.join("; "));
+            return format!("No primary: no member in sight can lead ({}).", reasons.join("; "));
         }
         let candidates = self.listed(|member| member.obstacle.is_none());
         let tried = match &self.last_campaign {
@@ -317,7 +317,7 @@ mod tests {
         for member in &mut none {
             member.obstacle = Some("its priority is 0".to_owned());
         }
-        assert!(explanation(none).summary().contains("nobody in sight can lead"));
+        assert!(explanation(none).summary().contains("no member in sight can lead"));
 
         let mut tried = explanation(all());
         tried.last_campaign = Some(CampaignRecord {

@@ -60,7 +60,10 @@ impl Member {
             _ => assert!(self.waiters.is_empty(), "only a primary acknowledges"),
         }
         if let Some(installed) = &self.config {
-            debug_assert!(is_vote_majority(&installed.config, |_| true), "everybody is a majority");
+            debug_assert!(
+                is_vote_majority(&installed.config, |_| true),
+                "all members are a majority"
+            );
         }
     }
 }

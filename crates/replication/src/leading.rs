@@ -74,8 +74,8 @@ impl Member {
             matches!(peer.contact, Contact::Down { .. })
                 || peer.last_heard.is_none_or(|at| self.now.since(at) >= timeout)
         };
-        let everybody = self.peers.values().all(|peer| heard.contains(&peer.id) || is_silent(peer));
-        if !everybody {
+        let all_heard = self.peers.values().all(|peer| heard.contains(&peer.id) || is_silent(peer));
+        if !all_heard {
             return;
         }
         let newest = self

@@ -43,6 +43,9 @@ impl Member {
             self.halted = true;
             return;
         }
+        if common_point.op_time < self.log.min_valid {
+            return self.on_common_point_before_copy(common_point.op_time);
+        }
         if let Role::RollBack(roll_back) = &mut self.role {
             roll_back.stage = RollBackStage::Undoing;
         }
@@ -50,6 +53,17 @@ impl Member {
         self.rollback_id += 1;
         let after = AfterPersist::RollBack { common_point };
         self.persist(Change::RollbackId(self.rollback_id), after);
+    }
+
+    /// The histories part before the entry from which the copied data is consistent. While everything was
+    /// copied, documents were read at different times: no state before that entry was ever here, so none
+    /// can be restored.
+    fn on_common_point_before_copy(&mut self, common_point: OpTime) {
+        let Role::RollBack(roll_back) = &self.role else { return };
+        let (source, consistent_from) = (roll_back.source, self.log.min_valid);
+        self.emit(Event::CommonPointBeforeCopy { common_point, consistent_from });
+        self.become_follower(StepDownReason::Reconfig);
+        self.note_divergence(source, consistent_from);
     }
 
     /// The source's oplog begins after the point where the histories part. Nothing can be undone with
@@ -90,7 +104,7 @@ impl Member {
         self.log.written = last;
         self.log.durable = self.log.durable.min(last);
         self.log.applied = self.log.applied.min(last);
-        self.log.min_valid = min_valid;
+        self.log.min_valid = self.log.min_valid.max(min_valid);
         self.sync.last_fetched = last.op_time;
         self.sync.diverged = false;
         self.emit(Event::RolledBack { last: last.op_time });

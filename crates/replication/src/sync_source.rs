@@ -78,7 +78,7 @@ pub enum Choice {
     /// Wait: some peers have not been pinged often enough to compare.
     WaitForPings,
     /// No member is suitable.
-    Nobody,
+    NoSource,
 }
 
 /// Chooses a source.
@@ -93,10 +93,10 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
     let only_primary = !me.chaining_allowed && !me.rescue;
     if only_primary {
         let primary = primary.filter(|m| is_possible(me, m));
-        return primary.map_or(Choice::Nobody, |primary| Choice::Source(primary.id));
+        return primary.map_or(Choice::NoSource, |primary| Choice::Source(primary.id));
     }
     if !members.iter().any(|m| is_possible(me, m)) {
-        return Choice::Nobody;
+        return Choice::NoSource;
     }
     if members.iter().any(|m| m.up && m.pings < PINGS_BEFORE_CHOOSING) {
         // Where only the primary can be a source there is nothing to compare. Without this the first
@@ -112,7 +112,7 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
     let first = |m: &&Candidate| is_possible(me, m) && is_preferred(me, m, newest);
     nearest(members.iter().filter(first))
         .or_else(|| nearest(members.iter().filter(|m| is_possible(me, m))))
-        .map_or(Choice::Nobody, |m| Choice::Source(m.id))
+        .map_or(Choice::NoSource, |m| Choice::Source(m.id))
 }
 
 /// Whether a member may be the source once it is no longer denied. One that may never be is no hope.
@@ -123,7 +123,7 @@ pub fn may_serve(me: Chooser, member: &Candidate) -> bool {
 
 fn is_possible(me: Chooser, member: &Candidate) -> bool {
     // Being strictly ahead keeps two members from copying from each other. A primary copies from
-    // nobody, so it may be level: its next write then finds us listening.
+    // no member, so it may be level: its next write then finds us listening.
     let ahead = if member.primary {
         member.applied >= me.last_fetched
     } else {

@@ -89,7 +89,7 @@ fn two_pings_of_every_peer_come_first() {
 fn without_chaining_only_the_primary() {
     let strict = Chooser { chaining_allowed: false, ..ME };
     assert_eq!(choose(strict, &[primary(0, 90), candidate(1, 1)]), source(0));
-    assert_eq!(choose(strict, &[candidate(1, 1)]), Choice::Nobody);
+    assert_eq!(choose(strict, &[candidate(1, 1)]), Choice::NoSource);
 }
 
 /// The manual: a new member copies from the member that is closer than the primary.
@@ -119,7 +119,7 @@ fn never_down_denied_hidden_recovering_or_not_ahead() {
     for change in changes {
         let mut member = candidate(1, 1);
         change(&mut member);
-        assert_eq!(choose(ME, &[member]), Choice::Nobody);
+        assert_eq!(choose(ME, &[member]), Choice::NoSource);
     }
 }
 
@@ -128,13 +128,13 @@ fn a_primary_may_be_level_and_nobody_else() {
     let level = |member: Candidate| Candidate { applied: at_50(), ..member };
     assert_eq!(choose(ME, &[level(primary(0, 90)), level(candidate(1, 1))]), source(0));
     let behind = Candidate { applied: at(1, 49), ..primary(0, 90) };
-    assert_eq!(choose(ME, &[behind]), Choice::Nobody);
+    assert_eq!(choose(ME, &[behind]), Choice::NoSource);
 }
 
 #[test]
 fn who_builds_indexes_never_syncs_from_who_does_not() {
     let without = Candidate { build_indexes: false, ..candidate(1, 1) };
-    assert_eq!(choose(ME, std::slice::from_ref(&without)), Choice::Nobody);
+    assert_eq!(choose(ME, std::slice::from_ref(&without)), Choice::NoSource);
     let me = Chooser { build_indexes: false, ..ME };
     assert_eq!(choose(me, &[without, candidate(2, 0)]), source(1), "prefers its equals");
     assert_eq!(choose(me, &[candidate(2, 0)]), source(2), "and falls back");
@@ -144,7 +144,7 @@ fn who_builds_indexes_never_syncs_from_who_does_not() {
 fn a_set_without_a_primary_is_rescued_from_whoever_has_the_entries() {
     let hidden = Candidate { hidden: true, build_indexes: false, ..candidate(1, 1) };
     let strict = Chooser { chaining_allowed: false, ..ME };
-    assert_eq!(choose(strict, std::slice::from_ref(&hidden)), Choice::Nobody);
+    assert_eq!(choose(strict, std::slice::from_ref(&hidden)), Choice::NoSource);
     let rescue = Chooser { rescue: true, ..strict };
     assert_eq!(choose(rescue, std::slice::from_ref(&hidden)), source(1));
     let stay =
@@ -160,7 +160,7 @@ fn first_pass_rules_only_order_the_choice() {
         let mut worse = candidate(1, 1);
         change(&mut worse);
         assert_eq!(choose(ME, &[worse.clone(), primary(0, 90)]), source(0));
-        assert_eq!(choose(ME, &[worse]), source(1), "better than nobody");
+        assert_eq!(choose(ME, &[worse]), source(1), "better than no source");
     }
 }
 

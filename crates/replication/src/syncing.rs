@@ -151,7 +151,7 @@ impl Member {
         let Some(chooser) = self.chooser() else { return };
         match choose(chooser, &self.sync_candidates()) {
             Choice::Source(source) => self.fetch_from(source),
-            choice @ (Choice::WaitForPings | Choice::Nobody) => {
+            choice @ (Choice::WaitForPings | Choice::NoSource) => {
                 self.timers.set(Timer::SyncSource, self.now + SOURCE_RETRY);
                 if choice == Choice::WaitForPings {
                     self.measure_distances();
@@ -413,7 +413,7 @@ impl Member {
     pub(crate) fn on_sync_from(&mut self, token: RequestToken, target: &ServerAddress) {
         let error = match &self.role {
             Role::Startup | Role::Removed => Some(CommandError::NotYetInitialized),
-            Role::Leader(_) => Some(CommandError::NotSecondary("a primary syncs from nobody")),
+            Role::Leader(_) => Some(CommandError::NotSecondary("a primary has no sync source")),
             Role::Arbiter => Some(CommandError::NotSecondary("an arbiter holds no data to sync")),
             _ => None,
         };

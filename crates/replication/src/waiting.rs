@@ -27,7 +27,7 @@ struct Waiter {
 
 impl Waiter {
     /// Whether it waits for the commit point alone: then it is found in order, not by looking at
-    /// everybody. Nearly all writes wait so.
+    /// all. Nearly all writes wait so.
     fn waits_for_commit_point(&self) -> bool {
         self.concern.acknowledgements == Acknowledgements::Majority
             && self.concern.journal.is_none()

@@ -7,7 +7,7 @@ mod subject;
 use std::time::Duration;
 
 use quorate_protocol::{
-    ConfigVersion, ElectionReason, HeartbeatReply, HelloReply, MemberId, MemberState,
+    ConfigVersion, ElectionReason, HeartbeatReply, HelloReply, MemberId, MemberState, OpTime,
     OpTimeAndWallTime, ServerAddress, Term, VoteRequest,
 };
 use quorate_replication::{
@@ -216,10 +216,16 @@ fn a_new_primary_is_no_longer_denied() {
 
 /// A secondary that copies from m1, the primary of term 2, whose log is not its own.
 fn diverged(commit_point: OpTimeAndWallTime) -> Subject {
+    diverged_after(commit_point, OpTime::NULL)
+}
+
+/// The same, whose data is consistent from this entry on only.
+fn diverged_after(commit_point: OpTimeAndWallTime, min_valid: OpTime) -> Subject {
     let recovered = Recovered {
         config: Some(config(3)),
         last: entry(1, 9),
         commit_point,
+        min_valid,
         ..Recovered::default()
     };
     let mut subject = Subject::new(recovered);
@@ -332,6 +338,21 @@ fn a_rollback_stores_its_id_then_cuts_then_follows_again() {
     let status = subject.member.status();
     assert_eq!(status.state(), MemberState::Recovering, "until it is consistent again");
     assert_eq!((status.written(), status.rollback_id()), (entry(1, 5), 1));
+}
+
+/// A state from before the end of a copy was never here: it cannot be restored.
+#[test]
+fn a_member_does_not_roll_back_to_before_its_copy_was_consistent() {
+    let mut subject = diverged_after(entry(1, 5), entry(1, 6).op_time);
+    let fetch = search_of(&subject);
+    let outputs = subject.give(Input::CommonPointFound { fetch, common_point: entry(1, 5) });
+    let told = |wanted: fn(&Event) -> bool| {
+        outputs.iter().any(|output| matches!(output, Output::Event(event) if wanted(event)))
+    };
+    assert!(told(|event| matches!(event, Event::CommonPointBeforeCopy { .. })), "{outputs:?}");
+    assert!(told(|event| matches!(event, Event::TooStale { .. })), "{outputs:?}");
+    assert!(!outputs.iter().any(|output| matches!(output, Output::Persist { .. })), "{outputs:?}");
+    assert_eq!(subject.member.status().state(), MemberState::Recovering);
 }
 
 /// No common point is left in the source's oplog: the member is too stale, says so, and shows no

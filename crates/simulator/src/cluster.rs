@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// Everybody who is connected to a process that dies may see its connection reset.
+    /// Each peer of a process that dies may see its connection reset.
     pub(crate) fn reset_connections_to(&mut self, index: usize) {
         let peer = self.nodes[index].address.clone();
         for other in 0..self.nodes.len() {

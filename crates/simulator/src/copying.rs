@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
 use quorate_member::{Ask, CopyWork, Copying, SentBatch};
-use quorate_node::{Command, Outcome};
+use quorate_node::{Command, Outcome, entry_position};
 use quorate_replication::{InitialSyncOutcome, Input};
 
 use crate::data::FETCH_TIMEOUT;
-use crate::judges::Life;
+use crate::judges::{Life, Verdict};
 use crate::process::{CopyStep, Message, Purpose};
 use crate::world::{Happening, World};
+
+/// The most entries of a copy in one piece.
+const MAX_PIECE: u64 = 12;
 
 /// A source takes its time for every answer, and may change its mind meanwhile.
 const LONGEST_ANSWER: Duration = Duration::from_millis(150);
@@ -62,6 +65,17 @@ impl World {
     fn copy_ended(&mut self, index: usize, outcome: InitialSyncOutcome) {
         let Some(step) = self.nodes[index].copy.take() else { return };
         self.end_copy(index);
+        if let (InitialSyncOutcome::AppliedThrough(stop), Some(data)) =
+            (&outcome, self.nodes[index].data())
+            && data.standing().last.op_time < stop.op_time
+        {
+            let what = format!(
+                "n{index} says that its copy is whole through {}, and its log ends at {}",
+                stop.op_time,
+                data.standing().last.op_time,
+            );
+            self.verdict = self.verdict.clone().and(Err(Verdict(what)));
+        }
         self.feed(index, Input::InitialSync { attempt: step.attempt, outcome });
     }
 
@@ -133,9 +147,34 @@ impl World {
     pub(crate) fn copied_entries(&mut self, index: usize, batch: SentBatch) {
         let now = self.now_at(index);
         let Some(data) = self.nodes[index].data() else { return };
+        let pieces = self.pieces_of(batch);
         let Some(step) = &mut self.nodes[index].copy else { return };
-        let taken = step.copying.take_entries(batch, &data, now);
+        let mut taken = Ok(());
+        for piece in pieces {
+            taken = step.copying.take_entries(piece, &data, now);
+            if taken.is_err() {
+                break;
+            }
+        }
         self.copy_goes_on(index, taken.map_err(|failure| failure.0));
+    }
+
+    /// The entries of a batch as a source sends them that has many more.
+    fn pieces_of(&mut self, batch: SentBatch) -> Vec<SentBatch> {
+        let SentBatch { entries, mut facts } = batch;
+        let most = 1 + self.random.below(MAX_PIECE) as usize;
+        if entries.len() <= most {
+            return vec![SentBatch { entries, facts }];
+        }
+        let position = |entry: Option<&RawDocumentBuf>| entry_position(entry?).ok();
+        let pieces = entries.chunks(most).map(|piece| {
+            facts.first = position(piece.first()).map(|first| first.op_time);
+            facts.last = position(piece.last());
+            let sent = SentBatch { entries: piece.to_vec(), facts };
+            facts.previous = facts.last.map(|last| last.op_time);
+            sent
+        });
+        pieces.collect()
     }
 
     fn copy_goes_on(&mut self, index: usize, taken: Result<(), String>) {

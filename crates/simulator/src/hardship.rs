@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// A member cannot follow any more: somebody will empty its disk.
+    /// A member cannot follow any more: the operator will empty its disk.
     pub(crate) fn became_too_stale(&mut self, index: usize) {
         self.figures.too_stale += 1;
         let life = self.nodes[index].life;
@@ -158,7 +158,7 @@ impl World {
         self.hardship.truce.is_some()
     }
 
-    /// Nothing is cut, nobody is down, and everybody follows one primary and has what is committed.
+    /// Nothing is cut, no member is down, and all follow one primary and have what is committed.
     fn all_is_well(&self) -> bool {
         let Some(leader) = self.nodes.iter().position(Process::is_writable) else { return false };
         let Some(status) = self.nodes[leader].member.as_ref().map(|member| member.status()) else {
@@ -189,7 +189,7 @@ impl World {
             self.hardship.loses_majority = true;
             return;
         };
-        // Nobody forces a configuration on a member that knows less than those that are gone, which
+        // An operator forces no configuration on a member that knows less than those that are gone, which
         // could come back with a higher term, or on one that has no data.
         let term_of = |index: usize| {
             let status = self.nodes[index].member.as_ref()?.status();

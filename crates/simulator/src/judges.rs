@@ -118,7 +118,7 @@ impl Judges {
         )
     }
 
-    // Else configurations of older terms could elect somebody beside it.
+    // Else configurations of older terms could elect another member beside it.
     fn a_writable_primary_renewed_its_config(life: Life, status: &Status<'_>) -> Judgement {
         let installed = status.config().and_then(|config| config.term);
         match installed {
@@ -130,7 +130,7 @@ impl Judges {
         }
     }
 
-    /// Looks at a vote as it is asked for or given: it must be on the disk of whoever promises it.
+    /// Looks at a vote as it is asked for or given: it must be on the disk of the member that promises it.
     ///
     /// # Errors
     ///

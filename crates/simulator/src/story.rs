@@ -1,6 +1,6 @@
 //! What a world is about: every misfortune at once, or a few that are aimed at one rule.
 //!
-//! The general worlds hold everything and find what nobody thought of. A rule that needs several
+//! The general worlds hold everything and find the unforeseen. A rule that needs several
 //! unlikely things in a row is hardly ever tested by them; the aimed stories let just those things
 //! happen, with the same members, network, disks and judges. Their configurations are plain (all
 //! members alike, hurried settings) so that luck is spent on the aim alone.
@@ -136,7 +136,7 @@ impl Story {
             config.settings.election_timeout_millis = 2_000;
         }
         if matches!(self, Self::Usurpers | Self::Configurations) {
-            // A winner that first asks everybody for newer entries hides what it lacks.
+            // A winner that first asks all members for newer entries hides what it lacks.
             config.settings.catch_up_timeout_millis = 0;
         }
         config

@@ -230,7 +230,7 @@ impl World {
         self.schedule(patience, Happening::Watch(Watching::AwaitOver(life, question)));
     }
 
-    /// Answers everybody who waits for a change of a member that has changed.
+    /// Answers the clients that wait for a change of a member that has changed.
     pub(crate) fn answer_watchers(&mut self, index: usize) {
         if self.nodes[index].awaiting.is_empty() {
             return;

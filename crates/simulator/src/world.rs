@@ -86,7 +86,7 @@ pub struct Figures {
     pub vetoes: u64,
     /// Elections in which a member asked for real votes because its primary's process was gone.
     pub crash_elections: u64,
-    /// Those of them that nobody won.
+    /// Those of them that no candidate won.
     pub crash_elections_lost: u64,
     /// Oplogs that dropped entries.
     pub truncations: u64,

@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// The message is lost. Whoever waits for an answer hears so.
+    /// The message is lost. The member that waits for an answer hears so.
     pub(super) fn lose(&mut self, index: usize) {
         self.losses += 1;
         let (life, id) = match self.messages.remove(index) {
