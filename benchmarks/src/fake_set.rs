@@ -1,4 +1,4 @@
-//! A replica set that only says hello: the same for everybody who is measured.
+//! A replica set that only says hello: the same for every client that is measured.
 //!
 //! It runs in a process of its own and is told what to do on its standard input: `primary N` moves
 //! the primary, and the answer is the monotonic time at which it did. It does as little as a server

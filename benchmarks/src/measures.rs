@@ -179,7 +179,7 @@ fn cpu_line(what: &str, ours: f64, official: f64) {
     );
 }
 
-/// Lets everybody finish what they were doing, so that rounds do not overlap.
+/// Lets all clients finish what they were doing, so that rounds do not overlap.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(30)).await;
 }

@@ -79,7 +79,7 @@ pub fn watch(who: &str, uri: &str, servers: usize) {
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
         println!("{cpu} {} {tasks} {threads} {}", memory_mib() - memory, open_sockets() - sockets);
-        // Whoever does not close promptly shall not hold the rest up.
+        // A client that does not close promptly does not hold the rest up.
         std::process::exit(0);
     });
 }

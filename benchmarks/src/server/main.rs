@@ -70,7 +70,7 @@ enum Request {
     Top,
 }
 
-/// Somebody who can be asked. Each caller has a connection of its own.
+/// A contestant that can be asked. Each caller has a connection of its own.
 trait Caller: Send + 'static {
     fn ask(&mut self, request: Request, chance: u64);
 }
@@ -137,7 +137,7 @@ fn main() {
         "", "ours", "its CPU, µs", "SQLite", "ours/SQLite"
     );
     let empty = ours.resident_kib();
-    // First, since a process that has worked has memory to spare for whoever comes.
+    // First, since a process that has worked has memory to spare for new connections.
     let per_connection = ours.idle_connection_kib(IDLE_CONNECTIONS);
     let load = |load: &dyn Fn()| {
         let started = Instant::now();

@@ -140,7 +140,7 @@ fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {
             "members that know each other by a key file need one; give it with --keyfile"
                 .to_owned(),
         )),
-        (None, None) => Ok(Membership::Anybody),
+        (None, None) => Ok(Membership::Unchecked),
     }
 }
 

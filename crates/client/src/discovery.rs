@@ -536,7 +536,7 @@ impl Discovery {
         }
     }
 
-    /// Takes the connection of an answered check back, and tells the core; unless nobody waits for
+    /// Takes the connection of an answered check back, and tells the core; unless the core no longer waits for
     /// the answer any more, in which case the connection is closed. Returns the server's next check
     /// if it is to be made at once.
     fn finish_check(

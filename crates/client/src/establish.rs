@@ -18,7 +18,7 @@ pub struct ServerConnection {
     pub connection: Connection<Stream>,
     /// What it is good for.
     pub facts: Arc<ConnectionFacts>,
-    /// Whether a login that the server asked for again failed. Nobody can use it then.
+    /// Whether a login that the server asked for again failed. The connection cannot be used then.
     pub(crate) login_lost: bool,
 }
 

@@ -3,7 +3,7 @@
 //! Sentences and keys are the specifications' ("Log Messages" of the SDAM, server selection, pooling
 //! and command monitoring specifications). The components are the targets `quorate::topology`,
 //! `quorate::serverSelection`, `quorate::connection` and `quorate::command`. Every message also has
-//! the `topologyId` of the client that it comes from. Nothing is put into words where nobody
+//! the `topologyId` of the client that it comes from. Nothing is put into words where no subscriber
 //! listens.
 
 use std::time::Duration;

@@ -162,8 +162,8 @@ async fn race(mut waiting: VecDeque<SocketAddr>) -> io::Result<TcpStream> {
                 }
             }
             else => {
-                let nobody = || io::Error::new(io::ErrorKind::NotFound, "no address to try");
-                return Err(last_error.unwrap_or_else(nobody));
+                let none = || io::Error::new(io::ErrorKind::NotFound, "no address to try");
+                return Err(last_error.unwrap_or_else(none));
             }
         }
     }

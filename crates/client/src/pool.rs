@@ -1,8 +1,8 @@
 //! The pool of one server: the sans-I/O [`PoolMachine`] with sockets, tasks and a clock around it.
 //!
 //! The machine decides, this shell does: it starts establishments as tasks, keeps the connections
-//! that nobody uses, wakes callers, and emits events in the machine's order. When to mark a pool
-//! ready or clear it is decided by the discovery core; how a connection is established, by whoever
+//! that are idle, wakes callers, and emits events in the machine's order. When to mark a pool
+//! ready or clear it is decided by the discovery core; how a connection is established, by the type that
 //! implements [`Establish`].
 
 mod event;

@@ -167,7 +167,7 @@ pub struct Credential {
     pub properties: MechanismProperties,
 }
 
-/// User, password, mechanism and properties do not fit together. Whoever wrote the connection
+/// User, password, mechanism and properties do not fit together. The author of the connection
 /// string is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {

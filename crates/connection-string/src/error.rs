@@ -1,6 +1,6 @@
 //! What can be wrong with a connection string: errors, which refuse it, and warnings, which do not.
 //!
-//! Whoever wrote the string is at fault in every case. No text here repeats a password: parts that
+//! The author of the string is at fault in every case. No text here repeats a password: parts that
 //! may hold one are named, never quoted.
 
 use std::fmt;

@@ -22,7 +22,7 @@
 //! This crate owns the syntax, the options as typed values, the credential they add up to, and the
 //! rules for what may stand together (specifications "Connection String", "URI Options",
 //! "Authentication", "Initial DNS Seedlist Discovery" and those they refer to). It does no I/O:
-//! whoever connects asks DNS and hands the answers in ([`ConnectionString::apply_txt_records`],
+//! the client asks DNS and hands the answers in ([`ConnectionString::apply_txt_records`],
 //! [`ConnectionString::seed_list`]), and applies defaults to options that are not given.
 //!
 //! Nothing is printed. What the specifications want logged comes back as [`Warning`]s.

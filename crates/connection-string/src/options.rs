@@ -1,6 +1,6 @@
 //! The options of a connection string as typed values (the specification "URI Options").
 //!
-//! Every field is `None` when the string does not give the option, so that whoever uses it can
+//! Every field is `None` when the string does not give the option, so that the client can
 //! apply defaults of its own and tell "not given" from "given as the default". Which texts are
 //! accepted is decided in `codec`; which combinations are, in `conflicts`.
 

@@ -241,7 +241,7 @@ fn choose(hosts: &mut Vec<ServerAddress>, limit: usize, seed: u64) {
 }
 
 /// `srvAllowedHostsSuffix` without dots around it, in lower case. A single label is refused unless
-/// nobody can register names under it. We carry no list of public suffixes, so one of several
+/// no names can be registered under it. We carry no list of public suffixes, so one of several
 /// labels (`co.uk`) is not recognised as such.
 pub(crate) fn normalise_suffix(text: &str) -> Result<String, ParseError> {
     let suffix = text.trim_matches('.').to_lowercase();

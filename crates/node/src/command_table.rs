@@ -31,7 +31,7 @@ pub(crate) enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Access {
     /// None, and no login.
-    Anybody,
+    Public,
     /// None, after a login.
     LoggedIn,
     /// To read documents.
@@ -60,7 +60,7 @@ impl Access {
     /// The narrowest built-in role that gives it, for messages.
     pub(crate) fn role(self) -> &'static str {
         match self {
-            Self::Anybody | Self::LoggedIn => "none",
+            Self::Public | Self::LoggedIn => "none",
             Self::Read | Self::Look => "read",
             Self::Write | Self::Shape => "readWrite",
             Self::DatabaseAdmin => "dbAdmin",
@@ -312,7 +312,7 @@ impl CommandFacts {
 
     /// Whether the client may send it before it has logged in.
     pub fn needs_no_login(&self) -> bool {
-        self.access == Access::Anybody
+        self.access == Access::Public
     }
 
     /// Whether it may ask to be run again after an event.

@@ -74,7 +74,7 @@ pub struct Context {
     /// after waiting must answer.
     pub may_wait: bool,
     /// How many documents it may look at before it must give way to others ([`Outcome::Long`]); none
-    /// if nobody waits for the thread that it runs on.
+    /// if no other task waits for the thread that it runs on.
     pub may_look_at: Option<u64>,
     /// Tells the command to stop.
     pub interrupt: Arc<Interrupt>,
@@ -84,7 +84,7 @@ pub struct Context {
 #[derive(Clone, Debug)]
 pub struct Command {
     /// Everything but the document sequences. Its first key is the name of the command. Shared with
-    /// whoever shows which commands are in progress.
+    /// the commands that show what is in progress.
     pub body: Arc<Document>,
     /// Document sequences by name. They belong to the fields of the same names.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
@@ -286,7 +286,7 @@ fn payload_name(command: &str) -> Option<&'static str> {
     }
 }
 
-/// The documents of an array, as if they had come as a document sequence: nobody needs them parsed.
+/// The documents of an array, as if they had come as a document sequence: they stay unparsed.
 /// None for another field, and for an array that holds anything else, which is the command's to refuse.
 fn payload_of(wanted: &str, name: &str, value: RawBsonRef<'_>) -> Option<Vec<RawDocumentBuf>> {
     let array = value.as_array().filter(|_| name == wanted)?;
@@ -307,7 +307,7 @@ pub enum Outcome {
         at_most: Duration,
     },
     /// It looks at more documents than [`Context::may_look_at`] allows, and has changed nothing: run it
-    /// again where it keeps nobody waiting.
+    /// again on a thread of its own.
     Long,
 }
 
@@ -339,7 +339,7 @@ impl From<RawDocumentBuf> for Reply {
     }
 }
 
-/// The line between a running command and whoever watches it: tells the command to stop, which every
+/// The line between a running command and its observers: tells the command to stop, which every
 /// long loop looks at, and tells the watcher how far it is.
 #[derive(Debug, Default)]
 pub struct Interrupt {
@@ -359,7 +359,7 @@ pub struct Interrupt {
 pub enum Interruption {
     /// Its `maxTimeMS` has passed.
     MaxTime = 1,
-    /// Somebody asked for it with `killOp` or `killCursors`.
+    /// A client asked for it with `killOp` or `killCursors`.
     Killed = 2,
     /// The server is going down.
     Shutdown = 3,

@@ -1,6 +1,6 @@
 //! What has happened since the member started, as `serverStatus` tells it.
 //!
-//! Counters that only grow. Nothing waits for them, and nobody decides by them.
+//! Counters that only grow. Nothing waits for them, and no decision depends on them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

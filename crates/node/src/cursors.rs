@@ -433,7 +433,7 @@ impl Cursors {
         self.open.retain(|_, entry| entry.is_stream || !gone(&entry.namespace));
     }
 
-    /// Closes what nobody has used for too long.
+    /// Closes cursors that were idle for too long.
     pub(crate) fn expire(&mut self, now: MonotonicTime) {
         let before = self.open.len();
         self.open.retain(|_, entry| {

@@ -106,7 +106,7 @@ impl DefaultsCache {
         }
     }
 
-    /// A change was committed: whoever asks next reads again.
+    /// A change was committed: the next look reads again.
     pub(crate) fn changed(&self, now: quorate_protocol::WallTime) {
         self.changed.store(now.as_millis(), Ordering::Relaxed);
         self.stale.store(true, Ordering::Release);
@@ -118,7 +118,7 @@ impl DefaultsCache {
 }
 
 impl Node {
-    /// The concerns of commands that give none; none if nobody has chosen any.
+    /// The concerns of commands that give none; none if none was chosen.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Node {
             let mut known = cache.known.write().unwrap_or_else(PoisonError::into_inner);
             if cache.stale.swap(false, Ordering::AcqRel) {
                 let read = self.stored_default_concerns().inspect_err(|_| {
-                    // Nobody may go on with the old ones.
+                    // The old ones may not be used any more.
                     cache.stale.store(true, Ordering::Release);
                 })?;
                 *known = read.map(Arc::new);

@@ -2,7 +2,7 @@
 //!
 //! Owns the fail points `failCommand` (which commands it hits, how often, and what happens to them),
 //! `onPrimaryTransactionalWrite` (the same for statements of retryable writes) and `stopReplProducer`
-//! (a secondary copies nothing). Blocking, closing and not copying are left to whoever owns the
+//! (a secondary copies nothing). Blocking, closing and not copying are left to the owner of the
 //! connections. The shape of the command is in
 //! `transactions/tests/README.md` of the driver specifications, under "Server Fail Point".
 
@@ -314,7 +314,7 @@ impl FailCommand {
             let collection = command.body.get_str(name).unwrap_or("");
             wanted.split_once('.') == Some((command.database(), collection))
         });
-        // Otherwise nobody could switch it off.
+        // Otherwise it could not be switched off.
         named && application && namespace && name != "configureFailPoint"
     }
 }

@@ -98,7 +98,7 @@ impl InterruptSlot {
         ))
     }
 
-    /// Hands the scans on to another command, which runs where it keeps nobody waiting.
+    /// Hands the scans on to another command, which runs on a thread of its own.
     pub(crate) fn set(&self, interrupt: Arc<Interrupt>) {
         self.0.may_look_at.store(0, Ordering::Relaxed);
         *self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner) = interrupt;

@@ -48,7 +48,7 @@ struct Kept {
 }
 
 impl Moments {
-    /// Keeps the present. Whoever was at the same time already gets more of it.
+    /// Keeps the present. A moment of the same time lives longer by it.
     pub(crate) fn keep(&mut self, moment: Arc<Moment>, now: MonotonicTime) -> Arc<Moment> {
         if let Some(known) = self.0.get_mut(&moment.time) {
             known.since = now;

@@ -1,7 +1,7 @@
 //! One member as a plain value.
 //!
 //! Owns the parts that commands share: the store, the catalog in memory, the write lock, cursors,
-//! sessions and fail points. There are no sockets and no clock here: whoever runs commands passes
+//! sessions and fail points. There are no sockets and no clock here: the caller passes
 //! the time in a [`Context`], and waits for disks and events on the member's behalf.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -280,7 +280,7 @@ impl Node {
         Timestamp::from_u64(self.cluster_time.load(Ordering::Relaxed))
     }
 
-    /// Says how often writes are locked out now, which whoever runs commands sees to.
+    /// Says how often writes are locked out now, which the server enforces.
     pub fn show_write_locks(&self, locks: u64) {
         self.write_locks.store(locks, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! Room outside memory for what a sort cannot hold, and the runs that lie in it.
 //!
-//! Where the room is, is the business of whoever opens the member: here are only the records, each a
+//! The opener of the member decides where the room is: here are only the records, each a
 //! length in four bytes and its content. Nothing of it outlives the command or cursor that uses it.
 
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ impl<T: Read + Write + Seek + Send> ScratchFile for T {}
 
 /// Where to put what does not fit into memory.
 pub trait Scratch: Debug + Send + Sync {
-    /// A new file, which nobody else sees.
+    /// A new file without a name.
     ///
     /// # Errors
     ///

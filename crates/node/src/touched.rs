@@ -30,7 +30,7 @@ pub(crate) struct Touch<'a> {
 impl Touch<'_> {
     /// The right that it takes, which for some collections is another than for their database.
     pub(crate) fn needed(&self) -> Access {
-        if matches!(self.access, Access::Anybody | Access::LoggedIn | Access::Internal) {
+        if matches!(self.access, Access::Public | Access::LoggedIn | Access::Internal) {
             return self.access;
         }
         match self.collection {

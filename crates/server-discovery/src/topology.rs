@@ -35,7 +35,7 @@ use crate::transition::Rules;
 ///   an operation met, or [`next_deadline`](Self::next_deadline). Pass it to
 ///   [`handle`](Self::handle) with the time, and drain `poll_output` again, carrying out each output
 ///   before the next. Time never goes back.
-/// - [`handle`](Self::handle) cannot fail. Bad news is an input like any other; answers that nobody
+/// - [`handle`](Self::handle) cannot fail. Bad news is an input like any other; answers that no check
 ///   waits for any more are dropped. Calling it before the outputs are drained is a mistake of the
 ///   caller and panics.
 /// - After [`Input::Close`] and its outputs, nothing comes out any more.

@@ -1,6 +1,6 @@
 //! The doors: accepting connections, and turning away those that may not come in.
 //!
-//! Owns the limit on connections and the first moments of each, up to its first message. Whoever is
+//! Owns the limit on connections and the first moments of each, up to its first message. A client that is
 //! turned away is told why, in the reply to its first message, as far as that costs little.
 
 use std::future::poll_fn;

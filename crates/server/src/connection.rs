@@ -223,7 +223,7 @@ impl Connection {
             self.is_read_from = acknowledged;
             let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };
             if !acknowledged {
-                // Nobody reads a reply: a closed connection is how such a client learns that it
+                // The client reads no reply: a closed connection is how it learns that it
                 // must look for the primary.
                 return Ok(if is_not_primary(&body) { Next::Close } else { Next::GoOn });
             }

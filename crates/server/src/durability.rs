@@ -1,7 +1,7 @@
 //! Waiting for the disk: one sync serves every connection that waits.
 //!
-//! A connection that finds nobody syncing does it itself, which spares a lone writer two changes of
-//! thread. Everybody else leaves a note of what they wait for; a thread takes all notes there are,
+//! A connection that finds no sync in flight syncs itself, which spares a lone writer two changes of
+//! thread. Other connections leave a note of what they wait for; a thread takes all notes there are,
 //! syncs once, and answers them together. While a sync is under way, the next notes gather.
 
 use std::sync::Arc;
@@ -25,13 +25,13 @@ struct Note {
 #[derive(Clone)]
 pub(crate) struct Durability {
     node: Arc<Node>,
-    /// Whether somebody is syncing.
+    /// Whether a sync is in flight.
     busy: Arc<AtomicBool>,
     notes: SyncSender<Note>,
 }
 
 impl Durability {
-    /// Starts the thread. Without anybody waiting it syncs at this interval, so that an
+    /// Starts the thread. Without a waiting writer it syncs at this interval, so that an
     /// unacknowledged write is lost only if the machine fails soon after it.
     pub(crate) fn start(node: Arc<Node>, interval: Duration) -> std::io::Result<Self> {
         let (notes, waiting) = sync_channel(MAX_WAITING);

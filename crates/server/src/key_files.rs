@@ -15,7 +15,7 @@ const MAX_KEYS: usize = 8;
 /// The longest file that is read.
 const MAX_FILE_LENGTH: u64 = 64 * 1024;
 
-/// A key file is of no use. Whoever wrote or placed it is at fault.
+/// A key file is of no use. The operator who wrote or placed it is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFilesError {
     /// It cannot be read.

@@ -37,7 +37,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends what this process tells to stderr, from this level up. Returns false if somebody else takes
+/// Sends what this process tells to stderr, from this level up. Returns false if another subscriber takes
 /// it already.
 pub fn log_to_stderr(level: Level, format: LogFormat) -> bool {
     tracing::subscriber::set_global_default(Log { level, format }).is_ok()
@@ -92,7 +92,7 @@ impl Subscriber for Log {
                 one_line(&format!("{time} {level} {}{}", fields.message, fields.rest))
             }
         };
-        // Without anybody to read it the line is lost, and nothing else.
+        // If stderr is closed, the line is lost, and nothing else.
         let _ = writeln!(std::io::stderr().lock(), "{shown}");
         let recent = RECENT.get_or_init(Mutex::default);
         let mut recent = recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,6 +193,6 @@ mod tests {
         let json = Visible(fields.json("now", "INFO", "quorate")).to_string();
         assert!(!json.chars().any(quorate_protocol::steers), "{json}");
         let read: Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(read["msg"], hostile, "the same to whoever reads JSON");
+        assert_eq!(read["msg"], hostile, "the same to a reader of JSON");
     }
 }

@@ -1,4 +1,4 @@
-//! When to give up on a command: its time is over, or somebody stops it.
+//! When to give up on a command: its time is over, or another command stops it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use quorate_node::{CommandError, Interrupt, Interruption};
 use crate::deadlines::Deadline;
 use crate::server::Shared;
 
-/// How long a command may go on: until its `maxTimeMS` has passed or somebody stops it, while it runs
+/// How long a command may go on: until its `maxTimeMS` has passed or another command stops it, while it runs
 /// and while it waits.
 pub(crate) struct Patience {
     shared: Arc<Shared>,
@@ -49,7 +49,7 @@ impl Patience {
             tokio::select! {
                 biased;
                 result = &mut what => return result,
-                // It was stopped before anybody listened here.
+                // It was stopped before this subscribed.
                 () = std::future::ready(()), if self.is_over() => {}
                 () = reached(self.until) => self.interrupt.set(Interruption::MaxTime),
                 _ = kills.changed() => {}

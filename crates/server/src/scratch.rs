@@ -26,7 +26,7 @@ impl Scratch for ScratchDirectory {
     fn create(&self) -> io::Result<Box<dyn ScratchFile>> {
         create_dir_all(&self.directory)?;
         let path = self.directory.join(self.next.fetch_add(1, Ordering::Relaxed).to_string());
-        // One that a crash has left under this name is of no use to anybody.
+        // A file that a crash has left under this name is of no use.
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         remove_file(&path)?;

@@ -1,4 +1,4 @@
-//! How a server knows whom it talks to: TLS for everybody, and what makes another server a member.
+//! How a server knows whom it talks to: TLS for clients and members, and what makes another server a member.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::tls::{Tls, TlsError, TlsOptions};
 /// How members of a set know each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Membership {
-    /// Not at all: whoever reaches the port is believed. For loopback and networks of trust.
+    /// Not at all: every connection that claims to be a member is believed. For loopback and networks of trust.
     #[default]
-    Anybody,
+    Unchecked,
     /// By the secret of this file.
     KeyFile(PathBuf),
     /// By certificates of one organisation: the same O, OU and DC.
@@ -32,7 +32,7 @@ pub enum SecurityError {
     /// The key file is of no use.
     #[error(transparent)]
     KeyFile(#[from] KeyFilesError),
-    /// Nobody vouches for the others.
+    /// No certificate authority vouches for other members.
     #[error(
         "a member of a set checks the certificates of the others; give the file of the authorities \
          with --tls-ca, or --tls-mode allow to call them without TLS"
@@ -80,7 +80,7 @@ impl Security {
         }
         let mut security = Self { tls: tls.map(Arc::new), ..Self::default() };
         match membership {
-            Membership::Anybody => {}
+            Membership::Unchecked => {}
             Membership::KeyFile(path) => {
                 security.keys = read_key_file(path)?;
                 let logins = security.keys.iter().map(KeyFile::credential);

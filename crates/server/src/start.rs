@@ -54,7 +54,7 @@ pub struct StartOptions {
     pub oplog_bytes: u64,
     /// Whether clients must log in, and may do only what their roles allow.
     pub authentication: bool,
-    /// How members of its set know each other; anything but [`Membership::Anybody`] implies
+    /// How members of its set know each other; anything but [`Membership::Unchecked`] implies
     /// `authentication`.
     pub membership: Membership,
     /// How it encrypts, if it does.
@@ -62,7 +62,7 @@ pub struct StartOptions {
     /// Whether the commands that are for tests can be run: fail points.
     pub test_commands: bool,
     /// Where nonces, salts and identifiers come from; none draws one from the operating system, as
-    /// whoever guesses it can pretend to be somebody else.
+    /// a client that guesses it can pretend to be another.
     pub seed: Option<u64>,
     /// How it behaves.
     pub server: ServerOptions,
@@ -82,7 +82,7 @@ impl StartOptions {
             own_addresses: Vec::new(),
             oplog_bytes,
             authentication: false,
-            membership: Membership::Anybody,
+            membership: Membership::Unchecked,
             tls: None,
             test_commands: false,
             seed: None,
@@ -155,7 +155,7 @@ impl Server {
         let (node, cut, requires_tls) = (server.node(), server.cut(), server.requires_tls());
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.run(listeners, async {
-            // Without anybody left to stop it, the server goes on.
+            // If the handle that stops it is gone, the server goes on.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -175,9 +175,9 @@ fn open(
     // Before the data: a bad file must not leave a directory behind.
     let in_set = options.replica_set.is_some();
     let security = Security::new(options.tls.as_ref(), &options.membership, in_set)?;
-    // Whoever keeps strangers from being members does not let them in as clients.
-    let authentication = options.authentication || options.membership != Membership::Anybody;
-    if authentication && in_set && options.membership == Membership::Anybody {
+    // Members that prove who they are imply clients that do.
+    let authentication = options.authentication || options.membership != Membership::Unchecked;
+    if authentication && in_set && options.membership == Membership::Unchecked {
         return Err(StartError::MembersUnknown);
     }
     let (store, directory): (Arc<dyn Store>, _) = match options.place {

@@ -77,7 +77,7 @@ pub enum TlsError {
     /// The own certificate has no name.
     #[error(transparent)]
     Subject(#[from] SubjectError),
-    /// Asked for certificates without anybody to vouch for them.
+    /// Certificates are required, and no authority is given to check them.
     #[error("client certificates cannot be checked without authorities; give --tls-ca as well")]
     NoAuthority,
     /// rustls refused.
@@ -172,7 +172,7 @@ impl Tls {
         matches!(self.mode, TlsMode::Prefer | TlsMode::Require)
     }
 
-    /// Whether there is somebody to vouch for other members.
+    /// Whether a certificate authority vouches for other members.
     pub(crate) fn has_authority(&self) -> bool {
         self.connector.is_some()
     }

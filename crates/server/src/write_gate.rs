@@ -2,7 +2,7 @@
 //!
 //! Clients' writes wait at it, each for as long as its client lets it; entries of other members wait,
 //! and so does what the member removes on its own. Votes, terms and configurations pass: a member that
-//! is locked still takes part in its set. The gate closes when whoever has passed it is done, and nobody
+//! is locked still takes part in its set. The gate closes when the writes that have passed it are done, and none
 //! passes it from then on.
 
 use std::sync::{Arc, Condvar, PoisonError};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Leave to write, until it is dropped.
 pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
 
-/// The gate. Whoever holds what [`enter`](Self::enter) gives may write.
+/// The gate. The holder of what [`enter`](Self::enter) gives may write.
 #[derive(Default)]
 pub(crate) struct WriteGate {
     gate: Arc<RwLock<()>>,

@@ -290,7 +290,7 @@ impl PoolMachine {
             member.generation = service.generation;
             member.service_id = Some(id);
         }
-        // Available before anyone can notice that another may be established: nobody makes a
+        // Available before a caller can notice that another may be established: no caller makes a
         // connection while this one is free.
         member.stage = Stage::Available { since: now };
         if self.is_stale(connection) {

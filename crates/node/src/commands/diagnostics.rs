@@ -74,7 +74,7 @@ pub(super) fn list_commands(request: &Request<'_>, _: Command) -> Result<Outcome
             facts.name,
             doc! {
                 "help": facts.help,
-                "requiresAuth": facts.access != Access::Anybody,
+                "requiresAuth": facts.access != Access::Public,
                 "role": facts.access.role(),
                 "secondaryOk": facts.effect == Effect::Inspects,
                 "adminOnly": facts.admin_only,
@@ -139,7 +139,7 @@ pub(super) fn current_operations(
     reply(&answer)
 }
 
-/// What the stage `$currentOp` starts from: everybody's commands for those who may see them, otherwise
+/// What the stage `$currentOp` starts from: all users' commands for those who may see them, otherwise
 /// those of the own connection.
 pub(super) fn visible_operations(
     request: &Request<'_>,

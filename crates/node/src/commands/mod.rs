@@ -37,7 +37,7 @@ use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, comman
 use crate::touched;
 
 use Access::{
-    Anybody, ClusterAdmin, ClusterMonitor, DatabaseAdmin, LoggedIn, Look, Read, Shape, UserAdmin,
+    ClusterAdmin, ClusterMonitor, DatabaseAdmin, LoggedIn, Look, Public, Read, Shape, UserAdmin,
     Write,
 };
 use Answerer::{Process, ReplicaSet};
@@ -48,35 +48,35 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     // The connection.
     command("hello", hello::hello, "what this server is and can do")
         .alias(&["isMaster", "ismaster"])
-        .inspects(Anybody)
+        .inspects(Public)
         .any_fields()
         .waits()
         .in_transaction(AfterTheFirst)
         .stable(),
-    command("ping", diagnostics::ping, "answers").inspects(Anybody).stable(),
+    command("ping", diagnostics::ping, "answers").inspects(Public).stable(),
     command("buildInfo", diagnostics::build_info, "the version of the server")
         .alias(&["buildinfo"])
-        .inspects(Anybody)
+        .inspects(Public)
         .in_transaction(AfterTheFirst),
-    command("whatsmyuri", diagnostics::whats_my_uri, "the address of the client").inspects(Anybody),
+    command("whatsmyuri", diagnostics::whats_my_uri, "the address of the client").inspects(Public),
     command("connectionStatus", authentication::connection_status, "who is logged in")
-        .inspects(Anybody)
+        .inspects(Public)
         .fields(&["showPrivileges"])
         .in_transaction(AfterTheFirst),
     command("saslStart", authentication::sasl_start, "begins to log in")
-        .inspects(Anybody)
+        .inspects(Public)
         .fields(&["mechanism", "payload", "autoAuthorize", "options", "db"])
         .stable(),
     command("saslContinue", authentication::sasl_continue, "goes on logging in")
-        .inspects(Anybody)
+        .inspects(Public)
         .fields(&["conversationId", "payload"])
         .stable(),
     command("authenticate", x509::authenticate, "logs in with a certificate")
-        .inspects(Anybody)
+        .inspects(Public)
         .fields(&["mechanism", "user", "db"])
         .stable(),
-    command("logout", authentication::logout, "logs out").inspects(Anybody),
-    command("listCommands", diagnostics::list_commands, "this list").inspects(Anybody),
+    command("logout", authentication::logout, "logs out").inspects(Public),
+    command("listCommands", diagnostics::list_commands, "this list").inspects(Public),
     // Users.
     command("createUser", users::create_user, "adds a user")
         .writes(UserAdmin)

@@ -1,7 +1,7 @@
 //! Writes to many documents, in steps: between two of them other writers get their turn.
 //!
 //! Each step is one batch of the store, with its entries of the history. The documents to change
-//! are those that matched when the statement began; whoever changed one of them in between is
+//! are those that matched when the statement began; a command that changed one of them in between is
 //! respected: it is looked at again, and left alone if it is gone or matches no longer.
 
 use std::sync::Arc;

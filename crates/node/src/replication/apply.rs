@@ -393,7 +393,7 @@ impl Writer<'_> {
 /// The documents that changes concern.
 #[derive(Default)]
 struct Touched {
-    /// Those of deferred changes: whoever touches one of them again must see it.
+    /// Those of deferred changes: a change that touches one of them again must see it.
     deferred: BTreeSet<Vec<u8>>,
     /// Those of changes that are committed: what was prepared before does not hold for them.
     committed: BTreeSet<Vec<u8>>,

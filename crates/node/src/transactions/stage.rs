@@ -277,7 +277,7 @@ impl Writer<'_> {
         result
     }
 
-    /// Whether a collection is known to nobody but this writer's transaction.
+    /// Whether only this writer's transaction knows a collection.
     pub(crate) fn is_created_here(&self, namespace: &Namespace) -> bool {
         self.staging.as_ref().is_some_and(|known| lock(&known.stage).created.contains(namespace))
     }

@@ -1,7 +1,7 @@
 //! Users: who may log in, how that is checked, and what they may do then.
 //!
 //! Owns the documents of `admin.system.users`, the state of a connection's login, and the decision
-//! whether a command may run. Without `authentication` in the options everybody may do everything,
+//! whether a command may run. Without `authentication` in the options every client may do everything,
 //! and users can still log in.
 
 #[cfg(test)]
@@ -177,7 +177,7 @@ pub(crate) fn check_access(
     facts: &CommandFacts,
     command: &Command,
 ) -> Result<(), CommandError> {
-    if !node.options().authentication || facts.access == Access::Anybody {
+    if !node.options().authentication || facts.access == Access::Public {
         return Ok(());
     }
     let Some(who) = client.login.state().user.clone() else {
@@ -267,13 +267,13 @@ impl Rights {
 }
 
 /// Refuses to give or take roles of a database whose users are not this client's to administer:
-/// otherwise whoever administers the users of one database could make himself anything.
+/// otherwise the administrator of one database's users could grant any role.
 pub(crate) fn check_grant(
     node: &Node,
     client: &Client,
     database: &str,
 ) -> Result<(), CommandError> {
-    // Nobody is logged in when the first user is made.
+    // No user exists to log in as when the first one is made.
     let who = client.login.state().user.clone().filter(|_| node.options().authentication);
     let Some(who) = who.filter(|who| *who != LoggedIn::member()) else { return Ok(()) };
     let roles = roles_of(node, &who)?;
@@ -298,7 +298,7 @@ pub(crate) fn check_member(node: &Node, client: &Client) -> Result<(), CommandEr
     ))
 }
 
-/// Somebody must create the first user: whoever sits at the machine.
+/// The first user is created from the machine itself, without a login.
 fn first_user_may_come(node: &Node, client: &Client) -> Result<bool, CommandError> {
     let local = client.address.starts_with("127.") || client.address.starts_with("[::1]");
     Ok(local && find_users(node, &Document::new())?.is_empty())

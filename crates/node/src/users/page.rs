@@ -17,7 +17,7 @@ const END: &str = "<!-- End of the made tables. -->\n";
 
 /// The rights, by the names that the page gives them.
 const RIGHTS: [(Access, &str); 12] = [
-    (Access::Anybody, "none"),
+    (Access::Public, "none"),
     (Access::LoggedIn, "login"),
     (Access::Read, "read"),
     (Access::Look, "look"),
@@ -79,7 +79,7 @@ fn cell(role: &Role, database: &str, collection: Option<&str>) -> String {
         let touch = Touch { database, collection, access: *access, changes: false };
         // Other rights are not about collections.
         let applies = collection.is_none() || *access <= Access::DatabaseAdmin;
-        !matches!(access, Access::Anybody | Access::LoggedIn)
+        !matches!(access, Access::Public | Access::LoggedIn)
             && applies
             && role.allows(touch.needed(), database, collection)
     });

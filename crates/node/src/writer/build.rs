@@ -42,7 +42,7 @@ const STEP_BYTES: usize = 256 * 1024;
 /// once, and a build with no more changes to follow comes to its end.
 const LAST_STEP: usize = 1000;
 
-/// How often a build follows changes before it makes everybody wait for the rest.
+/// How often a build follows changes before it makes all writers wait for the rest.
 const MAX_PASSES: usize = 10;
 
 /// What writers know about an index that is being built.
@@ -145,7 +145,7 @@ impl Building {
         Ok(records.count() as u64)
     }
 
-    /// Builds the index and shows it. The recheck says whether meanwhile somebody else has made the
+    /// Builds the index and shows it. The recheck says whether meanwhile another command has made the
     /// same index. Returns the collection with it.
     pub(crate) fn run(
         mut self,
@@ -337,7 +337,7 @@ impl<'a, 'n> KeyWriter<'a, 'n> {
 }
 
 impl Writer<'_> {
-    /// A number for an index that nobody sees yet. Until it is added its keys are garbage: a crash
+    /// A number for an index that is not visible yet. Until it is added its keys are garbage: a crash
     /// leaves nothing behind.
     pub(super) fn allocate_hidden(
         &mut self,

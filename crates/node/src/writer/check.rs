@@ -99,7 +99,7 @@ pub(crate) fn check_command_value(value: RawBsonRef<'_>) -> Result<(), CommandEr
     check_value_depth(value, 1, MAX_NESTING + COMMAND_WRAPPING)
 }
 
-/// Visits every value, so that whoever reads the document later need not fear malformed bytes.
+/// Visits every value, so that later readers of the document need not fear malformed bytes.
 fn check_depth(document: &RawDocument, depth: usize, limit: usize) -> Result<(), CommandError> {
     for element in document {
         let (_, value) = element.map_err(|_| malformed())?;

@@ -1,4 +1,4 @@
-//! The write lock: one writer at a time, and nobody waits for a long piece of work to end.
+//! The write lock: one writer at a time, and no writer waits for a long piece of work to end.
 //!
 //! A writer that works through many documents lets the lock go between two steps. A plain mutex
 //! would then mostly be taken again by the same thread, which is awake, so it waits until one of
@@ -41,7 +41,7 @@ impl WriteLock {
     }
 }
 
-/// The write lock in somebody's hands.
+/// The write lock, held.
 pub(crate) struct Held<'n> {
     lock: &'n WriteLock,
     /// Empty only while it gives way.
@@ -59,11 +59,11 @@ impl Held<'_> {
         self.guard = Some(self.lock.take());
     }
 
-    /// Lets somebody who waits go first.
+    /// Lets a waiting writer go first.
     pub(super) fn give_way(&mut self) {
         let before = self.lock.taken.load(Ordering::SeqCst);
         self.guard = None;
-        // The lock is free and somebody wants it, so this ends as soon as that thread runs.
+        // The lock is free and another thread wants it, so this ends as soon as that thread runs.
         while self.lock.waiting.load(Ordering::SeqCst) > 0
             && self.lock.taken.load(Ordering::SeqCst) == before
         {

@@ -191,7 +191,7 @@ impl Writer<'_> {
             document.append(cstr!("txnNumber"), retry.number);
             document.append(cstr!("stmtId"), statement);
             if let Some(result) = self.current_result() {
-                // What a repeated write is answered with, by whoever is primary then.
+                // What a repeated write is answered with, by the primary of that time.
                 document.append(cstr!("retryResult"), to_raw(result)?);
             }
         }

@@ -110,7 +110,7 @@ impl Writer<'_> {
             Some(retry) => retry,
             None => match self.known_retry(write) {
                 Ok(retry) => retry,
-                // An older number than the one known here is of no use to anybody.
+                // An older number than the one known here is of no use.
                 Err(error) if error.code == ErrorCode::TRANSACTION_TOO_OLD => return Ok(()),
                 Err(error) => return Err(error),
             },

@@ -56,7 +56,7 @@ fn build(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Result<Documents
     Ok(watched(stepped(documents, steps, run), run))
 }
 
-/// The same documents, for as long as the operation may go on. Whoever supplies the first ones asks
+/// The same documents, for as long as the operation may go on. The supplier of the first ones asks
 /// too, but a stage can make many out of one, and a `$lookup` meets many for one.
 fn watched(documents: Documents, run: &Run) -> Documents {
     let variables = Arc::clone(&run.variables);

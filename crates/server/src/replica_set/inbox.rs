@@ -1,7 +1,7 @@
 //! Messages to the host, and who carries them out.
 //!
-//! No task waits for them. Whoever leaves a message while nobody is at work does the host's turn
-//! himself, on his own thread: his own message, and those that others leave meanwhile. A write that
+//! No task waits for them. If the host is idle, the posting thread runs it: for its own message, and
+//! for those that other threads post meanwhile. A write that
 //! waits for other members thus changes threads only where a socket or a disk makes it.
 //!
 //! ```text
@@ -40,15 +40,15 @@ const IDLE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct Inbox {
     shared: Arc<Shared>,
-    /// Whoever brings news from other members goes by it.
+    /// Cuts the connections to other members off.
     pub(super) cut: Cut,
-    /// Whoever copies from other members goes by it too.
+    /// Cuts off those that copy data.
     pub(super) copying: Cut,
 }
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// Locked by whoever set `busy`, and by nobody else until the end.
+    /// Locked by the thread that set `busy`, and by no other until the end.
     host: Mutex<Option<Host>>,
     /// Wakes the host's own task.
     wake: Notify,
@@ -56,7 +56,7 @@ struct Shared {
 
 struct Queue {
     messages: VecDeque<Message>,
-    /// Somebody is at work, or nobody may be yet.
+    /// A thread runs the host, or the host does not exist yet.
     busy: bool,
     /// The turn belongs to the host's own task.
     handed_over: bool,
@@ -91,7 +91,7 @@ impl Inbox {
         Self { shared, cut: Cut::default(), copying: Cut::default() }
     }
 
-    /// Leaves a message. The inbox has room for everybody who can leave one.
+    /// Leaves a message. The inbox has room for one of each connection, peer and thread.
     pub(super) fn post(&self, message: Message) {
         self.post_from(Applying::Elsewhere, message);
     }
@@ -189,7 +189,7 @@ impl Inbox {
         }
     }
 
-    /// There is no host any more: whoever waits for an answer learns that there is none.
+    /// There is no host any more: requests that wait end without an answer.
     fn discard(&self) {
         let mut queue = self.queue();
         queue.busy = false;

@@ -6,7 +6,7 @@
 //!   threads ──────┘   (owns the Member)  └──▶ persist thread, syncing thread
 //! ```
 //!
-//! One at a time, whoever has news feeds it to the member and carries out what it orders (`inbox`);
+//! One thread at a time feeds news to the member and carries out what it orders (`inbox`);
 //! that never waits for a disk or a socket. Rules live in `quorate-replication`, documents in `quorate-wire`,
 //! the log in `quorate-node`. `docs/replica-set-host.md` tells how an entry travels.
 
@@ -91,7 +91,7 @@ enum Message {
     Input(Input),
     Asked(Request, oneshot::Sender<Answer>),
     Wanted(Acknowledgement),
-    /// Nobody waits for this acknowledgement any more.
+    /// The client that waited for this acknowledgement has left.
     Abandoned(WaiterId),
     Fetched(fetching::Fetched),
     Inspect(Inspection),

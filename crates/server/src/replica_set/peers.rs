@@ -2,7 +2,7 @@
 //!
 //! One task per peer holds one connection, sends requests as they come and matches answers by their
 //! numbers. An idle connection is read all the time, because its end is how a crash shows first. A
-//! report of progress, which somebody's write waits for, is written at once by the thread that has it
+//! report of progress, which a client's write waits for, is written at once by the thread that has it
 //! (`Line`), if nothing else is being written.
 
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ struct Task {
     line: Arc<Mutex<Line>>,
 }
 
-/// What a task shares with whoever writes at once.
+/// What a peer's task shares with the threads that write to its socket themselves.
 struct Line {
     /// None without a connection, and while the task writes.
     writer: Option<WriteHalf<Stream>>,
@@ -72,7 +72,7 @@ struct Line {
 }
 
 impl Line {
-    /// Numbers a request and encodes it. Its answer is waited for, unless nobody needs one.
+    /// Numbers a request and encodes it. Its answer is waited for, unless it is a report.
     fn begin(&mut self, wanted: Wanted) -> Result<Vec<u8>, ClientError> {
         let Wanted { request, message, deadline } = wanted;
         let id = self.next;
@@ -153,7 +153,7 @@ impl Peers {
     }
 }
 
-/// Whether a request is a report of progress. Nobody answers it: its receiver has nothing to say, a
+/// Whether a request is a report of progress. It gets no answer: its receiver has nothing to say, a
 /// lost one is followed by the next, and one that the socket has no room for waits for it.
 fn is_report(message: &Request) -> bool {
     matches!(message, Request::UpdatePosition(_))
@@ -295,7 +295,7 @@ impl Peer {
     fn receive(&mut self, received: Result<super::client::Received, ClientError>) {
         if self.inbox.cut.is_cut() {
             if received.is_err() {
-                // Whoever waits learns no more than that time runs out.
+                // The request ends by its timeout.
                 self.disconnect();
             }
             return;
@@ -337,7 +337,7 @@ impl Peer {
         std::mem::take(&mut lock(&self.line).waiting).into_values().collect()
     }
 
-    /// The connection is of no more use: everybody who waits for an answer is told why.
+    /// The connection is of no more use: all requests in flight end with the reason.
     fn fail(&mut self, cause: Unreachable) {
         let established = self.disconnect();
         let waiting = self.take_waiting();

@@ -186,7 +186,7 @@ const TIME_AT: usize = 4 + 1 + "clusterTime".len() + 1;
 /// is put in.
 fn cluster_time(time: quorate_protocol::Timestamp) -> Vec<u8> {
     static EMPTY: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        // Nobody checks it; docs/security.md says who is believed.
+        // It carries no signature; docs/security.md says whose times are believed.
         let hash = Binary { subtype: BinarySubtype::Generic, bytes: vec![0; 20] };
         let signature = rawdoc! { "hash": hash, "keyId": 0_i64 };
         let none = Timestamp { time: 0, increment: 0 };

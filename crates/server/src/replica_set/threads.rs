@@ -1,9 +1,9 @@
 //! The threads that may wait for the disk, so that the host never does.
 //!
 //! The applier changes data in the order it is told: it joins what has gathered, commits it at once
-//! and forces it to disk. It has a thread, but whoever brought a few entries and may wait for the
-//! disk does its work at once, which spares an entry two changes of thread. The persist thread stores votes, terms and configurations in their order. The syncing thread
-//! forces what clients wrote to disk, once for everybody who wrote meanwhile. The host hears of
+//! and forces it to disk. It has a thread, but a thread that brings a few entries and may wait for the
+//! disk applies them itself, which spares an entry two changes of thread. The persist thread stores votes, terms and configurations in their order. The syncing thread
+//! forces what clients wrote to disk, once for all that wrote meanwhile. The host hears of
 //! applied entries when they are on disk: one report to the source then tells both.
 
 use std::collections::VecDeque;
@@ -62,7 +62,7 @@ impl Worker {
 /// A change of data, with its room in the buffer of fetched entries.
 type Change = DataChange<OwnedSemaphorePermit>;
 
-/// The most entries that whoever brought them applies himself. More are left to the thread, so that
+/// The most entries that the fetching thread applies itself. More are left to the applier's thread, so that
 /// the next ones are read meanwhile.
 const MAX_HELPED: usize = 256;
 
@@ -147,7 +147,7 @@ impl Applier {
         }
     }
 
-    /// Does what there is, if it is little and nobody is at it.
+    /// Makes the waiting changes on this thread, if they are few and no other thread makes them.
     pub(super) fn help(&self) {
         let applying = &self.0.0;
         let few = applying.queue().are_few();
@@ -191,8 +191,8 @@ impl Applying {
         self.queue().waiting.pop_front()
     }
 
-    /// Does what there is, and forces it to disk. The thread waits at the gate for writes; whoever helps
-    /// has passed it.
+    /// Makes the waiting changes and forces them to disk. The applier's thread waits at the gate for writes; a
+    /// helping thread has passed it.
     fn work(&self, entered: Option<Entered<'_>>) {
         while let Some(first) = self.next() {
             let made = self

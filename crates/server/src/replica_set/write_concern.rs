@@ -24,7 +24,7 @@ pub(crate) struct Acknowledgement {
     pub(super) answer: oneshot::Sender<Result<(), WriteConcernError>>,
 }
 
-/// Tells the host, when dropped, that nobody waits any more.
+/// Tells the host, when dropped, that the client has stopped waiting.
 struct Waiting<'a> {
     inbox: &'a Inbox,
     waiter: WaiterId,
@@ -96,7 +96,7 @@ impl ReplicaSet {
     /// a majority, unless arbiters would make every write wait for all who hold data.
     fn default_concern(&self, command: &Command) -> Result<Document, CommandError> {
         let majority = || doc! { "w": "majority" };
-        // A choice that a failover could lose would surprise everybody.
+        // The choice itself must survive a failover.
         if command.name() == "setDefaultRWConcern" {
             return Ok(majority());
         }

@@ -1,7 +1,7 @@
 //! The end of the journal of format 1 after a power failure.
 //!
 //! The engine replays whole records and forgets a last one that ends too early. A record whose end
-//! reached the disk and whose middle did not is damage to it, and it refuses to open. Nobody was
+//! reached the disk and whose middle did not is damage to it, and it refuses to open. No client was
 //! promised such a record: it was not synced. So before the engine looks, its newest journal is
 //! read through here, and a last record that is not whole is cut off. If a whole record follows the
 //! damage, the damage is not at the end: something that was synced may be lost, and the store does
