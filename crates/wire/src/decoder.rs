@@ -158,9 +158,13 @@ impl Decoder {
     }
 
     fn peek_header(&self) -> Result<Option<MessageHeader>, DecodeError> {
-        match self.buffer[self.consumed..].first_chunk() {
-            Some(bytes) => MessageHeader::parse(bytes, self.limit).map(Some),
-            None => Ok(None),
+        let Some(bytes) = self.buffer[self.consumed..].first_chunk() else { return Ok(None) };
+        let header = MessageHeader::parse(bytes, self.limit)?;
+        // The rest is not waited for: a peer that begins with TLS announces a length that is allowed
+        // and sends nothing more until it is answered.
+        match header.op_code {
+            OpCode::MSG | OpCode::COMPRESSED | OpCode::QUERY | OpCode::REPLY => Ok(Some(header)),
+            other => Err(DecodeError::UnsupportedOpCode(other)),
         }
     }
 

@@ -183,6 +183,18 @@ fn other_opcodes_are_refused_by_name() {
     assert!(error_of(&bytes).to_string().contains("opcode 2001"));
 }
 
+/// A client that begins with TLS sends one record and waits: read as a header, it announces a length
+/// that is allowed. It is refused before the rest of that length comes, which never does.
+#[test]
+fn a_client_that_begins_with_tls_is_refused_at_once() {
+    let mut hello = vec![0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
+    hello.resize(517, 0xa5);
+    let mut decoder = Decoder::new();
+    decoder.feed(&hello);
+    assert!(matches!(decoder.missing(), Err(DecodeError::UnsupportedOpCode(_))));
+    assert!(matches!(decoder.next_message(), Err(DecodeError::UnsupportedOpCode(_))));
+}
+
 #[test]
 fn the_legacy_handshake_goes_both_ways() {
     let mut bytes = Vec::new();
