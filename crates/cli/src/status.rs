@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use quorate_protocol::{MemberState, ServerAddress};
+use quorate_replication::electability::why_elected;
 use quorate_server_discovery::ServerType;
 use serde_json::{Value, json};
 
 use crate::connect;
 use crate::doctor::survey::Survey;
-use crate::explain::Reason;
+use crate::explain::{self, Reason};
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen};
 use crate::words::{Foreign, OneLine, Span};
 
@@ -123,16 +124,26 @@ fn headline(survey: &Survey) -> String {
                 let (visible, votes, needed) = (election.visible, election.votes, election.needed);
                 format!("{name}: {leader} leads{term}; votes {visible} of {votes}, need {needed}")
             }
-            _ => format!("{name}: {}", election.sentence()),
+            _ => format!("{name}: {}", explain::sentence(election)),
         },
         None if topology.has_writable_server() => format!("{name}: writes find a server"),
         None => format!("{name}: writes find no server"),
     }
 }
 
+/// Why the primary was elected, where it was asked itself.
+fn elected_because(survey: &Survey) -> Option<&'static str> {
+    let status = survey.inside()?.status.as_ref()?;
+    let leads = status.state == Some(MemberState::Primary);
+    why_elected(status.election_reason.as_deref().filter(|_| leads)?)
+}
+
 fn tell(survey: &Survey, rows: &[Row], is_well: bool, screen: &mut Screen) -> io::Result<()> {
     let style = if is_well { FINE } else { PROBLEM };
     screen.line(format_args!("{style}{}{style:#}", headline(survey)))?;
+    if let Some(why) = elected_because(survey) {
+        screen.line(format_args!("{QUIET}it was elected as {why}{QUIET:#}"))?;
+    }
     let titles = ["MEMBER", "STATE", "LAG", "VOTES", "PRIORITY", "SYNCS FROM", "PING"];
     let cells: Vec<[String; 7]> = rows.iter().map(Row::cells).collect();
     let widths: Vec<usize> = (0..titles.len())
@@ -210,6 +221,7 @@ fn to_json(survey: &Survey, rows: &[Row], is_well: bool, writes: bool) -> Value 
             "visible": election.visible, "all": election.votes, "needed": election.needed,
         })),
         "says": headline(survey),
+        "elected_because": elected_because(survey),
         "members": rows.iter().map(Row::to_json).collect::<Value>(),
     })
 }

@@ -1,9 +1,11 @@
 //! Why there is or is not a primary: `quorateExplainElection`.
 //!
 //! A view of what one member knows: who votes, who may lead, who is reachable, who is behind, and
-//! what the last objections were. Decides nothing; the rules are in `campaign` and `election`. The
-//! shape of the command's reply is in `docs/replication.md`.
+//! what the last objections were. Decides nothing; the rules are in `campaign` and `election`, and who
+//! can be elected is judged in `electability`, as clients judge any set. The shape of the command's
+//! reply is in `docs/replication.md`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use quorate_protocol::{
@@ -11,6 +13,7 @@ use quorate_protocol::{
     ServerAddress, Term,
 };
 
+use crate::electability::{self, Election, Obstacle, Reach, Reason, Standing};
 use crate::member::VetoRecord;
 use crate::peer::Contact;
 use crate::role::Role;
@@ -50,6 +53,8 @@ pub struct ElectionExplanation {
     pub campaigning: bool,
     /// How this member's last try ended.
     pub last_campaign: Option<CampaignRecord>,
+    /// Who leads, or why no member does.
+    pub election: Election,
     /// Each member.
     pub members: Vec<MemberExplanation>,
 }
@@ -78,7 +83,7 @@ pub struct MemberExplanation {
     /// Seconds between its last entry and the newest that is known.
     pub seconds_behind: u32,
     /// Why it cannot be elected now; none if it can be, or is the primary.
-    pub obstacle: Option<String>,
+    pub obstacle: Option<Obstacle>,
     /// The last veto against it that this member gave or, about itself, received.
     pub last_veto: Option<VetoRecord>,
 }
@@ -96,6 +101,10 @@ impl Status<'_> {
         let views = self.members();
         let seconds = |at: OpTimeAndWallTime| at.op_time.timestamp.seconds;
         let newest = views.iter().map(|view| view.applied).max().map_or(0, seconds);
+        let standings: BTreeMap<MemberId, Standing> = views
+            .iter()
+            .filter_map(|view| Some((view.id, self.standing(view.id, view.contact, view.state)?)))
+            .collect();
         let members = views.into_iter().filter_map(|view| {
             let listed = self.config()?.member(view.id)?;
             Some(MemberExplanation {
@@ -112,20 +121,24 @@ impl Status<'_> {
                     0 => 0,
                     own => newest.saturating_sub(own),
                 },
-                obstacle: self.obstacle_of(view.id),
+                obstacle: standings.get(&view.id).and_then(electability::obstacle),
                 last_veto: self.member.vetoes.get(&view.id).copied(),
                 host: view.address,
             })
         });
         let members: Vec<MemberExplanation> = members.collect();
         let counts = self.counts();
+        let needed = counts.map_or(0, |counts| counts.majority_vote);
+        let standings: Vec<Standing> = standings.into_values().collect();
+        let election = electability::judge(&standings, u32::try_from(needed).ok());
         ElectionExplanation {
             me: self.me(),
             term: self.term(),
             primary: self.primary(),
             voters: counts.map_or(0, |counts| counts.voters),
-            votes_visible: members.iter().filter(|m| m.is_reachable() && m.votes > 0).count(),
-            votes_needed: counts.map_or(0, |counts| counts.majority_vote),
+            votes_visible: election.visible as usize,
+            votes_needed: needed,
+            election,
             vetoed_dry_runs: self.member.vetoed_dry_runs,
             campaigning: self.member.is_campaigning(),
             last_campaign: self.member.last_campaign.clone(),
@@ -133,40 +146,34 @@ impl Status<'_> {
         }
     }
 
-    fn obstacle_of(&self, id: MemberId) -> Option<String> {
-        let member = self.member;
+    /// What this member knows of one, as the rules take it.
+    fn standing(&self, id: MemberId, contact: Contact, state: MemberState) -> Option<Standing> {
         let listed = self.config()?.member(id)?;
-        if self.primary() == Some(id) {
-            return None;
-        }
-        if listed.arbiter_only {
-            return Some("it is an arbiter".to_owned());
-        }
-        if !listed.is_electable() {
-            return Some(if listed.newly_added {
-                "it was added lately and is not a secondary yet".to_owned()
-            } else {
-                "its priority is 0".to_owned()
-            });
-        }
-        if self.me() == Some(id) {
-            return match member.role {
-                Role::Leader(_) => None,
-                _ => member.why_not_standing().map(str::to_owned),
-            };
-        }
-        let peer = member.peers.get(&id)?;
-        match peer.contact {
-            Contact::Unheard => Some("it was never heard of".to_owned()),
-            Contact::Down { cause, .. } => Some(format!("it does not answer: {cause}")),
-            Contact::Up if peer.state != MemberState::Secondary => {
-                Some(format!("it is in state {}", peer.state))
+        let is_self = self.me() == Some(id);
+        let leads =
+            self.primary() == Some(id) || is_self && matches!(self.member.role, Role::Leader(_));
+        let refusal = match self.member.peers.get(&id) {
+            _ if is_self => self.member.why_not_standing(),
+            Some(peer) if !peer.electable => {
+                Some("it says so; it may be frozen or newly stepped down")
             }
-            Contact::Up if !peer.electable => Some(
-                "it says that it will not stand; it may be frozen or newly stepped down".into(),
-            ),
-            Contact::Up => None,
-        }
+            _ => None,
+        };
+        Some(Standing {
+            host: listed.host.clone(),
+            votes: u32::from(listed.is_voter()),
+            priority: listed.effective_priority(),
+            arbiter_only: listed.arbiter_only,
+            newly_added: listed.newly_added,
+            contact: match contact {
+                Contact::Up => Reach::Up,
+                Contact::Unheard => Reach::Unheard,
+                Contact::Down { cause, .. } => Reach::Down(Some(cause.to_string())),
+            },
+            state: Some(state),
+            leads,
+            refusal: refusal.map(str::to_owned),
+        })
     }
 }
 
@@ -186,25 +193,30 @@ impl ElectionExplanation {
                 primary.host, primary.id, term.0
             );
         }
-        if votes_visible < votes_needed {
-            return format!(
-                "No primary: {votes_visible} of {voters} votes are in sight, {votes_needed} are \
-                 needed. Start or reconnect {}.",
-                self.listed(|member| !member.is_reachable() && member.votes > 0)
-            );
-        }
-        if self.campaigning {
-            return format!("No primary yet: this member stands for election in term {}.", term.0);
-        }
-        if self.members.iter().all(|member| member.obstacle.is_some()) {
-            let reasons: Vec<String> = self
-                .members
-                .iter()
-                .filter_map(|member| {
-                    member.obstacle.as_ref().map(|why| format!("{}: {why}", member.host))
-                })
-                .collect();
-            return format!("No primary: no member in sight can lead ({}).", reasons.join("; "));
+        match &self.election.reason {
+            Reason::NoMajority => {
+                return format!(
+                    "No primary: {votes_visible} of {voters} votes are in sight, {votes_needed} are \
+                     needed. Start or reconnect {}.",
+                    self.listed(|member| !member.is_reachable() && member.votes > 0)
+                );
+            }
+            _ if self.campaigning => {
+                return format!(
+                    "No primary yet: this member stands for election in term {}.",
+                    term.0
+                );
+            }
+            Reason::ElectableDown(_) | Reason::NobodyElectable => {
+                let reasons = self.election.obstacles.iter();
+                let reasons: Vec<String> =
+                    reasons.map(|(host, obstacle)| format!("{host} {obstacle}")).collect();
+                return format!(
+                    "No primary: no member in sight can lead ({}).",
+                    reasons.join("; ")
+                );
+            }
+            Reason::Led(_) | Reason::UnderWay => {}
         }
         let candidates = self.listed(|member| member.obstacle.is_none());
         let tried = match &self.last_campaign {
@@ -244,7 +256,7 @@ impl fmt::Display for ElectionExplanation {
                 member.id, member.state, member.votes, member.priority, member.applied
             )?;
             if let Some(obstacle) = &member.obstacle {
-                write!(f, ", cannot lead: {obstacle}")?;
+                write!(f, ", cannot lead: it {obstacle}")?;
             }
             if let Some(record) = member.last_veto {
                 write!(f, ", vetoed by {} at {:?}: {}", record.by, record.at, record.veto)?;
@@ -279,8 +291,24 @@ mod tests {
         }
     }
 
+    fn standing(member: &MemberExplanation) -> Standing {
+        Standing {
+            host: member.host.clone(),
+            votes: member.votes,
+            priority: member.priority,
+            arbiter_only: false,
+            newly_added: false,
+            contact: if member.is_reachable() { Reach::Up } else { Reach::Down(None) },
+            state: Some(member.state),
+            leads: false,
+            refusal: None,
+        }
+    }
+
     fn explanation(members: Vec<MemberExplanation>) -> ElectionExplanation {
+        let standings: Vec<Standing> = members.iter().map(standing).collect();
         ElectionExplanation {
+            election: electability::judge(&standings, None),
             me: Some(MemberId(0)),
             term: Term(3),
             primary: None,
@@ -315,9 +343,11 @@ mod tests {
 
         let mut none = all();
         for member in &mut none {
-            member.obstacle = Some("its priority is 0".to_owned());
+            member.priority = Priority(0.0);
         }
-        assert!(explanation(none).summary().contains("no member in sight can lead"));
+        let none = explanation(none).summary();
+        assert!(none.contains("no member in sight can lead"), "{none}");
+        assert!(none.contains("has priority 0"), "{none}");
 
         let mut tried = explanation(all());
         tried.last_campaign = Some(CampaignRecord {

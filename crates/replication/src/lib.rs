@@ -22,6 +22,7 @@
 mod campaign;
 pub mod commit_point;
 pub mod config_check;
+pub mod electability;
 pub mod election;
 mod error;
 mod event;

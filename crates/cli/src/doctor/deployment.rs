@@ -13,7 +13,7 @@ use quorate_server_discovery::{
 use super::examination::Examination;
 use super::inside::Inside;
 use crate::clock;
-use crate::explain::{Election, Reason};
+use crate::explain::{self, Election, Reason};
 use crate::finding::{Finding, Stops};
 use crate::remedy;
 use crate::words::{Counted, Foreign, listed};
@@ -479,11 +479,11 @@ fn unled(seen: &Examination, election: &Election) -> Finding {
         Reason::ElectableDown(_) | Reason::NobodyElectable => "nobody_electable",
         Reason::UnderWay | Reason::Led(_) => "no_primary_elected",
     };
-    let finding = Finding::problem(code, election.sentence());
+    let finding = Finding::problem(code, explain::sentence(election));
     match &election.reason {
         Reason::NoMajority => finding
             .because(ALL_VOTES)
-            .fix(format!("start {}, or let the members reach each other", listed(election.down()))),
+            .fix(format!("start {}, or let the members reach each other", listed(&election.down))),
         Reason::ElectableDown(members) => finding
             .because(
                 "the others vote, but may not lead: they have priority 0, hold no data, or recover",

@@ -139,7 +139,7 @@ pub(super) fn explanation_document(status: Status<'_>, now: Now) -> Result<Docum
             document.insert("downBecause", cause.to_string());
         }
         if let Some(obstacle) = &member.obstacle {
-            document.insert("cannotLeadBecause", obstacle);
+            document.insert("cannotLeadBecause", format!("it {obstacle}"));
         }
         if let Some(veto) = member.last_veto {
             let by = doc! {
