@@ -10,6 +10,8 @@
 //! hold a password.
 
 mod client;
+#[cfg(test)]
+mod collected;
 mod reach;
 mod rules;
 mod security;

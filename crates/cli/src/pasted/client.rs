@@ -22,6 +22,7 @@ pub(super) const RULES: &[Rule] = &[
         rank: Rank::Cause,
         patterns: &[
             r"Server at (?P<host>[\w.-]+):(?P<port>\d+) (?P<detail>reports (?:maximum )?wire version|requires wire version|reports minimum wire version)[^\n]*",
+            r"(?P<also>Unsupported OP_QUERY command|UnsupportedOpQueryCommand|OP_QUERY is only understood for hello)",
             r"MongoIncompatibleDriverException|is incompatible with this version of the driver",
         ],
         accepts: any,
@@ -75,7 +76,7 @@ pub(super) const RULES: &[Rule] = &[
         code: "cause_hidden",
         rank: Rank::Symptom,
         patterns: &[
-            r"(?i)server selection (?:timed out|timeout|error)|ServerSelectionTimeoutError|No suitable servers found|No available servers|No servers found yet|No replica set members found yet|Timed out after \d+ ms while waiting for a server|A timeout occurred after \d+ms selecting a server|MongoServerSelectionError",
+            r"(?i)server selection (?:timed out|timeout|error)|ServerSelectionTimeoutError|No suitable servers found|No server is available matching preference|No available servers|No servers found yet|No replica set members found yet|Timed out after \d+ ms while waiting for a server|A timeout occurred after \d+ms selecting a server|Mongo(?:ose)?ServerSelectionError",
         ],
         accepts: any,
         explain: cause_hidden,
@@ -106,7 +107,8 @@ fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
     let servers = servers_of(evidence);
     let server = if servers.is_empty() { "a server".to_owned() } else { listed(servers) };
     let newer = word_of(evidence, "detail")
-        .is_some_and(|detail| detail.starts_with("requires") || detail.contains("minimum"));
+        .is_some_and(|detail| detail.starts_with("requires") || detail.contains("minimum"))
+        || evidence.iter().any(|evidence| evidence.word("also").is_some());
     let finding = match newer {
         true => Finding::problem(
             "wire_version",
@@ -122,7 +124,7 @@ fn wire_version(evidence: &[Evidence], _: &Context) -> Finding {
     match newer {
         true => finding
             .fix("upgrade the driver")
-            .fix("see what the server speaks: mongosh --eval 'db.hello().minWireVersion'"),
+            .fix("see what the server speaks: mongosh URI --eval 'db.hello().minWireVersion'"),
         false => finding
             .fix("upgrade the server, one major version at a time (featureCompatibilityVersion)")
             .fix("use the last driver version that supports this server"),
@@ -135,7 +137,9 @@ fn pool_exhausted(_: &[Evidence], _: &Context) -> Finding {
             "operations are slower than they come in, cursors or transactions are left open, \
                   or maxPoolSize is too small; the servers may be perfectly well",
         )
-        .fix("find the slow operations: mongosh --eval 'db.currentOp({secs_running: {$gt: 1}})'")
+        .fix(
+            "find the slow operations: mongosh URI --eval 'db.currentOp({secs_running: {$gt: 1}})'",
+        )
         .fix("use one client for the whole process, not one for each request")
         .fix(
             "raise maxPoolSize, and count: clients × (2 monitors + maxPoolSize) connections \
@@ -154,7 +158,7 @@ fn too_many_connections(_: &[Evidence], _: &Context) -> Finding {
             "raise the limits: ulimit -n 64000 for the server, net.maxIncomingConnections in \
               mongod.conf",
         )
-        .fix("count: mongosh --eval 'db.serverStatus().connections'")
+        .fix("count: mongosh URI --eval 'db.serverStatus().connections'")
 }
 
 fn client_closed(_: &[Evidence], _: &Context) -> Finding {

@@ -32,6 +32,7 @@ pub(crate) struct DescribedServer {
 /// | Go | `{ Addr: db0:27017, Type: Unknown, Last error: … }` |
 /// | Rust | `{ Address: db0:27017, Type: Unknown, Error: … }` |
 /// | ours | `  db0:27017 Unknown: connection refused; 2 s ago`, a line of its own |
+/// | Perl | `  db0:27017 (type: Unknown, error: …)`, a line of its own |
 /// | .NET | `EndPoint: "Unspecified/db0:27017", … Type: "Unknown", HeartbeatException: "…` |
 static BEGINNINGS: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
@@ -42,6 +43,7 @@ static BEGINNINGS: LazyLock<Regex> = LazyLock::new(|| {
         | \{\s*Addr:\ (?P<go>[^,\s]+),\ Type:
         | \{\s*Address:\ (?P<rust>[^,\s]+),\ Type:
         | (?m:^)\x20\x20(?P<own>\S+)\ (?P<own_kind>Unknown|PossiblePrimary|RS\w+|Standalone|Mongos):\ (?P<own_error>[^\n]*)
+        | (?m:^)\x20\x20(?P<perl>\S+:\d+)\ \(type:
         | \{\s*ServerId:[^}]*\}",\ EndPoint:\ "(?:Unspecified/)?(?P<net>[^"]+)"
         "#,
     )
@@ -97,7 +99,7 @@ fn address(captures: &regex_lite::Captures<'_>) -> Option<String> {
             port => format!("{}:{port}", host.as_str()),
         });
     }
-    ["node", "java", "go", "rust", "net", "own"]
+    ["node", "java", "go", "rust", "net", "own", "perl"]
         .into_iter()
         .find_map(|group| captures.name(group))
         .map(|address| address.as_str().trim_end_matches(']').to_owned())

@@ -25,6 +25,7 @@ pub(super) const RULES: &[Rule] = &[
         patterns: &[
             r"[Ss]ervers ?[:=] ?\[\s*\]|serverDescriptions=\[\]|servers: Map\(0\)",
             r"every server was removed",
+            r"Topology type: ReplicaSetNoPrimary; Set name: [^,\n]+, Member status:\s*$",
         ],
         accepts: any,
         explain: every_host_dropped,
@@ -110,6 +111,7 @@ pub(super) const RULES: &[Rule] = &[
         rank: Rank::Cause,
         patterns: &[
             r"waiting for replication timed out|WriteConcernFailed|WriteConcernTimeout",
+            r"w: \d+ asks for more members than the \d+ that hold data",
             r"Not enough data-bearing nodes|UnsatisfiableWriteConcern|CannotSatisfyWriteConcern",
         ],
         accepts: any,
@@ -163,6 +165,7 @@ pub(super) const RULES: &[Rule] = &[
         code: "no_primary",
         rank: Rank::Symptom,
         patterns: &[
+            r"No writable server available",
             r"No primary available for writes|No primary (?:server )?(?:is )?available|no primary found|No primary detected",
             r#"match selector \x22Primary\(\)"#,
             r"ReplicaSetNoPrimary",
@@ -341,7 +344,7 @@ fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
     )
     .because("such a member serves neither reads nor writes until it has caught up")
     .fix(
-        "see what it waits for: mongosh --eval 'rs.status().members.map(m => [m.name, \
+        "see what it waits for: mongosh URI --eval 'rs.status().members.map(m => [m.name, \
               m.stateStr, m.infoMessage])'",
     )
     .fix("wait, or read from others: readPreference=nearest")
@@ -374,7 +377,7 @@ fn write_concern_unsatisfied(_: &[Evidence], _: &Context) -> Finding {
                   an arbiter, one lost data member makes it impossible; lag makes it slow",
     )
     .fix(
-        "mongosh --eval 'rs.printSecondaryReplicationInfo(); rs.status().members.map(m => \
+        "mongosh URI --eval 'rs.printSecondaryReplicationInfo(); rs.status().members.map(m => \
               [m.name, m.stateStr])'",
     )
     .fix("start the missing data member, or replace the arbiter by one that holds data")
@@ -389,7 +392,7 @@ fn read_preference_unsatisfied(evidence: &[Evidence], _: &Context) -> Finding {
     )
     .because("the members that answer have another role, other tags, or are too stale")
     .fix("accept the primary too: readPreference=secondaryPreferred")
-    .fix("compare the tags: mongosh --eval 'rs.conf().members.map(m => [m.host, m.tags])'")
+    .fix("compare the tags: mongosh URI --eval 'rs.conf().members.map(m => [m.host, m.tags])'")
     .fix("quorate doctor 'URI', which checks the read preference of the connection string")
 }
 
@@ -407,7 +410,7 @@ fn too_stale(evidence: &[Evidence], _: &Context) -> Finding {
         "keep more history on every member: db.adminCommand({replSetResizeOplog: 1, size: \
               MEGABYTES})",
     )
-    .fix("see the window: mongosh --eval 'rs.printReplicationInfo()'")
+    .fix("see the window: mongosh URI --eval 'rs.printReplicationInfo()'")
 }
 
 fn rolled_back(evidence: &[Evidence], _: &Context) -> Finding {
@@ -433,7 +436,7 @@ fn initial_sync_failed(evidence: &[Evidence], _: &Context) -> Finding {
     )
     .because("the source went away, the disk is full, or the oplog rolled over during the copy")
     .fix(
-        "see the reason: mongosh --eval 'db.adminCommand({replSetGetStatus: 1, initialSync: \
+        "see the reason: mongosh URI --eval 'db.adminCommand({replSetGetStatus: 1, initialSync: \
               1}).initialSyncStatus'",
     )
     .fix("enlarge the oplog of the source, free disk space, then restart the member")

@@ -67,9 +67,11 @@ fn never_checked(servers: &[&DescribedServer]) -> Finding {
         format!("no check of {names} has ended, neither well nor badly"),
     )
     .because(
-        "Unknown without an error is not a failure: the monitor never ran. The runtime was blocked, \
-         shut down or forked, or the timeout is shorter than one connection takes",
+        "Unknown without an error is not a failure: either the server takes the connection and never \
+         answers, or the monitor never ran: the runtime was blocked, shut down or forked, or the \
+         timeout is shorter than one connection takes",
     )
+    .fix("quorate doctor URI, which tells whether the server answers, plain or with TLS")
     .fix("keep the runtime that made the client alive, and do not block its threads")
     .fix("make the client after forking, not before")
     .fix("raise serverSelectionTimeoutMS if it is below a second or two")
@@ -117,11 +119,11 @@ fn no_primary(context: &Context) -> Option<Finding> {
                       failing, or the members cannot see each other",
             )
             .fix(
-                "wait ten seconds and try again; then: mongosh --eval 'rs.status()' on one that \
+                "wait ten seconds and try again; then: mongosh URI --eval 'rs.status()' on one that \
                   answers",
             )
             .fix(
-                "check priority and votes: mongosh --eval 'rs.conf().members.map(m => [m.host, \
+                "check priority and votes: mongosh URI --eval 'rs.conf().members.map(m => [m.host, \
                   m.priority, m.votes])'",
             )
     } else {
@@ -155,7 +157,7 @@ fn nobody_serves(context: &Context) -> Option<Finding> {
             format!("{names} answer, but none of them is primary or secondary"),
         )
         .because("such members are hidden, starting up, syncing, recovering or were removed")
-        .fix("ask one: mongosh --eval 'rs.status().members.map(m => [m.name, m.stateStr])'")
+        .fix("ask one: mongosh URI --eval 'rs.status().members.map(m => [m.name, m.stateStr])'")
         .fix("if it says that it is not a member: rs.conf() on another one, and rs.reconfig"),
     )
 }

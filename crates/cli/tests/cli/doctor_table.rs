@@ -156,6 +156,18 @@ async fn a_certificate_of_an_unknown_authority() {
     assert!(said.contains("tlsCAFile"), "{said}");
 }
 
+/// Our own server, which refuses a first message that is none instead of waiting for its end.
+#[test]
+fn tls_against_a_real_plain_server() {
+    let mut served = Living::start(&["serve", "--memory", "--port", "0", "--json"]);
+    let host = served.event()["host"].as_str().unwrap().to_owned();
+    // Longer than the test may take: a server that only stays silent fails it.
+    let (codes, said, code) =
+        findings(&format!("mongodb://{host}/?tls=true&connectTimeoutMS=600000"));
+    assert_eq!((codes, code), (vec!["tls_against_plain".to_owned()], 1), "{said}");
+    assert_eq!(served.terminate(), Some(0));
+}
+
 /// Our own server, which turns away clients without a certificate.
 #[test]
 fn a_client_certificate_that_is_missing() {
