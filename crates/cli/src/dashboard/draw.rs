@@ -203,7 +203,7 @@ fn second_line(
         parts.push(Span::raw(words));
     }
     parts.extend(last_failover(facts, now).map(Span::raw));
-    if let Some(why) = facts.explanation {
+    if let Some(why) = &facts.explanation {
         parts.push(Span::raw(Foreign(why).to_string()));
     }
     let mut line = Line::default();

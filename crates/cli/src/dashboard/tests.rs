@@ -132,6 +132,36 @@ fn open_transactions_and_conflicts() {
     assert_eq!((&set["open"], &set["conflicts_per_second"]), (&3.into(), &40.0.into()));
 }
 
+/// Seven members have a row each, and what was promised on the screen still has room.
+#[test]
+fn seven_members() {
+    let names: Vec<String> = (1..=7).map(|number| format!("db{number}:27017")).collect();
+    let members: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut stage = Stage::new(&members);
+    stage.all_say(&members, "db1:27017", 1);
+    stage.statuses(&members, "db1:27017", 1);
+    for (name, size) in
+        [("seven-60x20", (60, 20)), ("seven-80x24", (80, 24)), ("seven-120x40", (120, 40))]
+    {
+        snapshot(name, &screen(true), &stage, size);
+        let shown = drawn(&screen(true), &stage, size);
+        assert!(members.iter().all(|member| shown.contains(member)), "{shown}");
+    }
+    assert!(drawn(&screen(true), &stage, (120, 40)).contains("THE CLIENT BELIEVES"));
+}
+
+/// A primary that hangs is still the primary for the client: the screen says since when it is silent.
+#[test]
+fn a_primary_that_hangs_is_shown_as_silent() {
+    let mut stage = lively();
+    stage.own_silence("a:27017", "no answer to hello within 2 s");
+    stage.after(3_000);
+    let shown = drawn(&screen(true), &stage, (80, 24));
+    assert!(shown.contains("primary a:27017, silent for 3.0 s"), "{shown}");
+    let view = stage.view.to_json(stage.now);
+    assert_eq!(view["members"][0]["silent_ms"], 3_000.0, "{view:#}");
+}
+
 #[test]
 fn no_primary_and_why() {
     let mut stage = lively();

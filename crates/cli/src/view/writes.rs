@@ -1,8 +1,8 @@
 //! The writes of the client that is watched with: how many are acknowledged, and for how long none.
 //!
 //! A gap is the time between two acknowledgements with trouble in between: a write that failed, a
-//! primary that was lost or replaced, or a silence longer than [`SILENCE`]. So a slow machine makes
-//! no gaps, and a failover always makes one.
+//! primary that was lost or replaced, or a silence longer than [`SILENCE`] and than [`PACES`] times the
+//! writer's own recent pace. So a slow machine makes no gaps, and a failover always makes one.
 
 use std::time::Duration;
 
@@ -12,6 +12,12 @@ use super::ring::Ring;
 
 /// Without other trouble, only a longer pause than this is a gap.
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
+
+/// A pause within so many times the usual one is how this writer writes.
+const PACES: u32 = 8;
+
+/// How many pauses the usual one is taken from.
+const MAX_PAUSES: usize = 32;
 
 /// How many gaps are kept.
 const MAX_GAPS: usize = 50;
@@ -40,6 +46,8 @@ impl Gap {
 pub(crate) struct Writes {
     last_acknowledged: Option<MonotonicTime>,
     trouble: bool,
+    /// The pauses between the latest acknowledgements.
+    pauses: Ring<Duration>,
     gaps: Ring<Gap>,
     /// Acknowledgements in each whole second, the last one still being counted.
     seconds: Ring<u32>,
@@ -53,6 +61,7 @@ impl Default for Writes {
         Self {
             last_acknowledged: None,
             trouble: false,
+            pauses: Ring::new(MAX_PAUSES),
             gaps: Ring::new(MAX_GAPS),
             seconds: Ring::new(MAX_SECONDS),
             second_began: None,
@@ -77,11 +86,21 @@ impl Writes {
         let from = self.last_acknowledged.replace(now);
         let trouble = std::mem::take(&mut self.trouble);
         let gap = Gap { from: from?, to: now };
-        if !trouble && gap.length() <= SILENCE {
+        let longest = self.longest_pause();
+        self.pauses.push(gap.length());
+        if !trouble && gap.length() <= longest {
             return None;
         }
         self.gaps.push(gap);
         Some(gap)
+    }
+
+    /// The longest pause that is no gap.
+    fn longest_pause(&self) -> Duration {
+        let mut pauses: Vec<Duration> = self.pauses.iter().copied().collect();
+        pauses.sort_unstable();
+        let usual = pauses.get(pauses.len() / 2).copied().unwrap_or_default();
+        SILENCE.max(usual * PACES)
     }
 
     /// A write failed.
@@ -140,7 +159,7 @@ impl Writes {
     /// How long no write has been acknowledged, if that is a gap in the making.
     pub(crate) fn open_gap(&self, now: MonotonicTime) -> Option<Duration> {
         let silence = now.since(self.last_acknowledged?);
-        (self.trouble || silence > SILENCE).then_some(silence)
+        (self.trouble || silence > self.longest_pause()).then_some(silence)
     }
 }
 
@@ -174,6 +193,19 @@ mod tests {
         assert_eq!(writes.open_gap(at(1000)), None);
         assert!(writes.open_gap(at(1001)).is_some());
         assert!(writes.on_acknowledged(at(1500)).is_some());
+    }
+
+    /// A writer that is slow all the time makes no gaps; when it stops, it does.
+    #[test]
+    fn a_pause_is_judged_by_the_writers_own_pace() {
+        let mut writes = Writes::default();
+        let gaps = (0..60).filter(|n| writes.on_acknowledged(at(n * 1_500)).is_some()).count();
+        assert!(gaps <= 1, "{gaps}: the pace is known after the first pause");
+        assert_eq!(writes.open_gap(at(59 * 1_500 + 4_000)), None);
+        let silence = Some(Duration::from_secs(13));
+        assert_eq!(writes.open_gap(at(59 * 1_500 + 13_000)), silence);
+        writes.on_failed();
+        assert!(writes.on_acknowledged(at(60 * 1_500)).is_some(), "trouble is a gap at any pace");
     }
 
     #[test]

@@ -249,6 +249,90 @@ fn the_page_shows_a_failover_in_a_real_browser() {
     assert_eq!(set.terminate(), Some(0));
 }
 
+/// How far the arrows of the graph stay away from members at which they neither begin nor end, less the
+/// radius of the members: negative where one crosses a member.
+const ARROWS_CLEAR: &str = "
+    const nodes = [...document.querySelectorAll('#graph .node')].map((node) => {
+      const at = node.transform.baseVal.consolidate().matrix;
+      return { x: at.e, y: at.f, r: Number(node.querySelector('.disc').getAttribute('r')) };
+    });
+    const away = (point, node) => Math.hypot(point.x - node.x, point.y - node.y) - node.r;
+    let least = Infinity;
+    for (const path of document.querySelectorAll('#graph .sync')) {
+      const length = path.getTotalLength();
+      const points = Array.from({ length: 61 }, (_, i) => path.getPointAtLength(length * i / 60));
+      const ends = [points[0], points[60]];
+      for (const node of nodes) {
+        if (ends.some((end) => away(end, node) < 20)) continue;
+        least = Math.min(least, ...points.map((point) => away(point, node)));
+      }
+    }
+    return least;";
+
+/// Seven members, and then four of them gone: an outage, on a desk and on a phone, light and dark.
+#[test]
+fn the_page_shows_seven_members_and_an_outage_in_progress() {
+    let run = RunDirectory::new();
+    let up = ["up", "--members", "7", "--port", "0", "--web", "0", "--workload", "--json"];
+    let mut set = run.start(&[&up[..], &["--election-timeout", "2s"]].concat());
+    let url = set.wait_for("page", |_| true)["url"].as_str().unwrap().to_owned();
+    set.wait_for("ready", |_| true);
+    let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let browser = Browser::start();
+    browser.resize(1280, 900, false);
+    browser.prefer("light");
+    browser.open(&url);
+    browser.wait("document.querySelectorAll('#graph .sync').length === 6");
+    let clear = |what: &str| {
+        let least = browser.run(ARROWS_CLEAR).as_f64().expect("arrows");
+        assert!(least > 0.0, "an arrow crosses a member by {least} {what}");
+    };
+    clear("on a desk");
+    browser.resize(390, 844, true);
+    browser.wait("document.querySelector('#graph').viewBox.baseVal.width < 640");
+    clear("on a phone");
+
+    let token = token(&address);
+    let view = wait_for_view(&address, |view| view["set"]["primary"].is_string());
+    let members: Vec<&str> = view["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["address"].as_str().unwrap())
+        .collect();
+    for member in &members[..4] {
+        let killed = act(&address, &token, &json!({"action": "kill", "member": member}));
+        assert_eq!(killed.status, 200, "{}", killed.body);
+    }
+    for (width, height, phone) in [(1280, 900, false), (390, 844, true)] {
+        browser.resize(width, height, phone);
+        for scheme in ["light", "dark"] {
+            browser.prefer(scheme);
+            // The outage is told: nobody leads, the open gap grows and is shaded.
+            browser.wait("/no primary/i.test(document.querySelector('#headline').textContent)");
+            browser.wait("document.querySelector('#gap-title').textContent === 'No write for'");
+            browser.wait("document.querySelector('#throughput .gap.open')");
+            // Headline and tile count the same votes.
+            browser.wait(
+                "document.querySelector('#figure-votes').innerText.replace(/\\s/g, '').startsWith('3')",
+            );
+            browser.wait("document.documentElement.scrollWidth <= innerWidth");
+            browser.wait(
+                "[...document.querySelectorAll('[data-action=kill]:not([hidden])')].length <= 3",
+            );
+            browser.picture(&pictures().join(format!("outage-{width}-{scheme}.png")));
+        }
+    }
+    // On a phone what can be pressed stands above what can only be read.
+    browser.wait(
+        "document.querySelector('[data-action=restore]:not([hidden])').getBoundingClientRect().top \
+         < document.querySelector('#log').getBoundingClientRect().top",
+    );
+    assert_eq!(browser.console(), Vec::<String>::new());
+    drop(browser);
+    assert_eq!(set.terminate(), Some(0));
+}
+
 /// WebDriver's code points of keys.
 const TAB: char = '\u{e004}';
 const ENTER: char = '\u{e007}';
@@ -289,4 +373,9 @@ fn the_page_is_reached_with_the_keyboard_and_tells_when_its_program_ends() {
     );
     assert_eq!(set.terminate(), Some(0));
     browser.wait("!document.querySelector('#banner').hidden");
+    // Nothing can be broken any more.
+    browser.wait("document.querySelectorAll('[data-action=kill]').length === 3");
+    browser.wait(
+        "[...document.querySelectorAll('[data-action]')].every((b) => b.disabled || b.hidden)",
+    );
 }

@@ -5,6 +5,10 @@ import { broken, lag, role, shortNames } from "/words.js";
 const SVG = "http://www.w3.org/2000/svg";
 const DISC = 36;
 
+/** So many members stand close together: their discs are smaller. */
+const MANY = 6;
+const SMALL_DISC = 27;
+
 /** The canvas: wide on a desk, narrow on a phone, so that letters keep their size. */
 const WIDE = { width: 640, height: 356, across: 200 };
 const NARROW = { width: 380, height: 356, across: 138 };
@@ -54,17 +58,18 @@ export class Graph {
     const canvas = this.#root.clientWidth < NARROW_BELOW ? NARROW : WIDE;
     this.#root.setAttribute("viewBox", `0 0 ${canvas.width} ${canvas.height}`);
     const places = new Map(members.map((member, i) => [member.address, place(i, members.length, canvas)]));
-    this.#drawLines(members, places, { x: canvas.width / 2, y: canvas.height / 2 });
+    const disc = members.length < MANY ? DISC : SMALL_DISC;
+    this.#drawLines(members, places, { x: canvas.width / 2, y: canvas.height / 2 }, disc);
     for (const [address, node] of this.#nodes) {
       if (!places.has(address)) {
         node.remove();
         this.#nodes.delete(address);
       }
     }
-    for (const member of members) this.#drawNode(member, places.get(member.address), names);
+    for (const member of members) this.#drawNode(member, places.get(member.address), names, disc);
   }
 
-  #drawLines(members, places, centre) {
+  #drawLines(members, places, centre, disc) {
     const lines = [];
     const whole = new Map(members.map((member) => [member.address, broken(member) === null]));
     members.forEach((one, i) => members.slice(i + 1).forEach((other) => {
@@ -77,11 +82,12 @@ export class Graph {
       const to = places.get(member.address);
       if (!from || !whole.get(member.address) || !whole.get(member.sync_source)) continue;
       const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
-      // Bent outwards, so that it does not lie on the heartbeat.
-      const bend = towards(middle, centre, -46);
-      const start = towards(from, bend, DISC + 4);
-      const end = towards(to, bend, DISC + 13);
-      const tip = towards(to, bend, DISC + 5);
+      // Bent, so that it does not lie on the heartbeat. Up to three members have nobody between them;
+      // from four on the others stand on the outside, and the way is inside.
+      const bend = towards(middle, centre, members.length < 4 ? -46 : 24);
+      const start = towards(from, bend, disc + 4);
+      const end = towards(to, bend, disc + 13);
+      const tip = towards(to, bend, disc + 5);
       const path = `M${start.x} ${start.y}Q${bend.x} ${bend.y} ${end.x} ${end.y}`;
       lines.push(["path", { class: "sync", d: path }], ["head", { tip, end }], ["flow", { path }]);
       const text = lag(member.lag_ms);
@@ -109,17 +115,21 @@ export class Graph {
     return svg(kind, a);
   }
 
-  #drawNode(member, at, names) {
+  #drawNode(member, at, names, disc) {
     let node = this.#nodes.get(member.address);
     if (!node) {
       node = svg("a", { class: "node", href: `#member-${member.address}` },
-        svg("circle", { class: "halo", r: DISC + 2 }), svg("circle", { class: "disc", r: DISC }),
-        svg("text", { class: "name" }), svg("text", { class: "role", y: DISC + 21 }));
+        svg("circle", { class: "halo" }), svg("circle", { class: "disc" }),
+        svg("text", { class: "name" }), svg("text", { class: "role" }));
       this.#nodes.set(member.address, node);
       this.#discs.append(node);
     }
+    node.querySelector(".halo").setAttribute("r", disc + 2);
+    node.querySelector(".disc").setAttribute("r", disc);
+    node.querySelector(".role").setAttribute("y", disc + 21);
     node.setAttribute("transform", `translate(${at.x} ${at.y})`);
     node.dataset.role = member.role;
+    node.toggleAttribute("data-small", disc === SMALL_DISC);
     node.toggleAttribute("data-broken", broken(member) !== null);
     node.querySelector(".name").textContent = names.get(member.address);
     node.querySelector(".role").textContent = role(member);
