@@ -12,7 +12,8 @@ use crate::Failure;
 use crate::process;
 
 /// What of the client can be measured alone.
-pub(crate) const MEASURES: [&str; 5] = ["discovery", "moved", "operations", "gap", "watching"];
+pub(crate) const MEASURES: [&str; 6] =
+    ["discovery", "moved", "operations", "gap", "watching", "fleet"];
 
 /// How often a set is started.
 const STARTS: usize = 15;

@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod conformance;
+mod drills;
 mod fuzz;
 mod histories;
 mod map;
@@ -30,13 +31,16 @@ pub(crate) struct Failure(pub(crate) String);
 const USAGE: &str = "usage: cargo xtask <chore>
 
   ci [--fuzz-seconds N]           everything below, and fmt, clippy and the tests (5 s per fuzz target)
-  bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching
+  bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching,
+                                  fleet
   bench set [measure…] [--quick]  our replica set beside a bare log, etcd, Redis and PostgreSQL
   bench server [inside] [records] [--ours] [word…]
                                   our server beside SQLite, or without it; only measures with a word;
                                   inside: what requests cost without the network
   bench up                        how long `quorate up` takes until it is ready
   conformance                     the published scenarios against our crates
+  drills [--each N]               drills of a set of real processes beside their forecasts (30 of each
+                                  kind), for docs/what-if.md
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
   histories [--minutes N]         transactions through pymongo while primaries are killed around commits
                                   (10 minutes for each workload), judged by the checker
@@ -62,6 +66,7 @@ enum Chore {
     BenchUp,
     Ci { fuzz_seconds: u64 },
     Conformance,
+    Drills { each: u64 },
     Fuzz { seconds: u64, targets: Vec<String> },
     Histories { minutes: u64 },
     Map,
@@ -82,6 +87,7 @@ fn main() -> ExitCode {
         Some(Chore::BenchUp) => bench::up(),
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
+        Some(Chore::Drills { each }) => drills::run(each),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
         Some(Chore::Histories { minutes }) => histories::run(minutes),
         Some(Chore::Purity) => purity::run(),
@@ -122,6 +128,8 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["ci"] => Some(Chore::Ci { fuzz_seconds: ci::DEFAULT_FUZZ_SECONDS }),
         ["ci", "--fuzz-seconds", seconds] => Some(Chore::Ci { fuzz_seconds: positive(seconds)? }),
         ["conformance"] => Some(Chore::Conformance),
+        ["drills"] => Some(Chore::Drills { each: drills::DEFAULT_EACH }),
+        ["drills", "--each", each] => Some(Chore::Drills { each: positive(each)? }),
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
         ["histories"] => Some(Chore::Histories { minutes: histories::DEFAULT_MINUTES }),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
+use crate::drill::arguments::DrillArguments;
 use crate::dump::DumpArguments;
 use crate::export::ExportArguments;
 use crate::import::ImportArguments;
@@ -219,12 +220,21 @@ pub(crate) struct WatchArguments {
     #[arg(long, value_name = "ADDR", value_parser = page_address)]
     pub(crate) web: Option<SocketAddr>,
     /// Serve /metrics, /healthz, /primary and /secondary here: a port, or an address with a port.
-    /// Beyond this machine it takes --metrics-token.
+    /// Beyond this machine it takes --metrics-token or --metrics-ca.
     #[arg(long, value_name = "ADDR", value_parser = any_address)]
     pub(crate) metrics: Option<SocketAddr>,
     /// The file of the secret that requests for metrics must carry as a bearer token.
     #[arg(long, value_name = "FILE", requires = "metrics")]
     pub(crate) metrics_token: Option<PathBuf>,
+    /// Serve metrics with TLS: the file of the certificate.
+    #[arg(long, value_name = "FILE", requires = "metrics", requires = "metrics_key")]
+    pub(crate) metrics_cert: Option<PathBuf>,
+    /// The file of the private key of --metrics-cert.
+    #[arg(long, value_name = "FILE", requires = "metrics_cert")]
+    pub(crate) metrics_key: Option<PathBuf>,
+    /// Ask clients of the metrics for a certificate of these authorities.
+    #[arg(long, value_name = "FILE", requires = "metrics_cert")]
+    pub(crate) metrics_ca: Option<PathBuf>,
     /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
@@ -500,56 +510,6 @@ Examples:
 Every member ends cleanly and is reported. Without a choice, the only set that runs is stopped.";
 }
 
-/// `quorate drill`.
-#[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("fault").required(true).args(["kill", "step_down", "pause", "partition"])))]
-pub(crate) struct DrillArguments {
-    /// The connection string of the set.
-    #[arg(value_name = "URI")]
-    pub(crate) uri: String,
-    /// Kill the primary, as a crash would.
-    #[arg(long)]
-    pub(crate) kill: bool,
-    /// Ask the primary to step down, as maintenance would.
-    #[arg(long)]
-    pub(crate) step_down: bool,
-    /// Stop the primary's process where it is, as a host that hangs would.
-    #[arg(long)]
-    pub(crate) pause: bool,
-    /// Cut the primary off from the other members.
-    #[arg(long)]
-    pub(crate) partition: bool,
-    /// Fail if no write is acknowledged for longer than this, such as 5s or 200ms.
-    #[arg(long, value_name = "TIME", value_parser = span)]
-    pub(crate) max_gap: Option<Duration>,
-    /// Do not ask before breaking a set that quorate up did not start.
-    #[arg(long)]
-    pub(crate) yes: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl DrillArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate drill --kill --max-gap 1s 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
-  quorate drill --step-down --yes --json 'mongodb://a,b,c/?replicaSet=rs0' | jq .gap_ms
-
-A writer waits for a majority each time; every acknowledged write is read back afterwards. Ends in
-code 1 past the limit, after any loss, or if writes do not go on. Only sets that your quorate up
-started are killed, paused and cut; any other steps down, after a yes.";
-
-    /// What to break. The group makes sure that it is one thing.
-    pub(crate) fn fault(&self) -> crate::drill::Kind {
-        use crate::drill::Kind;
-        let faults =
-            [(self.kill, Kind::Kill), (self.pause, Kind::Pause), (self.partition, Kind::Partition)];
-        let chosen = faults.into_iter().find(|(given, _)| *given);
-        chosen.map_or(Kind::StepDown, |(_, kind)| kind)
-    }
-}
-
 /// `quorate switchover`.
 #[derive(Debug, Args)]
 pub(crate) struct SwitchoverArguments {
@@ -581,7 +541,7 @@ Ends in code 1 if another member leads then, past the limit, or after any loss."
 }
 
 /// A time such as `5s`, `200ms` or `1.5s`.
-fn span(text: &str) -> Result<Duration, String> {
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
     let advice = || "give a time such as 5s, 1.5s or 200ms".to_owned();
     let end = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(advice)?;
     let (number, unit) = text.split_at(end);

@@ -12,9 +12,11 @@
 //! Safe by default. What is ours is known from the file that `up` keeps; on any other set the only
 //! fault is a step-down, and only after a yes.
 
+pub(crate) mod arguments;
 mod fault;
 mod progress;
 mod report;
+mod score;
 mod standing;
 mod timeline;
 mod writer;
@@ -28,23 +30,25 @@ use quorate_client::{Client, ClientOptions, WriteConcern};
 use quorate_connection_string::{ConnectionString, WriteAcknowledgement};
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{
-    SelectionFailure, SelectionRequest, ServerDescription, TopologyDescription,
+    DiscoveryOptions, SelectionFailure, SelectionRequest, ServerDescription, TopologyDescription,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use crate::arguments::{DrillArguments, SwitchoverArguments};
+use crate::arguments::SwitchoverArguments;
 use crate::clock;
 use crate::connect;
 use crate::remedy;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::up::running::RunningSet;
-use crate::what_if;
+use crate::what_if::{self, Forecast, Writes};
+use arguments::DrillArguments;
 use fault::Fault;
 pub(crate) use fault::Kind;
 use progress::Progress;
 use report::Report;
+use score::{Score, Scored};
 use timeline::{Moment, Timeline};
 use writer::{Acknowledged, Writer};
 
@@ -55,7 +59,7 @@ const FIND_WITHIN: Duration = Duration::from_secs(5);
 const FUTURES: usize = 100;
 
 /// How many writes must be acknowledged before anything is broken.
-const WARM_UP_WRITES: usize = 20;
+const WARM_UP_WRITES: usize = 50;
 
 /// How long the first of them may take.
 const WARM_UP_WITHIN: Duration = Duration::from_secs(60);
@@ -93,7 +97,16 @@ pub(crate) fn run(arguments: &DrillArguments, screen: &mut Screen) -> Result<Out
         yes: arguments.yes,
         json: arguments.json,
     };
-    carry_out(&plan, screen)
+    let (mut outcome, mut score) = (Outcome::Fine, Score::default());
+    for _ in 0..arguments.times {
+        let (drilled, scored) = carry_out(&plan, screen)?;
+        if drilled != Outcome::Fine {
+            outcome = drilled;
+        }
+        score.add(scored);
+    }
+    score.tell(screen)?;
+    Ok(outcome)
 }
 
 /// Lets a named member lead, and measures.
@@ -109,10 +122,10 @@ pub(crate) fn switch_over(
         yes: arguments.yes,
         json: arguments.json,
     };
-    carry_out(&plan, screen)
+    carry_out(&plan, screen).map(|(outcome, _)| outcome)
 }
 
-fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<Outcome, Failure> {
+fn carry_out(plan: &Plan<'_>, screen: &mut Screen) -> Result<(Outcome, Option<Scored>), Failure> {
     let uri = connect::parse(plan.uri)?;
     connect::runtime()?.block_on(async {
         let (uri, seeds) =
@@ -141,20 +154,18 @@ async fn drill(
     client: &Client,
     database: &str,
     screen: &mut Screen,
-) -> Result<Outcome, Failure> {
+) -> Result<(Outcome, Option<Scored>), Failure> {
     let mut progress = Progress::new(plan.json);
     let primary = find_primary(plan, uri, client, &mut progress).await?;
     if plan.to == Some(primary.address()) {
         screen.event("leads_already", json!({"primary": primary.address().as_str()}))?;
         screen.talk_unless_json(format_args!("{} leads already", primary.address()));
-        return Ok(Outcome::Fine);
+        return Ok((Outcome::Fine, None));
     }
     let others = standing::others(plan.to, &client.topology())?;
     let ours = RunningSet::with_member(primary.address().as_str())?;
     permit(plan, &primary, ours.as_ref(), database)?;
     let fault = Fault::new(plan.kind, primary.address().clone(), ours);
-    progress.stage("making a forecast");
-    let forecast = what_if::before_drill(uri.clone(), plan.kind.fate(), FUTURES).await;
     // Named for the moment, so that two drills never meet.
     let collection = format!("drill_{}_{}", std::process::id(), clock::now().as_nanos());
     let writer = Writer::start(client.collection(database, &collection));
@@ -181,7 +192,7 @@ async fn drill(
         standing::allow(uri, asked).await;
     }
     let mended = mend(client, &fault, &mut progress).await;
-    let timeline = measured?;
+    let (timeline, forecast) = measured?;
     progress.stage("reading every acknowledged write back");
     let lost = read_back(client, database, &collection, &written.acknowledged).await;
     // Left behind, it would only be a collection to delete by hand.
@@ -199,7 +210,7 @@ async fn drill(
         mended,
         forecast,
     };
-    report.tell(screen)
+    Ok((report.tell(screen)?, report.scored()))
 }
 
 /// The primary, before anything is broken. A deployment that does not answer is told soon.
@@ -300,7 +311,7 @@ async fn measure(
     writer: &Writer,
     progress: &mut Progress,
     screen: &mut Screen,
-) -> Result<Timeline, Failure> {
+) -> Result<(Timeline, Option<Forecast>), Failure> {
     progress.stage("warming up");
     let warm = progress.follow(WARM_UP_WITHIN, writer.acknowledged(WARM_UP_WRITES)).await;
     if warm.is_none() {
@@ -311,6 +322,14 @@ async fn measure(
             remedy::quorate("doctor", &uri.to_string())
         )));
     }
+    progress.stage("making a forecast");
+    // The client interrupts what hangs on a primary that it knows to be displaced.
+    let patience = match plan.kind {
+        Kind::Pause => DiscoveryOptions::default().displaced_patience.unwrap_or_default(),
+        _ => Duration::ZERO,
+    };
+    let writes = Writes { took: writer.took(), patience };
+    let forecast = what_if::before_drill(uri.clone(), plan.kind.fate(), writes, FUTURES).await;
     let mut events = client.events();
     progress.clear();
     let mut timeline = Timeline::new(primary, clock::now());
@@ -327,7 +346,7 @@ async fn measure(
         let topology: Arc<TopologyDescription> = match changed {
             Some(Some(topology)) => topology,
             Some(None) => client.topology(),
-            None => return Ok(timeline),
+            None => return Ok((timeline, forecast)),
         };
         progress.clear();
         for moment in timeline.observe(clock::now(), &topology) {
@@ -345,7 +364,7 @@ async fn measure(
         let enough = first.number + SETTLED_WRITES;
         let _ = timeout_at(deadline, writer.acknowledged(enough)).await;
     }
-    Ok(timeline)
+    Ok((timeline, forecast))
 }
 
 fn tell_moment(

@@ -7,8 +7,10 @@
 //!   GET /secondary[?member=HOST]  the same for secondaries
 //! ```
 //!
-//! Beyond this machine every request carries `Authorization: Bearer TOKEN`. Nothing can be changed
-//! through here.
+//! Beyond this machine every request carries `Authorization: Bearer TOKEN`, or the client shows a
+//! certificate (`tls`). Nothing can be changed through here.
+
+mod tls;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,6 +34,24 @@ use crate::metrics;
 use crate::screen::{Failure, Screen};
 use crate::view::collector::Live;
 
+pub(crate) use tls::TlsFiles;
+
+/// Who may ask, and how.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    /// The secret that requests carry.
+    pub(crate) token: Option<String>,
+    /// The files of TLS, if the endpoint encrypts.
+    pub(crate) tls: Option<TlsFiles>,
+}
+
+impl Access {
+    /// Whether a client proves who it is.
+    fn is_proven(&self) -> bool {
+        self.token.is_some() || self.tls.as_ref().is_some_and(|tls| tls.authority.is_some())
+    }
+}
+
 /// A token has at least this many characters.
 const LEAST_TOKEN: usize = 16;
 
@@ -41,6 +61,7 @@ const MAX_TOKEN_FILE: usize = 4096;
 /// An endpoint that is served until this is dropped.
 pub(crate) struct Exporter {
     address: SocketAddr,
+    scheme: &'static str,
     task: AbortHandle,
 }
 
@@ -51,7 +72,7 @@ impl Exporter {
     ///
     /// If the output cannot be written.
     pub(crate) fn tell(&self, screen: &mut Screen) -> Result<(), Failure> {
-        let url = format!("http://{}/metrics", self.address);
+        let url = format!("{}://{}/metrics", self.scheme, self.address);
         screen.event("metrics", json!({"url": url}))?;
         screen.talk_unless_json(format_args!("metrics at {url}"));
         Ok(())
@@ -97,23 +118,28 @@ struct Site {
 /// If the address is taken, or reachable from elsewhere without a token.
 pub(crate) async fn serve(
     address: SocketAddr,
-    token: Option<String>,
+    access: Access,
     live: Live,
     client: Client,
 ) -> Result<Exporter, Failure> {
-    if !address.ip().is_loopback() && token.is_none() {
+    if !address.ip().is_loopback() && !access.is_proven() {
         return Err(Failure::Misuse(format!(
             "other machines reach {address}, so that requests must prove who they are; give the \
-             file of a secret with --metrics-token"
+             file of a secret with --metrics-token, or the authorities of their certificates with \
+             --metrics-ca"
         )));
     }
+    let acceptor = access.tls.as_ref().map(tls::acceptor).transpose();
+    let acceptor = acceptor.map_err(|error| {
+        Failure::Misuse(format!("{error}; see --metrics-cert, --metrics-key and --metrics-ca"))
+    })?;
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::Problem(format!(
             "cannot serve metrics on {address}: {error}; give another --metrics, 0 for any port"
         ))
     })?;
     let address = listener.local_addr()?;
-    let site = Arc::new(Site { live, client, token });
+    let site = Arc::new(Site { live, client, token: access.token });
     let router = Router::new()
         .route("/metrics", get(figures))
         .route("/healthz", get(health))
@@ -121,11 +147,16 @@ pub(crate) async fn serve(
         .route("/secondary", get(secondary))
         .layer(middleware::from_fn_with_state(Arc::clone(&site), check))
         .with_state(site);
-    let serving = async move {
-        // It ends only with the process, or when the exporter is dropped.
-        let _ = axum::serve(listener, router).await;
+    let scheme = if acceptor.is_some() { "https" } else { "http" };
+    // Both end only with the process, or when the exporter is dropped.
+    let task = match acceptor {
+        None => tokio::spawn(async move { axum::serve(listener, router).await }),
+        Some(acceptor) => {
+            let listener = tls::TlsListener::new(listener, acceptor)?;
+            tokio::spawn(async move { axum::serve(listener, router).await })
+        }
     };
-    Ok(Exporter { address, task: tokio::spawn(serving).abort_handle() })
+    Ok(Exporter { address, scheme, task: task.abort_handle() })
 }
 
 /// Lets nobody in without the token, if there is one.

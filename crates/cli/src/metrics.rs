@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use quorate_protocol::{MemberState, MonotonicTime};
+use quorate_protocol::MonotonicTime;
 
 use crate::view::View;
 use crate::view::summary::{Health, MemberSummary};
@@ -120,7 +120,7 @@ const OF_TRANSACTIONS: [(&str, &str, Read); 3] = [
 ];
 
 fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
-    let gauges: [(&str, &str, Read); 11] = [
+    let gauges: [(&str, &str, Read); 12] = [
         ("quorate_member_up", "Whether the member answers.", |member| match member.health {
             Health::Up => Some(1.0),
             Health::Down => Some(0.0),
@@ -142,6 +142,11 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
             "How far the member is behind the most advanced one.",
             |member| member.lag.map(seconds),
         ),
+        (
+            "quorate_member_oplog_window_seconds",
+            "From the oldest entry of the member's oplog to its newest.",
+            |member| member.oplog_window.map(seconds),
+        ),
         ("quorate_member_votes", "Votes of the member.", |member| member.votes.map(f64::from)),
         ("quorate_member_priority", "Priority of the member.", |member| member.priority),
         (
@@ -160,7 +165,7 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
             |member| member.rates.reads,
         ),
         ("quorate_member_is_arbiter", "Whether the member only votes.", |member| {
-            member.state.map(|state| flag(state == MemberState::Arbiter))
+            member.is_arbiter.map(flag)
         }),
         (
             "quorate_member_differences",
@@ -238,7 +243,7 @@ mod tests {
     use crate::view::test_view::Stage;
 
     /// Every name that may be on a dashboard. Removing or renaming one breaks somebody's alarm.
-    const NAMES: [&str; 29] = [
+    const NAMES: [&str; 30] = [
         "quorate_set_info",
         "quorate_set_has_primary",
         "quorate_set_without_primary_seconds",
@@ -257,6 +262,7 @@ mod tests {
         "quorate_member_is_primary",
         "quorate_member_round_trip_seconds",
         "quorate_member_replication_lag_seconds",
+        "quorate_member_oplog_window_seconds",
         "quorate_member_votes",
         "quorate_member_priority",
         "quorate_member_connections",

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use quorate_client::pool::{PoolCounts, PoolEvent, PoolEventKind};
 use quorate_client::{ClientEvent, CommandEvent, CommandEventKind};
-use quorate_protocol::{ElectionId, HelloReply, MonotonicTime, ServerAddress};
+use quorate_protocol::{ElectionId, HelloReply, MonotonicTime, ServerAddress, Timestamp};
 use quorate_server_discovery::{
     DiscoveryEvent, ServerDescription, ServerType, TopologyDescription, TopologyType,
 };
@@ -108,6 +108,8 @@ pub(crate) enum Told {
     Explanation(Explanation),
     /// `serverStatus`.
     Counters(Counters),
+    /// The oldest entry of its oplog.
+    OldestEntry(Timestamp),
     /// Whether it is locked by `fsync`.
     Locked(bool),
     /// Why it tells less than it could: the login was refused, or there is none.
@@ -452,6 +454,7 @@ impl View {
             }
             Told::Explanation(explanation) => member.explanation = Some(explanation),
             Told::Counters(counters) => member.on_counters(now, counters),
+            Told::OldestEntry(at) => member.oldest_entry = Some(at),
             Told::Locked(locked) => {
                 if locked != std::mem::replace(&mut member.locked, locked) {
                     let text = match locked {

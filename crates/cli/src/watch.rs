@@ -22,7 +22,7 @@ use crate::arguments::WatchArguments;
 use crate::clock;
 use crate::connect;
 use crate::dashboard;
-use crate::exporter::{self, Exporter};
+use crate::exporter::{self, Access, Exporter, TlsFiles};
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::view::actions::Actions;
@@ -166,7 +166,13 @@ async fn exporter(
 ) -> Result<Option<Exporter>, Failure> {
     let Some(address) = arguments.metrics else { return Ok(None) };
     let token = arguments.metrics_token.as_deref().map(exporter::read_token).transpose()?;
-    let exporter = exporter::serve(address, token, live.clone(), client.clone()).await?;
+    let files = arguments.metrics_cert.clone().zip(arguments.metrics_key.clone());
+    let tls = files.map(|(certificate, key)| {
+        let authority = arguments.metrics_ca.clone();
+        TlsFiles { certificate, key, authority }
+    });
+    let access = Access { token, tls };
+    let exporter = exporter::serve(address, access, live.clone(), client.clone()).await?;
     exporter.tell(screen)?;
     Ok(Some(exporter))
 }

@@ -26,7 +26,7 @@ use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen, WARN
 use crate::words::{Foreign, listed};
 pub(crate) use forecast::Forecast;
 pub(crate) use world::Fate;
-use world::Situation;
+use world::{Pace, Situation, Waiting};
 
 /// How many futures are played unless another number is given.
 const FUTURES: u32 = 1_000;
@@ -100,18 +100,38 @@ pub(crate) fn run(arguments: &WhatIfArguments, screen: &mut Screen) -> Result<Ou
     Ok(if goes_on && safe { Outcome::Fine } else { Outcome::ProblemFound })
 }
 
+/// What a drill knows of the client that writes.
+pub(crate) struct Writes {
+    /// How long its majority writes take while nothing is broken.
+    pub(crate) took: Vec<Duration>,
+    /// How long it waits for the old primary's last word once it knows a newer one.
+    pub(crate) patience: Duration,
+}
+
 /// The forecast of what a drill is about to do to this deployment; none if it does not tell enough.
 pub(crate) async fn before_drill(
     uri: quorate_connection_string::ConnectionString,
     fate: Fate,
+    writes: Writes,
     futures: usize,
 ) -> Option<Forecast> {
     let survey = Survey::take(uri).await.ok()?;
-    let situation = lift(&survey).ok()?;
+    let mut situation = lift(&survey).ok()?;
+    situation.pace.syncs = syncs(&writes.took, &situation.pace.round_trips);
+    situation.client = Some(Waiting { patience: writes.patience, writes: writes.took });
     let down: Vec<ServerAddress> = situation.primary.iter().cloned().collect();
     // Servers of others notice a crash by its silence.
     let fate = if fate == Fate::Crash && !survey.is_ours() { Fate::Silence } else { fate };
     Some(forecast::forecast(&situation, &down, fate, futures))
+}
+
+/// What disks take, by majority writes: each waits for two of them, one after the other, and for two
+/// round trips.
+fn syncs(writes: &[Duration], round_trips: &[Duration]) -> Vec<Duration> {
+    let mut trips = round_trips.to_vec();
+    trips.sort_unstable();
+    let trip = trips.get(trips.len() / 2).copied().unwrap_or_default();
+    writes.iter().map(|write| write.saturating_sub(trip * 2) / 2).collect()
 }
 
 /// What can happen to the members that go.
@@ -158,14 +178,13 @@ fn lift(survey: &Survey) -> Result<Situation, Failure> {
     let up = status.members.iter().filter(|member| is_up(member));
     let up = up.map(|member| (member.address.clone(), member.op_time.unwrap_or(OpTime::NULL)));
     let trips = survey.seen.answers().map(|(_, answer)| answer.round_trip);
-    let mut trips: Vec<Duration> = trips.collect();
-    trips.sort_unstable();
     Ok(Situation {
         config,
         term: Term(status.term.unwrap_or(1)),
         primary: survey.seen.topology.primary().map(|primary| primary.address().clone()),
         up: up.collect(),
-        round_trip: trips.get(trips.len() / 2).copied().unwrap_or(Duration::from_millis(1)),
+        pace: Pace { round_trips: trips.collect(), syncs: Vec::new() },
+        client: None,
     })
 }
 

@@ -6,6 +6,7 @@ use quorate_protocol::{MonotonicTime, ServerAddress};
 use serde_json::{Value, json};
 
 use super::fault::Kind;
+use super::score::Scored;
 use super::timeline::Timeline;
 use super::writer::{Gap, Written};
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen, WARNING};
@@ -35,6 +36,11 @@ impl Report {
     /// The time without acknowledged writes; none if they never went on.
     fn gap(&self) -> Option<Duration> {
         self.silence().map(|gap| gap.length())
+    }
+
+    /// The drill beside its forecast; none if either has no end.
+    pub(super) fn scored(&self) -> Option<Scored> {
+        Scored::new(self.gap()?, self.forecast.as_ref()?)
     }
 
     fn silence(&self) -> Option<Gap> {

@@ -32,6 +32,8 @@ pub(super) struct Acknowledged {
     pub(super) id: i64,
     /// When its acknowledgement came.
     pub(super) at: MonotonicTime,
+    /// How long it took.
+    pub(super) took: Duration,
 }
 
 /// The first acknowledgement of its kind.
@@ -129,6 +131,11 @@ impl Writer {
         }
     }
 
+    /// How long the writes took that were acknowledged so far.
+    pub(super) fn took(&self) -> Vec<Duration> {
+        lock(&self.written).acknowledged.iter().map(|write| write.took).collect()
+    }
+
     /// Why the last write failed.
     pub(super) fn last_error(&self) -> Option<String> {
         lock(&self.written).last_error.clone()
@@ -164,13 +171,14 @@ async fn write(
         if *stopped.borrow() {
             return;
         }
+        let began = clock::now();
         let outcome = collection.insert_one(rawdoc! { "_id": id }).await;
         let at = clock::now();
         match outcome {
             Ok(_) => {
                 let count = {
                     let mut written = lock(&written);
-                    written.acknowledged.push(Acknowledged { id, at });
+                    written.acknowledged.push(Acknowledged { id, at, took: at.since(began) });
                     written.acknowledged.len()
                 };
                 counted.send_replace(count);
@@ -195,7 +203,7 @@ mod tests {
     #[test]
     fn the_gap_is_the_longest_silence_that_ends_after_the_fault() {
         let at = |millis| MonotonicTime::from_millis(millis);
-        let write = |millis| Acknowledged { id: 0, at: at(millis) };
+        let write = |millis| Acknowledged { id: 0, at: at(millis), took: Duration::ZERO };
         let acknowledged = [10, 500, 510, 520, 700, 710].map(write).to_vec();
         let written = Written { acknowledged, ..Written::default() };
         // The silence from 10 to 500 is older than the fault; that of 520 to 700 straddles it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_client::pool::{PoolCounts, PoolEventKind};
-use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress};
+use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress, Timestamp};
 use quorate_server_discovery::ServerDescription;
 
 use super::difference::Difference;
@@ -197,6 +197,8 @@ pub(crate) struct Member {
     /// What it last said of its set, and when.
     pub(super) status: Option<(MonotonicTime, SetStatus)>,
     pub(super) explanation: Option<Explanation>,
+    /// The oldest entry of its oplog.
+    pub(super) oldest_entry: Option<Timestamp>,
     counters: Option<(MonotonicTime, Counters)>,
     pub(super) rates: Rates,
     pub(super) pool: Pool,
@@ -220,6 +222,7 @@ impl Member {
             round_trips: Ring::new(MAX_ROUND_TRIPS),
             status: None,
             explanation: None,
+            oldest_entry: None,
             counters: None,
             rates: Rates::default(),
             pool: Pool::default(),
@@ -266,6 +269,7 @@ impl Member {
                 self.own = Own::Silent { since, reason };
                 self.rates = Rates::default();
                 self.counters = None;
+                self.oldest_entry = None;
             }
         }
     }

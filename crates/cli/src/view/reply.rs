@@ -251,6 +251,13 @@ fn transaction_counters(told: &Document) -> Option<TransactionCounters> {
     })
 }
 
+/// Reads the first entry of an oplog that was asked for its oldest one.
+pub(crate) fn oldest_entry(reply: &Document) -> Option<Timestamp> {
+    let batch = reply.get_document("cursor").ok()?.get_array("firstBatch").ok()?;
+    let at = batch.first()?.as_document()?.get_timestamp("ts").ok()?;
+    Some(Timestamp::new(at.time, at.increment))
+}
+
 /// A whole number, however it was written.
 pub(crate) fn whole(document: &Document, name: &str) -> Option<i64> {
     match document.get(name)? {

@@ -1,8 +1,9 @@
 //! What is shown of each member and of the set, worked out when it is drawn.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use quorate_protocol::{MemberState, MonotonicTime, OpTime, ServerAddress, WallTime};
+use quorate_protocol::{MemberState, MonotonicTime, OpTime, ServerAddress, Timestamp, WallTime};
 use quorate_server_discovery::{ServerType, TopologyType};
 
 use super::difference::Difference;
@@ -10,6 +11,7 @@ use super::member::{Member, Own, Pool, Process, Rates, Transactions, Trouble};
 use super::reply::{InitialSync, MemberStatus, SetStatus};
 use super::ring::Ring;
 use super::{Election, View};
+use crate::explain::{Reason, explain, sentence};
 
 /// Whether a member answers us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,10 +67,14 @@ pub(crate) struct MemberSummary<'a> {
     pub(crate) op_time: Option<OpTime>,
     /// How far behind the most advanced member that is.
     pub(crate) lag: Option<Duration>,
+    /// From the oldest entry of its oplog to its newest.
+    pub(crate) oplog_window: Option<Duration>,
     /// Its votes.
     pub(crate) votes: Option<u32>,
     /// Its priority.
     pub(crate) priority: Option<f64>,
+    /// Whether it only votes; by the configuration, or else by its state.
+    pub(crate) is_arbiter: Option<bool>,
     /// Whether clients are not told of it.
     pub(crate) hidden: bool,
     /// Whom it replicates from.
@@ -125,8 +131,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) votes_needed: Option<u32>,
     /// Votes in all.
     pub(crate) votes: Option<u32>,
-    /// Why there is no primary, as a member explains it.
-    pub(crate) explanation: Option<&'a str>,
+    /// Why there is no primary, as a member explains it, or as follows from what members say.
+    pub(crate) explanation: Option<Cow<'a, str>>,
     /// Why the client cannot talk to this deployment.
     pub(crate) incompatible: Option<&'a str>,
     /// Writes of all clients, from the members' counters.
@@ -198,9 +204,11 @@ impl View {
                 .max()
                 .or_else(|| total.map(|total| total / 2 + 1)),
             votes: total,
-            explanation: explanation
-                .filter(|_| primary.is_none())
-                .map(|explanation| explanation.text.as_str()),
+            explanation: match (primary, explanation) {
+                (Some(_), _) => None,
+                (None, Some(explanation)) => Some(explanation.text.as_str().into()),
+                (None, None) => self.explained().map(Cow::Owned),
+            },
             incompatible: topology.and_then(|topology| topology.compatibility_error()),
             // Secondaries count what they apply apart, so that nothing is counted twice.
             writes_per_second: sum(|member| member.rates.writes),
@@ -221,6 +229,16 @@ impl View {
                     _ => None,
                 }),
         }
+    }
+
+    /// Why there is no primary, by what any server tells.
+    fn explained(&self) -> Option<String> {
+        let own_word = |address: &ServerAddress| {
+            let hello = self.members.get(address)?.hello()?;
+            state_of(ServerType::from_reply(hello))
+        };
+        let election = explain(self.judge()?, self.settings.as_ref(), own_word)?;
+        (!matches!(election.reason, Reason::Led(_))).then(|| sentence(&election))
     }
 
     /// The status to believe about others: the primary's, or else the newest one.
@@ -264,6 +282,7 @@ impl View {
             let behind = newest?.as_millis().saturating_sub(told.op_time_date?.as_millis());
             u64::try_from(behind).ok().map(Duration::from_millis)
         });
+        let last = own.or(told).and_then(|told| told.op_time);
         let hello_op_time = member.hello().and_then(|hello| hello.last_write?.op_time);
         MemberSummary {
             address: &member.address,
@@ -274,14 +293,14 @@ impl View {
             peers: self.peers_seeing(&member.address),
             round_trip: member.round_trips.last().copied().flatten(),
             round_trips: &member.round_trips,
-            op_time: own
-                .or(told)
-                .and_then(|told| told.op_time)
-                .or(hello_op_time)
-                .filter(|at| holds_data && !at.is_null()),
+            oplog_window: last.zip(member.oldest_entry).map(window),
+            op_time: last.or(hello_op_time).filter(|at| holds_data && !at.is_null()),
             lag,
             votes: settings.map(|settings| settings.votes),
             priority: settings.map(|settings| settings.priority),
+            is_arbiter: settings
+                .map(|settings| settings.arbiter_only)
+                .or_else(|| state.map(|state| state == MemberState::Arbiter)),
             hidden: settings.is_some_and(|settings| settings.hidden),
             sync_source: match own_status {
                 Some(status) => status.sync_source.clone(),
@@ -312,6 +331,11 @@ impl View {
         let up = told.iter().filter(|told| told.is_up).count();
         (!told.is_empty()).then_some(PeersSeeing { up, asked: told.len() })
     }
+}
+
+/// From the oldest entry of an oplog to its last one.
+fn window((last, oldest): (OpTime, Timestamp)) -> Duration {
+    Duration::from_secs(u64::from(last.timestamp.seconds.saturating_sub(oldest.seconds)))
 }
 
 fn of<'a>(status: &'a SetStatus, address: &ServerAddress) -> Option<&'a MemberStatus> {

@@ -220,7 +220,29 @@ fn without_a_primary_the_best_explanation_is_told() {
     stage.tell("c:27017", explain("b is not fresh", 2));
     assert_eq!(stage.view.facts(stage.now).explanation, None, "there is a primary");
     stage.lose("a:27017", "refused");
-    assert_eq!(stage.view.facts(stage.now).explanation, Some("b is not fresh"));
+    let told = stage.view.facts(stage.now).explanation;
+    assert_eq!(told.as_deref(), Some("b is not fresh"));
+}
+
+/// Servers of others explain nothing: it follows from what they say of each other.
+#[test]
+fn without_a_primary_any_deployment_is_explained() {
+    let mut stage = Stage::healthy();
+    assert_eq!(stage.view.facts(stage.now).explanation, None, "there is a primary");
+    stage.lose("a:27017", "refused");
+    stage.lose("b:27017", "refused");
+    let mut told = status("c:27017", &MEMBERS, "c:27017", 1);
+    for member in &mut told.members {
+        member.is_up = member.address.as_str() == "c:27017";
+        member.state = Some(match member.is_up {
+            true => MemberState::Secondary,
+            false => MemberState::Down,
+        });
+    }
+    stage.tell("c:27017", Told::Status(told));
+    let told = stage.view.facts(stage.now).explanation.expect("an explanation");
+    assert!(told.contains("votes visible 1 of 3, need 2"), "{told}");
+    assert!(told.contains("a:27017 and b:27017 are not up"), "{told}");
 }
 
 #[test]

@@ -141,6 +141,7 @@ fn tail(played: &[Future], gaps: &[Duration], situation: &Situation, fate: Fate)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::what_if::world::Pace;
     use quorate_protocol::{MemberConfig, MemberId, OpTime, ReplicaSetConfig, Term, Timestamp};
 
     fn situation(members: i32) -> Situation {
@@ -152,7 +153,8 @@ mod tests {
             term: Term(3),
             primary: Some(host(0)),
             up: (0..members).map(|id| (host(id), last)).collect(),
-            round_trip: Duration::from_micros(500),
+            pace: Pace { round_trips: vec![Duration::from_micros(500)], syncs: Vec::new() },
+            client: None,
         }
     }
 

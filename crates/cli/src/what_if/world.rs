@@ -32,6 +32,10 @@ const FETCH_EVERY: Duration = Duration::from_millis(500);
 /// How long a disk takes to sync, at least and at most.
 const SYNC: (u64, u64) = (300, 3_000);
 
+/// A round trip where none was measured, and the shortest that is believed.
+const USUAL_TRIP: Duration = Duration::from_millis(1);
+const LEAST_TRIP: Duration = Duration::from_micros(100);
+
 /// How long a machine is busy now and then, in microseconds.
 const HICCUP: u64 = 15_000;
 
@@ -46,8 +50,28 @@ pub(super) struct Situation {
     pub(super) primary: Option<ServerAddress>,
     /// Members that are up, with their last entry.
     pub(super) up: BTreeMap<ServerAddress, OpTime>,
-    /// Between two members.
-    pub(super) round_trip: Duration,
+    /// How fast messages and disks are here.
+    pub(super) pace: Pace,
+    /// The client that waits, if its share of the time counts.
+    pub(super) client: Option<Waiting>,
+}
+
+/// How fast messages and disks are, as measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pace {
+    /// Round trips, in no order. Those of a busy machine have a tail, and so has the forecast.
+    pub(super) round_trips: Vec<Duration>,
+    /// How long disks take to sync; a guess is made if nothing was measured.
+    pub(super) syncs: Vec<Duration>,
+}
+
+/// A client that writes while the fault happens.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    /// How long it waits for the old primary's last word once it knows a newer one.
+    pub(super) patience: Duration,
+    /// How long its majority writes take while nothing is broken.
+    pub(super) writes: Vec<Duration>,
 }
 
 /// What happens to the members that go.
@@ -117,7 +141,7 @@ struct World {
     next: u64,
     now: MonotonicTime,
     random: SeededRandom,
-    round_trip: Duration,
+    pace: Pace,
     fate: Fate,
     elections: u32,
     dry_runs_lost: u32,
@@ -153,9 +177,12 @@ pub(super) fn play(situation: &Situation, down: &[ServerAddress], fate: Fate, se
         return world.future(winner, without_writes);
     }
     let old_term = before.map_or(situation.term, |_| world.highest_term());
+    world.run_until(horizon, |world| world.leads_in_a_term_after(old_term).is_some());
+    let writable = world.now;
     world.run_until(horizon, |world| world.committed_in_a_term_after(old_term).is_some());
     let winner = world.committed_in_a_term_after(old_term);
-    let without_writes = winner.map(|_| world.now.since(began));
+    let acknowledged = world.acknowledged(writable, situation.client.as_ref());
+    let without_writes = winner.map(|_| acknowledged.since(began));
     let winner = winner.map(|winner| world.nodes[winner].address.clone());
     world.future(winner, without_writes)
 }
@@ -208,7 +235,7 @@ impl World {
             next: 0,
             now,
             random,
-            round_trip: situation.round_trip.max(Duration::from_micros(100)),
+            pace: situation.pace.clone(),
             fate,
             elections: 0,
             dry_runs_lost: 0,
@@ -251,12 +278,34 @@ impl World {
         terms.map(|member| member.status().term()).max().unwrap_or_default()
     }
 
-    /// A member that leads in a later term, an entry of which is committed.
-    fn committed_in_a_term_after(&self, term: Term) -> Option<usize> {
+    /// A member that takes writes in a later term.
+    fn leads_in_a_term_after(&self, term: Term) -> Option<usize> {
         let leader = self.leader()?;
         let status = self.nodes[leader].member.as_ref()?.status();
-        let committed = Term(status.commit_point().op_time.term);
-        (status.term() > term && committed > term).then_some(leader)
+        (status.term() > term).then_some(leader)
+    }
+
+    /// A member that leads in a later term, an entry of which is committed.
+    fn committed_in_a_term_after(&self, term: Term) -> Option<usize> {
+        let leader = self.leads_in_a_term_after(term)?;
+        let status = self.nodes[leader].member.as_ref()?.status();
+        (Term(status.commit_point().op_time.term) > term).then_some(leader)
+    }
+
+    /// When the first write is acknowledged: at once, or to a client that has to hear of the new
+    /// primary first and then writes.
+    fn acknowledged(&mut self, writable: MonotonicTime, client: Option<&Waiting>) -> MonotonicTime {
+        let Some(client) = client else { return self.now };
+        let heard = writable + self.half_trip() + client.patience;
+        let write = self.sample(&client.writes).unwrap_or_default();
+        self.now.max(heard + write)
+    }
+
+    /// One of the measured spans.
+    fn sample(&mut self, spans: &[Duration]) -> Option<Duration> {
+        let number = self.random.next_u64();
+        let length = u64::try_from(spans.len()).ok().filter(|length| *length > 0)?;
+        spans.get((number % length) as usize).copied()
     }
 
     fn majority_is_up(&self, config: &ReplicaSetConfig) -> bool {
@@ -335,13 +384,25 @@ impl World {
 
     /// How long a message travels.
     fn half_trip(&mut self) -> Duration {
-        let base = self.round_trip / 2;
+        let pace = std::mem::take(&mut self.pace);
+        let base = self.sample(&pace.round_trips).unwrap_or(USUAL_TRIP).max(LEAST_TRIP) / 2;
+        self.pace = pace;
         let mut delay = base.mul_f64(0.7) + self.within(base.mul_f64(0.6));
         delay += Duration::from_micros(50 + self.random.next_u64() % 250);
         if self.random.next_u64().is_multiple_of(HICCUPS) {
             delay += Duration::from_micros(self.random.next_u64() % HICCUP);
         }
         delay
+    }
+
+    /// How long a disk takes.
+    fn sync(&mut self) -> Duration {
+        let pace = std::mem::take(&mut self.pace);
+        let measured = self.sample(&pace.syncs);
+        self.pace = pace;
+        let (least, most) = SYNC;
+        let guessed = least + self.random.next_u64() % (most - least);
+        measured.unwrap_or(Duration::from_micros(guessed))
     }
 
     fn schedule(&mut self, after: Duration, happening: Happening) {
@@ -504,9 +565,7 @@ impl World {
             }
             Output::Respond { token, reply } => self.respond(at, token, reply),
             Output::Persist { ticket, .. } => {
-                let (least, most) = SYNC;
-                let micros = least + self.random.next_u64() % (most - least);
-                let delay = Duration::from_micros(micros);
+                let delay = self.sync();
                 self.schedule(delay, Happening::Persisted { at, ticket });
             }
             Output::FetchFrom { fetch, source, after } => {

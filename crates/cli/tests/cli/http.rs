@@ -39,12 +39,29 @@ pub(crate) fn request(
     let mut reader = send(address, method, path, headers, body);
     let (status, headers) = head(&mut reader);
     let length = headers.iter().find(|(name, _)| name == "content-length");
+    let is_chunked = headers.iter().any(|(_, value)| value == "chunked");
     let mut body = Vec::new();
     match length.and_then(|(_, length)| length.parse().ok()) {
-        Some(length) => reader.take(length).read_to_end(&mut body).unwrap(),
-        None => reader.read_to_end(&mut body).unwrap(),
-    };
+        Some(length) => {
+            reader.take(length).read_to_end(&mut body).unwrap();
+        }
+        None if is_chunked => while read_chunk(&mut reader, &mut body) {},
+        None => {
+            reader.read_to_end(&mut body).unwrap();
+        }
+    }
     Reply { status, headers, body: String::from_utf8_lossy(&body).into_owned() }
+}
+
+/// Appends the next chunk. False after the last one.
+fn read_chunk(reader: &mut BufReader<TcpStream>, body: &mut Vec<u8>) -> bool {
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    let length = u64::from_str_radix(line.trim(), 16).unwrap();
+    reader.take(length).read_to_end(body).unwrap();
+    line.clear();
+    reader.read_line(&mut line).unwrap();
+    length > 0
 }
 
 /// Opens a stream of server-sent events. Returns the status and whatever follows.

@@ -17,6 +17,7 @@ mod names;
 mod operate;
 mod page;
 mod pains;
+mod prometheus;
 mod replay;
 mod support;
 mod tail;

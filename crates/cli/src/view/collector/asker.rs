@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use crate::view::reply::{counters, explanation, set_settings, set_status};
+use crate::view::reply::{counters, explanation, oldest_entry, set_settings, set_status};
 use crate::view::{Input, Told};
 use crate::words::Foreign;
 
@@ -40,6 +40,9 @@ const UNAUTHORIZED: i32 = 13;
 
 /// Every how many rounds a server is asked whether it is locked: the answer is long on a busy one.
 const LOCK_EVERY: u32 = 5;
+
+/// Every how many rounds a member is asked for the oldest entry of its oplog.
+const OPLOG_EVERY: u32 = 10;
 
 /// How connections are made; shared by all askers.
 #[derive(Debug)]
@@ -78,11 +81,12 @@ enum Question {
     Counters,
     Settings,
     Lock,
+    Oplog,
 }
 
 impl Question {
-    const ALL: [Self; 5] =
-        [Self::Settings, Self::Status, Self::Explanation, Self::Counters, Self::Lock];
+    const ALL: [Self; 6] =
+        [Self::Settings, Self::Status, Self::Explanation, Self::Counters, Self::Lock, Self::Oplog];
 
     fn command(self) -> RawDocumentBuf {
         match self {
@@ -90,6 +94,11 @@ impl Question {
             Self::Explanation => rawdoc! { "quorateExplainElection": 1, "$db": "admin" },
             Self::Settings => rawdoc! { "replSetGetConfig": 1, "$db": "admin" },
             Self::Lock => rawdoc! { "currentOp": 1, "$db": "admin" },
+            Self::Oplog => rawdoc! {
+                "find": "oplog.rs", "sort": { "$natural": 1 }, "projection": { "ts": 1 },
+                "limit": 1, "singleBatch": true, "$db": "local",
+                "$readPreference": { "mode": "secondaryPreferred" },
+            },
             // Only what is shown: some sections take long to make.
             Self::Counters => rawdoc! {
                 "serverStatus": 1, "repl": 0, "metrics": 0, "locks": 0, "wiredTiger": 0,
@@ -104,6 +113,7 @@ impl Question {
             Self::Explanation => explanation(reply).map(Told::Explanation),
             Self::Settings => set_settings(reply).map(Told::Settings),
             Self::Counters => Some(Told::Counters(counters(reply))),
+            Self::Oplog => oldest_entry(reply).map(Told::OldestEntry),
             Self::Lock => Some(Told::Locked(reply.get_bool("fsyncLock").unwrap_or(false))),
         }
     }
@@ -158,6 +168,9 @@ impl Asker {
                 Question::Counters => true,
                 Question::Lock => hello.is_writable_primary && self.rounds % LOCK_EVERY == 1,
                 Question::Settings => of_a_set && self.settings_of != hello.set_version,
+                Question::Oplog => {
+                    of_a_set && !hello.arbiter_only && self.rounds % OPLOG_EVERY == 1
+                }
                 Question::Status | Question::Explanation => of_a_set,
             };
             if wanted && !self.given_up.contains(&question) {
