@@ -70,6 +70,38 @@ pub fn serve(members: usize, routers: bool) {
     });
 }
 
+/// Serves so many sets of three until the standard input ends. Prints the ports first, each set in one
+/// word.
+pub fn serve_fleet(sets: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut all = Vec::new();
+        for _ in 0..sets {
+            let mut listeners = Vec::new();
+            for _ in 0..3 {
+                listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+            }
+            let hosts: Vec<String> =
+                listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+            all.push(hosts.join(","));
+            let (primary, version) = (AtomicUsize::new(0), watch::Sender::new(1));
+            let set = Arc::new(Set { hosts, primary, version, routers: false });
+            for (member, listener) in listeners.into_iter().enumerate() {
+                let set = Arc::clone(&set);
+                tokio::spawn(async move {
+                    while let Ok((stream, _)) = listener.accept().await {
+                        let _ = stream.set_nodelay(true);
+                        tokio::spawn(converse(Arc::clone(&set), member, stream));
+                    }
+                });
+            }
+        }
+        println!("{}", all.join(" "));
+        let ends = tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().for_each(drop));
+        let _ = ends.await;
+    });
+}
+
 async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option<()> {
     let mut decoder = Decoder::new();
     let mut out = Vec::new();

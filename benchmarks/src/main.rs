@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! cargo xtask bench            everything
-//! cargo xtask bench discovery  one measure: discovery, moved, operations, gap, watching
+//! cargo xtask bench discovery  one measure: discovery, moved, operations, gap, watching, fleet
 //! ```
 //!
 //! The bare loop ("floor") does only the unavoidable: connect, say hello, read. Each figure is the
@@ -25,6 +25,8 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("serve") => fake_set::serve(arguments[1].parse().unwrap(), arguments.len() > 2),
+        Some("serve-fleet") => fake_set::serve_fleet(arguments[1].parse().unwrap()),
+        Some("watch-fleet") => watching::watch_fleet(&arguments[1], &arguments[2]),
         Some("watch") => {
             watching::watch(&arguments[1], &arguments[2], arguments[3].parse().unwrap());
         }
@@ -68,6 +70,13 @@ impl FakeSet {
     /// Routers of a sharded deployment instead, which do not name each other: as many as one likes.
     pub fn start_routers(routers: usize) -> Self {
         Self::start_with(&["serve", &routers.to_string(), "routers"])
+    }
+
+    /// So many sets of three; each of `hosts` is the hosts of one.
+    pub fn start_fleet(sets: usize) -> Self {
+        let mut fleet = Self::start_with(&["serve-fleet", &sets.to_string()]);
+        fleet.hosts = fleet.hosts.join(",").split(' ').map(str::to_owned).collect();
+        fleet
     }
 
     fn start_with(arguments: &[&str]) -> Self {

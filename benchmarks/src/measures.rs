@@ -41,6 +41,9 @@ pub async fn run(wanted: Option<&str>) {
     if is("gap") {
         gap().await;
     }
+    if is("fleet") {
+        watching::compare_fleet(1_000);
+    }
     if is("watching") {
         for servers in [50, 1000] {
             for heartbeat in [Duration::from_secs(10), Duration::from_millis(500)] {

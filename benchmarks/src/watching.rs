@@ -27,8 +27,25 @@ pub fn compare(servers: usize, heartbeat: Duration) {
         set.hosts.join(","),
         heartbeat.as_millis()
     );
-    let (own, peer) = (cost_of("ours", &uri, servers), cost_of("official", &uri, servers));
+    let count = servers.to_string();
+    let cost = |who| cost_of(&["watch", who, &uri, &count]);
     let what = format!("watching {servers}, heartbeat {} s", heartbeat.as_secs_f64());
+    tell(&what, &cost("ours"), &cost("official"));
+}
+
+/// Prints the costs of watching so many sets of three from one process, with heartbeats of ten seconds.
+pub fn compare_fleet(sets: usize) {
+    let fleet = FakeSet::start_fleet(sets);
+    let file = std::env::temp_dir().join(format!("quorate-fleet-{}", std::process::id()));
+    let uri = |hosts: &String| format!("mongodb://{hosts}/?replicaSet=rs0\n");
+    std::fs::write(&file, fleet.hosts.iter().map(uri).collect::<String>()).unwrap();
+    let path = file.to_string_lossy();
+    let cost = |who| cost_of(&["watch-fleet", who, &path]);
+    tell(&format!("{sets} sets of three"), &cost("ours"), &cost("official"));
+    std::fs::remove_file(&file).unwrap();
+}
+
+fn tell(what: &str, own: &Cost, peer: &Cost) {
     for (name, figure) in [
         ("CPU s/min", (|cost: &Cost| cost.cpu_seconds_a_minute) as fn(&Cost) -> f64),
         ("memory, MiB", |cost: &Cost| cost.memory_mib),
@@ -36,15 +53,15 @@ pub fn compare(servers: usize, heartbeat: Duration) {
         ("threads", |cost: &Cost| cost.threads),
         ("sockets", |cost: &Cost| cost.sockets),
     ] {
-        let (own, peer) = (figure(&own), figure(&peer));
+        let (own, peer) = (figure(own), figure(peer));
         let label = format!("{what}: {name}");
         println!("{label:<44} {:>12} {own:>12.3} {peer:>12.3} {:>12} {:>12.2}", "", "", peer / own);
     }
 }
 
-fn cost_of(who: &str, uri: &str, servers: usize) -> Cost {
+fn cost_of(arguments: &[&str]) -> Cost {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["watch", who, uri, &servers.to_string()])
+        .args(arguments)
         .stderr(Stdio::inherit())
         .output()
         .unwrap();
@@ -62,15 +79,27 @@ fn cost_of(who: &str, uri: &str, servers: usize) -> Cost {
 
 /// Watches, in a process of its own, and prints what that cost.
 pub fn watch(who: &str, uri: &str, servers: usize) {
+    watch_all(who, &[uri], servers);
+}
+
+/// Watches every set of three of a file, in a process of its own, and prints what that cost.
+pub fn watch_fleet(who: &str, file: &str) {
+    let text = std::fs::read_to_string(file).unwrap();
+    watch_all(who, &text.lines().collect::<Vec<_>>(), 3);
+}
+
+fn watch_all(who: &str, uris: &[&str], servers: usize) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (memory, sockets) = (memory_mib(), open_sockets());
     runtime.block_on(async {
         // Held until the end, whichever it is.
-        let (_ours, _official);
-        match who {
-            "ours" => _ours = ours::knowing_all(uri, servers).await,
-            _ => _official = official::knowing_all(uri, servers).await,
+        let (mut own, mut peers) = (Vec::new(), Vec::new());
+        for uri in uris {
+            match who {
+                "ours" => own.push(ours::knowing_all(uri, servers).await),
+                _ => peers.push(official::knowing_all(uri, servers).await),
+            }
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
         let (before, started) = (cpu_ns(), Instant::now());
