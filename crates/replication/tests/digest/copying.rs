@@ -3,7 +3,7 @@
 use super::*;
 
 /// A secondary that copies from m1, the primary, and its fetch.
-fn following() -> (Subject, FetchId) {
+pub(super) fn following() -> (Subject, FetchId) {
     let mut subject = Subject::secondary(entry(1, 5));
     let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
     subject.hear(two, reply_of(MemberState::Secondary, entry(1, 5)));
@@ -13,7 +13,7 @@ fn following() -> (Subject, FetchId) {
     (subject, fetch)
 }
 
-fn batch(first: Option<OpTime>, last: Option<OpTimeAndWallTime>) -> FetchedBatch {
+pub(super) fn batch(first: Option<OpTime>, last: Option<OpTimeAndWallTime>) -> FetchedBatch {
     FetchedBatch {
         first,
         previous: Some(entry(1, 5).op_time),
@@ -233,6 +233,7 @@ fn a_source_that_rolled_back_is_left() {
     let first = batch(Some(entry(1, 5).op_time), Some(entry(1, 6)));
     subject.give(Input::EntriesFetched { fetch, batch: first });
     let mut rolled = batch(None, Some(entry(1, 7)));
+    rolled.previous = Some(entry(1, 6).op_time);
     rolled.rollback_id = 1;
     let outputs = subject.give(Input::EntriesFetched { fetch, batch: rolled });
     assert!(outputs.contains(&Output::CancelFetch { fetch }), "{outputs:?}");
@@ -364,4 +365,17 @@ fn a_member_changes_to_a_closer_source_three_times_an_hour() {
     }
     chooser.run(3600);
     assert_eq!(chooser.changes, 4, "an hour after the first of them");
+}
+
+/// A member that was primary in an older term may still send its entries.
+#[test]
+fn a_source_that_leads_an_older_term_is_not_believed_to_be_primary() {
+    let (mut subject, fetch) = following();
+    let first = batch(Some(entry(1, 5).op_time), None);
+    subject.give(Input::EntriesFetched { fetch, batch: first });
+    assert_eq!(subject.member.status().primary(), Some(MemberId(1)));
+    subject.ask(Request::Heartbeat(HeartbeatRequest { term: Term(2), ..heartbeat_from(2) }));
+    assert_eq!(subject.member.status().primary(), None, "there is a newer term");
+    subject.give(Input::EntriesFetched { fetch, batch: batch(None, None) });
+    assert_eq!(subject.member.status().primary(), None);
 }

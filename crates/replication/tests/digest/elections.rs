@@ -322,3 +322,57 @@ fn a_member_that_has_just_started_stands_at_once_if_nobody_knows_a_primary() {
     assert!(!within(Some(MemberId(2)), &[1, 2], &[], soon), "there is one");
     assert!(!within(None, &[], &[1, 2], Duration::from_secs(20)), "no majority");
 }
+
+/// The candidate went on without an answer that comes after its vote began.
+#[test]
+fn a_late_yes_of_the_dry_run_is_no_vote() {
+    let mut subject = with_config(config(5), entry(1, 5));
+    let beats = [1, 2, 3, 4].map(|id| subject.heartbeat_to(id));
+    for beat in beats {
+        subject.hear(beat, reply_of(MemberState::Secondary, entry(1, 5)));
+    }
+    subject.ask(Request::StepUp { skip_dry_run: false });
+    let dry = vote_requests(&subject.outputs);
+    assert_eq!(dry.len(), 4);
+    answer(&mut subject, dry[0].0, 1, true);
+    answer(&mut subject, dry[1].0, 1, true);
+    let real = (0..100).find_map(|_| {
+        let asked = vote_requests(&store(&mut subject));
+        if asked.is_empty() {
+            wait(&mut subject, Duration::from_millis(100));
+        }
+        (!asked.is_empty()).then_some(asked)
+    });
+    let real = real.unwrap();
+    assert!(real.iter().all(|(_, vote)| !vote.dry_run), "{real:?}");
+    answer(&mut subject, dry[2].0, 1, true);
+    answer(&mut subject, dry[3].0, 1, true);
+    assert_eq!(
+        subject.member.status().state(),
+        MemberState::Secondary,
+        "its own vote is one of five"
+    );
+    answer(&mut subject, real[0].0, 2, true);
+    assert_eq!(subject.member.status().state(), MemberState::Secondary);
+    answer(&mut subject, real[1].0, 2, true);
+    assert_eq!(subject.member.status().state(), MemberState::Primary);
+}
+
+/// What was fetched before the election belongs before the first entry of the new term.
+#[test]
+fn a_new_primary_takes_no_writes_before_it_has_applied_what_it_fetched() {
+    let (mut subject, fetch) = copying::following();
+    let fetched = copying::batch(Some(entry(1, 5).op_time), Some(entry(1, 8)));
+    subject.give(Input::EntriesFetched { fetch, batch: fetched });
+    for _ in 0..100 {
+        carry_on(&mut subject, oblige);
+        assert!(!subject.member.status().is_writable(), "entries wait to be applied");
+    }
+    assert_eq!(subject.member.status().state(), MemberState::Primary);
+    subject.outputs = append(&mut subject, entry(1, 8));
+    let becomes_writable = (0..100).any(|_| {
+        carry_on(&mut subject, oblige);
+        subject.member.status().is_writable()
+    });
+    assert!(becomes_writable);
+}

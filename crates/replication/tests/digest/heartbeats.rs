@@ -54,3 +54,41 @@ fn heartbeats_come_every_two_seconds_and_sooner_without_a_source_or_to_know_a_pr
     let arbiter = with_config(hurried, OpTimeAndWallTime::default());
     assert_eq!(interval_after_answer(arbiter, secondary()), Duration::from_millis(500));
 }
+
+#[test]
+fn a_primary_of_an_older_term_is_not_believed() {
+    let mut subject = Subject::secondary(entry(2, 5));
+    assert_eq!(subject.member.status().term(), Term(2));
+    let (one, two) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+    subject.hear(one, reply_of(MemberState::Primary, entry(1, 5)));
+    assert_eq!(subject.member.status().primary(), None);
+    subject.hear(two, reply_of(MemberState::Primary, entry(2, 5)));
+    assert_eq!(subject.member.status().primary(), Some(MemberId(2)));
+}
+
+#[test]
+fn what_a_crash_can_lose_is_not_told_as_durable() {
+    let mut subject = Subject::secondary(entry(1, 5));
+    subject.give(Input::EntriesAppended { last: entry(1, 6) });
+    subject.give(Input::Applied { last: entry(1, 6) });
+    let told = |subject: &mut Subject| {
+        let reply = subject.ask(Request::Heartbeat(heartbeat_from(1)));
+        let Some(Ok(Reply::Heartbeat(reply))) = reply else { panic!("{reply:?}") };
+        (reply.written, reply.durable)
+    };
+    assert_eq!(told(&mut subject), (entry(1, 6), entry(1, 5)));
+    subject.give(Input::EntriesDurable { last: entry(1, 6) });
+    assert_eq!(told(&mut subject), (entry(1, 6), entry(1, 6)));
+}
+
+#[test]
+fn a_primary_that_hears_no_majority_steps_down() {
+    let mut subject = primary();
+    let led = (0..60).take_while(|_| {
+        wait(&mut subject, Duration::from_millis(500));
+        subject.member.status().state() == MemberState::Primary
+    });
+    let led = led.count();
+    assert!((10..40).contains(&led), "it led for {led} half seconds");
+    assert!(!subject.member.status().is_writable());
+}
