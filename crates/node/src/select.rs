@@ -93,11 +93,10 @@ impl Selection {
         let order = self.sort_order()?.filter(|_| !plan.sorted);
         let skip = usize::try_from(self.skip).unwrap_or(usize::MAX);
         let limit = self.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let room = self.room.clone();
+        let room = self.room.clone().unwrap_or_else(|| Room::of(&self.interrupt));
         let finder = self.finder(plan)?;
         match order {
             Some(order) => {
-                let room = room.unwrap_or_default();
                 let needed = limit.map(|limit| limit.saturating_add(skip));
                 let sorted = sort::sort(&order, finder, needed, &room)?;
                 Ok(Box::new(sorted.skip(skip).take(limit.unwrap_or(usize::MAX))))

@@ -9,12 +9,13 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
-use quorate_query::Meter;
 use quorate_query::value::Path;
+use quorate_query::{Meter, sorted};
 use quorate_storage::key::FieldOrder;
 
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::whole_number;
+use crate::finder::InterruptSlot;
 use crate::index_keys::{IndexField, first_key};
 use crate::records::DocumentBytes;
 use crate::scratch::{Run, Scratch, damaged};
@@ -154,6 +155,12 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// The usual room of an operation that may be interrupted.
+    pub(crate) fn of(interrupt: &InterruptSlot) -> Self {
+        let meter = Meter::default().with_interrupt(Arc::new(interrupt.clone()));
+        Self { meter, scratch: None }
+    }
+
     /// Puts away what is held, in order.
     fn put_aside<T: Sortable>(
         &self,
@@ -171,10 +178,18 @@ impl Room {
         if runs.len() >= MAX_RUNS {
             return Err(exceeded("add an index for the sort or a limit"));
         }
-        let sorted = std::mem::take(kept).into_sorted_vec();
-        runs.push(Run::keep(&**scratch, sorted.iter().map(|sorted| Ok(sorted.to_record())))?);
+        let sorted = in_order(std::mem::take(kept), &self.meter)?;
+        let records = sorted.iter().map(|sorted| {
+            self.meter.step()?;
+            Ok(sorted.to_record())
+        });
+        runs.push(Run::keep(&**scratch, records)?);
         Ok(())
     }
+}
+
+fn in_order<T>(kept: BinaryHeap<Sorted<T>>, meter: &Meter) -> Result<Vec<Sorted<T>>, CommandError> {
+    Ok(sorted(kept.into_vec(), Ord::cmp, meter)?)
 }
 
 /// Sorts values by the documents they carry. With a limit only the first ones are kept. What does not
@@ -213,14 +228,14 @@ pub(crate) fn sort<T: Sortable>(
         }
     }
     if runs.is_empty() {
-        let sorted = kept.into_sorted_vec().into_iter();
+        let sorted = in_order(kept, &room.meter)?.into_iter();
         return Ok(Box::new(sorted.map(move |sorted| {
             let _held = &charge;
             Ok(sorted.value)
         })));
     }
     room.put_aside(&mut kept, &mut runs)?;
-    Ok(Box::new(Merged::start(runs)?.take(limit)))
+    Ok(Box::new(Merged::start(runs, room.meter.clone())?.take(limit)))
 }
 
 /// Sorted runs as one.
@@ -228,16 +243,18 @@ struct Merged<T> {
     runs: Vec<Run>,
     /// The first of each run, and which run that is; the smallest is on top.
     heads: BinaryHeap<Reverse<(Sorted<T>, usize)>>,
+    meter: Meter,
 }
 
 impl<T: Sortable> Merged<T> {
-    fn start(runs: Vec<Run>) -> Result<Self, CommandError> {
-        let mut merged = Self { runs, heads: BinaryHeap::new() };
+    fn start(runs: Vec<Run>, meter: Meter) -> Result<Self, CommandError> {
+        let mut merged = Self { runs, heads: BinaryHeap::new(), meter };
         (0..merged.runs.len()).try_for_each(|run| merged.advance(run))?;
         Ok(merged)
     }
 
     fn advance(&mut self, run: usize) -> Result<(), CommandError> {
+        self.meter.step()?;
         if let Some(record) = self.runs.get_mut(run).and_then(Iterator::next) {
             let sorted = Sorted::from_record(&record?).ok_or_else(damaged)?;
             self.heads.push(Reverse((sorted, run)));

@@ -38,6 +38,7 @@ pub mod meter;
 pub mod projection;
 mod regex;
 pub mod sort;
+mod sorting;
 pub mod update;
 pub mod value;
 
@@ -47,6 +48,7 @@ pub use matcher::Matcher;
 pub use meter::{Charge, Interrupt, Meter, ProcessMemory};
 pub use projection::Projection;
 pub use sort::SortPattern;
+pub use sorting::sorted;
 pub use update::{Update, UpdateContext};
 
 pub mod expression;

@@ -90,7 +90,11 @@ fn bind<'a>(
 }
 
 fn sort_array<'a>(input: &'a Node, by: &SortBy, frame: Frame<'a>) -> Result<Operand<'a>> {
-    made("$sortArray", operators::sort_array(&input.evaluate(frame)?, by)?, frame)
+    made(
+        "$sortArray",
+        operators::sort_array(&input.evaluate(frame)?, by, frame.variables.meter())?,
+        frame,
+    )
 }
 
 fn regex<'a>(

@@ -245,7 +245,8 @@ impl BucketAuto {
             memory.hold_value(&key)?;
             sorted.push((key, document));
         }
-        sorted.sort_by(|(left, _), (right, _)| compare(left, right));
+        let order = |(left, _): &(Bson, _), (right, _): &(Bson, _)| compare(left, right);
+        let sorted = crate::sorted(sorted, order, run.variables.meter())?;
         // Rounded, as the server does, and at least one document in each bucket.
         let size = ((sorted.len() as f64 / self.buckets as f64).round() as usize).max(1);
         let mut results: Vec<Document> = Vec::new();

@@ -11,6 +11,7 @@ use super::stage::{Made, Stage, deferred};
 use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::{Dependencies, Expression, Frame, ParseContext, fail};
+use crate::meter::Meter;
 use crate::value::{GroupKey, compare};
 
 /// What a group costs besides its key and values.
@@ -122,7 +123,7 @@ impl Groups<'_> {
     }
 
     /// The groups in the order their first documents came, buckets by their boundaries.
-    fn finish(mut self) -> Made {
+    fn finish(mut self, meter: &Meter) -> Result<Made, QueryError> {
         if matches!(self.stage.by, By::Bucket { .. }) {
             self.groups.sort_by(|(left, _), (right, _)| compare(left, right));
         }
@@ -135,8 +136,9 @@ impl Groups<'_> {
             }
             document
         };
-        let documents = self.groups.into_iter().map(finish).collect();
-        Made { documents, memory: Some(self.memory) }
+        let each = |group| meter.step().map(|()| finish(group));
+        let documents = self.groups.into_iter().map(each).collect::<Result<_, _>>()?;
+        Ok(Made { documents, memory: Some(self.memory) })
     }
 }
 
@@ -153,6 +155,6 @@ pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
         for document in input {
             groups.add(Frame::new(&document?, &run.variables))?;
         }
-        Ok(groups.finish())
+        groups.finish(run.variables.meter())
     })
 }

@@ -12,7 +12,9 @@ use super::stage::{Stage, deferred_stream, held};
 use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::{approximate_size, approximate_value_size, fail};
+use crate::meter::Meter;
 use crate::sort::{SortKey, SortPattern};
+use crate::sorting::sorted;
 
 /// By which fields, and how many documents are wanted at most.
 #[derive(Clone, Debug)]
@@ -150,14 +152,14 @@ impl Sorter {
         if self.runs.len() >= MAX_RUNS {
             return Err(outgrown);
         }
-        let sorted = documents_of(std::mem::take(&mut self.kept));
+        let sorted = documents_of(std::mem::take(&mut self.kept), self.run.variables.meter())?;
         self.runs.push(self.run.environment.set_aside(sorted)?.ok_or(outgrown)?);
         self.memory.clear();
         Ok(())
     }
 
     fn finish(mut self) -> Result<Documents, QueryError> {
-        let last = documents_of(self.kept);
+        let last = documents_of(self.kept, self.run.variables.meter())?;
         if self.runs.is_empty() {
             return Ok(held(Box::new(last.into_iter().map(Ok)), Some(self.memory)));
         }
@@ -174,8 +176,9 @@ impl Sorter {
 /// How many sorted runs one sort may put aside.
 const MAX_RUNS: usize = 1000;
 
-fn documents_of(kept: BinaryHeap<Entry>) -> Vec<Document> {
-    kept.into_sorted_vec().into_iter().map(|entry| entry.document).collect()
+fn documents_of(kept: BinaryHeap<Entry>, meter: &Meter) -> Result<Vec<Document>, QueryError> {
+    let entries = sorted(kept.into_vec(), Ord::cmp, meter)?;
+    Ok(entries.into_iter().map(|entry| entry.document).collect())
 }
 
 /// Sorted runs as one sorted stream. Equal documents come in the order of the runs, which is the

@@ -144,10 +144,11 @@ impl WindowStage {
             let key = self.sort.key(&document)?;
             entries.push(Entry { partition, key, document });
         }
-        entries.sort_by(|left, right| {
+        let order = |left: &Entry, right: &Entry| {
             compare(&left.partition, &right.partition)
                 .then_with(|| self.sort.compare(&left.key, &right.key))
-        });
+        };
+        let mut entries = crate::sorted(entries, order, run.variables.meter())?;
         let mut finished = Vec::with_capacity(entries.len());
         for partition in
             entries.chunk_by_mut(|left, right| compare(&left.partition, &right.partition).is_eq())

@@ -10,6 +10,8 @@ use crate::expression::bounds::{Budget, too_large};
 use crate::expression::operand::{Operand, compare_options};
 use crate::expression::path::FieldPath;
 use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
+use crate::meter::Meter;
+use crate::sorting::sorted;
 use crate::value::compare;
 use crate::value::types::type_name_of;
 
@@ -467,7 +469,7 @@ impl SortBy {
 }
 
 /// `$sortArray`; stable, as the server's is.
-pub(crate) fn sort_array(input: &Operand<'_>, by: &SortBy) -> Evaluated {
+pub(crate) fn sort_array(input: &Operand<'_>, by: &SortBy, meter: &Meter) -> Evaluated {
     if input.is_nullish() {
         return Ok(Some(Bson::Null));
     }
@@ -480,7 +482,6 @@ pub(crate) fn sort_array(input: &Operand<'_>, by: &SortBy) -> Evaluated {
             ),
         ));
     };
-    let mut sorted = elements.clone();
-    sorted.sort_by(|left, right| by.compare(left, right));
+    let sorted = sorted(elements.clone(), |left, right| by.compare(left, right), meter)?;
     Ok(Some(Bson::Array(sorted)))
 }

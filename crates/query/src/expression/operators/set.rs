@@ -8,6 +8,7 @@ use super::{Evaluated, Positional, exactly, metered};
 use crate::expression::operand::{Operand, is_true};
 use crate::expression::{ExpressionError, cost, fail};
 use crate::meter::Meter;
+use crate::sorting::sorted;
 use crate::value::{GroupKey, compare};
 
 pub(super) static OPERATORS: &[Positional] = &[
@@ -46,9 +47,8 @@ fn keys(elements: &[Bson]) -> BTreeSet<GroupKey> {
     elements.iter().map(GroupKey::of).collect()
 }
 
-fn sorted(mut elements: Vec<Bson>) -> Bson {
-    elements.sort_by(|left, right| compare(left, right));
-    Bson::Array(elements)
+fn in_order(elements: Vec<Bson>, meter: &Meter) -> Evaluated {
+    Ok(Some(Bson::Array(sorted(elements, |left, right| compare(left, right), meter)?)))
 }
 
 fn union(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
@@ -69,7 +69,7 @@ fn union(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             }
         }
     }
-    Ok(Some(sorted(result)))
+    in_order(result, meter)
 }
 
 fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
@@ -91,7 +91,7 @@ fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             }
         });
     }
-    Ok(Some(sorted(common.unwrap_or_default())))
+    in_order(common.unwrap_or_default(), meter)
 }
 
 fn difference(args: &[Operand<'_>]) -> Evaluated {

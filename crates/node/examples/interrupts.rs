@@ -1,0 +1,145 @@
+//! How long a command goes on after it was told to stop, by what it does at that moment.
+//!
+//! `maxTimeMS`, `killOp`, a client that leaves and a server that ends all set the same interrupt. This
+//! sets it at different moments of each command and prints the longest time until the command ended:
+//!
+//! ```text
+//! cargo run --release --example interrupts
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measuring program")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, bson, doc};
+use quorate_node::{
+    Client, Command, Context, Interrupt, Interruption, Node, NodeOptions, Now, Outcome,
+};
+use quorate_protocol::{MonotonicTime, WallTime};
+use quorate_storage::ModelStore;
+
+/// Documents in the collection.
+const DOCUMENTS: i32 = 400_000;
+
+/// How often each command is stopped, each time a little later.
+const TIMES: u32 = 25;
+
+fn now() -> Now {
+    Now { wall: WallTime(1_700_000_000_000), monotonic: MonotonicTime::from_millis(1000) }
+}
+
+fn run(node: &Node, command: Document, interrupt: Arc<Interrupt>) -> Document {
+    let client = Arc::new(Client { connection_id: 1, ..Client::default() });
+    let context = Context { now: now(), client, may_wait: true, may_look_at: None, interrupt };
+    match node.run(&context, Command::new(command)) {
+        Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap_or_default(),
+        _ => Document::new(),
+    }
+}
+
+fn commands() -> Vec<(&'static str, Document)> {
+    let aggregate = |pipeline: Vec<Bson>| {
+        doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {}, "$db": "db" }
+    };
+    let compute = |value: Bson| {
+        aggregate(vec![bson!({ "$limit": 1 }), bson!({ "$project": { "v": value } })])
+    };
+    let endless = bson!({ "$reduce": {
+        "input": { "$range": [0, 1_000_000] }, "initialValue": 0,
+        "in": { "$add": ["$$value", { "$size": { "$range": [0, 100] } }] },
+    } });
+    let missing = doc! { "n": -1 };
+    let other = bson!({ "$mod": [{ "$multiply": ["$n", 7919] }, 999_983] });
+    vec![
+        ("scan", doc! { "count": "c", "query": missing.clone(), "$db": "db" }),
+        ("sort of a find", doc! { "find": "c", "sort": { "text": -1, "n": 1 }, "$db": "db" }),
+        (
+            "$sort",
+            aggregate(vec![
+                bson!({ "$addFields": { "m": other.clone() } }),
+                bson!({ "$sort": { "m": 1 } }),
+            ]),
+        ),
+        ("$group", aggregate(vec![bson!({ "$group": { "_id": other, "n": { "$sum": 1 } } })])),
+        ("expression", compute(endless)),
+        (
+            "$sortArray",
+            compute(bson!({ "$size": { "$sortArray": {
+                "input": { "$map": { "input": { "$range": [0, 900_000] }, "in": {
+                    "$mod": [{ "$multiply": ["$$this", 7919] }, 999_983],
+                } } },
+                "sortBy": 1,
+            } } })),
+        ),
+        (
+            "$setUnion",
+            compute(bson!({ "$size": { "$setUnion": [{ "$range": [0, 400_000] }, []] } })),
+        ),
+        (
+            "regular expression",
+            doc! { "find": "c", "filter": { "text": { "$regex": "(a|aa)+(?=b)\\1$" } }, "$db": "db" },
+        ),
+        (
+            "update that searches",
+            doc! { "update": "c", "updates": [
+                { "q": missing.clone(), "u": { "$set": { "x": 1 } } },
+            ], "$db": "db" },
+        ),
+        (
+            "update of many",
+            doc! { "update": "c", "updates": [
+                { "q": {}, "u": { "$inc": { "x": 1 } }, "multi": true },
+            ], "$db": "db" },
+        ),
+        (
+            "$lookup",
+            aggregate(vec![bson!({ "$lookup": {
+                "from": "c", "as": "others", "let": { "n": "$n" },
+                "pipeline": [{ "$match": { "$expr": { "$eq": ["$n", { "$add": ["$$n", -1.5] }] } } }],
+            } })]),
+        ),
+    ]
+}
+
+fn main() {
+    let node = Node::open(Arc::new(ModelStore::new()), NodeOptions::default(), now()).unwrap();
+    let text = "a".repeat(60);
+    for first in (0..DOCUMENTS).step_by(10_000) {
+        let documents = (first..first + 10_000).map(|n| doc! { "_id": n, "n": n, "text": &text });
+        let documents: Vec<_> = documents.collect();
+        let insert = doc! { "insert": "c", "documents": documents, "$db": "db" };
+        assert_eq!(run(&node, insert, Arc::default()).get_f64("ok").ok(), Some(1.0));
+    }
+    println!(
+        "| command | whole, ms | after the interrupt, longest of {TIMES}, ms |\n|---|---|---|"
+    );
+    for (name, command) in commands() {
+        let start = Instant::now();
+        let patience = Arc::new(Interrupt::default());
+        let whole = std::thread::scope(|threads| {
+            let worker = threads.spawn(|| run(&node, command.clone(), Arc::clone(&patience)));
+            while !worker.is_finished() && start.elapsed() < Duration::from_secs(4) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let whole = worker.is_finished().then(|| start.elapsed());
+            patience.set(Interruption::Killed);
+            whole
+        });
+        let length = whole.unwrap_or(Duration::from_secs(4));
+        let mut longest = Duration::ZERO;
+        for time in 1..=TIMES {
+            let interrupt = Arc::new(Interrupt::default());
+            std::thread::scope(|threads| {
+                let worker = threads.spawn(|| run(&node, command.clone(), Arc::clone(&interrupt)));
+                std::thread::sleep(length * time / (TIMES + 1));
+                interrupt.set(Interruption::Killed);
+                let told = Instant::now();
+                let _ = worker.join();
+                longest = longest.max(told.elapsed());
+            });
+        }
+        let whole = whole.map_or("more than 4000".to_owned(), |time| time.as_millis().to_string());
+        println!("| {name} | {whole} | {:.1} |", longest.as_secs_f64() * 1000.0);
+    }
+}

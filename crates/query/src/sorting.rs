@@ -1,0 +1,116 @@
+//! Sorting that can be interrupted.
+//!
+//! The sorts of the standard library cannot be stopped, and a million documents take them seconds.
+//! Short pieces are sorted by it and merged here, with a question to the meter now and then.
+
+use std::cmp::Ordering;
+
+use crate::error::QueryError;
+use crate::meter::Meter;
+
+/// How many values are sorted between two questions.
+const PIECE: usize = 2048;
+
+/// The values in order; equal ones stay in the order in which they came.
+///
+/// # Errors
+///
+/// The interrupt's, if the operation should end.
+pub fn sorted<T>(
+    values: Vec<T>,
+    compare: impl Fn(&T, &T) -> Ordering,
+    meter: &Meter,
+) -> Result<Vec<T>, QueryError> {
+    let mut pieces = Vec::with_capacity(values.len() / PIECE + 1);
+    let mut values = values.into_iter();
+    loop {
+        let mut piece: Vec<T> = values.by_ref().take(PIECE).collect();
+        if piece.is_empty() {
+            break;
+        }
+        piece.sort_by(&compare);
+        pieces.push(piece);
+        meter.steps(PIECE as u64)?;
+    }
+    while pieces.len() > 1 {
+        let mut longer = Vec::with_capacity(pieces.len().div_ceil(2));
+        let mut rest = pieces.into_iter();
+        while let Some(left) = rest.next() {
+            longer.push(match rest.next() {
+                Some(right) => merged(left, right, &compare, meter)?,
+                None => left,
+            });
+        }
+        pieces = longer;
+    }
+    Ok(pieces.pop().unwrap_or_default())
+}
+
+/// Two sorted pieces as one; of equal values those of the left one come first.
+fn merged<T>(
+    left: Vec<T>,
+    right: Vec<T>,
+    compare: impl Fn(&T, &T) -> Ordering,
+    meter: &Meter,
+) -> Result<Vec<T>, QueryError> {
+    let mut both = Vec::with_capacity(left.len() + right.len());
+    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
+    while let (Some(first), Some(second)) = (left.peek(), right.peek()) {
+        let next = if compare(first, second).is_le() { left.next() } else { right.next() };
+        both.extend(next);
+        meter.step()?;
+    }
+    both.extend(left);
+    both.extend(right);
+    Ok(both)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
+
+    use super::*;
+    use crate::error::ErrorCode;
+    use crate::meter::Interrupt;
+
+    #[test]
+    fn values_come_in_order_and_equal_ones_as_they_came() {
+        let meter = Meter::default();
+        for count in [0, 1, 2, PIECE, PIECE + 1, 3 * PIECE + 7, 10 * PIECE] {
+            let values: Vec<_> = (0..count).map(|place| ((place * 7919) % 13, place)).collect();
+            let mut expected = values.clone();
+            expected.sort();
+            assert_eq!(sorted(values, |a, b| a.0.cmp(&b.0), &meter).unwrap(), expected);
+        }
+    }
+
+    /// Lets the operation go on so many times.
+    #[derive(Debug)]
+    struct Patience(AtomicUsize);
+
+    impl Interrupt for Patience {
+        fn check(&self) -> Result<(), QueryError> {
+            match self.0.fetch_sub(1, Atomic::Relaxed) {
+                1 => Err(QueryError::new(ErrorCode::BAD_VALUE, "enough")),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    /// Wherever in the sort the question is answered with no, the sort ends there.
+    #[test]
+    fn a_sort_ends_when_its_operation_is_to_end() {
+        let count = 8 * PIECE;
+        for patience in [1, 5, 12, 25] {
+            let compared = AtomicUsize::new(0);
+            let meter = Meter::default().with_interrupt(Arc::new(Patience(patience.into())));
+            let compare = |a: &usize, b: &usize| {
+                compared.fetch_add(1, Atomic::Relaxed);
+                b.cmp(a)
+            };
+            assert!(sorted((0..count).collect(), compare, &meter).is_err());
+            assert!(compared.into_inner() < (patience + 1) * 2 * PIECE);
+        }
+    }
+}
