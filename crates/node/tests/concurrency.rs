@@ -140,13 +140,17 @@ struct Held {
 
 impl Held {
     fn new() -> Self {
+        Self::open(NodeOptions::default())
+    }
+
+    fn open(options: NodeOptions) -> Self {
         let (reached, is_reached) = channel();
         let (release, released) = channel();
         let released = Mutex::new(released);
         let gate = Arc::new(Gate { armed: Mutex::new(None), reached, released });
         let store = Arc::new(ModelStore::new());
         let gated = GatedStore { store: Arc::clone(&store), gate: Arc::clone(&gate) };
-        let node = Node::open(Arc::new(gated), NodeOptions::default(), now()).unwrap();
+        let node = Node::open(Arc::new(gated), options, now()).unwrap();
         let held = Self { member: Member { node, store }, gate, reached: is_reached, release };
         let documents = (0..DOCUMENTS).map(|n| doc! {"_id": n, "u": n, "a": 0});
         held.member.insert("c", documents.collect());
@@ -166,6 +170,31 @@ impl Held {
             meanwhile(member);
             self.release.send(()).unwrap();
             build.join().unwrap()
+        })
+    }
+
+    /// Runs a command that looks through the collection, and does something while it stands in the
+    /// middle of that.
+    fn during_a_search(&self, command: Document, meanwhile: impl FnOnce(&Member)) -> Document {
+        *self.gate.armed.lock().unwrap() = Some(0);
+        let member = &self.member;
+        std::thread::scope(|threads| {
+            let search = threads.spawn(move || member.run(command));
+            self.reached.recv_timeout(PATIENCE).unwrap();
+            let (done, is_done) = channel();
+            let others = threads.spawn(move || {
+                member.insert("other", vec![doc! {}]);
+                done.send(()).unwrap();
+            });
+            let went_on = is_done.recv_timeout(PATIENCE).is_ok();
+            if went_on {
+                meanwhile(member);
+            }
+            self.release.send(()).unwrap();
+            others.join().unwrap();
+            let reply = search.join().unwrap();
+            assert!(went_on, "another client's insert waited for the search");
+            reply
         })
     }
 
@@ -276,6 +305,111 @@ fn a_process_that_ends_during_a_build_leaves_garbage_only() {
     let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
     restarted.ok(doc! {"createIndexes": "c", "indexes": [index]});
     restarted.validate("c");
+}
+
+fn update_one(q: Document, u: Document) -> Document {
+    doc! {"update": "c", "updates": [{"q": q, "u": u}]}
+}
+
+#[test]
+fn other_writes_go_on_while_a_write_searches_for_its_documents() {
+    let missing = doc! {"u": -1};
+    for command in [
+        update_one(missing.clone(), doc! {"$inc": {"a": 1}}),
+        doc! {"update": "c", "updates": [
+            {"q": missing.clone(), "u": {"$inc": {"a": 1}}, "multi": true},
+        ]},
+        doc! {"delete": "c", "deletes": [{"q": missing.clone(), "limit": 1}]},
+        doc! {"delete": "c", "deletes": [{"q": missing.clone(), "limit": 0}]},
+        doc! {"findAndModify": "c", "query": missing.clone(), "remove": true},
+        doc! {"findAndModify": "c", "query": missing, "sort": {"u": 1}, "remove": true},
+    ] {
+        let held = Held::new();
+        let reply = held.during_a_search(command.clone(), |_| {});
+        assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{command}: {reply}");
+    }
+}
+
+#[test]
+fn a_write_for_one_document_takes_one_that_still_matches_when_it_is_changed() {
+    let held = Held::new();
+    let first = doc! {"u": {"$gte": 2000}};
+    let reply = held.during_a_search(update_one(first, doc! {"$set": {"mine": true}}), |member| {
+        member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 2000}, "limit": 1}]});
+        member.ok(update_one(doc! {"_id": 2001}, doc! {"$set": {"u": -5}}));
+    });
+    assert_eq!((reply.get_i32("n").unwrap(), reply.get_i32("nModified").unwrap()), (1, 1));
+    assert_eq!(held.member.ids(doc! {"find": "c", "filter": {"mine": true}}), [2002]);
+
+    // The first in an order is taken by another client: the next one is.
+    let pop = doc! {"findAndModify": "c", "query": {"a": 0}, "sort": {"u": -1}, "remove": true};
+    let reply = held.during_a_search(pop, |member| {
+        member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 2999}, "limit": 1}]});
+    });
+    assert_eq!(reply.get_document("value").unwrap().get_i32("_id").unwrap(), 2998);
+}
+
+/// At every moment one document has the token; a search that meets no holder begins again.
+#[test]
+fn a_write_for_one_document_searches_again_if_what_it_found_matches_no_longer() {
+    let held = Held::new();
+    held.update(doc! {"_id": 2500}, doc! {"$set": {"token": 1}}, false);
+    let take = update_one(doc! {"token": 1}, doc! {"$set": {"taken": true}});
+    let reply = held.during_a_search(take, |member| {
+        member.ok(update_one(doc! {"_id": 7}, doc! {"$set": {"token": 1}}));
+        member.ok(update_one(doc! {"_id": 2500}, doc! {"$unset": {"token": 1}}));
+    });
+    assert_eq!(reply.get_i32("n").unwrap(), 1);
+    assert_eq!(held.member.ids(doc! {"find": "c", "filter": {"taken": true}}), [7]);
+}
+
+#[test]
+fn an_upsert_finds_what_was_inserted_during_its_search() {
+    let upsert = doc! {"update": "c", "updates": [
+        {"q": {"name": "x"}, "u": {"$inc": {"n": 1}}, "upsert": true},
+    ]};
+    let modify = doc! {
+        "findAndModify": "c", "query": {"name": "x"}, "update": {"$inc": {"n": 1}}, "upsert": true,
+    };
+    for command in [upsert, modify] {
+        let held = Held::new();
+        held.during_a_search(command, |member| {
+            member.insert("c", vec![doc! {"_id": 9000, "name": "x", "n": 1}]);
+        });
+        let found = held.member.find(doc! {"find": "c", "filter": {"name": "x"}});
+        assert_eq!(found, [doc! {"_id": 9000, "name": "x", "n": 2}]);
+    }
+}
+
+/// A driver repeats a write whose connection broke, while the first one still searches.
+#[test]
+fn a_write_that_is_repeated_during_its_search_is_done_once() {
+    let id = bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![3; 16] };
+    let update = update_one(doc! {"u": 2500}, doc! {"$inc": {"a": 1}});
+    let delete = doc! {"delete": "c", "deletes": [{"q": {"u": {"$gte": 2500}}, "limit": 1}]};
+    let modify = doc! {
+        "findAndModify": "c", "query": {"u": 2500}, "update": {"$inc": {"a": 1}}, "new": true,
+    };
+    for mut command in [update, delete, modify] {
+        let held = Held::open(NodeOptions { oplog_bytes: Some(1 << 30), ..NodeOptions::default() });
+        command.insert("lsid", doc! {"id": id.clone()});
+        command.insert("txnNumber", 1_i64);
+        let mut repeated = Document::new();
+        let first = held.during_a_search(command.clone(), |member| {
+            repeated = member.ok(command.clone());
+        });
+        for field in ["n", "nModified", "value"] {
+            assert_eq!(first.get(field), repeated.get(field), "{first} {repeated}");
+        }
+        let changed = held.member.find(doc! {"find": "c", "filter": {"a": {"$ne": 0}}});
+        assert!(changed.iter().all(|document| document.get_i32("a").unwrap() == 1), "{changed:?}");
+        let count = held.member.find(doc! {"find": "c"}).len() as i32;
+        let deleted = command.contains_key("delete");
+        assert_eq!(
+            (changed.len(), count),
+            if deleted { (0, DOCUMENTS - 1) } else { (1, DOCUMENTS) }
+        );
+    }
 }
 
 #[test]

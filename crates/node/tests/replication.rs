@@ -166,6 +166,88 @@ fn a_repeated_write_is_known_to_followers_and_forgotten_by_a_rollback() {
     assert_eq!(from.find(doc! {"find": "a"}), [doc! {"_id": 1, "n": 1}]);
 }
 
+/// What of an entry tells the chain of its session: its number, and where the entry before it is.
+fn chain(entry: &bson::RawDocument) -> (i64, Option<bson::Timestamp>) {
+    let previous = entry.get_document("prevOpTime").unwrap();
+    let time = previous.get_timestamp("ts").unwrap();
+    assert_eq!(previous.get_i64("t").unwrap() == -1, time.time == 0);
+    (entry.get_i64("txnNumber").unwrap(), (time.time > 0).then_some(time))
+}
+
+#[test]
+fn the_entries_of_a_retryable_write_name_the_one_before_them() {
+    let from = primary();
+    from.insert("a", vec![doc! {"_id": 0}]);
+    let known = entries(&from).len();
+    from.ok(retryable(
+        5,
+        1,
+        doc! {"insert": "a", "documents": [{"_id": 1}, {"_id": 2}, {"_id": 3}]},
+    ));
+    // Its client repeats the command with one statement more; only that one is done.
+    let documents = [doc! {"_id": 1}, doc! {"_id": 2}, doc! {"_id": 3}, doc! {"_id": 4}];
+    from.ok(retryable(5, 1, doc! {"insert": "a", "documents": documents.to_vec()}));
+    let change = doc! {"$inc": {"n": 1}};
+    let modify = doc! {"findAndModify": "a", "query": {"_id": 1}, "update": change};
+    from.ok(retryable(5, 2, modify.clone()));
+    let mut after = modify.clone();
+    after.insert("new", true);
+    from.ok(retryable(5, 3, after));
+    let entries = entries(&from).split_off(known);
+    let times: Vec<_> = entries.iter().map(|entry| entry.get_timestamp("ts").unwrap()).collect();
+    let chains: Vec<_> = entries.iter().map(|entry| chain(entry)).collect();
+    let expected = [
+        (1, None),
+        (1, Some(times[0])),
+        (1, Some(times[1])),
+        (1, Some(times[2])),
+        (2, None),
+        (3, None),
+    ];
+    assert_eq!(chains, expected);
+    let images: Vec<_> =
+        entries.iter().map(|entry| entry.get_str("needsRetryImage").ok()).collect();
+    assert_eq!(images, [None, None, None, None, Some("preImage"), Some("postImage")]);
+    let row = from.find(doc! {"find": "transactions", "$db": "config"}).remove(0);
+    let last = row.get_document("lastWriteOpTime").unwrap().get_timestamp("ts").unwrap();
+    assert_eq!((row.get_i64("txnNum").unwrap(), last), (3, times[5]));
+}
+
+/// A rollback takes the numbers of sessions back, one after the other, with what was answered.
+#[test]
+fn a_rollback_brings_back_what_sessions_did_before() {
+    let (from, to) = (primary(), secondary());
+    from.insert("a", vec![doc! {"_id": 0, "n": 0}]);
+    let nothing = position(&from);
+    let modify = doc! {
+        "findAndModify": "a", "query": {"_id": 0}, "update": {"$inc": {"n": 1}}, "new": true,
+    };
+    let answers: Vec<_> = (1..=3).map(|n| from.ok(retryable(5, n, modify.clone()))).collect();
+    let kept = position(&from);
+    let more = (4..=6).map(|n| doc! {"_id": n});
+    from.ok(retryable(5, 4, doc! {"insert": "a", "documents": more.collect::<Vec<_>>()}));
+    from.ok(retryable(5, 5, modify.clone()));
+    from.ok(retryable(6, 1, doc! {"delete": "a", "deletes": [{"q": {"_id": 4}, "limit": 1}]}));
+    to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+
+    for member in [&from, &to] {
+        show(&member.node, MemberState::Secondary, false);
+        member.node.roll_back_to(kept, now(), &mut |_| Ok(())).unwrap();
+        show(&member.node, MemberState::Primary, true);
+        let rows = member.find(doc! {"find": "transactions", "$db": "config"});
+        assert_eq!(rows.len(), 1, "session 6 is not known any more: {rows:?}");
+        assert_eq!(rows[0].get_i64("txnNum").unwrap(), 3);
+        let again = member.ok(retryable(5, 3, modify.clone()));
+        assert_eq!(again.get("value"), answers[2].get("value"));
+        assert_eq!(member.code(retryable(5, 2, modify.clone())), 225);
+        assert_eq!(member.find(doc! {"find": "a"}), [doc! {"_id": 0, "n": 3}]);
+    }
+    from.node.roll_back_to(nothing, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!(from.find(doc! {"find": "transactions", "$db": "config"}), [] as [Document; 0]);
+    let first = from.ok(retryable(5, 1, modify));
+    assert_eq!(first.get("value"), answers[0].get("value"));
+}
+
 /// docs/replication-rules.md §9: what depends on an earlier entry of its batch sees it.
 #[test]
 fn a_batch_in_which_documents_come_and_go_is_applied_like_its_entries_one_by_one() {

@@ -7,7 +7,7 @@ use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, check_collation, command_compiler};
 use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
-use super::steps::Steps;
+use super::steps::{Search, Steps, Wanted};
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -39,7 +39,8 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
             Some(earlier) => Ok(earlier.get_i32("n").unwrap_or(1) as u64),
             None => {
                 writer.enter_statement(place, doc! { "n": 1 });
-                delete_statement(request, &mut writer, &namespace, &fields, statement)
+                let target = (&namespace, &fields, place);
+                delete_statement(request, &mut writer, target, statement)
             }
         };
         let failed = result.is_err();
@@ -66,8 +67,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
 fn delete_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
-    namespace: &Namespace,
-    command: &Fields<'_>,
+    (namespace, command, place): (&Namespace, &Fields<'_>, usize),
     statement: &Document,
 ) -> Result<u64, CommandError> {
     let fields = Fields::new(statement, "delete.deletes");
@@ -78,15 +78,15 @@ fn delete_statement(
             "BSON field 'delete.deletes.q' is missing but a required field",
         )
     })?;
-    let limit = match fields.integer("limit")? {
+    let wanted = match fields.integer("limit")? {
         Some(0) if request.retryable.is_some() => {
             return Err(CommandError::new(
                 ErrorCode::INVALID_OPTIONS,
                 "Cannot use (or request) retryable writes with limit=0",
             ));
         }
-        Some(0) => None,
-        Some(1) => Some(1),
+        Some(0) => Wanted::All,
+        Some(1) => Wanted::One,
         _ => {
             return Err(CommandError::new(
                 ErrorCode::FAILED_TO_PARSE,
@@ -103,39 +103,26 @@ fn delete_statement(
             format!("Namespace {namespace} is a view, not a collection"),
         ));
     }
-    let interrupt = request.interrupt.clone();
     // The scan sees the state before the statement; every document is met once.
     let selection = Selection {
         hint: fields.raw("hint").cloned(),
-        limit,
         ..Selection::new(
             Arc::clone(&collection),
             writer.view().clone(),
-            Arc::clone(&matcher),
-            interrupt,
+            matcher,
+            request.interrupt.clone(),
         )
     };
+    let search = Search::new(writer, selection, place, wanted, false)?;
     let mut deleted = 0;
-    let mut steps = Steps::begin(writer, &collection, limit.is_none());
-    let result = selection.run().and_then(|mut selected| {
-        selected.try_for_each(|found| {
-            if let Some(found) = steps.next(writer, &mut collection, &matcher, found?)? {
-                let deleted = &mut deleted;
-                steps.change(
-                    writer,
-                    &mut collection,
-                    &matcher,
-                    found,
-                    |writer, collection, found| {
-                        writer.remove(collection, found.record, &found.document)?;
-                        *deleted += 1;
-                        Ok(())
-                    },
-                )?;
-            }
-            Ok(())
-        })
+    let mut steps = Steps::begin(writer, &collection, wanted);
+    let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
+        writer.remove(collection, found.record, &found.document)?;
+        deleted += 1;
+        Ok(())
     });
     Steps::end(writer, result)?;
-    Ok(deleted)
+    // A repetition of the command may have done it while others had their turn.
+    let done = writer.earlier_result(place).and_then(|done| done.get_i32("n").ok());
+    Ok(done.map_or(deleted, |done| done as u64))
 }

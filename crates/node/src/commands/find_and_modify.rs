@@ -9,6 +9,7 @@ use quorate_query::{Projection, Update};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
 use super::insert::check_writable;
+use super::steps::{CANDIDATES, Search, Steps, Wanted};
 use super::update::{ParsedUpdate, update_context};
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
@@ -28,6 +29,10 @@ struct Modification {
     value: Option<Document>,
     array_index: Option<usize>,
 }
+
+/// Which image of the document the entry of a retryable findAndModify answers a repetition with.
+const PRE_IMAGE: &str = "preImage";
+const POST_IMAGE: &str = "postImage";
 
 enum Action {
     Nothing,
@@ -71,19 +76,21 @@ pub(super) fn find_and_modify(
         }
     };
     writer.begin_retryable(request.retryable.as_ref())?;
-    if let Some(earlier) = writer.earlier_result(0) {
-        let mut reply = earlier.clone();
-        request.node.counters().retried_command(1);
-        reply.insert("retriedStmtId", 0);
-        reply.insert("ok", 1.0);
-        return Ok(concern.reply(to_raw(&reply)?, None));
-    }
     let mut reply = loop {
-        let collection = writer.collection(&namespace);
-        let found = match &collection {
-            Some(collection) => first(request, &writer, collection, Arc::clone(&matcher), &fields)?,
+        if let Some(reply) = earlier_reply(request, &writer) {
+            return Ok(concern.reply(to_raw(&reply)?, None));
+        }
+        let mut collection = writer.collection(&namespace);
+        let found = match &mut collection {
+            Some(collection) => {
+                first(request, &mut writer, collection, Arc::clone(&matcher), &fields)?
+            }
             None => None,
         };
+        if writer.earlier_result(0).is_some() {
+            // A repetition of the command was faster.
+            continue;
+        }
         let modification = match (found, &update) {
             (Some(found), None) => removal(found)?,
             (Some(found), Some(update)) => change(found, update, new)?,
@@ -100,7 +107,7 @@ pub(super) fn find_and_modify(
         let reply = doc! { "lastErrorObject": modification.last_error, "value": value };
         let counted = counted(&modification.action);
         let target = (&namespace, collection, update.as_ref());
-        match carry_out(&mut writer, modification.action, target, &reply) {
+        match carry_out(&mut writer, modification.action, target, (&reply, new)) {
             Ok(()) => {
                 counted(request.node.counters());
                 break reply;
@@ -118,6 +125,15 @@ pub(super) fn find_and_modify(
     Ok(concern.reply(to_raw(&reply)?, commit))
 }
 
+/// What the command was answered with before, if it was done before.
+fn earlier_reply(request: &Request<'_>, writer: &Writer<'_>) -> Option<Document> {
+    let mut reply = writer.earlier_result(0)?.clone();
+    request.node.counters().retried_command(1);
+    reply.insert("retriedStmtId", 0);
+    reply.insert("ok", 1.0);
+    Some(reply)
+}
+
 /// Counts what an action does, once it is done.
 fn counted(action: &Action) -> fn(&Counters) {
     match action {
@@ -133,15 +149,17 @@ fn carry_out(
     writer: &mut Writer<'_>,
     action: Action,
     target: (&Namespace, Option<Arc<Collection>>, Option<&ParsedUpdate>),
-    reply: &Document,
+    (reply, new): (&Document, bool),
 ) -> Result<(), CommandError> {
     match (action, target) {
         (Action::Remove(found), (_, Some(collection), _)) => {
             writer.enter_statement(0, reply.clone());
+            writer.enter_image(PRE_IMAGE);
             writer.remove(&collection, found.record, &found.document)
         }
         (Action::Store(found, after), (_, Some(mut collection), Some(update))) => {
             writer.enter_statement(0, reply.clone());
+            writer.enter_image(if new { POST_IMAGE } else { PRE_IMAGE });
             update.store(writer, &mut collection, &found, &after)
         }
         (Action::Insert(document), (namespace, _, Some(update))) => {
@@ -172,10 +190,11 @@ fn check_combination(
     Err(CommandError::new(ErrorCode::FAILED_TO_PARSE, message))
 }
 
+/// The first document that matches, as it is now.
 fn first(
     request: &Request<'_>,
-    writer: &Writer<'_>,
-    collection: &Arc<Collection>,
+    writer: &mut Writer<'_>,
+    collection: &mut Arc<Collection>,
     matcher: Arc<Matcher>,
     fields: &Fields<'_>,
 ) -> Result<Option<Found>, CommandError> {
@@ -186,13 +205,15 @@ fn first(
         ));
     }
     let interrupt = request.interrupt.clone();
+    let sort = fields.document("sort")?.cloned();
     let selection = Selection {
-        sort: fields.document("sort")?.cloned(),
+        limit: sort.is_some().then_some(CANDIDATES),
+        sort,
         hint: fields.raw("hint").cloned(),
-        limit: Some(1),
         ..Selection::new(Arc::clone(collection), writer.view().clone(), matcher, interrupt)
     };
-    selection.run()?.next().transpose()
+    let mut search = Search::new(writer, selection, 0, Wanted::One, fields.flag("upsert")?)?;
+    Steps::begin(writer, collection, Wanted::One).next(writer, collection, &mut search)
 }
 
 fn nothing(is_update: bool) -> Modification {

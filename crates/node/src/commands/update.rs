@@ -12,7 +12,7 @@ use super::insert::{
     KEEP_EMPTY_TIMESTAMPS, check_writable, retried_statements, statements, tell_retried,
     write_errors,
 };
-use super::steps::Steps;
+use super::steps::{Search, Steps, Wanted};
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -221,6 +221,9 @@ fn update_statement(
             Err(_) => {}
             updated => return updated,
         }
+        if let Some(earlier) = writer.earlier_result(target.place) {
+            return Ok(Updated::from_result(earlier));
+        }
     }
 }
 
@@ -233,57 +236,47 @@ fn try_update_statement(
     let Target { namespace, command, place } = *target;
     let fields = Fields::new(statement, "update.updates");
     let (parsed, multi) = parse_statement(request, writer, command, &fields)?;
+    let upserts = fields.flag("upsert")?;
     let mut updated = Updated::default();
     if let Some(mut collection) = writer.collection(namespace) {
         if collection.view.is_some() {
             // Gives the error for views.
             writer.collection_or_create(namespace)?;
         }
-        let interrupt = request.interrupt.clone();
         // The scan sees the state before the statement; every document is met once.
         let selection = Selection {
             hint: fields.raw("hint").cloned(),
-            limit: (!multi).then_some(1),
             ..Selection::new(
                 Arc::clone(&collection),
                 writer.view().clone(),
                 Arc::clone(&parsed.matcher),
-                interrupt,
+                request.interrupt.clone(),
             )
         };
-        let mut steps = Steps::begin(writer, &collection, multi);
-        let result = selection.run().and_then(|mut selected| {
-            selected.try_for_each(|found| {
-                let matcher = &parsed.matcher;
-                let Some(found) = steps.next(writer, &mut collection, matcher, found?)? else {
-                    return Ok(());
-                };
-                let updated = &mut updated;
-                steps.change(
-                    writer,
-                    &mut collection,
-                    matcher,
-                    found,
-                    |writer, collection, found| {
-                        let after = parsed.apply(found)?;
-                        let next = Updated {
-                            matched: updated.matched + 1,
-                            modified: updated.modified + u64::from(after.is_some()),
-                            upserted: None,
-                        };
-                        if let Some(after) = after {
-                            writer.enter_statement(place, next.result());
-                            parsed.store(writer, collection, found, &after)?;
-                        }
-                        *updated = next;
-                        Ok(())
-                    },
-                )
-            })
+        let wanted = if multi { Wanted::All } else { Wanted::One };
+        let search = Search::new(writer, selection, place, wanted, upserts)?;
+        let mut steps = Steps::begin(writer, &collection, wanted);
+        let result = steps.each(writer, &mut collection, search, |writer, collection, found| {
+            let after = parsed.apply(found)?;
+            let next = Updated {
+                matched: updated.matched + 1,
+                modified: updated.modified + u64::from(after.is_some()),
+                upserted: None,
+            };
+            if let Some(after) = after {
+                writer.enter_statement(place, next.result());
+                parsed.store(writer, collection, found, &after)?;
+            }
+            updated = next;
+            Ok(())
         });
         Steps::end(writer, result)?;
+        if let Some(done) = writer.earlier_result(place) {
+            // By this command, or by a repetition of it while others had their turn.
+            return Ok(Updated::from_result(done));
+        }
     }
-    if updated.matched == 0 && fields.flag("upsert")? {
+    if updated.matched == 0 && upserts {
         let document = parsed.upserted(writer)?;
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
         writer.enter_statement(place, updated.result());

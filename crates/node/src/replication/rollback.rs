@@ -215,8 +215,10 @@ impl Writer<'_> {
         statement: Option<&Statement>,
     ) -> Result<(), CommandError> {
         let node = self.node();
-        if let Some((write, number)) = statement {
-            self.forget_statement(batch, write, *number);
+        if let Some((write, number)) = statement
+            && let Some(entry) = self.entry_at(at.timestamp.as_u64())?
+        {
+            self.forget_statement(batch, write, *number, &entry)?;
         }
         if let Some(replication) = node.replication() {
             batch.cut_log(node.keyspaces().oplog, at.timestamp.as_u64());

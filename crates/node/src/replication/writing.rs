@@ -101,7 +101,7 @@ impl Writer<'_> {
             return Ok(true);
         }
         let Some((entry, position)) = self.take_replayed()? else { return Ok(false) };
-        self.replay_session(batch, &entry)?;
+        self.replay_session(batch, &entry, position)?;
         self.put_entry(batch, entry, position, undo, collection);
         Ok(true)
     }
@@ -153,13 +153,14 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         entry: &RawDocument,
+        at: OpTimeAndWallTime,
     ) -> Result<(), CommandError> {
         let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
         let result = match entry.get_document("retryResult") {
             Ok(result) => Document::try_from(result)?,
             Err(_) => Document::new(),
         };
-        self.replay_statement(batch, &write, statement, result)
+        self.replay_statement(batch, &write, (statement, at), result)
     }
 
     pub(crate) fn append_noop(

@@ -138,7 +138,7 @@ impl Writer<'_> {
         number: i64,
         at: OpTimeAndWallTime,
     ) {
-        let row = SessionRow { number, committed: Some(at) };
+        let row = SessionRow { number, committed: Some(at), written: None };
         batch.insert(self.node.keyspaces().sessions, number_key(session), row.to_bytes());
     }
 
@@ -307,7 +307,7 @@ fn operations_of(
 }
 
 /// Where the entry before is in the log.
-fn previous_of(entry: &RawDocument) -> Option<u64> {
+pub(crate) fn previous_of(entry: &RawDocument) -> Option<u64> {
     let previous = entry.get_document("prevOpTime").ok()?.get_timestamp("ts").ok()?;
     let packed = timestamp_from(previous).as_u64();
     (packed > 0).then_some(packed)

@@ -30,7 +30,7 @@ use bson::Document;
 use quorate_protocol::WallTime;
 use quorate_transactions::{Refusal, TransactionId, Transactions};
 
-pub(crate) use self::chain::{MAX_ENTRY_BYTES, is_abort, is_apply_ops, is_partial};
+pub(crate) use self::chain::{MAX_ENTRY_BYTES, is_abort, is_apply_ops, is_partial, previous_of};
 pub(crate) use self::commands::{abort, commit};
 pub(crate) use self::enter::{Numbered, check_target, conclude, enter, label};
 pub(crate) use self::rows::{SessionRow, number_key};

@@ -3,9 +3,11 @@
 //! ```text
 //!   sessions   <16 bytes of session> 00  →  <number, 8>                                    a retryable write
 //!                                           <number, 8> 01 <term, 8> <time, 8> <wall, 8>   a transaction
+//!                                           <number, 8> 02 <term, 8> <time, 8> <wall, 8>   a retryable write
 //! ```
 //!
-//! A transaction's row is in the batch of its commit, so it goes back with it.
+//! A transaction's row is in the batch of its commit, so it goes back with it. The three numbers at
+//! the end are the place of the last entry; a member without a set has none for retryable writes.
 
 use bson::{Document, doc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
@@ -23,12 +25,17 @@ const NUMBER_ROW: u8 = 0;
 /// Marks the number of a committed transaction.
 const COMMITTED: u8 = 1;
 
+/// Marks the number of a retryable write whose last entry is known.
+const WRITTEN: u8 = 2;
+
 /// A session's newest number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionRow {
     pub(crate) number: i64,
     /// The last entry of the transaction that it was; none of a retryable write.
     pub(crate) committed: Option<OpTimeAndWallTime>,
+    /// The last entry of the retryable write that it was.
+    pub(crate) written: Option<OpTimeAndWallTime>,
 }
 
 pub(crate) fn number_key(session: &SessionId) -> Vec<u8> {
@@ -44,22 +51,26 @@ impl SessionRow {
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let number = i64::from_be_bytes(*bytes.first_chunk()?);
-        let rest = bytes.get(8..)?;
-        let Some((&COMMITTED, rest)) = rest.split_first() else {
-            return Some(Self { number, committed: None });
+        let (kind, rest) = match bytes.get(8..)?.split_first() {
+            Some((&kind @ (COMMITTED | WRITTEN), rest)) => (kind, rest),
+            _ => return Some(Self { number, committed: None, written: None }),
         };
         let eight = |place: usize| rest.get(place..place + 8)?.try_into().ok();
         let term = i64::from_be_bytes(eight(0)?);
         let timestamp = Timestamp::from_u64(u64::from_be_bytes(eight(8)?));
         let wall_time = WallTime(i64::from_be_bytes(eight(16)?));
         let op_time = OpTime::new(term, timestamp);
-        Some(Self { number, committed: Some(OpTimeAndWallTime { op_time, wall_time }) })
+        let at = Some(OpTimeAndWallTime { op_time, wall_time });
+        Some(match kind {
+            COMMITTED => Self { number, committed: at, written: None },
+            _ => Self { number, committed: None, written: at },
+        })
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = self.number.to_be_bytes().to_vec();
-        if let Some(OpTimeAndWallTime { op_time, wall_time }) = self.committed {
-            bytes.push(COMMITTED);
+        if let Some(OpTimeAndWallTime { op_time, wall_time }) = self.committed.or(self.written) {
+            bytes.push(if self.committed.is_some() { COMMITTED } else { WRITTEN });
             bytes.extend(op_time.term.to_be_bytes());
             bytes.extend(op_time.timestamp.as_u64().to_be_bytes());
             bytes.extend(wall_time.as_millis().to_be_bytes());
@@ -78,9 +89,11 @@ impl SessionRow {
     /// The row as `config.transactions` shows it.
     pub(super) fn shown(self, session: &SessionId) -> Document {
         let mut shown = doc! { "_id": session.to_lsid(), "txnNum": self.number };
-        if let Some(at) = self.committed {
+        if let Some(at) = self.committed.or(self.written) {
             shown.insert("lastWriteOpTime", optime_document(at.op_time));
             shown.insert("lastWriteDate", to_bson_date_time(at.wall_time));
+        }
+        if self.committed.is_some() {
             shown.insert("state", "committed");
         }
         shown
@@ -106,8 +119,9 @@ mod tests {
         let op_time = OpTime::new(3, Timestamp::new(10, 2));
         let at = OpTimeAndWallTime { op_time, wall_time: WallTime(-5) };
         for row in [
-            SessionRow { number: 7, committed: None },
-            SessionRow { number: i64::MAX, committed: Some(at) },
+            SessionRow { number: 7, committed: None, written: None },
+            SessionRow { number: 8, committed: None, written: Some(at) },
+            SessionRow { number: i64::MAX, committed: Some(at), written: None },
         ] {
             assert_eq!(SessionRow::from_bytes(&row.to_bytes()), Some(row));
         }

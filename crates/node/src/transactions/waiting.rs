@@ -177,6 +177,7 @@ impl Writer<'_> {
             waited?;
         }
         self.view = self.node.view();
+        self.look_for_repetition()?;
         Ok(true)
     }
 

@@ -81,6 +81,8 @@ impl WriterState {
 struct CollectionState {
     next_record: Option<RecordId>,
     totals: Option<Totals>,
+    /// How often documents were changed since the start.
+    changes: u64,
 }
 
 /// How much a collection holds.
@@ -237,7 +239,15 @@ impl<'n> Writer<'n> {
                     break;
                 }
                 *collection = self.collection_or_create(&collection.namespace)?;
+                if upsert.is_none() && self.earlier_result(place).is_some() {
+                    break;
+                }
                 placed = self.place_insert(collection, &document, None, &pending, options);
+            }
+            if placed.is_err() && upsert.is_none() && self.earlier_result(place).is_some() {
+                // A repetition of the command was faster.
+                results.push(Ok(()));
+                continue;
             }
             let failed = placed.is_err();
             let place = i32::try_from(place).ok().filter(|_| self.is_retryable());
@@ -526,6 +536,29 @@ impl<'n> Writer<'n> {
         Ok(())
     }
 
+    /// Works without the lock, after what was deferred is committed. Afterwards the view is the newest,
+    /// nothing that was looked up before need be as it was, and a retryable write knows what a
+    /// repetition of it did meanwhile.
+    pub(crate) fn aside<T>(
+        &mut self,
+        work: impl FnOnce() -> Result<T, CommandError>,
+    ) -> Result<T, CommandError> {
+        self.flush()?;
+        self.state.let_go();
+        let done = work();
+        self.state.take_again();
+        if !self.is_staging() {
+            self.view = self.node.view();
+        }
+        self.look_for_repetition()?;
+        done
+    }
+
+    /// How often documents of a collection were changed; two equal answers mean that none was between.
+    pub(crate) fn changes_of(&self, ident: Ident) -> u64 {
+        self.state.collections.get(&ident).map_or(0, |state| state.changes)
+    }
+
     /// Removes some of the oldest entries of the history if it is over its limit. Returns whether
     /// there is more to do.
     pub(crate) fn trim_oplog(&mut self) -> Result<bool, CommandError> {
@@ -662,8 +695,9 @@ impl<'n> Writer<'n> {
     }
 
     pub(crate) fn adjust_totals(&mut self, ident: Ident, adjust: impl FnOnce(&mut Totals)) {
-        let state = self.state.collections.get_mut(&ident);
-        if let Some(totals) = state.and_then(|state| state.totals.as_mut()) {
+        let state = self.state.collections.entry(ident).or_default();
+        state.changes += 1;
+        if let Some(totals) = &mut state.totals {
             adjust(totals);
         }
     }

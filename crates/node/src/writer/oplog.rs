@@ -186,15 +186,7 @@ impl Writer<'_> {
         let timestamp = self.next_timestamp();
         let size = entry.object.as_bytes().len() + AROUND_OBJECT;
         let mut document = with_room_for(size);
-        if let (Some(retry), Some(statement)) = (&self.retry, entry.statement) {
-            document.append(cstr!("lsid"), to_raw(&retry.session.to_lsid())?);
-            document.append(cstr!("txnNumber"), retry.number);
-            document.append(cstr!("stmtId"), statement);
-            if let Some(result) = self.current_result() {
-                // What a repeated write is answered with, by the primary of that time.
-                document.append(cstr!("retryResult"), to_raw(result)?);
-            }
-        }
+        self.append_retry(&mut document, entry.statement)?;
         document.append(cstr!("op"), entry.operation.letter());
         match (entry.operation, entry.collection) {
             (Operation::DatabaseCommand, _) => {
@@ -223,6 +215,7 @@ impl Writer<'_> {
         let op_time = OpTime::new(term, timestamp_from(timestamp));
         let position = OpTimeAndWallTime { op_time, wall_time: self.now.wall };
         self.put_entry(batch, document, position, undo, entry.collection);
+        self.retry_logged(entry.statement, position);
         Ok(())
     }
 }

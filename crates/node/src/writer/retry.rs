@@ -5,21 +5,34 @@
 //!              <16 bytes of session> 01 <number, 8> <statement, 4>  →  the result, as BSON
 //! ```
 //!
+//! The entries of one number form a chain: each names the one before it (`prevOpTime`), and the
+//! session's row names the last. The first holds the row that the session had before (`sessionBefore`),
+//! so that a rollback can bring it back; the results that belong to that row are then read from its
+//! chain.
+//!
 //! A client that repeats a command with the same number gets the stored results; what was not
 //! done yet is done now. A greater number forgets the results of the smaller one. Specification:
 //! `retryable-writes/retryable-writes.md`.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
-use bson::Document;
+use bson::raw::cstr;
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, RawDocument, RawDocumentBuf, rawdoc};
+use quorate_protocol::{OpTime, OpTimeAndWallTime};
+use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction, KeyRange};
 use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
+use quorate_wire::to_bson_timestamp;
 
 use super::Writer;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
+use crate::records::{EMPTY_DOCUMENT, parse_record};
+use crate::replication::entry_position;
 use crate::sessions::SessionId;
-use crate::transactions::{SessionRow, number_key, refused};
+use crate::transactions::{SessionRow, number_key, previous_of, refused};
 
 const RESULT_ROW: u8 = 1;
 
@@ -39,7 +52,19 @@ pub(super) struct Retry {
     done: BTreeMap<i32, Document>,
     /// The statement whose change is being put together, and its result.
     current: Option<(i32, Document)>,
+    /// Which image of the document that result holds, if it is that of a findAndModify.
+    image: Option<&'static str>,
+    /// The last entry of this number; none before the first, or without a set.
+    last: Option<OpTimeAndWallTime>,
+    /// The row of the session's number before this one.
+    before: Option<SessionRow>,
 }
+
+/// The most statements of one number, as many as one command has.
+const MAX_STATEMENTS: usize = 100_000;
+
+/// What is named as the entry before the first one.
+const NO_ENTRY: OpTime = OpTime::NULL;
 
 impl Writer<'_> {
     /// Says which retryable write the coming changes belong to.
@@ -56,6 +81,23 @@ impl Writer<'_> {
             }
             .unwrap_or_else(|| refused(refusal)));
         }
+        self.retry = Some(self.known_results(write)?);
+        Ok(())
+    }
+
+    /// Learns what a repetition of this write did while the lock was free.
+    pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
+        let Some(retry) = &self.retry else { return Ok(()) };
+        let write = RetryableWrite { session: retry.session.clone(), number: retry.number };
+        let known = self.known_results(&write)?;
+        if let Some(retry) = &mut self.retry {
+            (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
+        }
+        Ok(())
+    }
+
+    /// A write with its earlier results, if it is not too old.
+    fn known_results(&self, write: &RetryableWrite) -> Result<Retry, CommandError> {
         let mut retry = self.known_retry(write)?;
         if retry.announced {
             let keyspace = self.node.keyspaces().sessions;
@@ -68,14 +110,14 @@ impl Writer<'_> {
                 }
             }
         }
-        self.retry = Some(retry);
-        Ok(())
+        Ok(retry)
     }
 
     /// A write without its earlier results, if it is not too old.
     fn known_retry(&self, write: &RetryableWrite) -> Result<Retry, CommandError> {
         let RetryableWrite { session, number } = write;
-        let known = SessionRow::of(&self.view, session)?.map(|row| row.number);
+        let row = SessionRow::of(&self.view, session)?;
+        let known = row.map(|row| row.number);
         if let Some(known) = known.filter(|known| number < known) {
             return Err(CommandError::new(
                 ErrorCode::TRANSACTION_TOO_OLD,
@@ -91,6 +133,9 @@ impl Writer<'_> {
             announced: known == Some(*number),
             done: BTreeMap::new(),
             current: None,
+            image: None,
+            last: row.filter(|row| row.number == *number).and_then(|row| row.written),
+            before: row.filter(|row| row.number != *number),
         })
     }
 
@@ -102,7 +147,7 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         write: &RetryableWrite,
-        statement: i32,
+        (statement, at): (i32, OpTimeAndWallTime),
         result: Document,
     ) -> Result<(), CommandError> {
         let same = |retry: &Retry| retry.session == write.session && retry.number == write.number;
@@ -115,7 +160,7 @@ impl Writer<'_> {
                 Err(error) => return Err(error),
             },
         };
-        self.retry = Some(retry);
+        self.retry = Some(Retry { last: Some(at), ..retry });
         let recorded = self.record(batch, statement, result);
         // The next entry is applied whatever this session has done before.
         self.replayed = self.retry.take();
@@ -132,6 +177,49 @@ impl Writer<'_> {
     pub(crate) fn enter_statement(&mut self, statement: usize, result: Document) {
         if let (Some(retry), Ok(statement)) = (&mut self.retry, i32::try_from(statement)) {
             retry.current = Some((statement, result));
+            retry.image = None;
+        }
+    }
+
+    /// Says which image of the document the result of the current statement holds.
+    pub(crate) fn enter_image(&mut self, image: &'static str) {
+        if let Some(retry) = &mut self.retry {
+            retry.image = Some(image);
+        }
+    }
+
+    /// Adds to an entry what a retryable write's has.
+    pub(super) fn append_retry(
+        &self,
+        entry: &mut RawDocumentBuf,
+        statement: Option<i32>,
+    ) -> Result<(), CommandError> {
+        let (Some(retry), Some(statement)) = (&self.retry, statement) else { return Ok(()) };
+        entry.append(cstr!("lsid"), to_raw(&retry.session.to_lsid())?);
+        entry.append(cstr!("txnNumber"), retry.number);
+        entry.append(cstr!("stmtId"), statement);
+        let previous = retry.last.map_or(NO_ENTRY, |last| last.op_time);
+        let time = to_bson_timestamp(previous.timestamp);
+        entry.append(cstr!("prevOpTime"), rawdoc! { "ts": time, "t": previous.term });
+        if let (None, Some(before)) = (retry.last, retry.before) {
+            let bytes = before.to_bytes();
+            let before = Binary { subtype: BinarySubtype::Generic, bytes };
+            entry.append(cstr!("sessionBefore"), before);
+        }
+        if let Some((_, result)) = &retry.current {
+            // What a repeated write is answered with, by the member that is primary then.
+            entry.append(cstr!("retryResult"), to_raw(result)?);
+        }
+        if let Some(image) = retry.image {
+            entry.append(cstr!("needsRetryImage"), image);
+        }
+        Ok(())
+    }
+
+    /// The current statement's entry has this place.
+    pub(super) fn retry_logged(&mut self, statement: Option<i32>, at: OpTimeAndWallTime) {
+        if let (Some(retry), Some(_)) = (&mut self.retry, statement) {
+            retry.last = Some(at);
         }
     }
 
@@ -139,24 +227,83 @@ impl Writer<'_> {
         self.retry.as_ref()?.current.as_ref().map(|(statement, _)| *statement)
     }
 
-    pub(super) fn current_result(&self) -> Option<&Document> {
-        self.retry.as_ref()?.current.as_ref().map(|(_, result)| result)
-    }
-
     pub(super) fn is_retryable(&self) -> bool {
         self.retry.is_some()
     }
 
-    /// Forgets that a statement was done, because it is undone.
+    /// Forgets that a statement was done, because its entry is undone. The row of the session becomes
+    /// what it was before.
     pub(crate) fn forget_statement(
         &self,
         batch: &mut Batch,
         write: &RetryableWrite,
         statement: i32,
-    ) {
+        entry: &RawDocument,
+    ) -> Result<(), CommandError> {
+        let keyspace = self.node.keyspaces().sessions;
         let mut key = result_prefix(&write.session, write.number);
         key.extend(statement.to_be_bytes());
-        batch.remove(self.node.keyspaces().sessions, key);
+        batch.remove(keyspace, key);
+        let newest = SessionRow::of(&self.view, &write.session)?.map(|row| row.number);
+        if newest != Some(write.number) || entry.get_document("prevOpTime").is_err() {
+            // The session is further, or the entry is of a version that does not tell.
+            return Ok(());
+        }
+        if let Some(previous) = previous_of(entry) {
+            if let Some(at) =
+                self.entry_at(previous)?.as_deref().and_then(|entry| entry_position(entry).ok())
+            {
+                let row = SessionRow { number: write.number, committed: None, written: Some(at) };
+                batch.insert(keyspace, number_key(&write.session), row.to_bytes());
+            }
+            return Ok(());
+        }
+        match entry.get_binary("sessionBefore") {
+            Ok(before) => self.bring_back(batch, &write.session, before.bytes),
+            Err(_) => {
+                batch.remove(keyspace, number_key(&write.session));
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings back the row that a session had, and the results that belong to it. If they are not all
+    /// in the log any more, the session stays at its number: a repeated write is refused then, and not
+    /// done twice.
+    fn bring_back(
+        &self,
+        batch: &mut Batch,
+        session: &SessionId,
+        before: &[u8],
+    ) -> Result<(), CommandError> {
+        let Some(row) = SessionRow::from_bytes(before) else { return Ok(()) };
+        let mut results = Vec::new();
+        let mut next = row.written.map(|at| at.op_time.timestamp.as_u64());
+        if next.is_none() && row.committed.is_none() {
+            return Ok(());
+        }
+        while let Some(at) = next {
+            let entry = self.entry_at(at)?.filter(|_| results.len() < MAX_STATEMENTS);
+            let Some(entry) = entry else { return Ok(()) };
+            let Ok(statement) = entry.get_i32("stmtId") else { return Ok(()) };
+            let result = entry.get_document("retryResult").map(RawDocument::as_bytes);
+            results.push((statement, result.unwrap_or(&EMPTY_DOCUMENT).to_vec()));
+            next = previous_of(&entry);
+        }
+        let keyspace = self.node.keyspaces().sessions;
+        for (statement, result) in results {
+            let mut key = result_prefix(session, row.number);
+            key.extend(statement.to_be_bytes());
+            batch.insert(keyspace, key, result);
+        }
+        batch.insert(keyspace, number_key(session), before.to_vec());
+        Ok(())
+    }
+
+    pub(crate) fn entry_at(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>, CommandError> {
+        let at = Bound::Included(RecordId(timestamp));
+        let found = self.view.scan_oplog((at, at), Direction::Forward)?.next();
+        found.map(|pair| Ok((*parse_record(&pair?.1)?).to_owned())).transpose()
     }
 
     /// Puts the result of the current statement into the batch of its change.
@@ -184,8 +331,9 @@ impl Writer<'_> {
             for pair in self.view.snapshot.scan(keyspace, old, Direction::Forward)? {
                 batch.remove(keyspace, pair?.0);
             }
-            batch.insert(keyspace, number_key(&retry.session), retry.number.to_be_bytes().to_vec());
         }
+        let row = SessionRow { number: retry.number, committed: None, written: retry.last };
+        batch.insert(keyspace, number_key(&retry.session), row.to_bytes());
         let mut key = result_prefix(&retry.session, retry.number);
         key.extend(statement.to_be_bytes());
         batch.insert(keyspace, key, to_raw(&result)?.into_bytes());
