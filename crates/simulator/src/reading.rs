@@ -12,7 +12,8 @@
 //! - a read shows no value that was never written to its key.
 //!
 //! Their luck is their own, so that a seed's other events stay as they are. Only linearizable reads
-//! write, and only worlds of the story `delays` have them.
+//! write, and only worlds of the story `delays` have them. Those hardly ever hold a primary that does not
+//! know of its successor: the tests below let worlds of `usurpers`, which do, have them too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,6 +39,10 @@ const PAUSE: Duration = Duration::from_millis(400);
 const MAX_WAITING: usize = 256;
 /// Waiters of reads are numbered from here, far above those of writes.
 const FIRST_WAITER: u64 = 1 << 40;
+
+/// The rules that the judges name.
+const LINEARIZABLE: &str = "a linearizable read shows what was acknowledged before it";
+const SESSION: &str = "a session's majority reads show its own writes and never go back";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
@@ -71,6 +76,16 @@ struct Session {
     seen: BTreeMap<u64, OpTime>,
 }
 
+/// A rule of the read path that a test has members break, to see the judges notice.
+#[cfg_attr(not(test), allow(dead_code, reason = "members break no rule outside of tests"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    /// Majority reads do not wait for `afterClusterTime`.
+    HastyMajority,
+    /// Linearizable reads do not wait for their proof.
+    UnprovedLinearizable,
+}
+
 /// The clients, what they wait for, and what the judges remember.
 pub(crate) struct Readers {
     random: SeededRandom,
@@ -80,6 +95,8 @@ pub(crate) struct Readers {
     /// What every linearizable read that is asked from now on shows, at least.
     told: BTreeMap<u64, OpTime>,
     next_waiter: u64,
+    /// None but in tests of the judges.
+    flaw: Option<Flaw>,
 }
 
 impl Readers {
@@ -91,6 +108,7 @@ impl Readers {
             waiting: Vec::new(),
             told: BTreeMap::new(),
             next_waiter: FIRST_WAITER,
+            flaw: None,
         }
     }
 
@@ -166,6 +184,9 @@ impl World {
         let index = read.life.node;
         let Some(data) = self.nodes[index].data() else { return };
         let Some(place) = self.look_up(&read) else { return };
+        if self.readers.flaw == Some(Flaw::UnprovedLinearizable) {
+            return self.judge_read(&read, place, LINEARIZABLE);
+        }
         let Ok(proof) = data.append_proof(self.now_at(index)) else { return };
         self.written_here(index);
         self.readers.next_waiter += 1;
@@ -186,11 +207,7 @@ impl World {
         let Some(found) = self.readers.waiting.iter().position(known) else { return };
         let read = self.readers.waiting.swap_remove(found);
         if let (true, Some((_, place))) = (fine && read.until > self.now, read.settled) {
-            self.judge_read(
-                &read,
-                place,
-                "a linearizable read shows what was acknowledged before it",
-            );
+            self.judge_read(&read, place, LINEARIZABLE);
             raise(&mut self.readers.told, read.key, place);
         }
     }
@@ -219,14 +236,14 @@ impl World {
                 Level::Majority => standing.majority,
                 Level::Local | Level::Linearizable => standing.last.op_time,
             };
-            if position.is_null() || position.timestamp < read.after {
+            let early = position.timestamp < read.after && !self.is_hasty(&read);
+            if position.is_null() || early {
                 self.readers.waiting.push(read);
                 continue;
             }
             let Some(place) = self.look_up(&read) else { continue };
             self.figures.reads += 1;
-            let rule = "a session's majority reads show its own writes and never go back";
-            self.judge_read(&read, place, rule);
+            self.judge_read(&read, place, SESSION);
             let session = &mut self.readers.sessions[read.client];
             if read.level == Level::Majority {
                 raise(&mut session.seen, read.key, place);
@@ -243,7 +260,8 @@ impl World {
             Level::Local => doc! { "level": "local" },
             Level::Linearizable => doc! { "level": "linearizable" },
         };
-        if level != Level::Linearizable && read.after != Timestamp::default() {
+        let waits = level != Level::Linearizable && read.after != Timestamp::default();
+        if waits && !self.is_hasty(read) {
             concern.insert("afterClusterTime", to_bson_timestamp(read.after));
         }
         let mode = if level == Level::Linearizable { "primary" } else { "nearest" };
@@ -272,6 +290,11 @@ impl World {
         }
     }
 
+    /// Whether a flaw lets a read be answered before its time.
+    fn is_hasty(&self, read: &Waiting) -> bool {
+        self.readers.flaw == Some(Flaw::HastyMajority) && read.level == Level::Majority
+    }
+
     fn judge_read(&mut self, read: &Waiting, place: OpTime, rule: &str) {
         if place < read.floor && !self.judges.is_forgiving() {
             let verdict = format!(
@@ -280,5 +303,41 @@ impl World {
             );
             self.verdict = self.verdict.clone().and(Err(Verdict(verdict)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs worlds with linearizable reads until one fails, and says whether a judge named this rule.
+    fn is_noticed(flaw: Option<Flaw>, rule: &str, story: Story, seeds: u64) -> bool {
+        (0..seeds).any(|seed| {
+            let mut world = World::new(seed, story, None);
+            world.readers.linearizable = true;
+            world.readers.flaw = flaw;
+            match world.run() {
+                Ok(_) => false,
+                Err(failure) if failure.to_string().contains(rule) => true,
+                Err(failure) => panic!("another rule is broken: {failure}"),
+            }
+        })
+    }
+
+    #[test]
+    fn majority_reads_that_do_not_wait_for_the_cluster_time_are_noticed() {
+        assert!(is_noticed(Some(Flaw::HastyMajority), SESSION, Story::Delays, 8));
+    }
+
+    /// Only a primary that another one has replaced without its knowledge tells an old value.
+    #[test]
+    fn linearizable_reads_that_prove_nothing_are_noticed() {
+        let flaw = Some(Flaw::UnprovedLinearizable);
+        assert!(is_noticed(flaw, LINEARIZABLE, Story::Usurpers, 8));
+    }
+
+    #[test]
+    fn linearizable_reads_that_are_proved_show_what_was_acknowledged() {
+        assert!(!is_noticed(None, LINEARIZABLE, Story::Usurpers, 8));
     }
 }
