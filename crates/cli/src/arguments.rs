@@ -16,6 +16,7 @@ use crate::export::ExportArguments;
 use crate::import::ImportArguments;
 use crate::list::{ListArguments, MemberArguments};
 use crate::prove::ProveArguments;
+use crate::quantities::{oplog_size, span};
 use crate::restore::RestoreArguments;
 use crate::shell::ShellArguments;
 use crate::status::StatusArguments;
@@ -427,27 +428,6 @@ fn election_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The smallest oplog: less would lose a follower within seconds.
-const MIN_OPLOG_BYTES: u64 = 1024 * 1024;
-
-/// The largest oplog.
-const MAX_OPLOG_BYTES: u64 = 1 << 50;
-
-/// A size as people write it: 512MB, 2GiB, or a number of megabytes.
-fn oplog_size(text: &str) -> Result<u64, String> {
-    let advice = || "give a size such as 512MB or 2GB, at least 1MB".to_owned();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        "t" | "tb" | "tib" => 1 << 40,
-        _ => return Err(advice()),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-    bytes.filter(|bytes| (MIN_OPLOG_BYTES..=MAX_OPLOG_BYTES).contains(bytes)).ok_or_else(advice)
-}
-
 /// Where the page of `quorate` without arguments is, or on any other port if this one is taken.
 pub(crate) const DEFAULT_PAGE_PORT: u16 = 27080;
 
@@ -540,22 +520,6 @@ The other members are kept from standing while the primary hands over, and may s
 Ends in code 1 if another member leads then, past the limit, or after any loss.";
 }
 
-/// A time such as `5s`, `200ms` or `1.5s`.
-pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    let advice = || "give a time such as 5s, 1.5s or 200ms".to_owned();
-    let end = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(advice)?;
-    let (number, unit) = text.split_at(end);
-    let seconds = match unit {
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(advice()),
-    };
-    let number: f64 = number.parse().map_err(|_| advice())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| advice())
-}
-
 /// `quorate serve`.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
@@ -595,6 +559,9 @@ pub(crate) struct ServeArguments {
     /// given, 64 MiB in memory.
     #[arg(long, value_name = "SIZE", value_parser = oplog_size, alias = "oplogSize")]
     pub(crate) oplog_size: Option<u64>,
+    /// What a secondary reads ahead of applying: nothing, the _id index, or all indexes.
+    #[arg(long, value_name = "WHAT", value_parser = ["none", "_id_only", "all"], default_value = "all", alias = "replIndexPrefetch")]
+    pub(crate) repl_index_prefetch: String,
     /// Let whoever reaches --bind read and write everything.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) insecure: bool,
@@ -710,31 +677,6 @@ mod tests {
     #[test]
     fn the_definitions_do_not_contradict_each_other() {
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_of_the_oplog_have_units_and_bounds() {
-        const MIB: u64 = 1 << 20;
-        for (text, bytes) in
-            [("64", 64 * MIB), ("512MB", 512 * MIB), ("2GB", 2048 * MIB), ("1tib", 1 << 40)]
-        {
-            assert_eq!(oplog_size(text), Ok(bytes), "{text}");
-        }
-        for wrong in ["", "0", "MB", "5 apples", "-1", "99999999999999999999TB", "2000000TB"] {
-            assert!(oplog_size(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn times_have_units() {
-        for (text, millis) in
-            [("5s", 5000), ("200ms", 200), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
-        {
-            assert_eq!(span(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in ["", "5", "s", "-1s", "5 h", "NaNs", "infs", "1e300s"] {
-            assert!(span(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod metrics;
 mod pasted;
 mod progress;
 mod prove;
+mod quantities;
 mod recording;
 mod remedy;
 mod replay;

@@ -124,7 +124,14 @@ fn options(arguments: &ServeArguments) -> Result<StartOptions, Failure> {
     if let Some(bytes) = arguments.oplog_size {
         options.oplog_bytes = bytes;
     }
+    options.index_prefetch = index_prefetch(&arguments.repl_index_prefetch)?;
     Ok(options)
+}
+
+fn index_prefetch(name: &str) -> Result<quorate_server::IndexPrefetch, Failure> {
+    quorate_server::IndexPrefetch::parse(name).ok_or_else(|| {
+        Failure::Misuse(format!("{name} is not offered; write none, _id_only or all"))
+    })
 }
 
 fn membership(arguments: &ServeArguments) -> Result<Membership, Failure> {

@@ -148,6 +148,8 @@ pub struct Replica<R> {
     view: Option<SetView>,
     /// The version and the primary that clients were shown last.
     shown: Option<(TopologyVersion, Option<MemberId>)>,
+    /// The addresses of other networks that were shown last.
+    horizons: Option<Horizons>,
     commit_point: OpTimeAndWallTime,
 }
 
@@ -177,6 +179,7 @@ impl<R> Replica<R> {
             majority_by_default: true,
             view: None,
             shown: None,
+            horizons: None,
             commit_point: OpTimeAndWallTime::default(),
         };
         replica.after_input(now);
@@ -370,6 +373,9 @@ impl<R> Replica<R> {
         if writable {
             self.node.set_writable(Some(view.term), now);
         }
+        let horizons = status.config().map(|config| Horizons::of(config));
+        let moved = self.horizons.is_some() && self.horizons != horizons;
+        self.horizons.clone_from(&horizons);
         let news = self.node.topology_version() != version;
         self.node.publish(Published {
             hello: status.hello(HelloReply::default(), None),
@@ -377,9 +383,13 @@ impl<R> Replica<R> {
             state: view.state,
             writable,
             majority_by_default: self.majority_by_default,
-            horizons: status.config().map(|config| Horizons::of(config)).unwrap_or_default(),
+            horizons: horizons.unwrap_or_default(),
         });
         self.shown = shown;
+        if moved {
+            // A client that stayed would go on with addresses that are no longer true.
+            self.orders.push_back(Order::Farewell);
+        }
         if news {
             self.orders.push_back(Order::TopologyChanged);
         }

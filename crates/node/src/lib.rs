@@ -63,9 +63,9 @@ pub use namespace::{
 pub use node::{Block, Node, NodeOptions};
 pub use operations::{Connected, OperationId, Progress, Registered};
 pub use replication::{
-    AppendListener, Author, CopyBuffer, Decided, FailureListener, Horizons, LogPositions,
-    MAX_APPLY_ENTRIES, MAX_PENDING_VIEWS, OplogEntries, Published, RolledBack, Standing,
-    StandingListener, Undo, entry_position,
+    AppendListener, Author, CopyBuffer, Decided, FailureListener, Horizons, IndexPrefetch,
+    LogPositions, MAX_APPLY_ENTRIES, MAX_PENDING_VIEWS, OplogEntries, Published, RolledBack,
+    Standing, StandingListener, Undo, entry_position,
 };
 pub use scratch::{Scratch, ScratchFile};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};

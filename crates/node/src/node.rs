@@ -31,7 +31,7 @@ use crate::namespace::Namespace;
 use crate::operations::{Connected, Operations, Progress, Registered};
 use crate::profile::Profiler;
 use crate::records::{Keyspaces, View};
-use crate::replication::{self, Replication};
+use crate::replication::{self, IndexPrefetch, Replication};
 use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
@@ -64,6 +64,8 @@ pub struct NodeOptions {
     pub test_commands: bool,
     /// The most connections it is meant to have, for `serverStatus`.
     pub max_connections: usize,
+    /// What is read ahead of applying, until `setParameter` says otherwise.
+    pub index_prefetch: IndexPrefetch,
     /// Runs what keeps its thread for long: a write that waits for a transaction to end. A host whose
     /// threads serve many clients lets another thread take over meanwhile.
     pub block: Block,

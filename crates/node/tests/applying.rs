@@ -184,6 +184,32 @@ fn what_is_read_ahead_can_be_set_and_changes_no_data() {
     }
 }
 
+/// How much was read ahead of a batch of updates to documents with one more index than `_id`.
+#[test]
+fn what_is_read_ahead_is_what_the_setting_says() {
+    let from = primary();
+    from.ok(doc! {"createIndexes": "a", "indexes": [{"key": {"n": 1}, "name": "n_1"}]});
+    from.insert("a", (0..600).map(|i| doc! {"_id": i, "n": i}).collect());
+    let before = entries(&from);
+    let last = position(&from);
+    from.ok(doc! {"update": "a", "updates": [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": true}]});
+    let updates = entries(&from).split_off(before.len());
+    for (setting, expected) in [("none", 0), ("_id_only", 600), ("all", 1200)] {
+        let to = secondary();
+        to.node.apply(OpTime::NULL, before.clone(), now()).unwrap();
+        to.ok(doc! {"setParameter": 1, "replIndexPrefetch": setting, "$db": "admin"});
+        let read = || {
+            let status = to.ok(doc! {"serverStatus": 1, "$db": "admin"});
+            let ahead = status.get_document("metrics").unwrap().get_document("repl").unwrap();
+            let ahead = ahead.get_document("preload").unwrap().get_document("indexes").unwrap();
+            ahead.get_i64("num").unwrap()
+        };
+        let start = read();
+        to.node.apply(last.op_time, updates.clone(), now()).unwrap();
+        assert_eq!(read() - start, expected, "{setting}");
+    }
+}
+
 /// Threads work out the changes of a batch, each its own documents; the result is that of one entry
 /// after the other, also where documents come again, collections change in between, and a unique key
 /// passes from one document to another. The collections are there before the batch: what is made

@@ -18,6 +18,7 @@ use crate::deadlines::Deadlines;
 use crate::dialer::Dialer;
 use crate::disk;
 use crate::durability::Durability;
+use crate::memory::{FreedMemory, LOOK_INTERVAL};
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
 use crate::write_gate::WriteGate;
@@ -290,6 +291,9 @@ async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
     let mut expiry = interval(options.expiry_interval);
     maintenance.set_missed_tick_behavior(MissedTickBehavior::Delay);
     expiry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut memory = interval(LOOK_INTERVAL);
+    memory.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut freed = FreedMemory::default();
     loop {
         let now = || shared.clock.now();
         let result = tokio::select! {
@@ -298,6 +302,10 @@ async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
                 while let Some(_entered) = shared.gate.try_enter()
                     && shared.node.maintain(now())?
                 {}
+                Ok(())
+            }),
+            _ = memory.tick() => tokio::task::block_in_place(|| {
+                freed.look(shared.node.memory().used() as u64);
                 Ok(())
             }),
             _ = expiry.tick() => tokio::task::block_in_place(|| match shared.gate.try_enter() {

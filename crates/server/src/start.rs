@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quorate_node::{Block, CommandError, Node, NodeOptions, Scratch};
+use quorate_node::{Block, CommandError, IndexPrefetch, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
 use quorate_storage::{DiskOptions, DiskStore, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
@@ -52,6 +52,8 @@ pub struct StartOptions {
     pub own_addresses: Vec<ServerAddress>,
     /// How many bytes of history a member of a set keeps.
     pub oplog_bytes: u64,
+    /// What a member of a set reads ahead of applying.
+    pub index_prefetch: IndexPrefetch,
     /// Whether clients must log in, and may do only what their roles allow.
     pub authentication: bool,
     /// How members of its set know each other; anything but [`Membership::Unchecked`] implies
@@ -81,6 +83,7 @@ impl StartOptions {
             advertise: None,
             own_addresses: Vec::new(),
             oplog_bytes,
+            index_prefetch: IndexPrefetch::default(),
             authentication: false,
             membership: Membership::Unchecked,
             tls: None,
@@ -216,6 +219,7 @@ fn open(
         member_keys: security.keys.clone(),
         test_commands: options.test_commands,
         max_connections: options.server.max_connections,
+        index_prefetch: options.index_prefetch,
         block: Block(|run| tokio::task::block_in_place(run)),
         scratch: directory.as_ref().map(|directory| {
             Arc::new(ScratchDirectory::new(directory.join("scratch"))) as Arc<dyn Scratch>

@@ -19,7 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, bson, doc};
 use client::{Client, TIMEOUT};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 use set::{Set, wait};
@@ -234,4 +234,112 @@ fn a_primary_whose_disk_fails_hands_over_and_ends() {
         let found = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
         assert_eq!(found.len(), 1, "{id}");
     }
+}
+
+/// Pipelines, and what their refusal names.
+type Refused = Vec<(&'static str, Vec<Bson>)>;
+
+/// Expressions that multiply what a client wrote.
+fn multiplying_expressions() -> Refused {
+    let numbers = |count: i32| bson!({ "$range": [0, count] });
+    let some = || numbers(250_000);
+    let doubled = |operator: &str, start: Bson| {
+        bson!({ "$reduce": {
+            "input": { "$range": [0, 100] }, "initialValue": start,
+            "in": { operator: ["$$value", "$$value"] },
+        } })
+    };
+    let nested = (0..12).fold(some(), |inner, _| {
+        bson!({ "$let": { "vars": { "v": inner }, "in": { "$concatArrays": ["$$v", "$$v"] } } })
+    });
+    let variables = bson!({ "a": some(), "b": some(), "c": some(), "d": some() });
+    let replaced = bson!({ "input": "$text", "find": "x", "replacement": "$text" });
+    let expressions = [
+        ("$range", numbers(2_500_000)),
+        ("$zip", bson!({ "$zip": { "inputs": [some(), some(), some()] } })),
+        ("$concatArrays", doubled("$concatArrays", bson!(["x"]))),
+        ("$concat", doubled("$concat", bson!("xy"))),
+        ("$setUnion", bson!({ "$setUnion": [some(), { "$range": [250_000, 625_000] }] })),
+        ("$range", bson!({ "$let": { "vars": variables, "in": 1 } })),
+        ("$map", bson!({ "$map": { "input": numbers(1000), "in": numbers(10_000) } })),
+        ("array", Bson::Array(vec![some(); 100])),
+        ("$concatArrays", nested),
+        ("$replaceAll", bson!({ "$replaceAll": replaced })),
+    ];
+    let stages = |value: Bson| vec![bson!({ "$limit": 1 }), bson!({ "$project": { "v": value } })];
+    expressions.into_iter().map(|(holder, value)| (holder, stages(value))).collect()
+}
+
+/// Stages that multiply what a client wrote.
+fn multiplying_stages() -> Refused {
+    let tenfold = |last: Bson| {
+        let each = bson!({ "$addFields": { "each": { "$range": [0, 10] } } });
+        vec![each, bson!({ "$unwind": "$each" }), last]
+    };
+    let ten = |value: Bson| (0..10).map(move |n| (format!("f{n}"), value.clone()));
+    let mut pushes = doc! { "_id": "$k" };
+    pushes.extend(ten(bson!({ "$push": "$$ROOT" })));
+    let mut chained = vec![bson!({ "$limit": 1 }), bson!({ "$addFields": { "a": "$text" } })];
+    chained.extend((0..30).map(|_| bson!({ "$addFields": { "a": ["$a", "$a"] } })));
+    let key = bson!({ "$add": [{ "$multiply": ["$_id", 10] }, "$each"] });
+    let buckets = doc! {
+        "groupBy": "$_id", "buckets": 2, "output": { "all": { "$push": "$$ROOT" } },
+    };
+    let window = doc! { "sortBy": { "_id": 1 }, "output": { "n": { "$sum": 1 } } };
+    vec![
+        ("array", chained),
+        ("$facet", vec![bson!({ "$facet": ten(bson!([{ "$match": {} }])).collect::<Document>() })]),
+        ("$group", vec![bson!({ "$group": pushes })]),
+        ("$group", tenfold(bson!({ "$group": { "_id": key, "t": { "$first": "$text" } } }))),
+        ("$bucketAuto", tenfold(bson!({ "$bucketAuto": buckets }))),
+        ("$setWindowFields", tenfold(bson!({ "$setWindowFields": window }))),
+    ]
+}
+
+/// The memory of a process, in MiB.
+fn resident(process: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// No limit is set: each operation has its 100 MiB, and all of them together have 1 GiB.
+#[test]
+fn pipelines_that_multiply_end_at_the_usual_limits_and_the_process_becomes_small_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Alone::start("true", &directory.path().join("data"));
+    let text = "x".repeat(100_000);
+    for chunk in 0..20 {
+        let documents = (0..10).map(|n| doc! { "_id": chunk * 10 + n, "k": 1, "text": &text });
+        let documents: Vec<_> = documents.collect();
+        server.run(doc! { "insert": "c", "documents": documents, "$db": "db" });
+    }
+    let aggregate = |pipeline: &[Bson]| {
+        let pipeline = Bson::Array(pipeline.to_vec());
+        server.run(doc! {
+            "aggregate": "c", "pipeline": pipeline, "cursor": {}, "allowDiskUse": false, "$db": "db",
+        })
+    };
+    let mut pipelines = multiplying_expressions();
+    pipelines.extend(multiplying_stages());
+    assert_eq!(pipelines.len(), 16);
+    for (holder, pipeline) in &pipelines {
+        let refusal = aggregate(pipeline);
+        assert_eq!(refusal.get_i32("code").ok(), Some(292), "{pipeline:?}: {refusal}");
+        assert!(refusal.get_str("errmsg").unwrap().contains(holder), "{holder}: {refusal}");
+    }
+    // All at the same time: some meet the limit of the process first.
+    std::thread::scope(|threads| {
+        for (_, pipeline) in &pipelines {
+            let aggregate = &aggregate;
+            threads.spawn(move || {
+                let refusal = aggregate(pipeline);
+                let code = refusal.get_i32("code");
+                assert!(matches!(code, Ok(292 | 146)), "{pipeline:?}: {refusal}");
+            });
+        }
+    });
+    let largest = resident(&server.process);
+    wait("the process is small again", || (resident(&server.process) < 160).then_some(()));
+    println!("{largest} MiB at the end of the load, {} MiB later", resident(&server.process));
 }

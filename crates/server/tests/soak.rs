@@ -35,9 +35,8 @@ const SECONDS: &str = "QUORATE_SOAK_SECONDS";
 /// Which faults come, in which order.
 const SEED: &str = "QUORATE_SOAK_SEED";
 
-/// How long faults go on unless the variable says more: within the ordinary tests there are none, and the test shows
-/// that the load and its judge work. `cargo xtask soak` gives minutes.
-const DEFAULT_SECONDS: u64 = 0;
+/// How long faults go on unless the variable says more; `cargo xtask soak` gives minutes.
+const DEFAULT_SECONDS: u64 = 10;
 
 /// Acknowledged writes between two faults, and while a member is gone.
 const A_WHILE: usize = 40;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::fault::Kind;
-use crate::arguments;
+use crate::quantities::span;
 
 /// `quorate drill`.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(crate) struct DrillArguments {
     #[arg(long)]
     pub(crate) partition: bool,
     /// Fail if no write is acknowledged for longer than this, such as 5s or 200ms.
-    #[arg(long, value_name = "TIME", value_parser = arguments::span)]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) max_gap: Option<Duration>,
     /// Break and mend the set so many times, and score the forecasts that were made before.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -62,6 +62,9 @@ fn translate(key: &str, value: &str, found: &mut Read) -> Result<(), String> {
         "storage.dbPath" => ("data", value.to_owned()),
         "replication.replSetName" | "replication.replSet" => ("replset", value.to_owned()),
         "replication.oplogSizeMB" => ("oplog-size", value.to_owned()),
+        "replication.replIndexPrefetch" | "replication.secondaryIndexPrefetch" => {
+            ("repl-index-prefetch", value.to_owned())
+        }
         "security.authorization" => ("auth", is_on.to_string()),
         "security.keyFile" => ("keyfile", value.to_owned()),
         "security.clusterAuthMode" => match value {
@@ -178,6 +181,7 @@ net:
 replication:
   replSetName: rs0
   oplogSizeMB: 512
+  secondaryIndexPrefetch: _id_only
 security:
   authorization: enabled
   keyFile: /etc/key#1
@@ -193,6 +197,7 @@ operationProfiling:
             ("tls-cert", "/etc/ssl/mongodb.pem"),
             ("replset", "rs0"),
             ("oplog-size", "512"),
+            ("repl-index-prefetch", "_id_only"),
             ("auth", "true"),
             ("keyfile", "/etc/key#1"),
         ];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bson::{Bson, Document, doc};
 use quorate_storage::key::RecordId;
@@ -45,6 +46,10 @@ pub(super) fn server_status(request: &Request<'_>, _: Command) -> Result<Outcome
             },
         },
     );
+    if let Some(replication) = request.node.replication() {
+        let ahead = replication.prefetch.count.load(Ordering::Relaxed) as i64;
+        metrics.insert("repl", doc! { "preload": { "indexes": { "num": ahead } } });
+    }
     let mut status = doc! {
         "host": &request.node.options().host,
         "version": "7.0.0",

@@ -55,7 +55,8 @@ pub use rollback::{RolledBack, Undo};
 pub use standing::{Decided, MAX_PENDING_VIEWS, Standing, StandingListener};
 
 pub(crate) use oplog::last_in;
-pub(crate) use prefetch::{IndexPrefetch, PrefetchSetting};
+pub use prefetch::IndexPrefetch;
+pub(crate) use prefetch::PrefetchSetting;
 pub(crate) use role::{append_hello, check_role};
 pub(crate) use rollback::takes_back;
 pub(crate) use writing::{Commit, LogState};
@@ -292,7 +293,7 @@ impl Node {
             oplog,
             published: RwLock::new(None),
             writers: Mutex::default(),
-            prefetch: PrefetchSetting::default(),
+            prefetch: PrefetchSetting::new(self.options().index_prefetch),
             prepares_from: AtomicUsize::new(prepare::MIN_ENTRIES),
             transaction_entry_bytes: AtomicUsize::new(MAX_ENTRY_BYTES),
             closes_on_step_down: AtomicBool::new(false),

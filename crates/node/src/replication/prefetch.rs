@@ -3,7 +3,7 @@
 //! The threads that work out what entries change (`prepare`) bring the blocks of the indexes into the
 //! cache, and the writer then finds them there. Decides nothing and changes nothing.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::prepare::Change;
 use crate::catalog::Collection;
@@ -12,7 +12,7 @@ use crate::records::{View, index_entry};
 
 /// How much is read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) enum IndexPrefetch {
+pub enum IndexPrefetch {
     /// Nothing.
     None,
     /// The `_id` index.
@@ -26,7 +26,7 @@ impl IndexPrefetch {
     const ALL: [Self; 3] = [Self::None, Self::IdOnly, Self::All];
 
     /// The value of the server parameter.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::IdOnly => "_id_only",
@@ -35,16 +35,17 @@ impl IndexPrefetch {
     }
 
     /// The setting of this name.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
+    pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// Reads the index entries that a change will touch.
+    /// Reads the index entries that a change will touch, and counts them.
     pub(super) fn warm(
         self,
         collection: &Collection,
         view: &View,
         change: &Change,
+        count: &AtomicU64,
     ) -> Result<(), CommandError> {
         let (record, keys) = match change {
             Change::Replace { record, before, .. } => (*record, before),
@@ -61,6 +62,7 @@ impl IndexPrefetch {
                 for key in &keys.keys {
                     view.snapshot
                         .get(view.keyspaces.indexes, &index_entry(index, key, record).0)?;
+                    count.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -69,24 +71,27 @@ impl IndexPrefetch {
 }
 
 /// The setting, which may change while entries are applied.
-pub(crate) struct PrefetchSetting(AtomicU8);
-
-impl Default for PrefetchSetting {
-    fn default() -> Self {
-        let setting = Self(AtomicU8::new(0));
-        setting.set(IndexPrefetch::default());
-        setting
-    }
+#[derive(Default)]
+pub(crate) struct PrefetchSetting {
+    setting: AtomicU8,
+    /// Index entries that were read ahead.
+    pub(crate) count: AtomicU64,
 }
 
 impl PrefetchSetting {
+    pub(crate) fn new(prefetch: IndexPrefetch) -> Self {
+        let setting = Self::default();
+        setting.set(prefetch);
+        setting
+    }
+
     pub(crate) fn get(&self) -> IndexPrefetch {
-        let place = usize::from(self.0.load(Ordering::Relaxed));
+        let place = usize::from(self.setting.load(Ordering::Relaxed));
         IndexPrefetch::ALL.get(place).copied().unwrap_or_default()
     }
 
     pub(crate) fn set(&self, prefetch: IndexPrefetch) {
-        self.0.store(prefetch as u8, Ordering::Relaxed);
+        self.setting.store(prefetch as u8, Ordering::Relaxed);
     }
 }
 
@@ -96,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_setting_keeps_what_it_is_given() {
-        let setting = PrefetchSetting::default();
+        let setting = PrefetchSetting::new(IndexPrefetch::default());
         assert_eq!(setting.get(), IndexPrefetch::All);
         for name in ["none", "_id_only", "all"] {
             setting.set(IndexPrefetch::parse(name).unwrap());

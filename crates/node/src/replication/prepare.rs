@@ -14,10 +14,9 @@ use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_query::diff::apply_oplog_update;
 use quorate_storage::key::RecordId;
 
-use super::Replication;
 use super::apply::namespace_of;
 use super::oplog::damaged;
-use super::prefetch::IndexPrefetch;
+use super::prefetch::PrefetchSetting;
 use crate::catalog::{Catalog, Collection};
 use crate::error::CommandError;
 use crate::fields::to_raw;
@@ -90,11 +89,13 @@ impl Node {
 
     /// Works out what these entries change. Failures are left for the writer to meet.
     pub(super) fn prepare(&self, entries: Vec<RawDocumentBuf>) -> Vec<ToApply> {
-        let fewest = self.replication().map_or(MIN_ENTRIES, Replication::prepares_from);
-        if entries.len() < fewest {
+        let Some(replication) = self.replication() else {
+            return entries.into_iter().map(ToApply::from).collect();
+        };
+        if entries.len() < replication.prepares_from() {
             return entries.into_iter().map(ToApply::from).collect();
         }
-        let setting = self.replication().map_or(IndexPrefetch::None, |known| known.prefetch.get());
+        let prefetch = &replication.prefetch;
         let (catalog, view) = (self.catalog(), self.view());
         let mut prepared: Vec<Option<Prepared>> = Vec::new();
         prepared.resize_with(entries.len(), || None);
@@ -102,7 +103,7 @@ impl Node {
             let (catalog, view, entries) = (&*catalog, &view, &entries[..]);
             let threads: Vec<_> = (0..PREPARERS)
                 .map(|share| {
-                    scope.spawn(move || prepare_share(catalog, view, entries, share, setting))
+                    scope.spawn(move || prepare_share(catalog, view, entries, share, prefetch))
                 })
                 .collect();
             for thread in threads {
@@ -123,8 +124,9 @@ fn prepare_share(
     view: &View,
     entries: &[RawDocumentBuf],
     share: usize,
-    setting: IndexPrefetch,
+    prefetch: &PrefetchSetting,
 ) -> Vec<(usize, Prepared)> {
+    let setting = prefetch.get();
     let mut prepared = Vec::new();
     for (place, entry) in entries.iter().enumerate() {
         let Some(document) = document_of(entry) else { continue };
@@ -135,7 +137,7 @@ fn prepare_share(
         let Some(collection) = catalog.get(&namespace) else { continue };
         let Ok(change) = prepare_entry(collection, view, entry) else { continue };
         // What cannot be read now cannot be read by the writer either, which tells of it.
-        let _ = setting.warm(collection, view, &change);
+        let _ = setting.warm(collection, view, &change, &prefetch.count);
         prepared.push((place, Prepared { collection: Arc::clone(collection), change }));
     }
     prepared

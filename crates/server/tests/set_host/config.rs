@@ -2,7 +2,27 @@
 
 use bson::{Bson, Document, doc};
 
+use crate::client::{Client, TIMEOUT};
 use crate::set::Set;
+
+/// A client that stayed would go on with addresses that are no longer true.
+#[test]
+fn a_change_of_horizons_closes_the_connections_of_clients_and_no_other_change_does() {
+    let set = Set::initiated(1);
+    let ping = doc! { "ping": 1, "$db": "admin" };
+    let mut client = Client::connect(set.members[set.primary()].address, TIMEOUT).unwrap();
+    client.run(&ping, TIMEOUT).unwrap();
+    let with = |field: &'static str, value: Bson| {
+        set.reconfigure(|config| {
+            let members = config.get_array_mut("members").unwrap();
+            members[0].as_document_mut().unwrap().insert(field, value.clone());
+        });
+    };
+    with("priority", Bson::from(2));
+    client.run(&ping, TIMEOUT).unwrap();
+    with("horizons", Bson::from(doc! { "outside": "far.example.net:27017" }));
+    assert!(client.run(&ping, TIMEOUT).is_err());
+}
 
 /// Every row of the table of fields that has a default.
 #[test]

@@ -1,0 +1,108 @@
+//! Memory that was freed goes back to the system.
+//!
+//! The C library keeps what threads free for the next time, in an arena for each of them. After many
+//! large operations a process would stay as large as it ever was. So the server looks at its size once
+//! a second, and asks the library to give back what is free when that is likely to be much.
+
+use std::fs;
+use std::time::Duration;
+
+/// By how much the process must have grown, or its operations must hold less, since the last time.
+const NOTABLE: u64 = 32 << 20;
+
+/// A process of this size is not worth the trouble.
+const SMALL: u64 = 64 << 20;
+
+/// How many looks pass at most until a larger one gives back what is free, if that was little the last
+/// time.
+const SELDOM: u32 = 60;
+
+/// The same, if it was much, or if operations were under way.
+const SOON: u32 = 5;
+
+/// How often the server looks, while it is alive.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// When memory was given back last, and how it stood then.
+#[derive(Debug)]
+pub(crate) struct FreedMemory {
+    looks: u32,
+    /// How many looks pass at most.
+    pause: u32,
+    resident: u64,
+    held: u64,
+}
+
+impl Default for FreedMemory {
+    fn default() -> Self {
+        Self { looks: 0, pause: SELDOM, resident: 0, held: 0 }
+    }
+}
+
+impl FreedMemory {
+    /// Gives back what is free if it is time. `held` is what the operations of clients hold.
+    pub(crate) fn look(&mut self, held: u64) {
+        let Some(before) = resident_bytes() else { return };
+        if self.is_due(before, held) {
+            give_back();
+            let resident = resident_bytes().unwrap_or(before);
+            let little = resident + NOTABLE / 4 > before && self.looks >= self.pause;
+            let pause = if little { SELDOM } else { SOON };
+            *self = Self { looks: 0, pause, resident, held };
+        }
+    }
+
+    fn is_due(&mut self, resident: u64, held: u64) -> bool {
+        self.looks += 1;
+        self.resident = self.resident.min(resident);
+        let has_grown = resident >= self.resident + NOTABLE;
+        let has_ended = held + NOTABLE <= self.held;
+        self.held = self.held.max(held);
+        resident > SMALL && (has_grown || has_ended || self.looks >= self.pause)
+    }
+}
+
+/// How many bytes of this process are in the machine's memory.
+fn resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[allow(unsafe_code, reason = "the C library offers it in no other way")]
+fn give_back() {
+    // SAFETY: the function takes a number, may be called by any thread at any time, and touches only
+    // memory that was freed.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn give_back() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_after_growth_after_large_operations_and_from_time_to_time() {
+        let mebibyte = 1 << 20;
+        let after = |resident, pause| FreedMemory { looks: 0, pause, resident, held: 0 };
+        let mut freed = after(100 * mebibyte, SELDOM);
+        assert!(!freed.is_due(110 * mebibyte, 10 * mebibyte));
+        assert!(freed.is_due(140 * mebibyte, 10 * mebibyte), "it grew by 40 MiB");
+        let mut freed = after(900 * mebibyte, SELDOM);
+        assert!(!freed.is_due(910 * mebibyte, 800 * mebibyte));
+        assert!(freed.is_due(910 * mebibyte, 0), "operations ended");
+        let mut freed = after(100 * mebibyte, SELDOM);
+        let due = (1..=60).find(|_| freed.is_due(100 * mebibyte, 0));
+        assert_eq!(due, Some(60));
+        let mut freed = after(100 * mebibyte, SOON);
+        assert_eq!((1..=60).find(|_| freed.is_due(100 * mebibyte, 0)), Some(5));
+        let mut small = FreedMemory::default();
+        assert!((0..200).all(|_| !small.is_due(50 * mebibyte, 0)));
+    }
+}
