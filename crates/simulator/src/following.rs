@@ -16,7 +16,7 @@ use crate::story::Story;
 use crate::world::{Happening, World};
 
 /// Makes this luck another one than the world's.
-const LUCK: u64 = 0x0046_4f4c_4c4f_57;
+const LUCK: u64 = 0x0000_464f_4c4c_4f57;
 /// Consumers.
 const FOLLOWERS: usize = 3;
 /// Between two looks of a consumer, at most.
