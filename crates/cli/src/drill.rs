@@ -30,7 +30,8 @@ use quorate_client::{Client, ClientOptions, WriteConcern};
 use quorate_connection_string::{ConnectionString, WriteAcknowledgement};
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{
-    DiscoveryOptions, SelectionFailure, SelectionRequest, ServerDescription, TopologyDescription,
+    DiscoveryOptions, SelectionFailure, SelectionRequest, ServerDescription, ServerType,
+    TopologyDescription,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
@@ -60,6 +61,12 @@ const FUTURES: usize = 100;
 
 /// How many writes must be acknowledged before anything is broken.
 const WARM_UP_WRITES: usize = 50;
+
+/// How long members that are away may take to come back before the set is broken without them.
+const WHOLE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How many writes must follow the forecast before the fault.
+const PACE_WRITES: usize = 5;
 
 /// How long the first of them may take.
 const WARM_UP_WITHIN: Duration = Duration::from_secs(60);
@@ -322,6 +329,8 @@ async fn measure(
             remedy::quorate("doctor", &uri.to_string())
         )));
     }
+    progress.stage("waiting for every member");
+    let _ = progress.follow(WHOLE_WITHIN, whole(client)).await;
     progress.stage("making a forecast");
     // The client interrupts what hangs on a primary that it knows to be displaced.
     let patience = match plan.kind {
@@ -330,6 +339,9 @@ async fn measure(
     };
     let writes = Writes { took: writer.took(), patience };
     let forecast = what_if::before_drill(uri.clone(), plan.kind.fate(), writes, FUTURES).await;
+    // What the forecast took from the writer's time is no part of the gap.
+    let enough = writer.took().len() + PACE_WRITES;
+    let _ = progress.follow(WARM_UP_WITHIN, writer.acknowledged(enough)).await;
     let mut events = client.events();
     progress.clear();
     let mut timeline = Timeline::new(primary, clock::now());
@@ -365,6 +377,21 @@ async fn measure(
         let _ = timeout_at(deadline, writer.acknowledged(enough)).await;
     }
     Ok((timeline, forecast))
+}
+
+/// Returns when the client knows what every member is, and each leads, follows or votes.
+async fn whole(client: &Client) {
+    let mut events = client.events();
+    let serves = |server: &Arc<ServerDescription>| {
+        let kind = server.server_type();
+        kind.is_data_bearing() || kind == ServerType::RsArbiter
+    };
+    while !client.topology().servers().iter().all(serves) {
+        if timeline::next_topology(&mut events).await.is_none() {
+            // Events were missed; the description is not.
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 fn tell_moment(

@@ -122,7 +122,9 @@ pub(crate) async fn before_drill(
     let down: Vec<ServerAddress> = situation.primary.iter().cloned().collect();
     // Servers of others notice a crash by its silence.
     let fate = if fate == Fate::Crash && !survey.is_ours() { Fate::Silence } else { fate };
-    Some(forecast::forecast(&situation, &down, fate, futures))
+    // Playing takes a processor for a while, and the writer goes on.
+    let played = move || forecast::forecast(&situation, &down, fate, futures);
+    tokio::task::spawn_blocking(played).await.ok()
 }
 
 /// What disks take, by majority writes: each waits for two of them, one after the other, and for two
