@@ -192,7 +192,7 @@ impl Member {
         let Some(config) = self.installed_config() else { return };
         let voters = || config.voters().filter_map(|member| self.peers.get(&member.id));
         let settled = voters().all(|peer| peer.contact != Contact::Unheard)
-            || self.now.since(self.started) >= RESTART_PATIENCE;
+            || self.now.since(self.takes_part_since) >= RESTART_PATIENCE;
         let told = self.peers.values().any(|peer| peer.is_up() && peer.told_primary.is_some());
         let primary = self.primary.is_some() || told;
         if settled && !primary && !self.is_campaigning() && self.why_not_standing().is_none() {

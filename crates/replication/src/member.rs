@@ -65,6 +65,8 @@ pub struct Member {
     pub(crate) random: SeededRandom,
     pub(crate) now: MonotonicTime,
     pub(crate) started: MonotonicTime,
+    /// When the process started, or was found in the configuration that it started with.
+    pub(crate) takes_part_since: MonotonicTime,
     pub(crate) term: Term,
     pub(crate) last_vote: Option<LastVote>,
     pub(crate) recollection: Recollection,
@@ -88,6 +90,8 @@ pub struct Member {
     pub(crate) default_write_concern_set: bool,
     /// The last configuration that another member told of and that lists no name known to be this one's.
     pub(crate) strange_config: Option<Arc<ReplicaSetConfig>>,
+    /// The process started with a configuration in which it has not found itself yet.
+    sought_since_start: bool,
     pub(crate) maintenance: u32,
     pub(crate) ineligible_until: Option<MonotonicTime>,
     pub(crate) vetoed_dry_runs: u32,
@@ -203,6 +207,7 @@ impl Member {
             random: SeededRandom::new(seed),
             now,
             started: now,
+            takes_part_since: now,
             term,
             last_vote,
             recollection: Recollection::new(recovered.memory),
@@ -223,6 +228,7 @@ impl Member {
             config_waits: Vec::new(),
             default_write_concern_set: false,
             strange_config: None,
+            sought_since_start: false,
             maintenance: 0,
             ineligible_until: None,
             vetoed_dry_runs: 0,
@@ -247,9 +253,8 @@ impl Member {
         }
         if let Some(config) = config {
             member.install(Arc::new(config));
-            if let Role::Follower(follower) = &mut member.role {
-                follower.restarted = true;
-            }
+            member.sought_since_start = member.me().is_none();
+            member.note_restart();
         }
         member.check_invariants();
         member
@@ -511,6 +516,17 @@ impl Member {
             && self.find_self(&config).is_some()
         {
             self.install(config);
+            if std::mem::take(&mut self.sought_since_start) {
+                // Until now it could not take part: as far as elections go, it starts only now.
+                self.takes_part_since = self.now;
+                self.note_restart();
+            }
+        }
+    }
+
+    fn note_restart(&mut self) {
+        if let Role::Follower(follower) = &mut self.role {
+            follower.restarted = true;
         }
     }
 

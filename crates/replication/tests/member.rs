@@ -56,6 +56,29 @@ fn a_member_finds_itself_by_a_name_under_which_it_was_reached() {
     assert!(subject.give(Input::ReachedUnder(name)).is_empty(), "it is known already");
 }
 
+/// A whole set that starts again under names waits for no election timeout: a member that has just been
+/// found is one that has just started.
+#[test]
+fn a_member_that_was_found_after_its_start_stands_if_the_others_have_no_primary() {
+    let name: ServerAddress = "db1.example:27017".parse().unwrap();
+    let mut renamed = config(3);
+    renamed.members[0].host = name.clone();
+    let recovered = Recovered { config: Some(renamed), last: entry(1, 5), ..Recovered::default() };
+    let mut subject = Subject::new(recovered);
+    subject.now = subject.now + Duration::from_millis(1500);
+    subject.give(Input::ReachedUnder(name));
+    let (one, other) = (subject.heartbeat_to(1), subject.heartbeat_to(2));
+    let followers = || reply_of(MemberState::Secondary, entry(1, 5));
+    let early = subject.hear(one, followers());
+    assert!(!early.iter().any(is_restart), "the other voter may know of a primary");
+    let stood = subject.hear(other, followers());
+    assert!(stood.iter().any(is_restart), "{stood:?}");
+}
+
+fn is_restart(output: &Output) -> bool {
+    matches!(output, Output::Event(Event::AllRestarted))
+}
+
 #[test]
 fn an_uninitialised_member_answers_94_and_is_not_initiated_twice() {
     let mut fresh = Subject::new(Recovered::default());

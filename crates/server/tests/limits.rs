@@ -5,8 +5,6 @@
 
 #[path = "replica_set/client.rs"]
 mod client;
-#[path = "replica_set/namespaces.rs"]
-mod namespaces;
 #[path = "replica_set/set.rs"]
 mod set;
 #[path = "replica_set/small_disk.rs"]

@@ -13,8 +13,6 @@
 mod client;
 #[path = "replica_set/load.rs"]
 mod load;
-#[path = "replica_set/namespaces.rs"]
-mod namespaces;
 #[path = "replica_set/set.rs"]
 mod set;
 #[path = "replica_set/small_disk.rs"]

@@ -63,8 +63,21 @@ impl Authority {
     ///
     /// If it cannot be written.
     pub fn issue(&self, name: &str, organisation: &str) -> PathBuf {
-        let mut params =
-            CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        self.issue_file(name, organisation, &["localhost", "127.0.0.1"])
+    }
+
+    /// A file with the certificate and the key of a server that is reached by this name alone.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be written.
+    pub fn issue_for(&self, host: &str, organisation: &str) -> PathBuf {
+        self.issue_file(host, organisation, &[host])
+    }
+
+    fn issue_file(&self, name: &str, organisation: &str, hosts: &[&str]) -> PathBuf {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::OrganizationName, organisation);
         params.distinguished_name.push(DnType::CommonName, name);

@@ -6,12 +6,14 @@
 //!
 //! [`FaultNetwork`] stands between real members of a set and loses, holds, delays or resets what they
 //! send each other. [`Tmux`] is a real terminal for programs that draw. [`Authority`] issues
-//! certificates. [`CountingAllocator`] counts allocations.
+//! certificates. [`CountingAllocator`] counts allocations. [`Namespaces`] are hosts with links and names of
+//! their own.
 
 mod allocations;
 mod authority;
 mod fail_point;
 mod fault_network;
+mod namespaces;
 mod server;
 mod tmux;
 
@@ -19,5 +21,6 @@ pub use allocations::CountingAllocator;
 pub use authority::Authority;
 pub use fail_point::{FailPoint, FailPointError};
 pub use fault_network::{FaultNetwork, Flow};
+pub use namespaces::Namespaces;
 pub use server::{FakeServer, primary_hello, standalone_hello};
 pub use tmux::Tmux;

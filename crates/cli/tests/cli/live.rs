@@ -22,9 +22,13 @@ impl Living {
 
     /// The same with these variables in its environment.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_quorate"))
-            .args(arguments)
-            .envs(variables.iter().copied())
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+        Self::start_by(command.args(arguments).envs(variables.iter().copied()))
+    }
+
+    /// The same by a command of the test's own.
+    pub(crate) fn start_by(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -13,6 +13,7 @@ mod frame;
 mod http;
 mod live;
 mod monitor;
+mod named_hosts;
 mod names;
 mod operate;
 mod page;

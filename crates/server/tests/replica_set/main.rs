@@ -12,7 +12,6 @@ mod faults;
 mod flow;
 mod hardship;
 mod load;
-mod namespaces;
 mod processes;
 mod separation;
 mod set;

@@ -5,8 +5,8 @@
 use bson::{Bson, doc};
 
 use crate::load::Load;
-use crate::namespaces::Namespaces;
 use crate::set::{Network, Set, impatient};
+use quorate_test_support::Namespaces;
 
 /// Acknowledged writes between two misfortunes.
 const A_WHILE: usize = 30;

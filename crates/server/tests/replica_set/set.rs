@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::client::{Client, TIMEOUT};
-use crate::namespaces::Namespaces;
+use quorate_test_support::Namespaces;
 
 /// How long a condition may take to become true.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -10,8 +10,6 @@ mod config;
 mod defaults;
 mod explain;
 mod locking;
-#[path = "../replica_set/namespaces.rs"]
-mod namespaces;
 mod oplog;
 mod profile;
 mod reading;

@@ -10,9 +10,15 @@
 //! Packets in one direction are lost by telling a namespace a hardware address that nobody has. That
 //! needs no more than `ip`, of the package iproute2, and the right to use it.
 
-#![allow(clippy::print_stderr, reason = "what is not shown is said")]
+#![allow(
+    clippy::print_stderr,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "what is not shown is said, and a panic is the report of a test"
+)]
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where members listen; each has an address of its own.
@@ -22,16 +28,18 @@ const PORT: u16 = 27017;
 const WITHOUT: &str = "QUORATE_NAMESPACES";
 
 /// The namespaces of one test, and the bridge between them. Removed when dropped.
-pub(crate) struct Namespaces {
+pub struct Namespaces {
     /// Names of links are at most 15 characters long.
     prefix: String,
     network: [u8; 3],
     members: usize,
+    /// The last part of each member's address.
+    places: Vec<u8>,
 }
 
 impl Namespaces {
     /// Makes the bridge; none if the machine cannot and whoever runs the tests knows.
-    pub(crate) fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let process = std::process::id();
         let prefix = format!("qr{process}");
         let network = [10, 64 + (process / 250 % 128) as u8, (process % 250) as u8];
@@ -51,7 +59,7 @@ impl Namespaces {
             eprintln!("NOT SHOWN: network namespaces cannot be made here: {why}");
             return None;
         }
-        let namespaces = Self { prefix, network, members: 0 };
+        let namespaces = Self { prefix, network, members: 0, places: Vec::new() };
         let bridge = namespaces.bridge();
         must(&["addr", "add", &format!("{}/24", namespaces.ip(253)), "dev", &bridge]);
         must(&["link", "set", &bridge, "up"]);
@@ -59,9 +67,10 @@ impl Namespaces {
     }
 
     /// Makes one more namespace, and gives where its member is to listen.
-    pub(crate) fn add(&mut self) -> SocketAddr {
+    pub fn add(&mut self) -> SocketAddr {
         let place = self.members;
         self.members += 1;
+        self.places.push(place as u8 + 1);
         let (name, link, address) = (self.name(place), self.link(place), self.ip(place));
         must(&["netns", "add", &name]);
         must(&["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &name]);
@@ -72,20 +81,56 @@ impl Namespaces {
         SocketAddr::from((address, PORT))
     }
 
+    /// Gives the host of a member another address, as a network that hands out addresses does.
+    ///
+    /// # Panics
+    ///
+    /// If the system refuses.
+    pub fn move_to_another_address(&mut self, place: usize) {
+        let (name, old) = (self.name(place), self.ip(place));
+        self.places[place] += 100;
+        let new = self.ip(place);
+        must(&["-n", &name, "addr", "del", &format!("{old}/24"), "dev", "eth0"]);
+        must(&["-n", &name, "addr", "add", &format!("{new}/24"), "dev", "eth0"]);
+    }
+
+    /// Tells every namespace the names of all hosts, in the order of their places. Processes that run
+    /// already look at the same file.
+    ///
+    /// # Panics
+    ///
+    /// If the files cannot be written.
+    pub fn name_hosts(&self, names: &[&str]) {
+        let mut hosts = "127.0.0.1 localhost\n".to_owned();
+        for (place, name) in names.iter().enumerate() {
+            hosts.push_str(&format!("{} {name}\n", self.ip(place)));
+        }
+        for place in 0..self.members {
+            let directory = self.files(place);
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("hosts"), &hosts).unwrap();
+        }
+    }
+
+    /// What `ip netns exec` shows in `/etc`.
+    fn files(&self, place: usize) -> PathBuf {
+        Path::new("/etc/netns").join(self.name(place))
+    }
+
     /// A command that runs in a member's namespace.
-    pub(crate) fn command(&self, place: usize, program: &str) -> Command {
+    pub fn command(&self, place: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name(place), program]);
         command
     }
 
     /// Takes a member's link down, or up again.
-    pub(crate) fn set_link(&self, place: usize, state: &str) {
+    pub fn set_link(&self, place: usize, state: &str) {
         must(&["-n", &self.name(place), "link", "set", "eth0", state]);
     }
 
     /// Packets from one member to another go nowhere from now on.
-    pub(crate) fn lose(&self, from: usize, to: usize) {
+    pub fn lose(&self, from: usize, to: usize) {
         let (name, address) = (self.name(from), self.ip(to).to_string());
         let nobody = "02:00:00:00:00:fe";
         must(&[
@@ -104,7 +149,7 @@ impl Namespaces {
     }
 
     /// Packets from one member to another arrive again.
-    pub(crate) fn find(&self, from: usize, to: usize) {
+    pub fn find(&self, from: usize, to: usize) {
         let (name, address) = (self.name(from), self.ip(to).to_string());
         must(&["-n", &name, "neigh", "del", &address, "dev", "eth0"]);
     }
@@ -123,7 +168,8 @@ impl Namespaces {
 
     fn ip(&self, place: usize) -> Ipv4Addr {
         let [a, b, c] = self.network;
-        Ipv4Addr::new(a, b, c, place as u8 + 1)
+        let last = self.places.get(place).copied().unwrap_or(place as u8 + 1);
+        Ipv4Addr::new(a, b, c, last)
     }
 }
 
@@ -133,6 +179,7 @@ impl Drop for Namespaces {
             // The member in it may be there still: the namespace goes when it does.
             let _ = ip(&["link", "del", &self.link(place)]);
             let _ = ip(&["netns", "del", &self.name(place)]);
+            let _ = std::fs::remove_dir_all(self.files(place));
         }
         let _ = ip(&["link", "del", &self.bridge()]);
     }
