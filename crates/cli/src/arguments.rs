@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use quorate_protocol::{ReadPreferenceMode, ServerAddress};
 
+use crate::backup::BackupArguments;
 use crate::drill::arguments::DrillArguments;
 use crate::dump::DumpArguments;
 use crate::export::ExportArguments;
@@ -69,6 +70,9 @@ pub(crate) enum Command {
     /// Write the collections of a dump into a deployment.
     #[command(after_help = RestoreArguments::EXAMPLES)]
     Restore(RestoreArguments),
+    /// Copy a running member to a directory that opens as it is.
+    #[command(after_help = BackupArguments::EXAMPLES)]
+    Backup(BackupArguments),
     /// Write one collection as JSON lines or CSV.
     #[command(after_help = ExportArguments::EXAMPLES)]
     Export(ExportArguments),
@@ -126,6 +130,7 @@ impl Arguments {
             Some(Command::Shell(shell)) => shell.json,
             Some(Command::Tail(tail)) => tail.json,
             Some(Command::Token(token)) => token.json,
+            Some(Command::Backup(backup)) => backup.json,
             Some(Command::Dump(dump)) => dump.json,
             Some(Command::Restore(restore)) => restore.json,
             Some(Command::Import(import)) => import.json,

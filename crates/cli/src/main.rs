@@ -7,6 +7,7 @@
 //! Data goes to stdout and talk to stderr. Exit codes: 0 fine, 1 a problem was found, 2 misuse.
 
 mod arguments;
+mod backup;
 mod clock;
 mod connect;
 mod dashboard;
@@ -84,6 +85,7 @@ fn dispatch(arguments: &Arguments, screen: &mut Screen) -> Result<Outcome, Failu
         Some(Command::Shell(arguments)) => shell::run(arguments, screen),
         Some(Command::Tail(arguments)) => tail::run(arguments, screen),
         Some(Command::Token(arguments)) => token::run(arguments, screen),
+        Some(Command::Backup(arguments)) => backup::run(arguments, screen),
         Some(Command::Dump(arguments)) => dump::run(arguments, screen),
         Some(Command::Restore(arguments)) => restore::run(arguments, screen),
         Some(Command::Export(arguments)) => export::run(arguments, screen),

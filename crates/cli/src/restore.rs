@@ -101,7 +101,7 @@ enum Origin<'a> {
 }
 
 /// `1763251200` or `1763251200:5`.
-fn moment(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     let (seconds, number) = text.split_once(':').unwrap_or((text, "0"));
     let read = |text: &str| text.parse::<u32>().map_err(|_| "give seconds since 1970".to_owned());
     Ok(Timestamp { time: read(seconds)?, increment: read(number)? })

@@ -52,6 +52,8 @@ pub(crate) enum Access {
     ClusterMonitor,
     /// To administer the server.
     ClusterAdmin,
+    /// To read all that is stored, credentials too.
+    Everything,
     /// To speak as another member of the set.
     Internal,
 }
@@ -67,6 +69,7 @@ impl Access {
             Self::UserAdmin => "userAdmin",
             Self::ListDatabases | Self::ClusterMonitor => "clusterMonitor",
             Self::ClusterAdmin => "clusterAdmin",
+            Self::Everything => "root",
             Self::Internal => "__system",
         }
     }

@@ -12,6 +12,7 @@
 
 mod accepting;
 mod answering;
+mod backup;
 mod clock;
 mod connection;
 mod deadlines;
@@ -34,6 +35,7 @@ mod tls;
 mod write_gate;
 
 pub use accepting::Listeners;
+pub use backup::{Backup, BackupError, IncomingBackup, partial_of};
 pub use key_files::KeyFilesError;
 pub use logging::{LogFormat, log_to_stderr};
 pub use quorate_node::IndexPrefetch;

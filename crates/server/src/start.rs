@@ -22,7 +22,7 @@ use crate::server::{Server, ServerOptions};
 use crate::tls::TlsOptions;
 
 /// The size of the oplog unless told otherwise.
-const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
+pub(crate) const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
 
 /// The same for a member in memory, where an entry takes several times its size.
 const DEFAULT_MEMORY_OPLOG_BYTES: u64 = 64 * 1024 * 1024;

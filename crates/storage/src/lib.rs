@@ -11,6 +11,7 @@
 //! touches files, those of its journal through [`Files`]. Every byte on disk is accounted for in
 //! `docs/storage-format.md`.
 
+mod copying;
 mod disk;
 mod files;
 mod format;
@@ -24,6 +25,7 @@ mod simulated_files;
 mod store;
 mod trees;
 
+pub use copying::{CopyError, CopyReader, CopyWriter};
 pub use disk::{DiskOptions, DiskStore};
 pub use files::{FileHandle, Files, RealFiles};
 pub use format::{FORMAT_VERSION, OpenError};

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is the report")]
 
+mod backup;
 mod browser;
 mod doctor_error;
 mod doctor_table;

@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod authentication;
+mod backup;
 mod cluster_parameters;
 mod common;
 mod count;
@@ -37,8 +38,8 @@ use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, comman
 use crate::touched;
 
 use Access::{
-    ClusterAdmin, ClusterMonitor, DatabaseAdmin, LoggedIn, Look, Public, Read, Shape, UserAdmin,
-    Write,
+    ClusterAdmin, ClusterMonitor, DatabaseAdmin, Everything, LoggedIn, Look, Public, Read, Shape,
+    UserAdmin, Write,
 };
 use Answerer::{Process, ReplicaSet};
 use InTransaction::{AfterTheFirst, Allowed};
@@ -163,6 +164,9 @@ pub(crate) static TABLE: &[CommandFacts] = &[
         .inspects(ClusterAdmin)
         .on_admin()
         .fields(&["lock", "async", "fsyncLockAcquisitionTimeoutMillis"]),
+    command("quorateBackup", backup::backup, "everything that is stored, at one moment")
+        .inspects(Everything)
+        .on_admin(),
     command("fsyncUnlock", outside::needs_a_process, "lets writes go on after fsync with lock")
         .inspects(ClusterAdmin)
         .on_admin()

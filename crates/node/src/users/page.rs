@@ -16,7 +16,7 @@ const BEGIN: &str = "<!-- The next two tables are made from the code: QUORATE_UP
 const END: &str = "<!-- End of the made tables. -->\n";
 
 /// The rights, by the names that the page gives them.
-const RIGHTS: [(Access, &str); 12] = [
+const RIGHTS: [(Access, &str); 13] = [
     (Access::Public, "none"),
     (Access::LoggedIn, "login"),
     (Access::Read, "read"),
@@ -28,6 +28,7 @@ const RIGHTS: [(Access, &str); 12] = [
     (Access::ListDatabases, "list"),
     (Access::ClusterMonitor, "monitor"),
     (Access::ClusterAdmin, "admin"),
+    (Access::Everything, "everything"),
     (Access::Internal, "member"),
 ];
 
