@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use crate::process::{self, Transcript};
-use crate::{Failure, conformance, fuzz, map, purity, pymongo_suite, shape};
+use crate::{Failure, conformance, fuzz, map, publishable, purity, pymongo_suite, shape};
 
 /// How long each fuzz target runs by default: enough to see that it works.
 pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
@@ -25,12 +25,13 @@ struct Finished {
 /// Runs every step.
 pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
     let fuzz = move || fuzz::run(fuzz_seconds, &[]).map(|targets| format!("{targets} targets"));
-    let steps: [Step; 10] = [
+    let steps: [Step; 11] = [
         ("fmt", Box::new(fmt)),
         ("clippy", Box::new(clippy)),
         ("shape", Box::new(shape::run)),
         ("map", Box::new(|| map::run(false))),
         ("purity", Box::new(|| quiet(purity::run()))),
+        ("publishable", Box::new(publishable::run)),
         ("tests", Box::new(tests)),
         ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
         ("conformance", Box::new(conformance::run)),

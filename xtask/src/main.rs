@@ -13,13 +13,16 @@ mod fuzz;
 mod histories;
 mod map;
 mod mutants;
+mod package;
 mod process;
+mod publishable;
 mod purity;
 mod pymongo_suite;
 mod shape;
 mod soak;
 
 use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use pymongo_suite::{Selection, Topology};
@@ -50,6 +53,9 @@ const USAGE: &str = "usage: cargo xtask <chore>
                                   or those named; record writes the results to docs and baseline
   pymongo-suite guard             the part of it that runs with ci: no fewer may pass than before,
                                   and none may fail that is not expected to
+  package [--program FILE]        a static program, and the archive, the .deb and the container image
+                                  made of it, in target/packages; or those of another program
+  publishable                     every crate that is not kept to this repository could be published
   purity                          the deterministic crates reach no runtime, socket or randomness
   mutants [word…]                 deliberate bugs, each of which a test must object to; those with a
                                   word in their name, file or package
@@ -71,6 +77,8 @@ enum Chore {
     Histories { minutes: u64 },
     Map,
     Mutants { words: Vec<String> },
+    Package { program: Option<PathBuf> },
+    Publishable,
     Purity,
     PymongoGuard,
     PymongoSuite { selection: Selection, record: bool },
@@ -90,11 +98,13 @@ fn main() -> ExitCode {
         Some(Chore::Drills { each }) => drills::run(each),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
         Some(Chore::Histories { minutes }) => histories::run(minutes),
+        Some(Chore::Publishable) => publishable::run().map(|told| println!("{told}")),
         Some(Chore::Purity) => purity::run(),
         Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Map) => map::run(true).map(|told| println!("{told}")),
         Some(Chore::Mutants { words }) => mutants::run(&words),
+        Some(Chore::Package { program }) => package::run(program),
         Some(Chore::Shape) => shape::run().map(|told| println!("{told}")),
         Some(Chore::Soak { minutes, seed }) => soak::run(minutes, seed),
         Some(Chore::Help) => {
@@ -136,6 +146,7 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["histories", "--minutes", minutes] => {
             Some(Chore::Histories { minutes: positive(minutes)? })
         }
+        ["publishable"] => Some(Chore::Publishable),
         ["purity"] => Some(Chore::Purity),
         ["pymongo-suite", "guard"] => Some(Chore::PymongoGuard),
         ["pymongo-suite", "record", rest @ ..] => pymongo_suite_chore(rest, true),
@@ -144,6 +155,8 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["mutants", words @ ..] if !words.iter().any(|word| word.starts_with('-')) => {
             Some(Chore::Mutants { words: words.iter().map(|word| (*word).to_owned()).collect() })
         }
+        ["package"] => Some(Chore::Package { program: None }),
+        ["package", "--program", file] => Some(Chore::Package { program: Some(file.into()) }),
         ["shape"] => Some(Chore::Shape),
         ["soak", options @ ..] => soak_chore(options),
         ["help" | "--help" | "-h"] => Some(Chore::Help),

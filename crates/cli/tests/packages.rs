@@ -1,4 +1,5 @@
-//! The test fixtures for Rust, Python and Node.js, installed from what this repository builds into empty environments.
+//! What people install, made from what this repository builds and installed into empty environments: the program as an
+//! archive, a `.deb` and a container image, and the test fixtures for Rust, Python and Node.js.
 //!
 //! Each package carries the program or is told where it is. Nothing is downloaded when a package itself is installed or
 //! run; only the drivers and pytest, which the samples use, come from their registries.
@@ -6,10 +7,12 @@
 #![allow(clippy::unwrap_used, reason = "a panic here is the report")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
-use quorate_provision::{npm, python};
+use quorate_packaging::{Effort, Program, make_all};
+use quorate_provision::{debian, npm, python};
 use quorate_testing::{ReplicaSet, SetError};
 
 const PYMONGO: &str = "pymongo==4.19.0";
@@ -161,3 +164,151 @@ const { MongoClient } = require('mongodb');
   await set.stop();
 })();
 ";
+
+/// The packages of this build's program, without its symbols: archive, `.deb`, image.
+fn make_packages(directory: &Path) -> [PathBuf; 3] {
+    let program = directory.join("quorate");
+    succeeded(Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_quorate")));
+    let program = Program::examine(&program).unwrap();
+    let made = make_all(&program, &directory.join("packages"), Effort::Least).unwrap();
+    made.try_into().unwrap()
+}
+
+/// A server that must tell that it is ready, and end well when it is asked to.
+fn starts(command: &mut Command) {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server: Child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if !line.contains("\"ready\"") {
+        server.kill().unwrap();
+        panic!("{command:?} {line} {:?}", server.wait_with_output());
+    }
+    let pid = server.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(server.wait().unwrap().code(), Some(0), "{command:?}");
+}
+
+fn tool(name: &str, package: &str) -> Command {
+    if Command::new(name).arg("--version").output().is_err() {
+        debian(&[package]).unwrap();
+    }
+    Command::new(name)
+}
+
+/// Each one is installed into an empty directory and started from there.
+#[test]
+fn the_archive_the_deb_and_the_image_install_and_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let [archive, deb, image] = make_packages(directory.path());
+    archive_starts(&archive, &directory.path().join("archive"));
+    deb_starts(&deb, &directory.path().join("deb"));
+    image_starts(&image, &directory.path().join("image"));
+    let again = directory.path().join("again");
+    fs::create_dir(&again).unwrap();
+    for (one, other) in [&archive, &deb, &image].into_iter().zip(make_packages(&again)) {
+        assert!(fs::read(one).unwrap() == fs::read(&other).unwrap(), "{} differs", other.display());
+    }
+}
+
+fn archive_starts(archive: &Path, root: &Path) {
+    fs::create_dir(root).unwrap();
+    succeeded(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(root));
+    let folder = fs::read_dir(root).unwrap().next().unwrap().unwrap().path();
+    for file in ["LICENSE", "usr/share/man/man1/quorate-up.1.gz", "usr/share/man/man1/quorate.1.gz"]
+    {
+        assert!(folder.join(file).exists(), "{file}");
+    }
+    let program = folder.join("usr/bin/quorate");
+    starts(Command::new(program).args(["serve", "--memory", "--port", "0", "--json"]));
+}
+
+fn deb_starts(deb: &Path, root: &Path) {
+    for folder in ["etc", "var/lib/dpkg/updates", "var/lib/dpkg/info"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    for file in ["var/lib/dpkg/status", "var/lib/dpkg/available"] {
+        fs::write(root.join(file), "").unwrap();
+    }
+    let dpkg = |arguments: &[&str]| {
+        let mut dpkg = tool("dpkg", "dpkg");
+        // Libraries of the system are not in an empty root; the scripts learn where it is.
+        dpkg.arg("--root").arg(root).args(["--force-script-chrootless", "--force-depends"]);
+        succeeded(dpkg.args(arguments))
+    };
+    tool("systemd-sysusers", "systemd");
+    dpkg(&["--install", deb.to_str().unwrap()]);
+    let users = fs::read_to_string(root.join("etc/passwd")).unwrap();
+    assert!(users.contains("quorate:x:") && users.contains(":/var/lib/quorate:"), "{users}");
+    // The unit is read by systemd itself, which also judges how much it could do to the machine.
+    let mut verify = tool("systemd-analyze", "systemd");
+    let told = succeeded(verify.arg("verify").arg(unit_of_program(root)));
+    assert!(told.stderr.is_empty(), "{}", String::from_utf8_lossy(&told.stderr));
+    let mut security = tool("systemd-analyze", "systemd");
+    security.args(["security", "--offline=true", "--threshold=20", "--no-pager"]);
+    succeeded(security.arg(unit_of_program(root)));
+    // What the unit starts, with the paths of this root.
+    let unit = fs::read_to_string(root.join("usr/lib/systemd/system/quorate.service")).unwrap();
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    let words: Vec<String> = start
+        .split(' ')
+        .map(|word| match word.strip_prefix('/') {
+            Some(path) => root.join(path).display().to_string(),
+            None => word.to_owned(),
+        })
+        .collect();
+    let data = root.join("var/lib/quorate");
+    let mut server = Command::new(&words[0]);
+    server.args(&words[1..]).args(["--port", "0", "--json", "--data"]).arg(&data);
+    starts(&mut server);
+    assert!(data.join("FORMAT").exists());
+    dpkg(&["--purge", "quorate"]);
+    assert!(!root.join("usr/bin/quorate").exists() && !root.join("etc/quorate").exists());
+    assert!(data.join("FORMAT").exists(), "data is never removed");
+}
+
+/// The unit with the path of the program as it is in this root, since systemd looks for it.
+fn unit_of_program(root: &Path) -> PathBuf {
+    let unit = fs::read_to_string(root.join("usr/lib/systemd/system/quorate.service")).unwrap();
+    let path = root.join("quorate.service");
+    let unit = unit.replace("/usr/bin/quorate", root.join("usr/bin/quorate").to_str().unwrap());
+    fs::write(&path, unit.replace("Documentation=man:quorate-serve(1)\n", "")).unwrap();
+    path
+}
+
+fn image_starts(image: &Path, root: &Path) {
+    let layout = root.join("layout");
+    fs::create_dir_all(&layout).unwrap();
+    succeeded(Command::new("tar").arg("-xf").arg(image).arg("-C").arg(&layout));
+    let read = |file: &Path| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+    };
+    let blob = |descriptor: &serde_json::Value| {
+        let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+        let path = layout.join("blobs/sha256").join(digest);
+        let told = succeeded(Command::new("sha256sum").arg(&path)).stdout;
+        assert!(told.starts_with(digest.as_bytes()), "{}", path.display());
+        assert_eq!(fs::metadata(&path).unwrap().len(), descriptor["size"].as_u64().unwrap());
+        path
+    };
+    let manifest = read(&blob(&read(&layout.join("index.json"))["manifests"][0]));
+    let config = read(&blob(&manifest["config"]));
+    let rootfs = root.join("rootfs");
+    fs::create_dir(&rootfs).unwrap();
+    let layer = blob(&manifest["layers"][0]);
+    succeeded(Command::new("tar").arg("-xzf").arg(&layer).arg("-C").arg(&rootfs));
+    assert_eq!(config["config"]["User"], "65532:65532");
+    // What a container runtime does, without the isolation: its root, its program, its words.
+    let entry = config["config"]["Entrypoint"][0].as_str().unwrap();
+    let is_root = succeeded(Command::new("id").arg("-u")).stdout == b"0\n";
+    let mut container = Command::new(if is_root { "chroot" } else { "unshare" });
+    match is_root {
+        true => container.arg("--userspec=65532:65532").arg(&rootfs).arg(entry),
+        // Without the right to be another user, all files are this one's.
+        false => container.arg("-r").arg("-R").arg(&rootfs).args(["-w", "/", entry]),
+    };
+    let words = config["config"]["Cmd"].as_array().unwrap();
+    container.args(words.iter().map(|word| word.as_str().unwrap()));
+    starts(container.args(["--port", "0", "--json"]));
+    assert!(rootfs.join("data/FORMAT").exists());
+}
