@@ -27,7 +27,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// If the named one is no secondary of the set.
+/// If the named one is no secondary of the set, or has priority 0.
 pub(super) fn others(
     to: Option<&ServerAddress>,
     topology: &TopologyDescription,
@@ -43,6 +43,14 @@ pub(super) fn others(
         return Err(Failure::Misuse(format!(
             "{to} is no secondary of this set, so that it cannot lead; choose among {}",
             listed(&secondaries)
+        )));
+    }
+    let primary =
+        topology.servers().iter().find(|server| server.server_type() == ServerType::RsPrimary);
+    if primary.is_some_and(|primary| primary.passives().contains(to)) {
+        return Err(Failure::Misuse(format!(
+            "{to} has priority 0 and never leads; give it another with replSetReconfig, or choose among {}",
+            listed(&secondaries.iter().filter(|one| *one != to).cloned().collect::<Vec<_>>())
         )));
     }
     Ok(secondaries.into_iter().filter(|secondary| secondary != to).collect())
