@@ -99,9 +99,11 @@ async fn back_up(
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
     let began = Instant::now();
-    let incoming = IncomingBackup::begin(&arguments.directory).map_err(|error| failed(&error))?;
+    if arguments.directory.exists() {
+        return Err(failed(&BackupError::Exists(arguments.directory.clone())));
+    }
     let tally = Arc::new(Tally::default());
-    let work = receive(arguments, client, incoming, &tally);
+    let work = receive(arguments, client, &tally);
     let (bytes, last) = tally.shown(arguments.json, work).await?;
     let took = began.elapsed();
     let place = arguments.directory.display().to_string();
@@ -132,13 +134,15 @@ fn shown(entry: OpTimeAndWallTime) -> String {
 async fn receive(
     arguments: &BackupArguments,
     client: &Client,
-    mut incoming: IncomingBackup,
     tally: &Tally,
 ) -> Result<(u64, Option<OpTimeAndWallTime>), Failure> {
     let lost = |error: Error| connect::failed(&error, &arguments.uri);
     let admin = client.database("admin");
     let mut pieces =
         admin.run_cursor_command(bson::rawdoc! { "quorateBackup": 1 }).await.map_err(lost)?;
+    // Nothing is made before a member has agreed.
+    let mut incoming =
+        IncomingBackup::begin(&arguments.directory).map_err(|error| failed(&error))?;
     let mut bytes = 0;
     while let Some(document) = pieces.next().await.map_err(lost)? {
         let piece = document.get_binary("piece").map_err(|error| {

@@ -597,9 +597,10 @@ impl Member {
         let committed_before = self.commit_point;
         self.config = Some(Installed { config, me, committed_before });
         self.take_the_role_of_the_config();
+        // A lone voter has no other to ask for what it forgot.
+        self.recollect();
         self.stand_if_alone();
         self.heartbeat_all_now();
-        self.recollect();
         self.after_install_for_sync();
         self.after_install_as_leader();
         self.advance_commit_point();

@@ -11,8 +11,8 @@ use quorate_protocol::{
     OpTimeAndWallTime, ServerAddress, Term, VoteRequest,
 };
 use quorate_replication::{
-    Change, Event, Fatal, FetchFailure, FetchedBatch, Input, Output, Recovered, Reply, Request,
-    RequestId, Unreachable, WaiterId, WriteConcern,
+    Change, Event, Fatal, FetchFailure, FetchedBatch, Input, Memory, Output, Recovered, Reply,
+    Request, RequestId, Unreachable, WaiterId, WriteConcern,
 };
 use subject::{
     Subject, acknowledgement, address, append, config, entry, fetch_among, heartbeat_from, primary,
@@ -73,6 +73,19 @@ fn a_member_that_was_found_after_its_start_stands_if_the_others_have_no_primary(
     assert!(!early.iter().any(is_restart), "the other voter may know of a primary");
     let stood = subject.hear(other, followers());
     assert!(stood.iter().any(is_restart), "{stood:?}");
+}
+
+/// As on a restored backup: there is no other voter that could know of a vote.
+#[test]
+fn a_lone_voter_that_forgot_its_votes_stands_at_once() {
+    let recovered = Recovered {
+        config: Some(config(1)),
+        last: entry(1, 5),
+        memory: Memory::Lost,
+        ..Recovered::default()
+    };
+    let subject = Subject::new(recovered);
+    assert_eq!(subject.member.next_deadline(), Some(subject.now), "it waits for no silence");
 }
 
 fn is_restart(output: &Output) -> bool {
