@@ -16,6 +16,7 @@ use crate::dump::DumpArguments;
 use crate::export::ExportArguments;
 use crate::import::ImportArguments;
 use crate::list::{ListArguments, MemberArguments};
+use crate::manual::{CompletionsArguments, ManArguments};
 use crate::prove::ProveArguments;
 use crate::quantities::{oplog_size, span};
 use crate::restore::RestoreArguments;
@@ -641,37 +642,6 @@ finish, syncs and ends.";
 
 fn tls_mode_names() -> clap::builder::PossibleValuesParser {
     quorate_server::TlsMode::NAMED.map(|(name, _)| name).into()
-}
-
-/// `quorate completions`.
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsArguments {
-    /// The shell.
-    #[arg(value_name = "SHELL")]
-    pub(crate) shell: clap_complete::Shell,
-}
-
-impl CompletionsArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate completions bash > ~/.local/share/bash-completion/completions/quorate
-  quorate completions zsh > ~/.zfunc/_quorate
-  quorate completions fish > ~/.config/fish/completions/quorate.fish";
-}
-
-/// `quorate man`.
-#[derive(Debug, Args)]
-pub(crate) struct ManArguments {
-    /// The command to print the page of; without it, the page of quorate itself.
-    #[arg(value_name = "COMMAND")]
-    pub(crate) command: Option<String>,
-}
-
-impl ManArguments {
-    const EXAMPLES: &str = "\
-Examples:
-  quorate man > /usr/local/share/man/man1/quorate.1
-  quorate man replay | man -l -";
 }
 
 #[cfg(test)]

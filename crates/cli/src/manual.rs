@@ -1,9 +1,40 @@
 //! Completions and manual pages, from the same definitions as `--help`.
 
-use clap::CommandFactory;
+use clap::{Args, CommandFactory};
 
-use crate::arguments::{Arguments, CompletionsArguments, ManArguments};
+use crate::arguments::Arguments;
 use crate::screen::{Failure, Outcome, Screen};
+
+/// `quorate completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// The shell.
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+impl CompletionsArguments {
+    pub(crate) const EXAMPLES: &str = "\
+Examples:
+  quorate completions bash > ~/.local/share/bash-completion/completions/quorate
+  quorate completions zsh > ~/.zfunc/_quorate
+  quorate completions fish > ~/.config/fish/completions/quorate.fish";
+}
+
+/// `quorate man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// The command to print the page of; without it, the page of quorate itself.
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+}
+
+impl ManArguments {
+    pub(crate) const EXAMPLES: &str = "\
+Examples:
+  quorate man > /usr/local/share/man/man1/quorate.1
+  quorate man replay | man -l -";
+}
 
 /// `quorate completions SHELL`.
 pub(crate) fn completions(

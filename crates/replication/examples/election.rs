@@ -38,6 +38,71 @@ fn member(index: u8, addresses: &[ServerAddress], config: &ReplicaSetConfig) -> 
     Member::new(options, recovered, u64::from(index), MonotonicTime::ZERO)
 }
 
+/// The members and all that is under way between them.
+struct Set {
+    addresses: Vec<ServerAddress>,
+    members: Vec<Member>,
+    now: MonotonicTime,
+    inputs: VecDeque<(usize, Input)>,
+    /// Who asked, by the token under which the question was passed on.
+    asked: BTreeMap<u64, (usize, RequestId)>,
+    tokens: u64,
+}
+
+impl Set {
+    /// The next thing that happens. If nothing is under way, time passes to the next deadline.
+    fn step(&mut self) {
+        let (index, input) = self.inputs.pop_front().unwrap_or_else(|| {
+            let due = |index: &usize| self.members[*index].next_deadline();
+            let waiting = (0..self.members.len()).filter(|index| due(index).is_some());
+            let index = waiting.min_by_key(due).unwrap_or(0);
+            self.now = self.members[index].next_deadline().unwrap_or(self.now).max(self.now);
+            (index, Input::Tick)
+        });
+        self.members[index].handle(self.now, input);
+        while let Some(output) = self.members[index].poll_output() {
+            self.carry_out(index, output);
+        }
+    }
+
+    #[expect(clippy::print_stdout, reason = "it is what the example is for")]
+    fn carry_out(&mut self, index: usize, output: Output) {
+        match output {
+            Output::Event(event) => println!("{}: {event}", self.addresses[index]),
+            // A disk that is as fast as memory.
+            Output::Persist { ticket, .. } => {
+                self.inputs.push_back((index, Input::Persisted(ticket)));
+            }
+            Output::AppendNoop { term, .. } => {
+                let last = entry(term.0, 10);
+                let told = [
+                    Input::EntriesAppended { last },
+                    Input::Applied { last },
+                    Input::EntriesDurable { last },
+                ];
+                self.inputs.extend(told.map(|input| (index, input)));
+            }
+            Output::Send { request, to, message, .. } => {
+                let receiver = self.addresses.iter().position(|address| *address == to);
+                self.tokens += 1;
+                self.asked.insert(self.tokens, (index, request));
+                let token = RequestToken(self.tokens);
+                let received = Input::RequestReceived { token, request: message };
+                self.inputs.extend(receiver.map(|receiver| (receiver, received)));
+            }
+            Output::Respond { token: RequestToken(token), reply } => {
+                let Some((asker, request)) = self.asked.remove(&token) else { return };
+                let answer = match reply {
+                    Ok(reply) => Input::ReplyReceived { request, reply, round_trip: ROUND_TRIP },
+                    Err(_) => Input::PeerUnreachable { request, cause: Unreachable::Other },
+                };
+                self.inputs.push_back((asker, answer));
+            }
+            _ => {}
+        }
+    }
+}
+
 #[expect(clippy::print_stdout, reason = "it is what the example is for")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addresses: Vec<ServerAddress> =
@@ -46,67 +111,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let members = members.map(|(host, id)| MemberConfig::new(MemberId(id), host.clone())).collect();
     let mut config = ReplicaSetConfig::new("rs0", members);
     config.term = Some(Term(1));
-    let mut members: Vec<Member> = (0..3).map(|index| member(index, &addresses, &config)).collect();
-    let mut now = MonotonicTime::ZERO;
-    let mut inputs: VecDeque<(usize, Input)> = VecDeque::new();
-    // Who asked, by the token under which the question was passed on.
-    let mut asked: BTreeMap<u64, (usize, RequestId)> = BTreeMap::new();
-    for step in 0..MAX_STEPS as u64 {
-        if let Some(leader) = members.iter().find(|member| member.status().is_writable()) {
-            println!(
-                "member {:?} leads in term {}",
-                leader.status().me(),
-                leader.status().term().0
-            );
+    let members = (0..3).map(|index| member(index, &addresses, &config)).collect();
+    let now = MonotonicTime::ZERO;
+    let (inputs, asked) = (VecDeque::new(), BTreeMap::new());
+    let mut set = Set { addresses, members, now, inputs, asked, tokens: 0 };
+    for _ in 0..MAX_STEPS {
+        let leader = set.members.iter().position(|member| member.status().is_writable());
+        if let Some(leader) = leader {
+            let term = set.members[leader].status().term();
+            println!("{} leads in term {}", set.addresses[leader], term.0);
             return Ok(());
         }
-        // The network is empty: time passes to the next deadline.
-        let (index, input) = inputs.pop_front().unwrap_or_else(|| {
-            let due = |index: &usize| members[*index].next_deadline();
-            let next = (0..members.len()).filter(|index| due(index).is_some()).min_by_key(due);
-            let index = next.unwrap_or(0);
-            now = members[index].next_deadline().unwrap_or(now).max(now);
-            (index, Input::Tick)
-        });
-        members[index].handle(now, input);
-        while let Some(output) = members[index].poll_output() {
-            match output {
-                Output::Event(event) => println!("{now:?} {}: {event}", addresses[index]),
-                // A disk that is as fast as memory.
-                Output::Persist { ticket, .. } => {
-                    inputs.push_back((index, Input::Persisted(ticket)))
-                }
-                Output::AppendNoop { term, .. } => {
-                    let last = entry(term.0, 10);
-                    for input in [
-                        Input::EntriesAppended { last },
-                        Input::Applied { last },
-                        Input::EntriesDurable { last },
-                    ] {
-                        inputs.push_back((index, input));
-                    }
-                }
-                Output::Send { request, to, message, .. } => {
-                    let receiver = addresses.iter().position(|address| *address == to);
-                    let token = step << 8 | asked.len() as u64 & 0xff;
-                    asked.insert(token, (index, request));
-                    let received =
-                        Input::RequestReceived { token: RequestToken(token), request: message };
-                    inputs.extend(receiver.map(|receiver| (receiver, received)));
-                }
-                Output::Respond { token: RequestToken(token), reply } => {
-                    let Some((asker, request)) = asked.remove(&token) else { continue };
-                    let answer = match reply {
-                        Ok(reply) => {
-                            Input::ReplyReceived { request, reply, round_trip: ROUND_TRIP }
-                        }
-                        Err(_) => Input::PeerUnreachable { request, cause: Unreachable::Other },
-                    };
-                    inputs.push_back((asker, answer));
-                }
-                _ => {}
-            }
-        }
+        set.step();
     }
     Err("no member was elected".into())
 }

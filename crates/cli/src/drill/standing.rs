@@ -50,7 +50,7 @@ pub(super) fn others(
     if primary.is_some_and(|primary| primary.passives().contains(to)) {
         return Err(Failure::Misuse(format!(
             "{to} has priority 0 and never leads; give it another with replSetReconfig, or choose among {}",
-            listed(&secondaries.iter().filter(|one| *one != to).cloned().collect::<Vec<_>>())
+            listed(secondaries.iter().filter(|one| *one != to))
         )));
     }
     Ok(secondaries.into_iter().filter(|secondary| secondary != to).collect())
