@@ -6,7 +6,9 @@
 //! has to build them.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
 use crate::Failure;
 use crate::process;
@@ -17,6 +19,9 @@ pub(crate) const MEASURES: [&str; 6] =
 
 /// How often a set is started.
 const STARTS: usize = 15;
+
+/// How many sets are started at once.
+const AT_ONCE: usize = 20;
 
 /// Builds and runs the benchmark of the client.
 pub(crate) fn run(measure: Option<&str>) -> Result<(), Failure> {
@@ -60,26 +65,73 @@ pub(crate) fn up() -> Result<(), Failure> {
     }
     // Left behind by an error it does no harm: the next run takes other ports and reopens it.
     let _ = std::fs::remove_dir_all(data);
+    up_at_once(&program)
+}
+
+/// As many test programs at once as a busy machine has, each with a set of its own.
+fn up_at_once(program: &Path) -> Result<(), Failure> {
+    let began = Instant::now();
+    let mut sets = Vec::new();
+    for _ in 0..AT_ONCE {
+        let mut command = process::program(&program.to_string_lossy());
+        sets.push(Starting::begin(command.args(["up", "--json", "--port", "0", "--memory"]))?);
+    }
+    let mut times: Vec<u64> = sets.iter_mut().filter_map(Starting::ready_after).collect();
+    let all = began.elapsed();
+    for set in sets {
+        set.stop()?;
+    }
+    times.sort_unstable();
+    if times.len() < AT_ONCE {
+        return Err(Failure(format!("{} of {AT_ONCE} sets became ready", times.len())));
+    }
+    println!(
+        "up, {AT_ONCE} sets of three members at once: the last is ready after {} ms, a set {} ms after its start \
+         (median)",
+        all.as_millis(),
+        times[AT_ONCE / 2]
+    );
     Ok(())
 }
 
 /// Runs `up` until it is ready, stops it, and returns the milliseconds that it told.
-fn ready_after(command: &mut std::process::Command) -> Result<u64, Failure> {
-    let failed = |what: String| Failure(format!("quorate up: {what}"));
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let told = child.stdout.take().map(BufReader::new).and_then(|output| {
-        let lines = output.lines().map_while(Result::ok);
+fn ready_after(command: &mut Command) -> Result<u64, Failure> {
+    let mut starting = Starting::begin(command)?;
+    let told = starting.ready_after();
+    starting.stop()?;
+    told.ok_or_else(|| Failure("quorate up: it was never ready".to_owned()))
+}
+
+/// An `up` that is on its way.
+struct Starting {
+    child: Child,
+    output: Option<BufReader<ChildStdout>>,
+}
+
+impl Starting {
+    fn begin(command: &mut Command) -> Result<Self, Failure> {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| Failure(format!("quorate up: {error}")))?;
+        let output = child.stdout.take().map(BufReader::new);
+        Ok(Self { child, output })
+    }
+
+    /// Waits until it is ready, and returns the milliseconds that it told.
+    fn ready_after(&mut self) -> Option<u64> {
+        let lines = self.output.as_mut()?.lines().map_while(Result::ok);
         lines.filter_map(|line| elapsed_ms(&line)).next()
-    });
-    // It stops its members when it is asked to, and only then.
-    let id = child.id().to_string();
-    process::run(process::program("kill").args(["-TERM", &id]))?;
-    child.wait().map_err(|error| failed(error.to_string()))?;
-    told.ok_or_else(|| failed("it was never ready".to_owned()))
+    }
+
+    /// It stops its members when it is asked to, and only then.
+    fn stop(mut self) -> Result<(), Failure> {
+        let id = self.child.id().to_string();
+        process::run(process::program("kill").args(["-TERM", &id]))?;
+        self.child.wait().map_err(|error| Failure(format!("quorate up: {error}")))?;
+        Ok(())
+    }
 }
 
 /// The number after `"elapsed_ms":`.

@@ -10,8 +10,6 @@
 
 #[path = "replica_set/client.rs"]
 mod client;
-#[path = "replica_set/namespaces.rs"]
-mod namespaces;
 #[path = "replica_set/set.rs"]
 mod set;
 
