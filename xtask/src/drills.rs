@@ -46,7 +46,7 @@ pub(crate) fn run(each: u64) -> Result<(), Failure> {
         let mut drill = quorate();
         drill.args(["drill", fault, "--times", &each, "--json", uri]).stderr(Stdio::null());
         let told = process::read(&mut drill)?;
-        let score = told.lines().filter(|line| line.contains("\"event\":\"score\"")).next_back();
+        let score = told.lines().rfind(|line| line.contains("\"event\":\"score\""));
         println!("{}", score.unwrap_or("no score: fewer than two drills had an end"));
         Ok(())
     });
