@@ -386,6 +386,19 @@ impl Cursors {
         }
     }
 
+    /// Takes a cursor out without a command: for a look at a stream that waits. None if it is in use or gone.
+    pub(crate) fn borrow(&mut self, id: i64) -> Option<Cursor> {
+        self.open.get_mut(&id)?.cursor.take()
+    }
+
+    /// Puts it back, as if it had not been away.
+    pub(crate) fn give_back(&mut self, id: i64, cursor: Cursor) {
+        if let Some(entry) = self.open.get_mut(&id) {
+            entry.position = cursor.changes.as_ref().map(|stream| stream.position());
+            entry.cursor = Some(cursor);
+        }
+    }
+
     /// How long commands may still work for this cursor; none without a limit.
     pub(crate) fn time_left(&self, id: i64) -> Option<Duration> {
         self.open.get(&id)?.time_left

@@ -539,6 +539,40 @@ fn each_entry_is_read_once_for_all_streams() {
     assert_eq!(read() - before, 10);
 }
 
+/// A stream that waits is asked whether it has news; what it does not show, it passes over.
+#[test]
+fn a_stream_that_waits_knows_whether_a_change_concerns_it() {
+    let member = primary();
+    let matches = |value: i32| {
+        vec![doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": value } }]
+    };
+    let mut one = open(&member, aggregate("c".into(), matches(1)));
+    let mut two = open(&member, aggregate("c".into(), matches(2)));
+    let mut all = watch(&member, "c", doc! {});
+    assert!(![&one, &two, &all].iter().any(|stream| member.node.stream_has_news(stream.id)));
+    member.insert("c", vec![doc! { "_id": 1, "n": 2 }]);
+    assert!(!member.node.stream_has_news(two.id), "no majority has it");
+    commit(&member);
+    assert!(!member.node.stream_has_news(one.id));
+    assert!(member.node.stream_has_news(two.id) && member.node.stream_has_news(all.id));
+    assert_eq!((two.types(), all.types()), (vec!["insert".into()], vec!["insert".into()]));
+    assert!(one.events().is_empty());
+    // It has passed over the change: its token stands behind it.
+    assert!(one.token.get_str("_data").unwrap() > two.token.get_str("_data").unwrap());
+    // A transaction and the end of the collection are for each stream to look at.
+    transact(&member, 1, vec![doc! { "insert": "c", "documents": [{ "_id": 2, "n": 1 }] }]);
+    commit(&member);
+    assert!(member.node.stream_has_news(one.id));
+    assert_eq!(one.types(), ["insert"]);
+    member.ok(doc! { "drop": "c" });
+    commit(&member);
+    assert!(member.node.stream_has_news(two.id));
+    let id = two.id;
+    two.events();
+    assert_eq!(two.id, 0, "the stream is over");
+    assert!(member.node.stream_has_news(id), "a cursor that is gone is for a command to tell");
+}
+
 /// The log may be trimmed between the opening and a look: a stream must not pass over what is gone.
 #[test]
 fn a_stream_that_is_overtaken_by_the_trimming_of_the_oplog_is_told_so() {

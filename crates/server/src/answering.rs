@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
     Answerer, Command, CommandError, CommandFacts, Context, ErrorCode, Injection, Interrupt,
-    Interruption, Outcome, Registered, Reply, Standing, WaitFor,
+    Interruption, Outcome, Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTimeAndWallTime;
 use tokio::sync::watch;
@@ -68,8 +68,8 @@ struct Events {
 
 /// The commit point, and what a command has seen of it.
 struct CommitPoint {
-    /// Where the log stands, on a member of a set.
-    standing: Option<watch::Receiver<Standing>>,
+    /// Where it is, on a member of a set.
+    committed: Option<watch::Receiver<OpTimeAndWallTime>>,
     seen: OpTimeAndWallTime,
 }
 
@@ -77,14 +77,11 @@ impl CommitPoint {
     /// Returns when the commit point is another than the command has seen.
     async fn moved(&mut self) {
         let seen = self.seen;
-        match &mut self.standing {
-            Some(standing) => {
-                let found = standing.wait_for(|now| now.commit_point != seen).await;
-                match found.map(|now| now.commit_point) {
-                    Ok(moved) => self.seen = moved,
-                    Err(_) => std::future::pending().await,
-                }
-            }
+        match &mut self.committed {
+            Some(committed) => match committed.wait_for(|now| *now != seen).await.map(|now| *now) {
+                Ok(moved) => self.seen = moved,
+                Err(_) => std::future::pending().await,
+            },
             None => std::future::pending().await,
         }
     }
@@ -92,13 +89,13 @@ impl CommitPoint {
 
 impl Events {
     fn of(shared: &Shared) -> Self {
-        let standing = shared.replica_set.as_ref().map(|set| set.standing_changes());
-        let seen = standing.as_ref().map(|now| now.borrow().commit_point).unwrap_or_default();
+        let committed = shared.replica_set.as_ref().map(|set| set.commit_points());
+        let seen = committed.as_ref().map(|now| *now.borrow()).unwrap_or_default();
         Self {
             topology: shared.topology.subscribe(),
             commits: shared.commits.subscribe(),
             kills: shared.kills.subscribe(),
-            commit_point: CommitPoint { standing, seen },
+            commit_point: CommitPoint { committed, seen },
         }
     }
 }
@@ -354,7 +351,8 @@ impl Connection {
         {
             let end = *until.get_or_insert_with(|| Instant::now() + *at_most);
             context.interrupt.set_waiting(true);
-            let news = self.wait_for(events, *event, end, &context.interrupt).await?;
+            let cursor = command.body.get_i64("getMore").ok();
+            let news = self.wait_for(events, *event, cursor, end, &context.interrupt).await?;
             context.interrupt.set_waiting(false);
             // News of something else is no reason to answer: it looks, and waits on.
             context.may_wait = news;
@@ -517,6 +515,7 @@ impl Connection {
         &mut self,
         events: &mut Events,
         event: WaitFor,
+        cursor: Option<i64>,
         until: Instant,
         interrupt: &Interrupt,
     ) -> Result<bool, Ended> {
@@ -529,7 +528,10 @@ impl Connection {
                 _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
                 _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
                 () = events.commit_point.moved(), if event == WaitFor::CommitPoint => {
-                    return Ok(true);
+                    // Most streams show nothing of most changes.
+                    if cursor.is_none_or(|id| self.shared.node.stream_has_news(id)) {
+                        return Ok(true);
+                    }
                 }
                 _ = events.kills.changed() => {
                     if interrupt.check().is_err() {

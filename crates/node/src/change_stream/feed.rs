@@ -3,15 +3,16 @@
 //! A stream that keeps up finds what it needs here; reading the oplog again for each of a thousand
 //! streams would cost a thousand scans. One that is further behind reads the store by itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::Document;
+use quorate_change_events::{Event, NoImages, Options, events};
 use quorate_protocol::Timestamp;
 
-use super::history_lost;
+use super::{history_lost, transaction_key};
 use crate::error::CommandError;
 use crate::node::Node;
 use crate::replication::entry_position;
@@ -24,6 +25,13 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes of entries that are read in one go.
 const READ_BYTES: usize = 4 * 1024 * 1024;
+
+/// Ways to open a stream for which events are kept, and how many entries of each.
+const MAX_WAYS: usize = 16;
+const MAX_TRANSLATED: usize = 256;
+
+/// What an entry tells to streams that were opened in one way; none if each stream has to look at it by itself.
+type Told = Option<Arc<Vec<Event>>>;
 
 /// Entries with their times.
 type Entries = Vec<(u64, Arc<Document>)>;
@@ -44,6 +52,8 @@ struct Recent {
     bytes: usize,
     /// How often the log had been cut when these were read.
     cuts: u64,
+    /// The events of the newest entries, for each way to open a stream.
+    translated: Vec<(Options, BTreeMap<u64, Told>)>,
 }
 
 impl Feed {
@@ -77,6 +87,35 @@ impl Feed {
         drop(recent);
         let read = self.read(node, position, committed, most)?;
         Ok(read.into_iter().map(|(time, _, entry)| (time, entry)).collect())
+    }
+
+    /// What committed entries after a time tell to streams that were opened like this and need no images.
+    pub(super) fn events_after(
+        &self,
+        node: &Node,
+        position: u64,
+        options: &Options,
+        most: usize,
+    ) -> Result<Vec<(u64, Told)>, CommandError> {
+        let entries = self.after(node, position, most)?;
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let (from, end) = (recent.from, recent.end());
+        let told = recent.told_to(options);
+        let events = entries.into_iter().map(|(time, entry)| {
+            // Events hold documents: they are kept no longer than their entries.
+            if time <= from || time > end {
+                return (time, translate(&entry, options));
+            }
+            let events = told.entry(time).or_insert_with(|| translate(&entry, options));
+            (time, events.clone())
+        });
+        let events = events.collect();
+        while told.len() > MAX_TRANSLATED
+            || told.first_key_value().is_some_and(|(time, _)| *time <= from)
+        {
+            told.pop_first();
+        }
+        Ok(events)
     }
 
     fn read(
@@ -114,11 +153,34 @@ impl Recent {
         }
     }
 
+    /// The events that are kept for this way to open a stream.
+    fn told_to(&mut self, options: &Options) -> &mut BTreeMap<u64, Told> {
+        let place = match self.translated.iter().position(|(known, _)| known == options) {
+            Some(place) => place,
+            None => {
+                if self.translated.len() >= MAX_WAYS {
+                    self.translated.remove(0);
+                }
+                self.translated.push((options.clone(), BTreeMap::new()));
+                self.translated.len() - 1
+            }
+        };
+        &mut self.translated[place].1
+    }
+
     fn after(&self, position: u64, most: usize) -> Entries {
         let start = self.entries.partition_point(|(time, ..)| *time <= position);
         let found = self.entries.range(start..).take(most);
         found.map(|(time, _, entry)| (*time, Arc::clone(entry))).collect()
     }
+}
+
+/// The events of an entry. A transaction is put together by each stream; an error is for each stream to meet.
+fn translate(entry: &Document, options: &Options) -> Told {
+    if transaction_key(entry).is_some() {
+        return None;
+    }
+    events(entry, &NoImages, options).ok().map(Arc::new)
 }
 
 /// Reads committed entries after a time, and makes sure that none is missing between.

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use bson::{Bson, Document};
 use quorate_change_events::{
-    Event, MAX_EVENT_BYTES, Options, ResumeToken, Scope, TokenKind, events, split,
-    transaction_events,
+    Event, FullDocument, FullDocumentBeforeChange, MAX_EVENT_BYTES, Options, ResumeToken, Scope,
+    TokenKind, events, split, transaction_events,
 };
 use quorate_protocol::Timestamp;
 use quorate_query::QueryError;
@@ -174,6 +174,29 @@ impl ChangeStream {
         Ok(())
     }
 
+    /// Whether a stream that has caught up has something to tell by now, or cannot say without a closer look. It moves on
+    /// past the changes that it does not show.
+    fn has_news(&mut self, node: &Node) -> bool {
+        let plain = self.options.full_document == FullDocument::default()
+            && self.options.before_change == FullDocumentBeforeChange::default();
+        if !plain || self.resume_after.is_some() || !self.waiting.is_empty() || self.ended {
+            return true;
+        }
+        let found = node.change_feed().events_after(node, self.position, &self.options, READ_STEP);
+        let Ok(found) = found else { return true };
+        for (timestamp, events) in found {
+            let Some(events) = events else { return true };
+            let shows = |event: &Event| {
+                event.ends_stream || !self.pipeline.refuses(&event.document).unwrap_or(false)
+            };
+            if events.iter().any(shows) {
+                return true;
+            }
+            self.position = timestamp;
+        }
+        false
+    }
+
     fn look_at(
         &mut self,
         node: &Node,
@@ -304,6 +327,17 @@ impl ChangeStream {
             self.waiting.push_back(Waiting { document: to_raw(fragment)?.into(), token });
         }
         Ok(())
+    }
+}
+
+impl Node {
+    /// Whether the stream of a cursor that waits has something to tell. True also where only a command can say: of a
+    /// cursor that is gone or in use, or of an error.
+    pub fn stream_has_news(&self, cursor: i64) -> bool {
+        let Some(mut borrowed) = self.cursors().borrow(cursor) else { return true };
+        let news = borrowed.changes.as_mut().is_none_or(|stream| stream.has_news(self));
+        self.cursors().give_back(cursor, borrowed);
+        news
     }
 }
 

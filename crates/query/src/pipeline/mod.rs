@@ -156,6 +156,21 @@ impl Pipeline {
         }
     }
 
+    /// Whether the first stage is a `$match` that this document does not pass. A stage whose expressions see variables
+    /// is not asked.
+    ///
+    /// # Errors
+    ///
+    /// If the document cannot be compared.
+    pub fn refuses(&self, document: &Document) -> Result<bool, QueryError> {
+        match self.stages.first().map(|stage| &**stage) {
+            Some(Stage::Match { matcher, computes: false, .. }) => {
+                matcher.matches(document).map(|passes| !passes)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Whether there is no stage.
     pub fn is_empty(&self) -> bool {
         self.stages.is_empty()

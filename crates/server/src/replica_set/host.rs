@@ -48,11 +48,25 @@ pub(super) struct Parts {
     pub(super) role: watch::Sender<RoleView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
     pub(super) standing: watch::Sender<Standing>,
+    /// The commit point alone, for those who wait for nothing else.
+    pub(super) committed: watch::Sender<OpTimeAndWallTime>,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
     pub(super) commits: watch::Sender<u64>,
     pub(super) farewells: watch::Sender<u64>,
     pub(super) gate: Arc<WriteGate>,
+}
+
+/// Tells those who wait how the log stands: all of it, its end, and the commit point.
+fn tell_standing(node: &Node, parts: &Parts) {
+    let (appended, standing) = (parts.appended.clone(), parts.standing.clone());
+    let committed = parts.committed.clone();
+    node.on_standing(Box::new(move |now| {
+        standing.send_replace(*now);
+        let point = now.commit_point;
+        committed.send_if_modified(|known| std::mem::replace(known, point) != point);
+        appended.send_if_modified(|last| std::mem::replace(last, now.last) != now.last);
+    }));
 }
 
 /// Runs a member until its process ends or it cannot go on.
@@ -67,11 +81,7 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
     syncer.start(Arc::clone(node), inbox.clone()).map_err(thread_failed)?;
-    let (appended, standing) = (parts.appended.clone(), parts.standing.clone());
-    node.on_standing(Box::new(move |now| {
-        standing.send_replace(*now);
-        appended.send_if_modified(|last| std::mem::replace(last, now.last) != now.last);
-    }));
+    tell_standing(node, &parts);
     let failing = syncer.clone();
     node.on_disk_failure(Box::new(move |why| failing.fail(why)));
     let wake = syncer.clone();

@@ -117,15 +117,17 @@ pub(crate) struct ReplicaSet {
     appended: watch::Sender<OpTimeAndWallTime>,
     /// Where the log stands: the one value that reads decide by.
     standing: watch::Receiver<Standing>,
+    /// The commit point alone: those who wait for it are woken by nothing else.
+    committed: watch::Receiver<OpTimeAndWallTime>,
     progress: CloneProgress,
     next_waiter: AtomicU64,
     parts: Mutex<Option<host::Parts>>,
 }
 
 impl ReplicaSet {
-    /// Where the log stands, as it changes.
-    pub(crate) fn standing_changes(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    /// The commit point, as it moves.
+    pub(crate) fn commit_points(&self) -> watch::Receiver<OpTimeAndWallTime> {
+        self.committed.clone()
     }
 
     /// Prepares the host. Nothing runs before [`start`](Self::start).
@@ -151,6 +153,7 @@ impl ReplicaSet {
         let (role_sender, role) = watch::channel(shown.role());
         let appended = watch::Sender::new(recovered.last);
         let (standing_sender, standing) = watch::channel(node.standing());
+        let (committed_sender, committed) = watch::channel(node.standing().commit_point);
         let progress = CloneProgress::default();
         let parts = host::Parts {
             clone_progress: progress.clone(),
@@ -165,6 +168,7 @@ impl ReplicaSet {
             role: role_sender,
             appended: appended.clone(),
             standing: standing_sender,
+            committed: committed_sender,
             topology,
             commits,
             farewells,
@@ -181,6 +185,7 @@ impl ReplicaSet {
             role,
             appended,
             standing,
+            committed,
             progress,
             next_waiter,
             parts,
