@@ -237,8 +237,19 @@ impl Copying {
         self.stage = match stage {
             Stage::RollbackId => {
                 self.rollback_id = reply.get_i32("rbid").map_err(|_| broken("rbid"))?;
+                let process = reply.get_object_id("processId").ok();
                 match self.step {
-                    InitialSyncStep::ReadSource { .. } => Stage::Top,
+                    InitialSyncStep::ReadSource { .. } => {
+                        self.progress.begin_from(process);
+                        Stage::Top
+                    }
+                    // A crash may have taken entries whose documents were copied.
+                    _ if !self.progress.is_from(process) => {
+                        return Err(CopyFailure(
+                            "its source was started again meanwhile; the copy begins again"
+                                .to_owned(),
+                        ));
+                    }
                     _ => Stage::Done(InitialSyncOutcome::RollbackIdRead(self.rollback_id)),
                 }
             }

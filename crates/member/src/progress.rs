@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bson::oid::ObjectId;
 use bson::{Document, doc};
 use quorate_node::{Namespace, Now};
 use quorate_replication::InitialSyncStage;
@@ -30,6 +31,8 @@ struct Figures {
     current_documents: u64,
     current_bytes: u64,
     applied_entries: u64,
+    /// The process of the source from which the attempt began.
+    source_process: Option<ObjectId>,
 }
 
 impl CloneProgress {
@@ -41,8 +44,20 @@ impl CloneProgress {
     pub fn begin(&self, attempt: u32, now: Now) {
         let mut figures = self.figures();
         if figures.attempt != attempt || figures.started.is_none() {
-            *figures = Figures { attempt, started: Some(now), ..Figures::default() };
+            let source_process = figures.source_process;
+            *figures =
+                Figures { attempt, started: Some(now), source_process, ..Figures::default() };
         }
+    }
+
+    /// The attempt copies from this process.
+    pub fn begin_from(&self, process: Option<ObjectId>) {
+        self.figures().source_process = process;
+    }
+
+    /// Whether it is still the process that the attempt began with.
+    pub fn is_from(&self, process: Option<ObjectId>) -> bool {
+        self.figures().source_process == process
     }
 
     /// How much there is to copy.

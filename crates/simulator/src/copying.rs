@@ -98,8 +98,13 @@ impl World {
         command: Document,
     ) {
         let reply = if command.contains_key("replSetGetRBID") {
-            let id = self.nodes[index].member.as_ref().map_or(0, |m| m.status().rollback_id());
-            RawDocumentBuf::try_from(&bson::doc! { "rbid": id, "ok": 1.0 }).ok()
+            let told = self.nodes[index].member.as_ref().map(|member| {
+                let (id, version) =
+                    (member.status().rollback_id(), member.status().topology_version());
+                let process = bson::oid::ObjectId::from_bytes(version.process_id.bytes());
+                bson::doc! { "rbid": id, "processId": process, "ok": 1.0 }
+            });
+            told.and_then(|told| RawDocumentBuf::try_from(&told).ok())
         } else {
             self.run_command(index, command)
         };

@@ -236,7 +236,15 @@ impl ReplicaSet {
             }
             "replSetGetConfig" => self.inspect(get_config).await,
             "replSetGetRBID" => {
-                self.inspect(|status, _| Ok(doc! { "rbid": status.rollback_id(), "ok": 1.0 })).await
+                let rollback_id = |status: Status<'_>, _| {
+                    let process = status.topology_version().process_id;
+                    Ok(doc! {
+                        "rbid": status.rollback_id(),
+                        "processId": bson::oid::ObjectId::from_bytes(process.bytes()),
+                        "ok": 1.0,
+                    })
+                };
+                self.inspect(rollback_id).await
             }
             "quorateExplainElection" => self.inspect(status::explanation_document).await,
             _ => match commands::request(&command.body)? {
