@@ -408,6 +408,7 @@ impl Copying {
             let uuid = uuid_of(&entry).cloned().unwrap_or(nameless);
             node.clone_collection(&namespace, uuid.clone(), options, now)?;
             if is_view {
+                node.copied_whole(&uuid);
                 self.progress.leave(&namespace);
                 continue;
             }
@@ -453,8 +454,8 @@ impl Copying {
 
     fn name_checked(&mut self, found: &[Document], node: &Node) {
         let Some(Current { namespace, uuid }) = self.current.take() else { return };
-        if found.first().and_then(uuid_of) != Some(&uuid) {
-            node.copied_in_part(uuid);
+        if found.first().and_then(uuid_of) == Some(&uuid) {
+            node.copied_whole(&uuid);
         }
         self.progress.leave(&namespace);
     }

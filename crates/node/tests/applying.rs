@@ -149,6 +149,7 @@ fn copy_of(from: &Member, names: &[&str]) -> Member {
         let options = listed[0].as_document().unwrap().get_document("options").unwrap().clone();
         let namespace = quorate_node::Namespace::new("db", name).unwrap();
         to.node.clone_collection(&namespace, uuid_of(from, name), options, now()).unwrap();
+        to.node.copied_whole(&uuid_of(from, name));
         let documents = from.find(doc! {"find": name});
         let documents = documents.iter().map(|d| RawDocumentBuf::try_from(d).unwrap()).collect();
         to.node.clone_documents(&namespace, documents, now()).unwrap();
@@ -314,6 +315,7 @@ fn entries_over_a_copy_fit_documents_of_a_later_time() {
     to.node.wipe(now()).unwrap();
     let namespace = quorate_node::Namespace::new("db", "a").unwrap();
     to.node.clone_collection(&namespace, uuid_of(&from, "a"), Document::new(), now()).unwrap();
+    to.node.copied_whole(&uuid_of(&from, "a"));
     let documents = from.find(doc! {"find": "a"});
     let documents = documents.iter().map(|d| RawDocumentBuf::try_from(d).unwrap()).collect();
     to.node.clone_documents(&namespace, documents, now()).unwrap();
@@ -350,8 +352,8 @@ fn a_copy_of_a_collection_that_is_renamed_is_whole_or_begins_again() {
             to.node.clone_collection(&namespace, (*uuid).clone(), Document::new(), now()).unwrap();
             let documents = if in_part { vec![] } else { vec![bson::rawdoc! {"_id": 0}] };
             to.node.clone_documents(&namespace, documents, now()).unwrap();
-            if in_part {
-                to.node.copied_in_part((*uuid).clone());
+            if !in_part {
+                to.node.copied_whole(uuid);
             }
         }
         let applied = to.node.apply_cloned(meanwhile.clone(), now());
@@ -360,4 +362,31 @@ fn a_copy_of_a_collection_that_is_renamed_is_whole_or_begins_again() {
     assert_eq!(copy(&[("a", &a), ("b", &old)], false), Some(true), "copied before the rename");
     assert_eq!(copy(&[("b", &a)], false), Some(true), "listed after it");
     assert_eq!(copy(&[("a", &a)], true), None, "its name was gone when its turn came");
+}
+
+/// A copy that is interrupted and goes on finds a collection under another name.
+#[test]
+fn what_an_interrupted_copy_left_of_a_renamed_collection_gives_way() {
+    let from = primary();
+    from.insert("a", vec![doc! {"_id": 0}, doc! {"_id": 1}]);
+    let (a, begin) = (uuid_of(&from, "a"), entries(&from).len());
+    from.insert("a", vec![doc! {"_id": 2}]);
+    from.ok(doc! {"renameCollection": "db.a", "to": "db.c", "$db": "admin"});
+    let meanwhile = entries(&from).split_off(begin);
+    let name = |name: &str| quorate_node::Namespace::new("db", name).unwrap();
+    let copy = |finds_it_again: bool| {
+        let to = secondary();
+        to.node.wipe(now()).unwrap();
+        to.node.clone_collection(&name("a"), a.clone(), Document::new(), now()).unwrap();
+        if finds_it_again {
+            to.node.clone_collection(&name("c"), a.clone(), Document::new(), now()).unwrap();
+            let documents = (0..3).map(|id| bson::rawdoc! {"_id": id}).collect();
+            to.node.clone_documents(&name("c"), documents, now()).unwrap();
+            to.node.copied_whole(&a);
+        }
+        let applied = to.node.apply_cloned(meanwhile.clone(), now());
+        applied.is_ok().then(|| hash(&to) == hash(&from))
+    };
+    assert_eq!(copy(true), Some(true));
+    assert_eq!(copy(false), None, "nothing says that it is whole: the copy begins again");
 }

@@ -58,7 +58,8 @@ impl Node {
         Ok(())
     }
 
-    /// Makes a collection like another member's.
+    /// Makes a collection like another member's. It counts as copied in part until
+    /// [`copied_whole`](Self::copied_whole).
     ///
     /// # Errors
     ///
@@ -73,8 +74,15 @@ impl Node {
         let mut writer = self.write(now);
         self.forget_moments();
         writer.begin_cloning();
-        if let Some(existing) = writer.collection(namespace) {
-            writer.drop_collection(&existing)?;
+        // An interrupted copy may have left it under the name that it had then.
+        let left = self.catalog().collections().find(|left| left.uuid == uuid).cloned();
+        for existing in writer.collection(namespace).into_iter().chain(left) {
+            if writer.collection(&existing.namespace).is_some() {
+                writer.drop_collection(&existing)?;
+            }
+        }
+        if let Some(replication) = self.replication() {
+            guard(&replication.partial_copies).push(uuid.clone());
         }
         writer.create_with_uuid(namespace, options, uuid).map(drop)
     }
@@ -128,11 +136,11 @@ impl Node {
         writer.commit(batch)
     }
 
-    /// The collection had another name at the source before it was copied whole: it is copied by its
-    /// name, so some of its documents may be missing.
-    pub fn copied_in_part(&self, uuid: Binary) {
+    /// All documents of the collection were read while it had one name. Collections are copied by their
+    /// names: of one that had another name meanwhile some documents may be missing.
+    pub fn copied_whole(&self, uuid: &Binary) {
         if let Some(replication) = self.replication() {
-            guard(&replication.partial_copies).push(uuid);
+            guard(&replication.partial_copies).retain(|known| known != uuid);
         }
     }
 

@@ -166,7 +166,7 @@ pub(crate) struct Replication {
     kept_commit_point: Mutex<OpTimeAndWallTime>,
     /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
     deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
-    /// Collections of a copy that had another name at the source before they were copied whole.
+    /// Collections of a copy that are not known to be copied whole.
     partial_copies: Mutex<Vec<bson::Binary>>,
     listener: OnceLock<AppendListener>,
     standing_listener: OnceLock<StandingListener>,
