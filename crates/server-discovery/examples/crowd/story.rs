@@ -35,7 +35,7 @@ pub(crate) enum Step {
     /// A member leads from now on, in a new term.
     Lead(usize),
     /// The primary steps down.
-    StepDown,
+    Resign,
     /// Half of the clients, and all other members, hear nothing of a member any more.
     Hide(usize),
     /// They hear it again.
@@ -64,14 +64,14 @@ impl Story {
                 (RESTART, Step::Return(0)),
             ],
             Self::StepDown => {
-                vec![(Duration::ZERO, Step::StepDown), (ELECTION / 2, Step::Lead(1))]
+                vec![(Duration::ZERO, Step::Resign), (ELECTION / 2, Step::Lead(1))]
             }
             Self::RollingRestart => vec![
                 (Duration::ZERO, Step::End(2)),
                 (RESTART, Step::Return(2)),
                 (RESTART * 2, Step::End(1)),
                 (RESTART * 3, Step::Return(1)),
-                (RESTART * 4, Step::StepDown),
+                (RESTART * 4, Step::Resign),
                 (RESTART * 4 + ELECTION / 2, Step::Lead(1)),
                 (RESTART * 5, Step::End(0)),
                 (RESTART * 6, Step::Return(0)),
@@ -86,11 +86,11 @@ impl Story {
 
     /// When the last primary of the story begins to lead, and which member it is.
     pub(crate) fn last_primary(self) -> (Duration, usize) {
-        let leads = self.steps().into_iter().filter_map(|(at, step)| match step {
+        let mut leads = self.steps().into_iter().rev().filter_map(|(at, step)| match step {
             Step::Lead(member) => Some((at, member)),
             _ => None,
         });
-        leads.last().unwrap()
+        leads.next().unwrap()
     }
 }
 
@@ -118,7 +118,7 @@ impl Step {
                 vec![]
             }
             Self::Lead(member) => members.lead(member),
-            Self::StepDown => members.step_down(),
+            Self::Resign => members.step_down(),
             Self::Hide(member) => {
                 members.hidden = Some(member);
                 vec![]
