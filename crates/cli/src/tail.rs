@@ -6,7 +6,7 @@
 mod place;
 mod show;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bson::raw::RawDocumentBuf;
 use quorate_client::{ChangeStream, Client, Error, Watch};
@@ -25,6 +25,12 @@ const MAX_AWAIT: Duration = Duration::from_secs(1);
 
 /// `ChangeStreamHistoryLost`.
 const HISTORY_LOST: i32 = 286;
+
+/// How long a feed that begins goes on trying while the primary of the set changes.
+const OPENING_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between two tries.
+const OPENING_PAUSE: Duration = Duration::from_millis(500);
 
 /// `InvalidResumeToken` and `ChangeStreamFatalError`: the place is not one of this deployment.
 const FOREIGN_PLACE: [i32; 2] = [260, 280];
@@ -113,16 +119,26 @@ async fn follow(
     if stored.is_some() && since.is_some() {
         screen.talk("the resume file says where to go on; --since is left out");
     }
-    let opened = watched.open(client, |watch| {
-        let watch = watch.max_await_time(MAX_AWAIT);
-        match (&stored, since) {
-            (Some(token), _) => watch.start_after(token.clone()),
-            (None, Some(since)) => watch.start_at_operation_time(since.time()),
-            (None, None) => watch,
-        }
-    });
     let explained = |error: Error| explain(&error, arguments);
-    let mut stream = opened.await.map_err(explained)?;
+    let begun = Instant::now();
+    let mut stream = loop {
+        let opened = watched.open(client, |watch| {
+            let watch = watch.max_await_time(MAX_AWAIT);
+            match (&stored, since) {
+                (Some(token), _) => watch.start_after(token.clone()),
+                (None, Some(since)) => watch.start_at_operation_time(since.time()),
+                (None, None) => watch,
+            }
+        });
+        match opened.await {
+            Ok(stream) => break stream,
+            // The primary may be changing, more than once.
+            Err(error) if error.is_retryable_read() && begun.elapsed() < OPENING_PATIENCE => {
+                tokio::time::sleep(OPENING_PAUSE).await;
+            }
+            Err(error) => return Err(explained(error)),
+        }
+    };
     let from = match (&stored, since) {
         (Some(_), _) => "where the resume file says",
         (None, Some(_)) => "the time given",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::request;
+use crate::http::{Reply, request};
 
 /// How long the page may take to show something on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -95,12 +95,22 @@ impl Browser {
         }
     }
 
-    /// Clicks on the first element that a selector finds, as a person does.
+    /// Clicks on the first element that a selector finds, as a person does: again if the page moved it away
+    /// in that moment, and nothing was clicked.
     pub(crate) fn click(&self, selector: &str) {
         let found = json!({"using": "css selector", "value": selector});
-        let element = self.call("POST", "/element", &found);
-        let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
-        self.call("POST", &format!("/element/{id}/click"), &json!({}));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let element = self.call("POST", "/element", &found);
+            let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap();
+            let reply = self.send("POST", &format!("/element/{id}/click"), &json!({}));
+            let moved = ["element click intercepted", "stale element reference"];
+            if reply.status == 200 {
+                return;
+            }
+            let again = moved.iter().any(|why| reply.body.contains(why));
+            assert!(again && Instant::now() < deadline, "{selector}: {}", reply.body);
+        }
     }
 
     /// Presses a key.
@@ -170,14 +180,18 @@ impl Browser {
     }
 
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        let reply = self.send(method, path, body);
+        assert_eq!(reply.status, 200, "{method} {path} {body}: {}", reply.body);
+        reply.json()["value"].take()
+    }
+
+    fn send(&self, method: &str, path: &str, body: &Value) -> Reply {
         let path = match self.session.is_empty() {
             true => "/session".to_owned(),
             false => format!("/session/{}{path}", self.session),
         };
         let headers = [("host", self.address.as_str()), ("content-type", "application/json")];
-        let reply = request(&self.address, method, &path, &headers, &body.to_string());
-        assert_eq!(reply.status, 200, "{method} {path} {body}: {}", reply.body);
-        reply.json()["value"].take()
+        request(&self.address, method, &path, &headers, &body.to_string())
     }
 }
 
