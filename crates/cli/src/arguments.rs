@@ -448,7 +448,7 @@ fn any_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// An address for the page. Whoever reaches it sees everything, so it is on this machine only.
+/// An address for the page. Every client that reaches it sees everything, so it is on this machine only.
 fn page_address(text: &str) -> Result<SocketAddr, String> {
     let address = match text.parse::<u16>() {
         Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),

@@ -71,7 +71,7 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
             _ = revision.changed() => sleep(LEAST_PAUSE).await,
             Some((action, member, outcome)) = outcomes.recv() => {
                 if action == Action::StepDown && outcome.is_ok() {
-                    // No process shows it, so nobody else puts it into the log.
+                    // No process shows it, so no other task puts it into the log.
                     live.tell(Input::Done { member, text: "stepped down on request".to_owned() });
                 }
                 dashboard.say(clock::now(), told(action, outcome));
@@ -93,7 +93,7 @@ pub(crate) async fn show(live: &Live, actions: Option<Arc<dyn Actions>>) -> io::
                             let tell = tell.clone();
                             tokio::spawn(async move {
                                 let outcome = actions.perform(action, &member).await;
-                                // Nobody is told who has left.
+                                // Ignore send errors: the receiver is gone.
                                 let _ = tell.send((action, member, outcome)).await;
                             });
                         }

@@ -39,7 +39,7 @@ use probe::{Prober, ServerProbe};
 use verdict::{Answers, Summary};
 
 /// How long each stage may take, unless the connection string has a `connectTimeoutMS`. Shorter
-/// than a driver's ten seconds: whoever asks a doctor is waiting.
+/// than a driver's ten seconds: a user is waiting.
 const STAGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Diagnoses a pasted message or a deployment.

@@ -1,8 +1,8 @@
 //! `quorate down`: stops sets that `quorate up` started and that still run.
 //!
 //! The one who looks after the members is asked to stop them; where that one is gone, each member is
-//! asked. Whoever does not stop in time is killed, and that is told. Nothing is signalled that is not
-//! known by its birth, so a file that a crash left behind harms nobody.
+//! asked. A process that does not stop in time is killed, and that is told. Nothing is signalled that is not
+//! known by its birth, so a file that a crash left behind does no harm.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::words::listed;
 /// How long a set may take to stop before it is killed: longer than its keeper gives each member.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
-/// How often processes are looked at. They are not our children, so nobody tells us.
+/// How often processes are looked at. They are not our children, so the system does not tell us.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Stops what was named, or the only set that runs.

@@ -176,7 +176,7 @@ async fn drill(
     // Named for the moment, so that two drills never meet.
     let collection = format!("drill_{}_{}", std::process::id(), clock::now().as_nanos());
     let writer = Writer::start(client.collection(database, &collection));
-    // Whoever stops a drill must not leave the set broken behind.
+    // A drill that is stopped must not leave the set broken.
     let stop = signals::stop().map_err(|error| {
         Failure::Problem(format!(
             "cannot listen for signals: {error}; check the limits (ulimit -a)"
@@ -354,7 +354,7 @@ async fn measure(
     progress.stage("waiting for the next primary");
     while !timeline.is_elected() {
         let changed = progress.follow_until(deadline, timeline::next_topology(&mut events)).await;
-        // Nobody may have been listening when it changed.
+        // It may have changed before this subscribed.
         let topology: Arc<TopologyDescription> = match changed {
             Some(Some(topology)) => topology,
             Some(None) => client.topology(),

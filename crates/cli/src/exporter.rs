@@ -159,7 +159,7 @@ pub(crate) async fn serve(
     Ok(Exporter { address, scheme, task: task.abort_handle() })
 }
 
-/// Lets nobody in without the token, if there is one.
+/// Refuses requests without the token, if there is one.
 async fn check(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION);
     let given = given.and_then(|value| value.to_str().ok());

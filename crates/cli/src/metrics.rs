@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::view::test_view::Stage;
 
-    /// Every name that may be on a dashboard. Removing or renaming one breaks somebody's alarm.
+    /// Every name that may be on a dashboard. Removing or renaming one breaks users' alarms.
     const NAMES: [&str; 30] = [
         "quorate_set_info",
         "quorate_set_has_primary",

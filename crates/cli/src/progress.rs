@@ -18,7 +18,7 @@ pub(crate) fn bar(fraction: f64, width: usize) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
-/// What is being done, on a line of stderr that is written over. Nothing is drawn where nobody
+/// What is being done, on a line of stderr that is written over. Nothing is drawn where no terminal
 /// looks: into a pipe, or beside `--json`.
 pub(crate) struct Progress {
     shown: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Of so many bytes; `None` if nobody knows, and then nothing is drawn.
+    /// Of so many bytes; `None` if that is unknown, and then nothing is drawn.
     pub(crate) fn new(whole: Option<u64>) -> Self {
         let shown = io::stderr().is_terminal() && !io::stdout().is_terminal();
         Self { whole, read: 0, began: Instant::now(), drawn: None, shown }
@@ -74,7 +74,7 @@ impl Reading {
         }
         if let Some(line) = self.line() {
             self.drawn = Some(Instant::now());
-            // Nobody may be looking, so a failure to draw is no failure.
+            // Ignore errors: the terminal may be gone.
             let _ = write!(io::stderr(), "\r\x1b[2K{line}");
             let _ = io::stderr().flush();
         }

@@ -79,7 +79,7 @@ enum ReplayError {
     Output(#[from] io::Error),
 }
 
-/// The file, and how long it is, if anybody knows.
+/// The file, and how long it is, if that is known.
 fn open(path: &Path) -> io::Result<(Box<dyn BufRead>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin().lock()), None));

@@ -1,7 +1,7 @@
 //! Where the program's words go, and how it ends.
 //!
 //! Data goes to stdout and talk to stderr. Colours are written everywhere and taken out again where
-//! nobody can see them: if the stream is no terminal, or `NO_COLOR` is set.
+//! they cannot be seen: if the stream is no terminal, or `NO_COLOR` is set.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -93,7 +93,7 @@ impl Screen {
         self.event_at(clock::now(), name, fields)
     }
 
-    /// One line of data for programs with a time of its own. Flushed, for somebody waits for it.
+    /// One line of data for programs with a time of its own. Flushed, because a reader waits for it.
     pub(crate) fn event_at(
         &mut self,
         at: MonotonicTime,
@@ -118,7 +118,7 @@ impl Screen {
         self.data.write_all(bytes)
     }
 
-    /// Lets whoever waits for the data have it now.
+    /// Flushes the data for the reader that waits for it.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.data.flush()
     }
@@ -130,7 +130,7 @@ impl Screen {
         }
     }
 
-    /// A line of talk. Nobody may be listening, so a failure to write it is no failure.
+    /// A line of talk. Ignores errors: stderr may be closed.
     pub(crate) fn talk(&mut self, text: impl std::fmt::Display) {
         if !self.hushed {
             let _ = writeln!(self.talk, "{}", Visible(text));

@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
         Failure::Problem(format!("cannot start: {error}; {advice}"))
     })?;
     let result = runtime.block_on(serve(arguments, screen));
-    // A thread may still wait for stdin; nobody else has work left.
+    // A thread may still wait for stdin; no other thread has work left.
     runtime.shutdown_background();
     result
 }
@@ -74,7 +74,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
     let mut running = Server::start(listeners, options)
         .await
         .map_err(|error| Failure::Problem(error.to_string()))?;
-    // Before anybody is told of this member, since the signals kill where nobody listens.
+    // Before other processes are told of this member, since signals kill a process without handlers.
     let mut cuts = match arguments.breakable {
         true => Some(signals::Cuts::listen().map_err(|error| no_signals(&error))?),
         false => None,
@@ -244,9 +244,9 @@ fn no_signals(error: &std::io::Error) -> Failure {
     Failure::Problem(format!("cannot listen for signals: {error}; check the limits (ulimit -a)"))
 }
 
-/// Ready when whoever holds the other end of stdin is gone.
+/// Ready when the process at the other end of stdin is gone.
 async fn stdin_closes() {
-    // Nobody writes to it; an error means that it is closed as well.
+    // Nothing is written to it; an error means that it is closed as well.
     let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
@@ -262,7 +262,7 @@ fn log(arguments: &ServeArguments) {
         "json" => LogFormat::Json,
         _ => LogFormat::Text,
     };
-    // Nobody else in this process takes the log.
+    // No other subscriber in this process takes the log.
     log_to_stderr(level, format);
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn stop() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// SIGUSR2, again and again: somebody asks for what was broken to be mended.
+/// SIGUSR2, again and again: the sender wants what was broken to be mended.
 ///
 /// # Errors
 ///

@@ -86,7 +86,7 @@ pub(crate) enum Input {
         /// What it does.
         process: Process,
     },
-    /// Somebody did something to the set, here.
+    /// A user acted on the set, here.
     Done {
         /// To whom.
         member: ServerAddress,
@@ -129,7 +129,7 @@ pub(crate) struct Election {
     pub(crate) term: Option<i64>,
     /// How long the client knew no primary.
     pub(crate) without_primary: Option<Duration>,
-    /// How long no write was acknowledged, if anybody wrote.
+    /// How long no write was acknowledged, if there was a writer.
     pub(crate) write_gap: Option<Duration>,
 }
 
@@ -224,8 +224,8 @@ impl View {
         self.elections.iter()
     }
 
-    /// Whom to ask directly: whoever the client or the configuration calls a member. Behind a load
-    /// balancer nobody can be asked for itself.
+    /// What to ask directly: each server that the client or the configuration calls a member. Behind a load
+    /// balancer no server can be asked for itself.
     pub(crate) fn addresses_to_ask(&self) -> BTreeSet<ServerAddress> {
         let balanced = self
             .topology

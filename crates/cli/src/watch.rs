@@ -128,7 +128,7 @@ async fn watch_in_lines(
         teller.tell(at, &event, screen)?;
     }
     drop(shown);
-    // What closing does is recorded, but no news to anybody.
+    // What closing does is recorded, but not told.
     client.close().await;
     Ok(Outcome::Fine)
 }

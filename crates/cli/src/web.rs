@@ -8,7 +8,7 @@
 //!   POST /actions  breaks or mends a member; only on a set that we started
 //! ```
 //!
-//! What is shown comes from the view, what is done goes to whoever owns the processes. Every request
+//! What is shown comes from the view, what is done goes to the keeper of the processes. Every request
 //! passes the `guard` first. Nothing here reaches another host, and the page's own policy forbids the
 //! browser to.
 
@@ -95,9 +95,9 @@ struct Site {
 /// Whether another port will do if the wanted one is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Otherwise {
-    /// Somebody asked for this very one.
+    /// The user asked for this very one.
     Refuse,
-    /// Nobody asked.
+    /// It was not asked for.
     TakeAny,
 }
 
@@ -212,7 +212,7 @@ async fn act(State(site): State<Arc<Site>>, headers: HeaderMap, body: Bytes) -> 
     let member: ServerAddress = member;
     match actions.perform(action, &member).await {
         Ok(message) => {
-            // What happens to a process is told by whoever owns it.
+            // What happens to a process is told by its keeper.
             if action == Action::StepDown {
                 let text = message.replace(member.as_str(), "").trim().to_owned();
                 site.live.tell(Input::Done { member, text });

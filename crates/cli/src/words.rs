@@ -9,7 +9,7 @@ use quorate_protocol::steers;
 pub(crate) const MAX_SHOWN: usize = 400;
 
 /// Text that came from a server, a file or a person: one line, no control characters, and not
-/// longer than [`MAX_SHOWN`]. A terminal must never be steered by what somebody sent.
+/// longer than [`MAX_SHOWN`]. A terminal must never be steered by what a server sent.
 pub(crate) struct Foreign<T>(pub(crate) T);
 
 impl<T: fmt::Display> fmt::Display for Foreign<T> {

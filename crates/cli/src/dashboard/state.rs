@@ -1,6 +1,6 @@
 //! What the person at the keyboard has chosen, and what each key does.
 //!
-//! Pure: keys go in, effects come out, and the terminal is somebody else's business.
+//! Pure: keys go in, effects come out, and the terminal is left to `terminal.rs`.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(crate) enum Sort {
     Lag,
     /// The slowest first.
     RoundTrip,
-    /// Whoever does not answer first.
+    /// Servers that do not answer first.
     Health,
 }
 
@@ -163,7 +163,7 @@ impl Dashboard {
             ];
             self.passes(&words)
         });
-        // Stable: whoever is equal stays in the order of the addresses.
+        // Stable: equal servers stay in the order of the addresses.
         match self.sort {
             Sort::Address => {}
             Sort::Role => members.sort_by_key(|member| role_order(member.shown_type())),

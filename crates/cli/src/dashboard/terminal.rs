@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 /// How often the thread that reads keys looks whether it is still wanted.
 const LOOK_UP: Duration = Duration::from_millis(100);
 
-/// Keys that wait to be handled; whoever types faster has to wait.
+/// Keys that wait to be handled; faster typing has to wait.
 const MAX_KEYS: usize = 64;
 
 /// The terminal in our hands.
@@ -49,7 +49,7 @@ impl Taken {
         Ok(taken)
     }
 
-    /// Puts a text into the clipboard of whoever sits at the terminal (OSC 52), also over SSH.
+    /// Puts a text into the clipboard of the user's terminal (OSC 52), also over SSH.
     pub(super) fn copy(&mut self, text: &str) -> io::Result<()> {
         let mut stdout = io::stdout();
         stdout.write_all(clipboard(text).as_bytes())?;

@@ -529,7 +529,7 @@ fn reads(seen: &Examination) -> Option<Finding> {
     match seen.topology.suitable_servers(&request) {
         Ok(servers) if servers.is_empty() && !is_primary => {
             if seen.topology.topology_type() == TopologyType::Unknown {
-                // Nobody answered: that was told already.
+                // No server answered: that was told already.
                 return None;
             }
             let failure = SelectionFailure::new(

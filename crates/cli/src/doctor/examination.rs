@@ -120,7 +120,7 @@ impl ServerProbe {
 /// Called with each round of probes as they come in, so that something is seen while others wait.
 pub(crate) type Witness<'a> = &'a mut dyn FnMut(&ServerProbe) -> std::io::Result<()>;
 
-/// Asks the seeds, then whomever they advertise, each once.
+/// Asks the seeds, then the members that they advertise, each once.
 ///
 /// # Errors
 ///
@@ -149,7 +149,7 @@ pub(crate) async fn examine(
         waiting.retain(|(server, _)| !probes.contains_key(server));
     }
     if options.load_balanced {
-        // The core takes a load balancer on trust; whoever asks a doctor wants it asked.
+        // The core takes a load balancer on trust; the doctor asks it.
         let whom = options.seeds.iter().map(|seed| (seed.clone(), UNASKED)).collect();
         for (_, probe) in ask(prober, whom).await {
             witness(&probe)?;

@@ -1,5 +1,5 @@
 //! What a member says about its set once it lets us in: who is in which state and why, how long the
-//! oplog reaches back, and why nobody leads.
+//! oplog reaches back, and why no member leads.
 //!
 //! Asks with commands that change nothing, and passes over what a server does not know or does not
 //! tell us: the stages before this one have said what is wrong then.
@@ -48,7 +48,7 @@ pub(crate) struct Inside {
     pub(crate) is_ours: bool,
     /// The names of the configuration's own rules for `w`.
     pub(crate) write_modes: Option<Vec<String>>,
-    /// Who leads, or why nobody does.
+    /// Which member leads, or why none does.
     pub(crate) election: Option<Election>,
 }
 
@@ -266,7 +266,7 @@ fn initial_sync(status: &SetStatus) -> Option<String> {
     Some(Foreign(text).to_string())
 }
 
-/// Why nobody leads, as a member of ours explains it.
+/// Why no member leads, as a member of ours explains it.
 fn explained(explanation: Explanation, seen: &Examination) -> Option<Finding> {
     // A client may be without a primary that the members agree on: then the reason is elsewhere.
     if explanation.has_primary {

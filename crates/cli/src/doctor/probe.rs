@@ -39,12 +39,12 @@ pub(crate) struct ServerProbe {
     pub(crate) otherwise: Option<Result<Answer, HelloFault>>,
 }
 
-/// Why nobody took a connection.
+/// Why no server took a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PortFault {
     /// The host says no.
     Refused,
-    /// Nobody says anything.
+    /// Nothing comes back.
     Silent,
     /// Anything else.
     Other(String),

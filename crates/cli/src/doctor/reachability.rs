@@ -89,7 +89,7 @@ fn name(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
     )
 }
 
-/// A name under which everybody may reach the member that was dialled as `by`: that very address if
+/// A name under which all clients may reach the member that was dialled as `by`: that very address if
 /// the set has no other member whom it could mislead.
 fn better_name(seen: &Examination, by: &ServerAddress, port: u16) -> String {
     let members = seen.probes.get(by).and_then(ServerProbe::answer);

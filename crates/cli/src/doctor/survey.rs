@@ -58,7 +58,7 @@ impl Survey {
         self.inside().is_some_and(|inside| inside.is_ours)
     }
 
-    /// Who leads, or why nobody does.
+    /// Which member leads, or why none does.
     pub(crate) fn election(&self) -> Option<&Election> {
         self.inside()?.election.as_ref()
     }

@@ -114,7 +114,7 @@ impl Fault {
         match self.kind {
             // The member may stand again as soon as it is told so.
             Kind::StepDown | Kind::HandOver => false,
-            // Whoever looks after the processes starts it again.
+            // The keeper of the processes starts it again.
             Kind::Kill => set.keeper.signal(Signal::USR2),
             Kind::Pause | Kind::Partition => {
                 let signal = match self.kind {

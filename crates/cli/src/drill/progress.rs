@@ -1,6 +1,6 @@
 //! How far a drill is, on a terminal: one line of stderr that is written over.
 //!
-//! Nothing is drawn where nobody looks: into a pipe, or beside `--json`.
+//! Nothing is drawn where no terminal is: into a pipe, or beside `--json`.
 
 use std::future::Future;
 use std::io::{self, IsTerminal, Write};
@@ -78,7 +78,7 @@ impl Progress {
             return;
         }
         let line = line(self.stage, fraction, passed);
-        // Nobody may be looking, so a failure to draw is no failure.
+        // Ignore errors: the terminal may be gone.
         let _ = write!(io::stderr(), "\r\x1b[2K{line}");
         let _ = io::stderr().flush();
     }

@@ -17,13 +17,13 @@ use crate::screen::Failure;
 use crate::words::listed;
 
 /// How long the others are kept from standing, in seconds: longer than an election takes, and over by
-/// itself if nobody undoes it.
+/// itself if it is not undone.
 const FROZEN_SECONDS: i32 = 60;
 
 /// How long one member may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The secondaries besides the one that is to lead; nobody if none was named.
+/// The secondaries besides the one that is to lead; none if none was named.
 ///
 /// # Errors
 ///

@@ -94,7 +94,7 @@ fn direct_to_secondary(context: &Context) -> Option<Finding> {
     )
 }
 
-/// Nobody is primary: by the votes that can be seen, can anybody be?
+/// No member is primary: by the votes that can be seen, can one be?
 fn no_primary(context: &Context) -> Option<Finding> {
     let servers = &context.servers;
     let answering = servers.iter().filter(|server| !is_unknown(server)).count();

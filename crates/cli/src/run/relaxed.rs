@@ -2,7 +2,7 @@
 //! shell's constructors.
 //!
 //! The result is JSON; the types of BSON are wrapped as extended JSON wraps them (`{"$oid": …}`), so
-//! that whoever knows that format knows this one.
+//! that a user who knows that format knows this one.
 
 use std::iter::Peekable;
 use std::str::CharIndices;
@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value, json};
 /// How deep documents and arrays may be nested; servers take no more either.
 const MAX_DEPTH: usize = 100;
 
-/// A text that is no document. Whoever typed it is at fault.
+/// A text that is no document. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the command cannot be read at character {place}: {problem}")]
 pub(crate) struct RelaxedError {

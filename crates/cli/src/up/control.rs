@@ -89,7 +89,7 @@ impl Control {
         let listener = UnixListener::bind(&path).map_err(|error| unusable(&path, &error))?;
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // One after the other: nobody gives many orders.
+                // One after the other: orders are rare.
                 answer(stream, &handle).await;
             }
         });
@@ -124,7 +124,7 @@ async fn answer(stream: tokio::net::UnixStream, handle: &Handle) {
         Ok(done) => json!({"done": done}),
         Err(error) => json!({"error": error}),
     };
-    // Whoever asked may be gone; it was done all the same.
+    // Ignore send errors: the receiver may be gone, and it was done all the same.
     let _ = write.write_all(format!("{answer}\n").as_bytes()).await;
 }
 

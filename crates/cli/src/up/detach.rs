@@ -45,7 +45,7 @@ pub(super) fn start(arguments: &UpArguments, screen: &mut Screen) -> Result<Outc
         .map_err(failed)?;
     let outcome = wait(&mut keeper, arguments, &log, screen);
     if outcome.is_err() {
-        // Not ready, so of no use to anybody. Its members end with it.
+        // Not ready, so of no use. Its members end with it.
         let _ = keeper.kill();
         let _ = keeper.wait();
         let _ = std::fs::remove_file(&log);

@@ -24,17 +24,17 @@ use crate::view::collector::Live;
 use crate::view::member::Process;
 use crate::words::Foreign;
 
-/// How many orders may wait; whoever gives one waits with it.
+/// How many orders may wait; the giver of an order waits with it.
 const MAX_ORDERS: usize = 16;
 
 /// How long a member that steps down on request stays out of elections, in seconds. Short, because
-/// somebody wants to see it come back.
+/// the user wants to see it come back.
 const STEP_DOWN_SECONDS: i32 = 10;
 
 /// How long it waits for a secondary to catch up, in seconds.
 const CATCH_UP_SECONDS: i32 = 5;
 
-/// An action that somebody wants, and where its result goes.
+/// An action that was ordered, and where its result goes.
 struct Order {
     action: Action,
     member: ServerAddress,
@@ -108,7 +108,7 @@ impl Keeper {
         (keeper, Handle { orders: sender, set: shared })
     }
 
-    /// Keeps the set until told to stop. Lines come from whoever else has something to say.
+    /// Keeps the set until told to stop. Lines come from the other tasks.
     pub(super) async fn run(
         &mut self,
         stop: impl Future<Output = ()>,
@@ -172,7 +172,7 @@ impl Keeper {
             screen.talk_unless_json(text);
             self.save()?;
         }
-        // Whoever asked may be gone; it was done all the same.
+        // Ignore send errors: the receiver may be gone, and it was done all the same.
         let _ = answer.send(done);
         Ok(())
     }

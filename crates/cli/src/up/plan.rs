@@ -223,7 +223,7 @@ fn check_unused(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Refuses to start a set whose ports somebody else took: its members know each other by them.
+/// Refuses to start a set whose ports another process took: its members know each other by them.
 fn check_free(ports: &[u16], directory: &Path) -> Result<(), Failure> {
     let taken = ports.iter().find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, **port)).is_err());
     match taken {

@@ -55,7 +55,7 @@ impl RunningSet {
     /// Writes the file of this set anew.
     pub(super) fn save(&self) -> Result<(), Failure> {
         let path = self.path(&directory()?);
-        // First whole, then in its place: nobody reads half a file.
+        // First whole, then in its place: no reader sees half a file.
         let draft = path.with_extension(format!("{}.new", self.keeper.pid()));
         let saved = fs::write(&draft, format!("{:#}\n", self.to_json()))
             .and_then(|()| fs::rename(&draft, &path));

@@ -31,7 +31,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// How many lines may wait to be shown; the writer waits with them.
 const LINES_WAITING: usize = 64;
 
-/// Says what somebody could do now.
+/// Says what the user could do now.
 pub(super) fn invite(pid: u32, screen: &mut Screen) {
     screen.talk_unless_json(format_args!(
         "a writer is at work; break something and watch: kill -9 {pid}"

@@ -1,7 +1,7 @@
 //! What can be done to a set that we started: break it, and mend it again.
 //!
 //! The screen and the page offer these; `up` carries them out, because it owns the processes. On a
-//! set that somebody else runs there are none.
+//! set that another user runs there are none.
 //!
 //! | action | what happens | what it is like |
 //! |---|---|---|
@@ -72,7 +72,7 @@ impl fmt::Display for Action {
 /// Why an action was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ActionError {
-    /// Nobody here started that member.
+    /// That member was not started here.
     #[error("{0} was not started here; choose a member that was")]
     NotOurs(ServerAddress),
     /// The member is in a state in which that makes no sense.
@@ -100,7 +100,7 @@ pub(crate) enum ActionError {
 pub(crate) type Performed<'a> =
     Pin<Box<dyn Future<Output = Result<String, ActionError>> + Send + 'a>>;
 
-/// Whoever can carry out actions.
+/// The component that carries out actions.
 pub(crate) trait Actions: Send + Sync {
     /// Carries out an action and tells what was done.
     fn perform<'a>(&'a self, action: Action, member: &'a ServerAddress) -> Performed<'a>;

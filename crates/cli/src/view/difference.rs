@@ -88,7 +88,7 @@ pub(super) fn differences(
         Some(belief) => belief.server_type().name(),
         None => "not a member",
     };
-    // Nobody tells clients of a hidden member.
+    // Clients are not told of a hidden member.
     let unheard_of = belief.is_none() && hello.hidden;
     if client_type != own_type.name() && !unheard_of {
         add(Aspect::Type, client_type.to_owned(), own_type.name().to_owned());

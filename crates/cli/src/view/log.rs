@@ -37,7 +37,7 @@ pub(crate) enum Kind {
     Differs,
     /// An initial sync began or ended.
     Syncing,
-    /// Somebody broke or mended something here.
+    /// The user broke or mended something here.
     Action,
     /// Something that a person should look at.
     Warning,

@@ -276,7 +276,7 @@ impl Member {
 
     pub(super) fn on_pool_counts(&mut self, counts: PoolCounts) {
         self.pool.counts = counts;
-        // Of a pool that was made before anybody watched, no event told.
+        // Of a pool that was made before the view began, no event told.
         if self.pool.phase == PoolPhase::Closed {
             let known = self.belief.as_ref().is_some_and(|belief| belief.server_type().is_known());
             self.pool.phase = if known { PoolPhase::Ready } else { PoolPhase::Paused };

@@ -23,7 +23,7 @@ pub(super) type Seen = (MonotonicTime, DiscoveryEvent);
 
 /// The tap.
 pub(super) struct Notes {
-    /// Absent where nobody tells events from here.
+    /// Absent where no events are told from here.
     events: Option<mpsc::Sender<Seen>>,
     recorder: Option<Mutex<Recorder>>,
     /// How far the machine's clock is ahead of the client's.
@@ -100,7 +100,7 @@ impl Tap for Notes {
         let Some(events) = &self.events else { return };
         let at = at + self.ahead.get().copied().unwrap_or_default();
         match events.try_send((at, event.clone())) {
-            // The teller is gone, and with it whoever wants to know.
+            // The sender is gone, and with it the reader.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
             Err(TrySendError::Full(_)) => {
                 let reason = format!("more than {MAX_UNTOLD_EVENTS} events wait to be told");

@@ -122,7 +122,7 @@ impl Actions for Ours {
 
 /// The running set that has a member here, alive or not.
 fn set_of(address: &ServerAddress) -> Option<RunningSet> {
-    // Whoever cannot read the files started no set.
+    // A user who cannot read the files started no set.
     let sets = RunningSet::all().unwrap_or_default();
     let here = |set: &RunningSet| set.members.iter().any(|m| m.host == address.as_str());
     sets.into_iter().find(here)

@@ -6,7 +6,7 @@
 //! - `Host` must be a name of loopback with our port. A page elsewhere whose name was made to lead
 //!   here (DNS rebinding) sends its own name.
 //! - `Origin`, where a browser sends it, must be ourselves, and so must `Sec-Fetch-Site`.
-//! - Whoever acts must send the token that was drawn for this run and is written into the page, which
+//! - A request that acts must carry the token that was drawn for this run and is written into the page, which
 //!   other origins cannot read.
 
 use std::io;

@@ -1,7 +1,7 @@
 //! The view as server-sent events.
 //!
 //! One task puts the view into words whenever it has changed, at most every [`LEAST_PAUSE`], and only
-//! while somebody looks. Each page gets the newest one: whoever is slow misses those in between, and
+//! while a page is open. Each page gets the newest one: a slow page misses those in between, and
 //! nothing piles up for it.
 
 use std::convert::Infallible;
@@ -84,7 +84,7 @@ async fn follow(live: Live, words: watch::Sender<Words>) {
         let newest = live.read(|view| view.to_json(now)).to_string();
         words.send_replace(newest.into());
         sleep(LEAST_PAUSE).await;
-        // With nobody there, the words would be old before anybody reads them.
+        // Without an open page, the words would be old before a page shows them.
         if words.receiver_count() == 0 {
             words.send_replace(Words::from(""));
             while words.receiver_count() == 0 {

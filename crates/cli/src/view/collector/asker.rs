@@ -147,7 +147,7 @@ impl Asker {
                 self.tell_hello(Err(reason));
             }
             sleep(LEAST_PAUSE).await;
-            // Without anybody left to nudge there is nobody to ask for either.
+            // If the receiver is gone, so is the reason to ask.
             if let Ok(Err(_)) = timeout(EVERY, nudge.changed()).await {
                 return;
             }
@@ -187,7 +187,7 @@ impl Asker {
             self.manner.handshake.shake(&mut connection, &self.address, Some(self.manner.limit));
         match shaken.await {
             Ok(_) => Ok(connection),
-            // The server answers, and only the login is wrong: what it tells everybody is shown.
+            // The server answers, and only the login is wrong: what it tells without a login is shown.
             Err(EstablishError::Authentication(error)) => {
                 let why = format!("the login is refused: {}", error.cause);
                 self.tell(Told::Login(Foreign(why).to_string()));
