@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn linearizable_reads_that_prove_nothing_are_noticed() {
         let flaw = Some(Flaw::UnprovedLinearizable);
-        assert!(is_noticed(flaw, LINEARIZABLE, Story::Usurpers, 8));
+        assert!(is_noticed(flaw, LINEARIZABLE, Story::Usurpers, 60));
     }
 
     #[test]
