@@ -26,7 +26,7 @@ const MAX_AWAIT: Duration = Duration::from_secs(1);
 /// `ChangeStreamHistoryLost`.
 const HISTORY_LOST: i32 = 286;
 
-/// How long a feed that begins goes on trying while the primary of the set changes.
+/// How long a feed goes on trying while the primary of the set changes.
 const OPENING_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between two tries.
@@ -120,25 +120,8 @@ async fn follow(
         screen.talk("the resume file says where to go on; --since is left out");
     }
     let explained = |error: Error| explain(&error, arguments);
-    let begun = Instant::now();
-    let mut stream = loop {
-        let opened = watched.open(client, |watch| {
-            let watch = watch.max_await_time(MAX_AWAIT);
-            match (&stored, since) {
-                (Some(token), _) => watch.start_after(token.clone()),
-                (None, Some(since)) => watch.start_at_operation_time(since.time()),
-                (None, None) => watch,
-            }
-        });
-        match opened.await {
-            Ok(stream) => break stream,
-            // The primary may be changing, more than once.
-            Err(error) if error.is_retryable_read() && begun.elapsed() < OPENING_PATIENCE => {
-                tokio::time::sleep(OPENING_PAUSE).await;
-            }
-            Err(error) => return Err(explained(error)),
-        }
-    };
+    let mut stream =
+        open_patiently(client, watched, stored.as_ref(), since).await.map_err(explained)?;
     let from = match (&stored, since) {
         (Some(_), _) => "where the resume file says",
         (None, Some(_)) => "the time given",
@@ -147,17 +130,54 @@ async fn follow(
     let whole = watched.name();
     screen.event("tail", json!({"watching": whole, "from": from}))?;
     screen.talk_unless_json(format_args!("following {whole} from {from}; Ctrl-C ends it"));
+    let mut reached = stream.resume_token().or(stored);
     loop {
-        let change = stream.next_if_any().await.map_err(explained)?;
+        let change = match stream.next_if_any().await {
+            Ok(change) => change,
+            // The client resumed once already; the primary may change more than once.
+            Err(error) if error.is_retryable_read() => {
+                let opened = open_patiently(client, watched, reached.as_ref(), since).await;
+                stream = opened.map_err(explained)?;
+                continue;
+            }
+            Err(error) => return Err(explained(error)),
+        };
         if let Some(change) = &change {
             show::change(screen, change)?;
         }
         if let Some(token) = stream.resume_token() {
             place.store(&token)?;
+            reached = Some(token);
         }
         if change.is_none() && stream.is_over() {
             screen.talk_unless_json("the feed is over: what it followed is gone");
             return Ok(Outcome::Fine);
+        }
+    }
+}
+
+/// Opens the stream at this place, as soon as a primary of the set lets it.
+async fn open_patiently(
+    client: &Client,
+    watched: &Watched,
+    after: Option<&RawDocumentBuf>,
+    since: Option<Since>,
+) -> Result<ChangeStream, Error> {
+    let begun = Instant::now();
+    loop {
+        let opened = watched.open(client, |watch| {
+            let watch = watch.max_await_time(MAX_AWAIT);
+            match (after, since) {
+                (Some(token), _) => watch.start_after(token.clone()),
+                (None, Some(since)) => watch.start_at_operation_time(since.time()),
+                (None, None) => watch,
+            }
+        });
+        match opened.await {
+            Err(error) if error.is_retryable_read() && begun.elapsed() < OPENING_PATIENCE => {
+                tokio::time::sleep(OPENING_PAUSE).await;
+            }
+            opened => return opened,
         }
     }
 }
