@@ -32,24 +32,8 @@ struct Set {
 pub fn serve(members: usize, routers: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut listeners = Vec::new();
-        for _ in 0..members {
-            listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
-        }
-        let hosts: Vec<String> =
-            listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
-        println!("{}", hosts.join(","));
-        let (primary, version) = (AtomicUsize::new(0), watch::Sender::new(1));
-        let set = Arc::new(Set { hosts, primary, version, routers });
-        for (member, listener) in listeners.into_iter().enumerate() {
-            let set = Arc::clone(&set);
-            tokio::spawn(async move {
-                while let Ok((stream, _)) = listener.accept().await {
-                    let _ = stream.set_nodelay(true);
-                    tokio::spawn(converse(Arc::clone(&set), member, stream));
-                }
-            });
-        }
+        let set = open(members, routers).await;
+        println!("{}", set.hosts.join(","));
         let (commands, mut received) = tokio::sync::mpsc::unbounded_channel();
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -77,29 +61,33 @@ pub fn serve_fleet(sets: usize) {
     runtime.block_on(async {
         let mut all = Vec::new();
         for _ in 0..sets {
-            let mut listeners = Vec::new();
-            for _ in 0..3 {
-                listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
-            }
-            let hosts: Vec<String> =
-                listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
-            all.push(hosts.join(","));
-            let (primary, version) = (AtomicUsize::new(0), watch::Sender::new(1));
-            let set = Arc::new(Set { hosts, primary, version, routers: false });
-            for (member, listener) in listeners.into_iter().enumerate() {
-                let set = Arc::clone(&set);
-                tokio::spawn(async move {
-                    while let Ok((stream, _)) = listener.accept().await {
-                        let _ = stream.set_nodelay(true);
-                        tokio::spawn(converse(Arc::clone(&set), member, stream));
-                    }
-                });
-            }
+            all.push(open(3, false).await.hosts.join(","));
         }
         println!("{}", all.join(" "));
         let ends = tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().for_each(drop));
         let _ = ends.await;
     });
+}
+
+/// A set whose members take connections.
+async fn open(members: usize, routers: bool) -> Arc<Set> {
+    let mut listeners = Vec::new();
+    for _ in 0..members {
+        listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let hosts = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let (primary, version) = (AtomicUsize::new(0), watch::Sender::new(1));
+    let set = Arc::new(Set { hosts, primary, version, routers });
+    for (member, listener) in listeners.into_iter().enumerate() {
+        let set = Arc::clone(&set);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = stream.set_nodelay(true);
+                tokio::spawn(converse(Arc::clone(&set), member, stream));
+            }
+        });
+    }
+    set
 }
 
 async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option<()> {

@@ -8,12 +8,15 @@ use mongodb::event::sdam::SdamEvent;
 use mongodb::options::ClientOptions;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+/// A topology: (address, known, primary) of each server.
+type Servers = Vec<(String, bool, bool)>;
+
 pub struct Watched {
     pub client: Client,
-    pub events: UnboundedReceiver<(u64, Vec<(String, bool, bool)>)>,
+    pub events: UnboundedReceiver<(u64, Servers)>,
 }
 
-/// Each topology, as (address, known, primary) for each server, with the time of its event.
+/// Each topology with the time of its event.
 pub async fn watched(uri: &str) -> Watched {
     let mut options = ClientOptions::parse(uri).await.unwrap();
     let (sender, events) = unbounded_channel();
