@@ -308,7 +308,7 @@ fn the_page_shows_seven_members_and_an_outage_in_progress() {
         browser.resize(width, height, phone);
         for scheme in ["light", "dark"] {
             browser.prefer(scheme);
-            // The outage is told: nobody leads, the open gap grows and is shaded.
+            // The outage is told: no member leads, the open gap grows and is shaded.
             browser.wait("/no primary/i.test(document.querySelector('#headline').textContent)");
             browser.wait("document.querySelector('#gap-title').textContent === 'No write for'");
             browser.wait("document.querySelector('#throughput .gap.open')");

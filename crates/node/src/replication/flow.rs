@@ -15,6 +15,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use quorate_protocol::{MonotonicTime, OpTime, OpTimeAndWallTime};
 
+use super::standing::keep_every_second;
 use crate::context::Now;
 
 /// How old the oldest entry may become that no majority has; the manual's
@@ -127,11 +128,7 @@ impl FlowControl {
         });
         if is_new {
             if self.marks.len() >= MAX_MARKS {
-                let mut keep = false;
-                self.marks.retain(|_| {
-                    keep = !keep;
-                    keep
-                });
+                keep_every_second(&mut self.marks);
                 self.coarseness = self.coarseness.saturating_mul(2);
             }
             self.marks.push_back(Mark { first, before: self.total });

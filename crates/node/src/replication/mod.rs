@@ -38,7 +38,6 @@ use quorate_protocol::{
 use quorate_replication::{MemberHello, NoopReason};
 use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
 
-use self::flow::FlowControl;
 use self::recent::Recent;
 use self::standing::Log;
 use crate::catalog::Ident;
@@ -158,8 +157,6 @@ pub(crate) struct Replication {
     min_retention: Mutex<Duration>,
     /// Where the log stands. Its end and writability change under the write lock only.
     log: Mutex<Log>,
-    /// The pace of clients' writes.
-    flow: Mutex<FlowControl>,
     /// The newest entries, so that those who follow closely need not read the store.
     recent: Mutex<Recent>,
     /// The commit point that was stored last.
@@ -224,9 +221,9 @@ impl Replication {
     ) {
         let Some(last) = entries.last().map(|(position, _)| *position) else { return };
         let bytes = entries.iter().map(|(_, entry)| entry.len() as u64).sum();
-        guard(&self.flow).append(entries[0].0, last.op_time, bytes);
+        let first = entries[0].0;
         guard(&self.recent).extend(entries);
-        self.grown(sequence, last, view);
+        self.grown(sequence, first, last, bytes, view);
         if let Some(listener) = self.listener.get() {
             listener(last, author);
         }
@@ -234,21 +231,21 @@ impl Replication {
 
     /// Whether writers are slowed while a majority falls behind.
     pub(crate) fn has_flow_control(&self) -> bool {
-        guard(&self.flow).is_enabled()
+        guard(&self.log).flow.is_enabled()
     }
 
     pub(crate) fn set_flow_control(&self, enabled: bool) {
-        guard(&self.flow).set_enabled(enabled);
+        guard(&self.log).flow.set_enabled(enabled);
     }
 
     /// The oplog may have so many bytes.
     pub(crate) fn set_oplog_size(&self, bytes: u64) {
-        guard(&self.flow).set_oplog_size(bytes);
+        guard(&self.log).flow.set_oplog_size(bytes);
     }
 
     /// `flowControl` of `serverStatus`.
     pub(crate) fn flow_statistics(&self, now: Now) -> bson::Document {
-        guard(&self.flow).statistics(now)
+        guard(&self.log).flow.statistics(now)
     }
 
     pub(crate) fn published(&self) -> Option<Arc<Published>> {
@@ -297,7 +294,6 @@ impl Node {
             prepares_from: AtomicUsize::new(prepare::MIN_ENTRIES),
             transaction_entry_bytes: AtomicUsize::new(MAX_ENTRY_BYTES),
             closes_on_step_down: AtomicBool::new(false),
-            flow: Mutex::default(),
             min_retention: Mutex::new(facts::min_retention(self, keyspace)?),
             log: Mutex::default(),
             recent: Mutex::default(),
@@ -357,7 +353,7 @@ impl Node {
 
     /// How long a client's write that comes now is held back, because a majority has fallen behind.
     pub fn write_pause(&self, now: Now) -> Duration {
-        self.replication().map_or(Duration::ZERO, |known| guard(&known.flow).pause(now))
+        self.replication().map_or(Duration::ZERO, |known| guard(&known.log).flow.pause(now))
     }
 
     /// Whether the server is to close the connections of clients when the member steps down.

@@ -12,6 +12,7 @@ use std::sync::{Arc, MutexGuard};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_storage::CommitSequence;
 
+use super::flow::FlowControl;
 use super::{LogPositions, MAX_UNSYNCED, Replication, guard};
 use crate::moments::Moment;
 use crate::node::Node;
@@ -76,6 +77,8 @@ pub(super) struct Log {
     pending: VecDeque<(OpTime, Arc<Moment>)>,
     /// What majority reads see.
     majority: Option<Arc<Moment>>,
+    /// The pace of clients' writes, by what no majority has.
+    pub(super) flow: FlowControl,
 }
 
 impl Log {
@@ -95,12 +98,7 @@ impl Log {
 
     fn push_view(&mut self, at: OpTime, view: Arc<Moment>) {
         if self.pending.len() >= MAX_PENDING_VIEWS {
-            // The oldest stays, and the newest comes last.
-            let mut keep = false;
-            self.pending.retain(|_| {
-                keep = !keep;
-                keep
-            });
+            keep_every_second(&mut self.pending);
         }
         self.pending.push_back((at, view));
         self.show_committed();
@@ -123,6 +121,7 @@ impl Log {
     fn cut(&mut self, last: OpTimeAndWallTime) {
         self.standing.last = last;
         self.standing.cuts += 1;
+        self.flow.cut(last.op_time);
         self.durable = self.durable.min(last);
         self.unsynced.clear();
         self.pending.clear();
@@ -131,6 +130,15 @@ impl Log {
             self.majority = None;
         }
     }
+}
+
+/// Gives up every second element. The oldest stays.
+pub(super) fn keep_every_second<T>(elements: &mut VecDeque<T>) {
+    let mut keep = false;
+    elements.retain(|_| {
+        keep = !keep;
+        keep
+    });
 }
 
 impl Replication {
@@ -165,21 +173,26 @@ impl Replication {
         }
     }
 
-    /// The log has grown, up to this entry. For holders of the write lock.
+    /// The log has grown from the first to the last of these entries, which have so many bytes. For
+    /// holders of the write lock.
     pub(super) fn grown(
         &self,
         sequence: CommitSequence,
+        first: OpTimeAndWallTime,
         last: OpTimeAndWallTime,
+        bytes: u64,
         view: Arc<Moment>,
     ) {
-        self.change(|log| log.append(sequence, last, view));
+        self.change(|log| {
+            log.flow.append(first, last.op_time, bytes);
+            log.append(sequence, last, view);
+        });
     }
 
     /// Entries after this one are about to be undone or removed: from now on reads that came after
     /// one of them are refused. For holders of the write lock.
     pub(crate) fn begin_cut(&self, last: OpTimeAndWallTime) {
         guard(&self.recent).clear();
-        guard(&self.flow).cut(last.op_time);
         self.change(|log| log.cut(last));
     }
 
@@ -187,9 +200,9 @@ impl Replication {
     /// the write lock.
     pub(crate) fn end_cut(&self, last: OpTimeAndWallTime, view: Option<Arc<Moment>>) {
         guard(&self.recent).clear();
-        guard(&self.flow).cut(last.op_time);
         self.change(|log| {
             log.standing.last = last;
+            log.flow.cut(last.op_time);
             log.durable = last;
             log.unsynced.clear();
             log.pending.clear();
@@ -210,9 +223,9 @@ impl Replication {
     }
 
     pub(super) fn decide(&self, decided: Decided) {
-        let Decided { term, rollback_id, commit_point, can_commit } = decided;
-        guard(&self.flow).decide(commit_point.op_time, can_commit);
         self.change(|log| {
+            let Decided { term, rollback_id, commit_point, can_commit } = decided;
+            log.flow.decide(commit_point.op_time, can_commit);
             log.standing = Standing { term, rollback_id, commit_point, ..log.standing };
             log.show_committed();
         });

@@ -82,7 +82,7 @@ export class Graph {
       const to = places.get(member.address);
       if (!from || !whole.get(member.address) || !whole.get(member.sync_source)) continue;
       const middle = { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 };
-      // Bent, so that it does not lie on the heartbeat. Up to three members have nobody between them;
+      // Bent, so that it does not lie on the heartbeat. Up to three members have no other between them;
       // from four on the others stand on the outside, and the way is inside.
       const bend = towards(middle, centre, members.length < 4 ? -46 : 24);
       const start = towards(from, bend, disc + 4);
