@@ -174,6 +174,7 @@ impl Member {
                 if restarted {
                     self.stand_if_all_restarted();
                 }
+                self.hand_off_if_owed();
                 self.consider_takeovers();
                 self.leave_source_if_down();
                 if self.sync.source().is_none() {

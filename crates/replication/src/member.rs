@@ -440,8 +440,7 @@ impl Member {
         self.shutting_down = true;
         self.emit(Event::ShuttingDown);
         if matches!(self.role, Role::Leader(_)) {
-            self.hand_off();
-            self.become_follower(StepDownReason::Shutdown);
+            self.leave_office(StepDownReason::Shutdown);
         }
         self.end_campaign("the member shuts down");
         self.timers.cancel(Timer::Election);

@@ -58,6 +58,8 @@ pub(crate) struct Follower {
     pub(crate) initiated: bool,
     /// The process has just started: it stands at once if the others have no primary either.
     pub(crate) restarted: bool,
+    /// It left office in this term when no successor had everything, and asks the first that has.
+    pub(crate) owes_hand_off: Option<Term>,
 }
 
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use crate::member::{Asked, Member};
 use crate::output::Output;
 use crate::peer::Peer;
 use crate::quorum::Counts;
-use crate::role::{LeaderMode, Role, StepDownAttempt};
+use crate::role::{Follower, LeaderMode, Role, StepDownAttempt};
 use crate::timers::Timer;
 
 /// `replSetMaintenance` can be nested; deeper than this is a mistake.
@@ -80,12 +80,11 @@ impl Member {
         let attempt = *attempt;
         let due = self.now >= attempt.deadline;
         if self.successor_is_ready() || (due && attempt.force) {
-            self.hand_off();
             // The attempt is over before the office is left: its answer is given once, below.
             if let Role::Leader(leader) = &mut self.role {
                 leader.mode = LeaderMode::Writable;
             }
-            self.become_follower(StepDownReason::Command);
+            self.leave_office(StepDownReason::Command);
             self.make_ineligible(attempt.period);
             self.respond(attempt.token, Ok(Reply::Done));
         }
@@ -131,20 +130,37 @@ impl Member {
         peer.up_since.map_or(Duration::ZERO, |since| self.now.since(since)).min(SETTLED)
     }
 
-    /// Asks the best successor to stand at once, so that no member waits for an election timeout.
-    pub(crate) fn hand_off(&mut self) {
-        self.hand_off_past(Vec::new());
+    /// Steps down and asks the best successor to stand at once, so that no member waits for an election
+    /// timeout. If none has everything yet, the first that has will be asked.
+    pub(crate) fn leave_office(&mut self, why: StepDownReason) {
+        let handed_off = self.hand_off_past(Vec::new());
+        self.become_follower(why);
+        if let (false, Role::Follower(follower)) = (handed_off, &mut self.role) {
+            follower.owes_hand_off = Some(self.term);
+        }
     }
 
-    fn hand_off_past(&mut self, mut tried: Vec<MemberId>) {
-        let Some(id) = self.best_successor(&tried) else { return };
-        let Some(peer) = self.peers.get(&id) else { return };
+    /// Asks a successor that has everything by now, unless a later term has begun.
+    pub(crate) fn hand_off_if_owed(&mut self) {
+        let Role::Follower(Follower { owes_hand_off: Some(term), .. }) = &self.role else { return };
+        let is_over = *term != self.term || self.primary.is_some();
+        if (is_over || self.hand_off_past(Vec::new()))
+            && let Role::Follower(follower) = &mut self.role
+        {
+            follower.owes_hand_off = None;
+        }
+    }
+
+    fn hand_off_past(&mut self, mut tried: Vec<MemberId>) -> bool {
+        let Some(id) = self.best_successor(&tried) else { return false };
+        let Some(peer) = self.peers.get(&id) else { return false };
         let address = peer.address.clone();
         self.emit(Event::HandedOff { to: id });
         tried.push(id);
         let asked = Asked::StepUp { tried, term: self.term };
         let timeout = self.election_timeout();
         self.send(address, asked, Request::StepUp { skip_dry_run: true }, timeout);
+        true
     }
 
     /// The successor cannot, whatever its last heartbeat said: it was frozen or killed since. As long

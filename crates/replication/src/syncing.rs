@@ -560,6 +560,7 @@ impl Member {
             self.check_majority_alive();
             self.check_step_down();
         } else if moved {
+            self.hand_off_if_owed();
             self.report_progress();
         }
     }

@@ -1,7 +1,7 @@
 //! Scenario traces: text files that pair commands with what the members tell.
 //!
 //! Each `scenarios/*.txt` is run from its start; the lines under a command must be what the members
-//! said. `UPDATE_SCENARIOS=1 cargo test -p quorate-replication --test scenarios` writes them anew, for
+//! said. `QUORATE_UPDATE_SNAPSHOTS=1 cargo test -p quorate-replication --test scenarios` writes them anew, for
 //! a person to review as a diff.
 #![allow(clippy::unwrap_used, reason = "a panic is the report of a test")]
 
@@ -38,7 +38,7 @@ fn replay(text: &str) -> String {
 
 #[test]
 fn every_scenario_reads_as_it_is_written() {
-    let update = std::env::var_os("UPDATE_SCENARIOS").is_some();
+    let update = std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some();
     let files = scenario_files();
     assert!(files.len() >= 10, "the scenarios are there");
     let mut wrong = Vec::new();
