@@ -482,6 +482,11 @@ impl Translator<'_> {
                 rest.remove("indexes");
                 ("modify", rest, before)
             }
+            "dropIndexes" => {
+                let name = || rest.get_str("index").map(|name| doc! { "name": name });
+                let dropped = operation.target.cloned().or_else(|| name().ok());
+                ("dropIndexes", doc! { "indexes": [dropped.unwrap_or_default()] }, None)
+            }
             other => (other, doc! { "indexes": indexes(rest) }, None),
         };
         let mut event = self.plain(place, kind, &operation, description.clone(), index);
@@ -608,6 +613,10 @@ mod tests {
         let index = doc! { "createIndexes": "c", "v": 2, "key": { "a": 1 }, "name": "a_1" };
         let found = events(&entry("c", "d.$cmd", index), &NoImages, &expanded).unwrap().remove(0);
         let expected = doc! { "indexes": [{ "v": 2, "key": { "a": 1 }, "name": "a_1" }] };
+        assert_eq!(found.document.get_document("operationDescription").unwrap(), &expected);
+        let mut dropped = entry("c", "d.$cmd", doc! { "dropIndexes": "c", "index": "a_1" });
+        dropped.insert("o2", doc! { "v": 2, "key": { "a": 1 }, "name": "a_1" });
+        let found = events(&dropped, &NoImages, &expanded).unwrap().remove(0);
         assert_eq!(found.document.get_document("operationDescription").unwrap(), &expected);
     }
 

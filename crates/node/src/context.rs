@@ -424,11 +424,6 @@ impl Interrupt {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the command was asked to stop because the member steps down.
-    pub(crate) fn is_state_change(&self) -> bool {
-        self.reason.load(Ordering::Relaxed) == Interruption::StateChange as u8
-    }
-
     /// The error to stop with, if the command should stop.
     pub fn check(&self) -> Result<(), CommandError> {
         match self.reason.load(Ordering::Relaxed) {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bson::{Bson, RawDocumentBuf};
+use bson::{Bson, RawBsonRef, RawDocumentBuf};
 use quorate_protocol::Timestamp;
 use quorate_query::Meter;
 
@@ -178,8 +178,10 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
             context.interrupt.tell_work(Work { examined, plan });
         }
         // A statement that was cut short is the command's failure, not the statement's.
-        if context.interrupt.is_state_change() && !is_complete(&outcome) {
-            context.interrupt.check()?;
+        if let Err(interrupted) = context.interrupt.check()
+            && was_cut_short(&outcome, &interrupted)
+        {
+            return Err(interrupted);
         }
         outcome
     });
@@ -195,11 +197,21 @@ pub(crate) fn run(node: &Node, context: &Context, command: Command) -> Outcome {
     }
 }
 
-fn is_complete(outcome: &Result<Outcome, CommandError>) -> bool {
+/// Whether a command ended because it was interrupted. A member that steps down makes statements fail in
+/// other ways as well.
+fn was_cut_short(outcome: &Result<Outcome, CommandError>, interrupted: &CommandError) -> bool {
+    let by_state = interrupted.code.is_state_change();
     match outcome {
-        Ok(Outcome::Reply(reply)) => !matches!(reply.body.get("writeErrors"), Ok(Some(_))),
-        Ok(Outcome::Wait { .. } | Outcome::Long) => true,
-        Err(_) => false,
+        Ok(Outcome::Reply(reply)) => {
+            let Ok(errors) = reply.body.get_array("writeErrors") else { return false };
+            let is_the_same = |error: RawBsonRef<'_>| {
+                let code = error.as_document().and_then(|error| error.get_i32("code").ok());
+                code == Some(interrupted.code.0)
+            };
+            by_state || errors.into_iter().flatten().any(is_the_same)
+        }
+        Ok(Outcome::Wait { .. } | Outcome::Long) => false,
+        Err(_) => by_state,
     }
 }
 

@@ -518,6 +518,20 @@ fn a_modified_collection_is_told_with_what_it_was_before() {
     assert_eq!(before.get_document("indexOptions").unwrap(), &doc! { "expireAfterSeconds": 60 });
 }
 
+#[test]
+fn a_dropped_index_is_told_with_what_it_was() {
+    let member = primary();
+    let index = doc! { "key": { "at": 1 }, "name": "at_1", "unique": true };
+    member.ok(doc! { "createIndexes": "c", "indexes": [index] });
+    let mut stream = watch(&member, "c", doc! { "showExpandedEvents": true });
+    member.ok(doc! { "dropIndexes": "c", "index": "at_1" });
+    let events = stream.events();
+    assert_eq!(events[0].get_str("operationType").unwrap(), "dropIndexes");
+    let told = events[0].get_document("operationDescription").unwrap();
+    let index = doc! { "v": 2, "key": { "at": 1 }, "name": "at_1", "unique": true };
+    assert_eq!(told, &doc! { "indexes": [index] });
+}
+
 /// A thousand streams that keep up cost one scan of the oplog.
 #[test]
 fn each_entry_is_read_once_for_all_streams() {

@@ -58,7 +58,7 @@ pub(crate) struct Entry<'a> {
     /// The database of a command that concerns no collection.
     pub(crate) database: Option<&'a str>,
     pub(crate) object: &'a RawDocument,
-    /// The `_id` of the document that an update changes.
+    /// The `_id` of the document that an update changes, or the specification of a dropped index.
     pub(crate) target: Option<&'a RawDocument>,
     /// The number of the statement within a retryable write.
     pub(crate) statement: Option<i32>,
@@ -145,7 +145,8 @@ impl Writer<'_> {
             collection: Some(collection),
             database: None,
             object: &to_raw(command)?,
-            target: None,
+            // An index that is dropped is built anew to take that back; change streams tell what it was.
+            target: undo.get_document("spec").ok(),
             statement: None,
         };
         self.log(batch, &entry, Some(&undo))
