@@ -568,7 +568,7 @@ pub(crate) struct ServeArguments {
     /// What a secondary reads ahead of applying: nothing, the _id index, or all indexes.
     #[arg(long, value_name = "WHAT", value_parser = ["none", "_id_only", "all"], default_value = "all", alias = "replIndexPrefetch")]
     pub(crate) repl_index_prefetch: String,
-    /// Let whoever reaches --bind read and write everything.
+    /// Let every client that reaches --bind read and write everything.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) insecure: bool,
     /// Let clients run the commands that are for tests: configureFailPoint injects faults.
@@ -616,7 +616,7 @@ pub(crate) struct ServeArguments {
     /// Turn away clients that show no certificate.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, action = clap::ArgAction::Set)]
     pub(crate) tls_require_client_certificate: bool,
-    /// End when stdin does: whoever started this one is gone.
+    /// End when stdin does: the process that started this one is gone.
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
     /// SIGUSR1 cuts this member off from its set, SIGUSR2 joins it again.

@@ -289,7 +289,7 @@ fn permit(
     }
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(Failure::Misuse(format!(
-            "{address} was not started by your quorate up, and nobody is here to say yes; add --yes \
+            "{address} was not started by your quorate up, and there is no terminal to ask; add --yes \
              to make it step down"
         )));
     }

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minority_elects_nobody() {
+    fn a_minority_elects_no_member() {
         let election = explain(&set(&[(2, true), (8, false), (8, false)]), None, nothing).unwrap();
         assert_eq!(election.reason, Reason::NoMajority);
         assert_eq!(
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arbiter_and_a_member_that_recovers_elect_nobody() {
+    fn an_arbiter_and_a_member_that_recovers_elect_no_member() {
         let settings =
             settings(vec![doc! { "host": "m1:1" }, doc! { "host": "m2:1", "arbiterOnly": true }]);
         let election = explain(&set(&[(3, true), (7, true)]), Some(&settings), nothing).unwrap();

@@ -209,7 +209,7 @@ fn check_exposure(arguments: &ServeArguments, addresses: &[IpAddr]) -> Result<()
     let exposed = addresses.iter().find(|address| !address.is_loopback());
     match exposed {
         Some(exposed) if !asks && !arguments.insecure => Err(Failure::Misuse(format!(
-            "whoever reaches {exposed} could read and write everything; ask for logins with --auth, \
+            "every client that reaches {exposed} could read and write everything; ask for logins with --auth, \
              or say --insecure if the network keeps strangers out"
         ))),
         _ => Ok(()),
@@ -341,7 +341,7 @@ fn tell_ready(
         screen.talk_unless_json("warning: test commands are on: clients may inject faults");
     }
     if arguments.insecure {
-        screen.talk_unless_json("warning: whoever reaches this address reads and writes");
+        screen.talk_unless_json("warning: every client that reaches this address reads and writes");
     }
     Ok(())
 }

@@ -293,10 +293,11 @@ fn tell_forecast(forecast: &Forecast, title: &str, screen: &mut Screen) -> Resul
         let share = forecast.share(*count) * 100.0;
         screen.line(format_args!("  {host} leads in {share:.0} % of them"))?;
     }
-    let nobody = forecast.futures - forecast.leaders.values().sum::<usize>();
-    if nobody > 0 {
-        let share = forecast.share(nobody) * 100.0;
-        screen.line(format_args!("  {PROBLEM}nobody leads in {share:.0} % of them{PROBLEM:#}"))?;
+    let without = forecast.futures - forecast.leaders.values().sum::<usize>();
+    if without > 0 {
+        let share = forecast.share(without) * 100.0;
+        screen
+            .line(format_args!("  {PROBLEM}no member leads in {share:.0} % of them{PROBLEM:#}"))?;
     }
     screen.line(format_args!("  {}", forecast.gap_line()))?;
     if let Some(tail) = &forecast.tail {
@@ -334,7 +335,7 @@ fn tell_write_concerns(
     screen.event("write_concerns", fields)?;
     screen.line(format_args!("{STRONG}write concerns{STRONG:#}"))?;
     screen.line(match most {
-        0 => "  none completes: nobody may lead".to_owned(),
+        0 => "  none completes: no member may lead".to_owned(),
         1 => "  w: 1 completes, more does not".to_owned(),
         most => format!("  w: 1 to {most} complete, more does not"),
     })?;

@@ -345,7 +345,7 @@ async fn serve_router(mut stream: TcpStream) -> Option<()> {
 /// A server that answers one awaited hello with replies without end, as fast as it can, keeps
 /// neither the others from being used nor the client from closing, on one thread.
 #[tokio::test]
-async fn endless_replies_starve_nobody() {
+async fn endless_replies_starve_no_other_task() {
     let flooding = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let flooder: ServerAddress = flooding.local_addr().unwrap().to_string().parse().unwrap();
     let sane = FakeServer::start().await.unwrap();

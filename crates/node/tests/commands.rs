@@ -760,7 +760,7 @@ fn a_unique_key_is_taken_however_it_came() {
     let reply = member.ok(doc! {"insert": "c", "documents": documents});
     assert_eq!(reply.get_i32("n").unwrap(), 1, "within one command");
     member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 4}, "limit": 1}]});
-    assert!(!taken(4, 30), "by nobody after a delete");
+    assert!(!taken(4, 30), "by no document after a delete");
     let restarted = Member::over(member.store.crash(member.store.last_committed()));
     let reply = restarted.ok(doc! {"insert": "c", "documents": [{"_id": 9, "u": 30}]});
     assert!(reply.contains_key("writeErrors"), "before a restart");
@@ -781,7 +781,7 @@ fn a_running_index_build_tells_how_far_it_is() {
     let (context, command) = (context(), Command::new(build));
     let registered = member.node.register(&context, &command);
     assert!(matches!(member.node.run(&context, command), Outcome::Reply(_)));
-    // It is over only when whoever ran it lets go.
+    // It is over only when the thread that ran it lets go.
     let builds = || {
         let reply = member.ok(doc! {"currentOp": 1, "command.createIndexes": "c", "$db": "admin"});
         reply.get_array("inprog").unwrap().clone()

@@ -266,7 +266,7 @@ fn snapshots_that_are_not_kept_and_commands_without_them_are_refused() {
     member.insert("a", vec![doc! {"_id": 2}]);
     commit(&member, position(&member));
     let then = doc! {"level": "snapshot", "atClusterTime": time};
-    assert_eq!(member.code(doc! {"find": "a", "readConcern": &then}), 239, "nobody kept it");
+    assert_eq!(member.code(doc! {"find": "a", "readConcern": &then}), 239, "no reader kept it");
     let now = doc! {"level": "snapshot"};
     for command in [
         doc! {"insert": "a", "documents": [{"_id": 3}]},

@@ -551,7 +551,7 @@ fn replica_set_commands_need_a_set() {
     }
 }
 
-/// docs/replication-rules.md §9: whoever reads while a batch is applied sees the history up to
+/// docs/replication-rules.md §9: a client that reads while a batch is applied sees the history up to
 /// some entry.
 #[test]
 fn readers_see_a_prefix_of_the_history_while_entries_are_applied() {
@@ -612,7 +612,7 @@ fn hello_has_every_field_that_clients_expect() {
         let version = hello.get_document("topologyVersion").unwrap();
         assert!(version.get_object_id("processId").is_ok() && version.get_i64("counter").is_ok());
         assert!(hello.contains_key("isWritablePrimary") && !hello.contains_key("ismaster"));
-        assert!(!hello.contains_key("helloOk"), "nobody asked");
+        assert!(!hello.contains_key("helloOk"), "the client did not ask");
         let legacy = member.ok(doc! {"isMaster": 1, "helloOk": true, "$db": "admin"});
         assert_eq!(legacy.get_bool("helloOk").ok(), Some(true));
         assert!(legacy.contains_key("ismaster"), "{legacy}");

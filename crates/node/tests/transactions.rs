@@ -129,7 +129,7 @@ fn apply(from: &Member, to: &Member) {
 }
 
 #[test]
-fn own_writes_are_seen_in_records_indexes_and_unique_keys_and_by_nobody_else() {
+fn own_writes_are_seen_in_records_indexes_and_unique_keys_and_by_no_other_client() {
     let member = primary();
     let indexes = [
         doc! { "key": { "x": 1 }, "name": "x" },

@@ -124,7 +124,7 @@ fn never_down_denied_hidden_recovering_or_not_ahead() {
 }
 
 #[test]
-fn a_primary_may_be_level_and_nobody_else() {
+fn a_primary_may_be_level_and_no_other_member() {
     let level = |member: Candidate| Candidate { applied: at_50(), ..member };
     assert_eq!(choose(ME, &[level(primary(0, 90)), level(candidate(1, 1))]), source(0));
     let behind = Candidate { applied: at(1, 49), ..primary(0, 90) };
@@ -141,7 +141,7 @@ fn who_builds_indexes_never_syncs_from_who_does_not() {
 }
 
 #[test]
-fn a_set_without_a_primary_is_rescued_from_whoever_has_the_entries() {
+fn a_set_without_a_primary_is_rescued_from_the_member_with_the_entries() {
     let hidden = Candidate { hidden: true, build_indexes: false, ..candidate(1, 1) };
     let strict = Chooser { chaining_allowed: false, ..ME };
     assert_eq!(choose(strict, std::slice::from_ref(&hidden)), Choice::NoSource);

@@ -35,7 +35,7 @@ fn heartbeat_errors_are_108_2_and_93() {
     let called_back = removed.outputs.iter().any(|output| {
         matches!(output, Output::Send { to, message: Request::Heartbeat(_), .. } if *to == address(1))
     });
-    assert!(called_back, "a removed member asks whoever contacts it");
+    assert!(called_back, "a removed member asks the member that contacts it");
 }
 
 /// The host called a name of the configuration and reached this process: the member is the one of that
@@ -472,7 +472,7 @@ fn a_report_of_the_same_term_acknowledges_a_write() {
     write_and_wait(&mut subject);
     subject.ask(report(2, 0, entry(2, 20)));
     assert_eq!(acknowledgement(&subject.outputs), None, "claims about oneself are ignored");
-    assert_eq!(subject.ask(report(2, 9, entry(2, 20))), Some(Err(74)), "nobody knows m9");
+    assert_eq!(subject.ask(report(2, 9, entry(2, 20))), Some(Err(74)), "no member knows m9");
     assert_eq!(subject.ask(report(2, 1, entry(2, 20))), Some(Ok(Reply::Done)));
     assert_eq!(acknowledgement(&subject.outputs), Some(Ok(())));
     assert_eq!(subject.member.status().commit_point(), entry(2, 20));

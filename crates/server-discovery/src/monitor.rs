@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn measurements_that_nobody_asked_for_are_ignored() {
+    fn measurements_that_were_not_asked_for_are_ignored() {
         let settings = settings(true);
         let mut monitor = Monitor::new(&settings, at(0));
         start(&mut monitor, &settings, 0);

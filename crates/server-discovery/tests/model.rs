@@ -379,7 +379,7 @@ impl Model for Discovery {
             Property::sometimes("a silent old primary is given up", |_, world: &World| {
                 world.interrupted == 1
             }),
-            Property::sometimes("nobody is primary", |_, world: &World| {
+            Property::sometimes("no server is primary", |_, world: &World| {
                 world.stepped_down && world.primary().is_none()
             }),
         ]

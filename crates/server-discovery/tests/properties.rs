@@ -402,7 +402,11 @@ impl Shell {
                     round_trip: Duration::from_millis(3),
                     more_to_come: false,
                 });
-                assert_eq!(self.log.len(), before, "an answer that nobody waits for is dropped");
+                assert_eq!(
+                    self.log.len(),
+                    before,
+                    "an answer that no request waits for is dropped"
+                );
                 return;
             }
             Step::Handshake { server, reply } => Input::HandshakeReceived {

@@ -437,7 +437,7 @@ async fn a_client_that_does_not_take_its_replies_is_cut_off() {
         let document = doc! {"_id": id, "text": &long};
         client.run(doc! {"insert": "c", "documents": [document], "$db": "db"}).await;
     }
-    // Nobody reads: the first replies fill the socket, and one of the next waits too long.
+    // The client does not read: the first replies fill the socket, and one of the next waits too long.
     for _ in 0..8 {
         client.send(doc! {"find": "c", "$db": "db"}, MsgFlags::NONE, None).await;
     }
@@ -499,7 +499,7 @@ async fn writes_wait_while_they_are_locked_out_and_reads_go_on() {
     let running = client.run(doc! {"currentOp": 1, "$db": "admin"}).await;
     assert!(!running.contains_key("fsyncLock"));
 
-    // Whoever waits when the server ends is told, and does not hold it up.
+    // Clients that wait when the server ends are told, and do not hold it up.
     client.run(doc! {"fsync": 1, "lock": true, "$db": "admin"}).await;
     writer.send(insert(4), MsgFlags::NONE, None).await;
     until_an_insert_waits(&mut client).await;
@@ -571,7 +571,7 @@ async fn before_login_messages_are_short_as_they_come_and_decompressed() {
         // A short message that would be a long one.
         assert!(client.is_cut_off(padded(40 * LIMIT), Some(&mut compressor)).await, "{id}");
     }
-    // Without logins nobody is a stranger.
+    // Without logins no client is a stranger.
     let open = TestServer::start().await;
     let mut client = TestClient::connect(&open).await;
     assert_eq!(client.run(padded(40 * LIMIT)).await.get_f64("ok").unwrap(), 1.0);

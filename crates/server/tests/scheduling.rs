@@ -1,4 +1,4 @@
-//! Long commands keep nobody waiting, and end when they should.
+//! Long commands keep no other client waiting, and end when they should.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 

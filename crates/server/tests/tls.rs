@@ -59,7 +59,7 @@ async fn a_server_that_requires_tls_tells_plain_clients_so() {
     ping(&uri(&server, &[("tls", Path::new("true")), ("tlsCAFile", &ca)])).await.unwrap();
     let refusal = ping(&uri(&server, &[])).await.unwrap_err();
     assert!(refusal.contains("speaks TLS only"), "{refusal}");
-    // A certificate of nobody we know.
+    // A certificate of an unknown authority.
     let stranger = Authority::new();
     let refusal =
         ping(&uri(&server, &[("tls", Path::new("true")), ("tlsCAFile", &stranger.ca())])).await;

@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn old_versions_are_forgotten_when_nobody_can_ask_for_them() {
+    fn old_versions_are_forgotten_when_no_reader_can_ask_for_them() {
         let store = ModelStore::new();
         let keyspace = store.create_keyspace("k").unwrap();
         for _ in 0..100 {

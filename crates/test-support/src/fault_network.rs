@@ -132,7 +132,7 @@ impl FaultNetwork {
         self.shared.lock().members[member].proxy.port()
     }
 
-    /// Starts a member's process. Nobody it dials is served before its number is known.
+    /// Starts a member's process. Its connections are served once its number is known.
     ///
     /// # Errors
     ///

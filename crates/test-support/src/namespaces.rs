@@ -7,7 +7,7 @@
 //!   namespace 2 [eth0 .3]──veth──┘
 //! ```
 //!
-//! Packets in one direction are lost by telling a namespace a hardware address that nobody has. That
+//! Packets in one direction are lost by telling a namespace a hardware address that no device has. That
 //! needs no more than `ip`, of the package iproute2, and the right to use it.
 
 #![allow(
@@ -38,7 +38,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes the bridge; none if the machine cannot and whoever runs the tests knows.
+    /// Makes the bridge; none if the machine cannot and the test run may leave it out.
     pub fn new() -> Option<Self> {
         let process = std::process::id();
         let prefix = format!("qr{process}");
@@ -132,7 +132,7 @@ impl Namespaces {
     /// Packets from one member to another go nowhere from now on.
     pub fn lose(&self, from: usize, to: usize) {
         let (name, address) = (self.name(from), self.ip(to).to_string());
-        let nobody = "02:00:00:00:00:fe";
+        let unused = "02:00:00:00:00:fe";
         must(&[
             "-n",
             &name,
@@ -140,7 +140,7 @@ impl Namespaces {
             "replace",
             &address,
             "lladdr",
-            nobody,
+            unused,
             "dev",
             "eth0",
             "nud",

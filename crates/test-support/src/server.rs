@@ -114,7 +114,7 @@ impl FakeServer {
         format!("mongodb://{}/", self.address)
     }
 
-    /// Answers hello with this from now on; `ok`, `helloOk` and `topologyVersion` are added. Whoever
+    /// Answers hello with this from now on; `ok`, `helloOk` and `topologyVersion` are added. A client that
     /// streams hears of it at once.
     pub fn set_hello(&self, hello: RawDocumentBuf) {
         self.shared.lock().hello = hello;

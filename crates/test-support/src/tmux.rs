@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks.
 const BREATH: Duration = Duration::from_millis(50);
 
-/// A terminal with a shell in it. It has a server of its own, so that nobody else's sessions are
+/// A terminal with a shell in it. It has a server of its own, so that no other sessions are
 /// touched; everything ends when this is dropped.
 #[derive(Debug)]
 pub struct Tmux {

@@ -48,7 +48,7 @@ fn stored(number: i64, state: StoredState) -> Option<Stored> {
 }
 
 #[test]
-fn a_smaller_number_is_too_old_whoever_knows_the_greater_one() {
+fn a_smaller_number_is_too_old_wherever_the_greater_one_is_known() {
     let (mut table, _) = begun(5);
     let before = table.clone();
     for kind in ALL {

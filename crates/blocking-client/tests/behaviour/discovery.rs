@@ -9,7 +9,7 @@ use crate::{Bench, seconds};
 
 /// "Single-threaded clients do no I/O in the constructor."
 #[test]
-fn making_a_client_connects_to_nobody() {
+fn making_a_client_connects_to_no_server() {
     let set = FakeSet::start(1);
     let bench = Bench::new(&set.uri(&[0], ""));
     assert_eq!(bench.client.connection_count(), 0);

@@ -220,7 +220,7 @@ fn a_read_is_tried_twice_and_not_three_times() {
 /// "If the driver cannot select a server for a retry attempt, … drivers MUST raise the previous
 /// retryable error."
 #[test]
-fn the_first_error_is_told_when_there_is_nobody_to_try_again_on() {
+fn the_first_error_is_told_when_there_is_no_server_to_try_again_on() {
     let set = FakeSet::start(1);
     let mut bench = Bench::new(&set.uri(&[0], ""));
     bench.client.ping(None).unwrap();

@@ -181,7 +181,7 @@ fn updates_and_deletes_tell_what_they_did() {
 
 /// Servers answer such writes with `ok` alone.
 #[test]
-fn a_write_that_nobody_acknowledges_is_no_error() {
+fn a_write_without_acknowledgement_is_no_error() {
     let set = FakeSet::start(1);
     let mut bench = ready(&set, "w=0");
     set.members[0].always("insert", Reaction::Reply(rawdoc! { "ok": 1 }));

@@ -190,7 +190,7 @@ fn second_line(
         parts.push(Span::styled(Foreign(login).to_string(), palette.warning()));
     }
     if facts.up == 0 {
-        parts.push(Span::styled("nobody answers".to_owned(), palette.problem()));
+        parts.push(Span::styled("no member answers".to_owned(), palette.problem()));
     }
     if let Some(gap) = facts.open_gap {
         let text = format!("no write acknowledged for {}", Age(gap));

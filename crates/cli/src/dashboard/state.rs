@@ -295,7 +295,7 @@ impl Dashboard {
             }
         };
         let Some(target) = target else {
-            self.say(now, format!("there is nobody to {action}"));
+            self.say(now, format!("there is no member to {action}"));
             return None;
         };
         if action.is_destructive() {
@@ -372,13 +372,13 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_steps_down_whoever_is_chosen() {
+    fn the_primary_steps_down_whichever_member_is_chosen() {
         let (mut dashboard, mut stage) = broken_set();
         let stepped = Effect::Act(Action::StepDown, address("a:27017"));
         assert_eq!(press(&mut dashboard, &stage, "jD"), Some(stepped));
         stage.lose("a:27017", "refused");
         assert_eq!(press(&mut dashboard, &stage, "D"), None);
-        assert_eq!(dashboard.message(stage.now), Some("there is nobody to step down"));
+        assert_eq!(dashboard.message(stage.now), Some("there is no member to step down"));
     }
 
     #[test]

@@ -195,7 +195,7 @@ fn never_initiated(seen: &Examination) -> Option<Finding> {
         )
         .because(
             "the set was never initiated, or its configuration no longer names this host; \
-             nobody can be elected",
+             no member can be elected",
         )
         .fix(format!(
             "if it is new, with the name given to --replSet: {}",
@@ -258,7 +258,7 @@ fn direct(seen: &Examination) -> Option<Finding> {
             )
             .because(
                 "there is no failover: when another member is elected, writes fail here \
-                 until somebody changes the connection string",
+                 until the connection string is changed",
             )
             .fix(format!(
                 "write replicaSet={} instead of directConnection=true",

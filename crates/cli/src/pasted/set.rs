@@ -195,7 +195,7 @@ fn wrong_set_name(evidence: &[Evidence], _: &Context) -> Finding {
         false => format!("the connection string says replicaSet={wanted}, {server} says {found}"),
     };
     let finding = Finding::problem("wrong_set_name", seen)
-        .because("drivers drop a host whose set has another name, and then have nobody to ask");
+        .because("drivers drop a host whose set has another name, and then have no server to ask");
     if no_set {
         return finding
             .fix("remove replicaSet from the connection string")
@@ -252,7 +252,7 @@ fn never_initiated(evidence: &[Evidence], context: &Context) -> Finding {
         "never_initiated",
         format!("{} was started with a set name, but the set was never initiated", listed(&hosts)),
     )
-    .because("without a configuration there are no members and nobody can be elected")
+    .because("without a configuration there are no members, and none can be elected")
     .fix(format!(
         "with the name given to --replSet: {}",
         remedy::mongosh(&member_of(context, &hosts[0]), &script)
@@ -266,7 +266,7 @@ fn config_lost_self(evidence: &[Evidence], context: &Context) -> Finding {
     )
     .because(
         "its address changed (a new container or pod, another IP or host name), or it was removed; \
-         until the configuration names it again it serves nobody",
+         until the configuration names it again it serves no client",
     )
     .fix("compare: in mongosh on that member: rs.conf().members.map(m => m.host) and db.hello().me")
     .fix(format!(

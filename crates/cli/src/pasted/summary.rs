@@ -130,7 +130,7 @@ fn no_primary(context: &Context) -> Option<Finding> {
         finding
             .because(
                 "votes are counted against all members, not against those that are up; \
-                      without a majority nobody may lead",
+                      without a majority no member may lead",
             )
             .fix(format!("see from here which of them answer: {}", doctor(context)))
             .fix(format!("start {silent}, or make them reachable from here"))

@@ -232,7 +232,7 @@ pub(super) fn directory() -> Result<PathBuf, Failure> {
     }
     let found = fs::symlink_metadata(&directory).map_err(|error| unusable(&directory, &error))?;
     if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        let why = io::Error::other("somebody else can write there");
+        let why = io::Error::other("other users can write there");
         return Err(unusable(&directory, &why));
     }
     Ok(directory)

@@ -66,7 +66,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A client of these seeds that has contacted nobody.
+    /// A client of these seeds that has contacted no server.
     pub(crate) fn new(seeds: &[&str]) -> Self {
         let mut options = DiscoveryOptions::with_seeds(seeds.iter().map(|seed| address(seed)));
         options.set_name = Some("rs0".to_owned());

@@ -78,7 +78,7 @@ fn a_pool_that_is_older_than_the_view_is_counted() {
     stage.view.handle(stage.now, Input::Pools(vec![(address("a:27017"), counts)]));
     let pool = member(&stage.view, "a:27017").pool;
     assert_eq!((before, pool.phase, pool.in_use()), (PoolPhase::Ready, PoolPhase::Ready, 1));
-    // One whose making nobody saw.
+    // One whose making the view did not see.
     let mut late = View::new(stage.now, String::new());
     let topology = stage.view.topology.clone().unwrap();
     let changed = DiscoveryEvent::TopologyDescriptionChanged {

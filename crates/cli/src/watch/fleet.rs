@@ -144,7 +144,9 @@ fn read(path: &Path) -> Result<Vec<(String, ConnectionString)>, Failure> {
         }
     }
     match fleet.is_empty() {
-        true => Err(misuse("names nobody; write a name and a connection string in a line".into())),
+        true => Err(misuse(
+            "names no deployment; write a name and a connection string in a line".into(),
+        )),
         false => Ok(fleet),
     }
 }
@@ -263,7 +265,7 @@ mod tests {
         assert!(!names[1].contains("pw"), "{}", names[1]);
         std::fs::write(file.path(), "shop mongodb://\n").unwrap();
         assert!(read(file.path()).unwrap_err().to_string().contains("line 1"));
-        std::fs::write(file.path(), "# nobody\n").unwrap();
+        std::fs::write(file.path(), "# nothing\n").unwrap();
         assert!(read(file.path()).is_err());
     }
 

@@ -116,7 +116,7 @@ pub(crate) fn blunt_server(answer: &'static [u8]) -> SocketAddr {
     address
 }
 
-/// Speaks TLS only, in front of a scripted server, with a certificate that nobody vouches for.
+/// Speaks TLS only, in front of a scripted server, with a certificate that no authority vouches for.
 async fn tls_front(behind: ServerAddress) -> SocketAddr {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     tls_front_with(behind, made.cert.der().clone(), made.signing_key.serialize_der()).await
@@ -164,7 +164,7 @@ async fn a_healthy_set_has_nothing_wrong() {
     assert_eq!(findings(&uri).0, Vec::<String>::new());
 }
 
-/// A refused login is no network problem, and its password is nobody's business.
+/// A refused login is no network problem, and its password is not shown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn logins_that_are_refused() {
     let set = Fakes::start(1).await;
@@ -393,7 +393,7 @@ async fn direct_connections() {
 
 /// Votes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_minority_elects_nobody() {
+async fn a_minority_elects_no_member() {
     let set = Fakes::start(1).await;
     let (b, c) = (closed_port().to_string(), closed_port().to_string());
     let members = vec![set.address(0), b.parse().unwrap(), c.parse().unwrap()];

@@ -110,9 +110,9 @@ fn one_of_several_sets_is_stopped_by_its_name_or_its_data() {
     assert_eq!(event(&again.events(), "ready")["uri"], uri);
 }
 
-/// A crash leaves the file behind; its processes are gone, or their numbers are somebody else's.
+/// A crash leaves the file behind; its processes are gone, or their numbers are those of others.
 #[test]
-fn a_file_that_a_crash_left_behind_harms_nobody() {
+fn a_file_that_a_crash_left_behind_does_no_harm() {
     let run = RunDirectory::new();
     let mut bystander = Command::new("sleep").arg("600").spawn().unwrap();
     let folder = run.0.path().join("quorate");
@@ -171,5 +171,5 @@ fn a_directory_that_others_can_write_to_is_refused() {
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
     let down = run.quorate(&["down"]);
     assert_eq!(down.code(), 1);
-    assert!(down.stderr().contains("somebody else can write there"), "{}", down.stderr());
+    assert!(down.stderr().contains("other users can write there"), "{}", down.stderr());
 }

@@ -119,7 +119,7 @@ fn a_primary_that_is_cut_off_is_replaced_and_joins_again() {
     assert_eq!(set.terminate(), Some(0));
 }
 
-/// A set of one has nobody to elect, so that the drill waits until somebody stops it.
+/// A set of one has no other member to elect, so the drill waits until it is stopped.
 #[test]
 fn a_drill_that_is_stopped_mends_what_it_broke() {
     let run = RunDirectory::new();

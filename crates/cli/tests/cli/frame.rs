@@ -52,7 +52,7 @@ fn manual_pages_come_from_the_same_definitions() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_is_no_error() {
+fn a_pipe_without_a_reader_is_no_error() {
     use std::process::{Command, Stdio};
     let mut child = Command::new(env!("CARGO_BIN_EXE_quorate"))
         .args(["completions", "bash"])

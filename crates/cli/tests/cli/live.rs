@@ -161,14 +161,14 @@ fn commands_that_fail_say_whose_fault_it_is() {
     assert_eq!(taken.code(), 1);
     taken.snapshot_with("serve-port-taken", &replace);
     drop(served);
-    let nobody = quorate(&["run", &format!("{uri}?serverSelectionTimeoutMS=300"), "{ping: 1}"]);
-    assert_eq!(nobody.code(), 1);
+    let unserved = quorate(&["run", &format!("{uri}?serverSelectionTimeoutMS=300"), "{ping: 1}"]);
+    assert_eq!(unserved.code(), 1);
     assert!(
-        nobody.stderr().contains("no server for a read from primary after"),
+        unserved.stderr().contains("no server for a read from primary after"),
         "{}",
-        nobody.stderr()
+        unserved.stderr()
     );
-    assert!(nobody.stderr().contains("refused"), "{}", nobody.stderr());
+    assert!(unserved.stderr().contains("refused"), "{}", unserved.stderr());
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_primary_that_is_cut_off_is_replaced_and_follows_again() {
     signal("-USR1");
     let replaced = |event: &Value| led(event) && event["primary"] != first.as_str();
     let second = watched.wait_for("topology", replaced)["primary"].clone();
-    // It still answers clients, and knows no primary: nobody tells it.
+    // It still answers clients, and knows no primary: no member tells it.
     let alone = format!("mongodb://{first}/?directConnection=true");
     let hello = quorate(&["run", "--json", &alone, "{hello: 1}"]).events().remove(0);
     assert_eq!(hello["reply"]["isWritablePrimary"], false, "{hello}");
@@ -347,7 +347,7 @@ fn a_set_with_a_data_directory_comes_back_with_its_data() {
 
 #[test]
 fn a_taken_port_is_moved_past() {
-    // Below the ports that systems hand out, so that nobody takes the next one by chance.
+    // Below the ports that systems hand out, so that no process takes the next one by chance.
     let fixed = (20_000_u16..30_000).step_by(7).skip(std::process::id() as usize % 1000);
     let mut listeners =
         fixed.filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok());

@@ -119,9 +119,9 @@ fn the_member_leads_that_was_named() {
     let already = run.quorate(&["switchover", &uri, "--to", &leader]);
     assert_eq!(already.code(), 0);
     assert!(already.stderr().contains("leads already"), "{}", already.stderr());
-    let nobody = run.quorate(&["switchover", &uri, "--to", "127.0.0.1:1"]);
-    assert_eq!(nobody.code(), 2);
-    assert!(nobody.stderr().contains("is no secondary of this set"), "{}", nobody.stderr());
+    let unknown = run.quorate(&["switchover", &uri, "--to", "127.0.0.1:1"]);
+    assert_eq!(unknown.code(), 2);
+    assert!(unknown.stderr().contains("is no secondary of this set"), "{}", unknown.stderr());
     assert_eq!(set.terminate(), Some(0));
 }
 

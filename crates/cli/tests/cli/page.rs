@@ -66,7 +66,7 @@ fn strangers_are_refused_and_every_reply_forbids_the_rest() {
         let reply = request(&address, "POST", "/actions", &headers, &order);
         assert_eq!(reply.status, 403, "{other:?}");
     }
-    // Nobody acts without the token, or with another one.
+    // No request acts without the token, or with another one.
     let headers = [("host", address.as_str())];
     assert_eq!(request(&address, "POST", "/actions", &headers, &order).status, 403);
     let wrong = token.replace(|c: char| c.is_ascii_digit(), "f");
@@ -139,7 +139,7 @@ fn views_are_streamed_to_a_bounded_number_of_pages() {
     let view: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
     assert_eq!(view["members"].as_array().unwrap().len(), 3, "{view}");
     drop((listening, lines));
-    // Whoever leaves makes room, as soon as that is noticed.
+    // A viewer that leaves makes room, as soon as that is noticed.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(90);
     while stream(&address, "/events").0 != 200 {
         assert!(std::time::Instant::now() < deadline, "the places are not given back");

@@ -135,7 +135,7 @@ async fn pain_2_members_advertise_loopback() {
     member.stop().await.unwrap();
 }
 
-/// Also pain 15: a minority elects nobody, and says so.
+/// Also pain 15: a minority elects no member, and says so.
 #[test]
 fn pain_3_the_error_of_a_selection_names_every_server() {
     let mut set = Set::start(&[], 3);
@@ -336,7 +336,7 @@ fn pain_14_an_arbiter_keeps_a_primary_that_commits_nothing() {
     set.end();
 }
 
-/// A member that comes back under another address is in nobody's configuration.
+/// A member that comes back under another address is in no member's configuration.
 #[test]
 fn pain_15_the_configuration_lost_its_own_member() {
     let directory = tempfile::tempdir().unwrap();

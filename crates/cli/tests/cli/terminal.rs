@@ -97,10 +97,10 @@ async fn watch_shows_what_our_own_set_never_would() {
         tmux.wait_for("newer primary", |shown| shown.contains(&expected));
         let stale = |shown: &str| shown.lines().any(|line| line.starts_with("≠ ? "));
         tmux.wait_for("stale primary", stale);
-        // Nobody answers any more.
+        // No member answers any more.
         a.stop();
         b.stop();
-        tmux.wait_for("silence", |shown| shown.contains("nobody answers"));
+        tmux.wait_for("silence", |shown| shown.contains("no member answers"));
         tmux.press("?");
         tmux.wait_for("help", |shown| shown.contains("Help"));
         tmux.press("q");

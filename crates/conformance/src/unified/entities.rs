@@ -1,6 +1,6 @@
 //! What a test works with: clients, databases, collections, sessions, cursors, threads, values.
 //!
-//! Follows "Entity Map" of the unified test format: names are unique, and whoever asks for one of
+//! Follows "Entity Map" of the unified test format: names are unique, and a test that asks for one of
 //! another kind than it is gets an error. A key that is not known is an error too.
 
 use std::collections::{BTreeMap, BTreeSet};

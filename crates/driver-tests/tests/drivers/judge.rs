@@ -70,7 +70,7 @@ pub(crate) async fn encrypts(client: Client) {
     let distrustful = uri(&stranger).replace("20000", "2000");
     let running = client.run(&distrustful, &["round-trip"]);
     let refused = tokio::time::timeout(PATIENCE, running).await.expect("the client does not end");
-    let said = refused.expect_err("the client trusts a certificate of nobody it knows");
+    let said = refused.expect_err("the client trusts a certificate of an unknown authority");
     assert!(said.to_lowercase().contains("certificate"), "{said}");
     server.stop().await;
 }
@@ -94,7 +94,7 @@ pub(crate) async fn logs_in_by_certificate(client: Client) {
     let stranger = uri("bob");
     let running = client.run(&stranger, &["certificate"]);
     let refused = tokio::time::timeout(PATIENCE, running).await.expect("the client does not end");
-    let said = refused.expect_err("somebody without a user is let in");
+    let said = refused.expect_err("a client without a user is let in");
     assert!(said.to_lowercase().contains("authentication failed"), "{said}");
     server.stop().await;
 }

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_back_and_four_is_nobody() {
+    fn numbers_read_back_and_four_is_unused() {
         for state in MemberState::ALL {
             assert_eq!(MemberState::from_number(state.number()), Some(state));
         }

@@ -104,7 +104,7 @@ fn a_reconfiguration_is_for_a_writable_primary() {
 }
 
 #[test]
-fn nobody_stands_while_a_configuration_is_being_stored() {
+fn no_member_stands_while_a_configuration_is_being_stored() {
     let mut subject = Subject::secondary(entry(1, 5));
     let beats = [1, 2].map(|id| subject.heartbeat_to(id));
     for beat in beats {

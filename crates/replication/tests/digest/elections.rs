@@ -257,7 +257,7 @@ fn a_candidate_that_was_frozen_or_overtaken_stands_again() {
         let mut subject = in_sight();
         assert!(stands(&mut subject), "there is no primary");
         interrupt(&mut subject);
-        assert!(stands(&mut subject), "nobody else stands, and it does not either");
+        assert!(stands(&mut subject), "no other member stands, and it does not either");
     }
 }
 
@@ -282,7 +282,7 @@ fn stands(subject: &mut Subject) -> bool {
 /// The whole set was down: a process that has just started, sees a majority and hears of no primary
 /// waits for no silence.
 #[test]
-fn a_member_that_has_just_started_stands_at_once_if_nobody_knows_a_primary() {
+fn a_member_that_has_just_started_stands_at_once_if_no_member_knows_a_primary() {
     let within = |told: Option<MemberId>, answers: &[i32], refused: &[i32], limit: Duration| {
         let recovered =
             Recovered { config: Some(config(3)), last: entry(1, 5), ..Recovered::default() };

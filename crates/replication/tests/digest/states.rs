@@ -112,7 +112,7 @@ fn only_a_writable_primary_takes_writes() {
     }
     assert!(led.contains(&false), "it led before it was writable");
     assert_eq!(led.last(), Some(&true));
-    // Asked to step down while nobody has caught up, it is primary and takes nothing.
+    // Asked to step down while no member has caught up, it is primary and takes nothing.
     append(&mut subject, entry(2, 30));
     let period = Duration::from_secs(60);
     let catch_up_period = Duration::from_secs(1);

@@ -21,7 +21,7 @@ def refused(code, action):
     raise AssertionError("it should be refused")
 
 
-# Before there is a user, whoever sits at the machine may create one and nothing else.
+# Before there is a user, a client on the same machine may create one and nothing else.
 stranger = connect()
 stranger.admin.command("ping")
 refused(13, lambda: stranger.test.c.insert_one({}))

@@ -96,7 +96,7 @@ fn a_primary_that_is_not_heard_is_replaced() {
 }
 
 #[test]
-fn a_primary_that_hears_nobody_is_replaced() {
+fn a_primary_that_hears_no_member_is_replaced() {
     let set = Set::proxied(3);
     let load = Load::start(&set);
     load.wait_for(A_WHILE);
@@ -143,7 +143,7 @@ fn a_secondary_without_a_way_to_the_primary_copies_from_another_secondary() {
 }
 
 #[test]
-fn slow_links_slow_nobody_but_their_own_member() {
+fn slow_links_slow_only_their_own_member() {
     let set = Set::proxied(3);
     let primary = set.primary();
     let slow = set.others(primary)[0];

@@ -1,6 +1,6 @@
 //! Clients that write all the time, what they were promised, and who led meanwhile.
 //!
-//! Each writer follows whoever says that it takes writes, also an isolated primary. What a majority
+//! Each writer follows every member that says it takes writes, also an isolated primary. What a majority
 //! acknowledged is a promise; everything else may be there or not. A witness asks every member over
 //! and over who it is, so that two primaries of one term are seen.
 
@@ -118,7 +118,7 @@ fn write(shared: &Shared, writer: usize) {
         if let Ok(client) = Client::connect(members[place], PATIENCE)
             && write_until_refused(shared, client).is_err()
         {
-            // Whoever is asked in vain must not be asked without a breath in between.
+            // A member that was asked in vain is asked again after a pause.
             std::thread::sleep(Duration::from_millis(5));
         }
     }

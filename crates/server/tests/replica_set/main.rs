@@ -333,7 +333,7 @@ fn a_step_down_hands_over_and_loses_nothing() {
 }
 
 #[test]
-fn writes_that_nobody_copied_are_rolled_back_into_files() {
+fn writes_that_no_member_copied_are_rolled_back_into_files() {
     let mut set = Set::start(3).initiate(impatient());
     let first = set.primary();
     set.insert(first, doc! { "_id": "kept" }, Bson::Int32(3)).unwrap();
@@ -341,7 +341,7 @@ fn writes_that_nobody_copied_are_rolled_back_into_files() {
     for place in &others {
         set.kill(*place);
     }
-    // Nobody hears of these.
+    // No other member hears of these.
     for id in 0..5 {
         set.insert(first, doc! { "_id": id, "lost": true }, PRIMARY_ONLY).unwrap();
     }

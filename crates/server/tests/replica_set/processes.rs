@@ -93,7 +93,7 @@ fn a_frozen_primary_is_replaced_and_follows_when_it_thaws() {
 }
 
 #[test]
-fn a_frozen_secondary_of_five_hinders_nobody_and_catches_up() {
+fn a_frozen_secondary_of_five_hinders_no_other_and_catches_up() {
     let set = Set::start(5).initiate(impatient());
     let load = Load::start(&set);
     let frozen = set.others(set.primary())[0];

@@ -21,7 +21,7 @@ use quorate_test_support::Namespaces;
 /// How long a condition may take to become true.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a member may take to answer somebody who will ask again.
+/// How long a member may take to answer a client that asks again.
 const GLANCE: Duration = Duration::from_secs(1);
 
 /// Between two looks at something that is waited for.
@@ -359,7 +359,7 @@ impl Set {
         let primary = self.primary();
         self.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
         self.primary_among(&self.others(primary));
-        // It may stand again: a few step-downs in a row would leave nobody who may.
+        // It may stand again: a few step-downs in a row would leave no member that may.
         self.ok(primary, doc! { "replSetFreeze": 0 });
     }
 

@@ -11,7 +11,7 @@ pub(crate) struct SmallDisk(PathBuf);
 const WITHOUT: &str = "QUORATE_MOUNTS";
 
 impl SmallDisk {
-    /// Mounts it; none if the machine cannot and whoever runs the tests knows.
+    /// Mounts it; none if the machine cannot and the test run may leave it out.
     #[allow(clippy::print_stderr, reason = "what is not shown is said")]
     pub(crate) fn mount(at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();

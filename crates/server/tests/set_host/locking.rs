@@ -22,7 +22,7 @@ fn a_locked_follower_applies_nothing_and_still_votes() {
     assert_eq!(error.get_i32("code").unwrap(), 64, "{reply}");
     let count = doc! { "count": "c", "$db": "db", "$readPreference": { "mode": "nearest" } };
     assert_eq!(set.ok(locked, count).get_i32("n").unwrap(), 1);
-    // Its vote counts: without it nobody could lead after this.
+    // Its vote counts: without it no member could lead after this.
     set.wait_until_alike(&[primary, other]);
     set.ok(primary, doc! { "replSetStepDown": 60, "secondaryCatchUpPeriodSecs": 20 });
     assert_eq!(set.primary_among(&[locked, other]), other);

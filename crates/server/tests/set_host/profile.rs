@@ -19,7 +19,7 @@ fn told(set: &Set, place: usize) -> Vec<Document> {
 }
 
 #[test]
-fn every_member_profiles_for_itself_and_nobody_copies_it() {
+fn every_member_profiles_for_itself_and_no_other_copies_it() {
     let mut set = Set::initiated(1);
     set.ok(0, doc! { "profile": 2, "$db": "db" });
     set.insert(0, doc! { "_id": 1 }, Bson::Int32(1)).unwrap();

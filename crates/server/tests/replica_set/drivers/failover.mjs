@@ -1,6 +1,6 @@
 // Writes through the Node driver until standard input ends, and answers each line of it after some
 // more writes. No error may be seen, and nothing acknowledged may be missing: the set is broken
-// meanwhile by whoever started this.
+// meanwhile by the test that started this.
 
 import { createRequire } from "node:module";
 

@@ -1,6 +1,6 @@
 """Writes through pymongo until standard input ends, and answers each line of it after some more
 writes. No error may be seen, and nothing acknowledged may be missing: the set is broken meanwhile by
-whoever started this."""
+the test that started this."""
 
 import queue
 import sys
