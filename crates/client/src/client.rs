@@ -263,6 +263,7 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
         load_balanced: options.discovery.load_balanced,
         server_api: options.server_api.clone(),
         authenticator,
+        known_members: Arc::default(),
     };
     Ok(Settings { connector, handshake, connect_timeout, pool_options: options.pool.clone() })
 }

@@ -4,6 +4,7 @@
 //! stable API, load balancing, and the authentication that rides on it. Monitors shake hands too,
 //! without authentication and without asking for mechanisms.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
@@ -14,7 +15,8 @@ use quorate_server_discovery::{
     ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, HelloCommand,
 };
 use quorate_wire::{
-    CommandError, Compressor, CompressorId, FieldError, HelloError, command_error, parse_handshake,
+    CommandError, Compressor, CompressorId, FieldError, HelloError, KnownMembers, command_error,
+    parse_handshake_of, parse_hello_of,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -68,6 +70,8 @@ pub struct Handshake {
     pub server_api: Option<ServerApi>,
     /// Who proves who we are, if the server asks for it.
     pub authenticator: Option<Authenticator>,
+    /// The lists of members that the replies have shown.
+    pub known_members: Arc<KnownMembers>,
 }
 
 /// What a connection is good for, learnt in its handshake.
@@ -147,7 +151,7 @@ impl Handshake {
         connection: &mut Connection<S>,
     ) -> Result<HelloReply, HandshakeError> {
         let hello = self.hello(None);
-        exchange_hello(connection, Request::new(&hello)).await
+        exchange_hello(connection, Request::new(&hello), &self.known_members).await
     }
 
     /// Shakes hands and authenticates. Each of the two may take `limit`.
@@ -181,7 +185,8 @@ impl Handshake {
             within(limit, exchange, HandshakeError::TimedOut).await.map_err(failed)?
         };
         refuse_errors(&reply).map_err(failed)?;
-        let handshake = parse_handshake(&reply).map_err(|error| failed(error.into()))?;
+        let handshake = parse_handshake_of(&reply, &self.known_members)
+            .map_err(|error| failed(error.into()))?;
         if self.load_balanced && handshake.hello.service_id.is_none() {
             return Err(failed(HandshakeError::NoServiceId));
         }
@@ -240,10 +245,11 @@ async fn within<T>(
 pub async fn exchange_hello<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<S>,
     request: Request<'_>,
+    known: &KnownMembers,
 ) -> Result<HelloReply, HandshakeError> {
     let reply = connection.round_trip(request).await?;
     refuse_errors(reply.body())?;
-    Ok(quorate_wire::parse_hello(reply.body())?)
+    Ok(parse_hello_of(reply.body(), known)?)
 }
 
 /// Reads the next reply to a hello that allowed several.
@@ -253,10 +259,11 @@ pub async fn exchange_hello<S: AsyncRead + AsyncWrite + Unpin>(
 /// As [`exchange_hello`].
 pub async fn next_hello<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<S>,
+    known: &KnownMembers,
 ) -> Result<HelloReply, HandshakeError> {
     let reply = connection.next_reply().await?;
     refuse_errors(reply.body())?;
-    Ok(quorate_wire::parse_hello(reply.body())?)
+    Ok(parse_hello_of(reply.body(), known)?)
 }
 
 fn refuse_errors(reply: &bson::raw::RawDocument) -> Result<(), HandshakeError> {
@@ -416,6 +423,7 @@ mod tests {
             load_balanced: string.options().load_balanced == Some(true),
             server_api: None,
             authenticator,
+            known_members: Arc::default(),
         }
     }
 

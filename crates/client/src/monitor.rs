@@ -53,12 +53,13 @@ pub(crate) async fn check(
         }
     };
     let begun = Instant::now();
+    let known = &*settings.handshake.known_members;
     let exchange = async {
         match check.kind {
             CheckKind::Connect => settings.handshake.shake_as_monitor(&mut connection).await,
             CheckKind::Poll => {
                 let hello = settings.handshake.plain_hello(check.hello);
-                exchange_hello(&mut connection, Request::new(&hello)).await
+                exchange_hello(&mut connection, Request::new(&hello), known).await
             }
             CheckKind::Await { topology_version, max_await_time } => {
                 let mut hello = settings.handshake.plain_hello(check.hello);
@@ -67,9 +68,9 @@ pub(crate) async fn check(
                 hello.append(cstr!("maxAwaitTimeMS"), millis);
                 let flags = MsgFlags::EXHAUST_ALLOWED;
                 let request = Request { flags, ..Request::new(&hello) };
-                exchange_hello(&mut connection, request).await
+                exchange_hello(&mut connection, request, known).await
             }
-            CheckKind::ReadNext => next_hello(&mut connection).await,
+            CheckKind::ReadNext => next_hello(&mut connection, known).await,
         }
     };
     let reply = match check.limit {

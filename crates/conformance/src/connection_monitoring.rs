@@ -378,6 +378,7 @@ fn handshake(app_name: Option<&str>) -> Handshake {
         load_balanced: false,
         server_api: None,
         authenticator: None,
+        known_members: Default::default(),
     }
 }
 

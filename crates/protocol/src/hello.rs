@@ -5,7 +5,8 @@
 //! Server Discovery And Monitoring specification.
 
 use crate::{
-    ElectionId, ObjectId, OpTime, ServerAddress, SetVersion, TagSet, TopologyVersion, WallTime,
+    AddressList, ElectionId, ObjectId, OpTime, ServerAddress, SetVersion, TagSet, TopologyVersion,
+    WallTime,
 };
 
 /// What a server said about itself.
@@ -39,11 +40,11 @@ pub struct HelloReply {
     /// `electionId`.
     pub election_id: Option<ElectionId>,
     /// `hosts`, lower-cased.
-    pub hosts: Vec<ServerAddress>,
+    pub hosts: AddressList,
     /// `passives`, lower-cased.
-    pub passives: Vec<ServerAddress>,
+    pub passives: AddressList,
     /// `arbiters`, lower-cased.
-    pub arbiters: Vec<ServerAddress>,
+    pub arbiters: AddressList,
     /// `primary`, lower-cased.
     pub primary: Option<ServerAddress>,
     /// `me`, lower-cased.

@@ -5,6 +5,7 @@
 //! nothing here knows BSON: `quorate-wire` turns these values into bytes and back.
 
 mod address;
+mod address_list;
 mod error_code;
 mod hello;
 mod identifiers;
@@ -18,6 +19,7 @@ mod text;
 mod time;
 
 pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
+pub use address_list::AddressList;
 pub use error_code::ErrorCode;
 pub use hello::{HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};

@@ -67,7 +67,7 @@ impl Deployment {
             set_name: is_set.then(|| "rs0".to_owned()),
             set_version: is_set.then_some(SetVersion(1)),
             election_id: (member == primary && is_set).then(|| ElectionId::from_term(term)),
-            hosts: listed,
+            hosts: listed.into(),
             primary: is_set.then(|| self.addresses[primary].clone()),
             me: is_set.then(|| self.addresses[member].clone()),
             wire_versions: WireVersionRange { min: 0, max: 21 },

@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let reply = Arc::new(HelloReply {
             ok: true,
             set_name: Some("rs0".to_owned()),
-            hosts: hosts.clone(),
+            hosts: hosts.clone().into(),
             is_writable_primary: leads,
             secondary: !leads,
             me: Some(server.clone()),

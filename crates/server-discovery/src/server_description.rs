@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::{
-    ElectionId, HelloReply, MonotonicTime, ObjectId, OpTime, ServerAddress, SetVersion, TagSet,
-    TopologyVersion, WallTime, WireVersionRange,
+    AddressList, ElectionId, HelloReply, MonotonicTime, ObjectId, OpTime, ServerAddress,
+    SetVersion, TagSet, TopologyVersion, WallTime, WireVersionRange,
 };
 
 use crate::fault::{ElectionTuple, ServerError};
@@ -144,19 +144,25 @@ impl ServerDescription {
         self.reply().and_then(|reply| reply.me.as_ref())
     }
 
+    /// All lists of members, in the server's opinion.
+    pub(crate) fn lists(&self) -> Option<[AddressList; 3]> {
+        let reply = self.reply()?;
+        Some([reply.hosts.clone(), reply.passives.clone(), reply.arbiters.clone()])
+    }
+
     /// The members that can become primary, in the server's opinion.
     pub fn hosts(&self) -> &[ServerAddress] {
-        self.reply().map_or(&[], |reply| &reply.hosts)
+        self.reply().map_or(&[], |reply| &*reply.hosts)
     }
 
     /// The members with priority 0, in the server's opinion.
     pub fn passives(&self) -> &[ServerAddress] {
-        self.reply().map_or(&[], |reply| &reply.passives)
+        self.reply().map_or(&[], |reply| &*reply.passives)
     }
 
     /// The arbiters, in the server's opinion.
     pub fn arbiters(&self) -> &[ServerAddress] {
-        self.reply().map_or(&[], |reply| &reply.arbiters)
+        self.reply().map_or(&[], |reply| &*reply.arbiters)
     }
 
     /// Every member the server lists: hosts, passives and arbiters.
@@ -299,7 +305,7 @@ mod tests {
             ok: true,
             secondary: true,
             set_name: Some("rs".to_owned()),
-            hosts: vec![address("a"), address("b")],
+            hosts: vec![address("a"), address("b")].into(),
             ..HelloReply::default()
         }
     }
@@ -335,9 +341,9 @@ mod tests {
             ("minWireVersion", |r| r.wire_versions.min = 1),
             ("maxWireVersion", |r| r.wire_versions.max = 21),
             ("me", |r| r.me = Some("a".parse().unwrap())),
-            ("hosts", |r| r.hosts.truncate(1)),
-            ("passives", |r| r.passives = vec!["c".parse().unwrap()]),
-            ("arbiters", |r| r.arbiters = vec!["c".parse().unwrap()]),
+            ("hosts", |r| r.hosts = r.hosts.iter().take(1).cloned().collect()),
+            ("passives", |r| r.passives = vec!["c".parse().unwrap()].into()),
+            ("arbiters", |r| r.arbiters = vec!["c".parse().unwrap()].into()),
             ("tags", |r| r.tags.insert("dc", "ny")),
             ("setName", |r| r.set_name = Some("other".to_owned())),
             ("electionId", |r| r.election_id = Some(ElectionId::from_term(1))),

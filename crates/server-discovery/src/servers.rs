@@ -5,12 +5,16 @@
 //! everything else the core does. The descriptions hang in a tree of small fixed nodes; replacing
 //! one copies the nodes on the way to it, some thirty pointers for 1,000 servers. Membership changes
 //! are rare and rebuild the tree.
+//!
+//! Each node knows what follows from the servers below it, so that a reply of one server does not make
+//! the core look at all the others: with 1,000 servers, discovery would look a million times.
 
 use std::sync::Arc;
 
 use quorate_protocol::ServerAddress;
 
 use crate::server_description::ServerDescription;
+use crate::types::ServerType;
 
 /// Children per node. Eight keeps both the copied path (at most 8 × depth pointers) and the depth
 /// (4 for 1,000 servers) small.
@@ -28,8 +32,79 @@ pub struct Servers {
 
 #[derive(Clone, Debug)]
 enum Node {
-    Branch(Arc<[Node]>),
+    Branch(Arc<[Node]>, Summary),
     Leaf(Arc<ServerDescription>),
+}
+
+impl Node {
+    fn branch(children: Arc<[Node]>) -> Self {
+        let summary = children.iter().map(Self::summary).fold(Summary::EMPTY, Summary::join);
+        Self::Branch(children, summary)
+    }
+
+    fn summary(&self) -> Summary {
+        match self {
+            Self::Branch(_, summary) => *summary,
+            Self::Leaf(server) => Summary::of(server),
+        }
+    }
+}
+
+/// What follows from some servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Whether one of them is a primary of a set.
+    pub(crate) has_primary: bool,
+    pub(crate) sessions: Sessions,
+    /// The greatest of their least wire versions, and the least of their greatest ones.
+    pub(crate) wire_versions: Option<(i32, i32)>,
+}
+
+/// The session timeouts of data-bearing servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sessions {
+    /// None of the servers bears data.
+    NoServer,
+    /// The least of all.
+    Least(i64),
+    /// One of them has no sessions, and so has the deployment.
+    Unsupported,
+}
+
+impl Summary {
+    const EMPTY: Self =
+        Self { has_primary: false, sessions: Sessions::NoServer, wire_versions: None };
+
+    fn of(server: &ServerDescription) -> Self {
+        let kind = server.server_type();
+        let sessions = match server.logical_session_timeout_minutes() {
+            _ if !kind.is_data_bearing() => Sessions::NoServer,
+            Some(minutes) => Sessions::Least(minutes),
+            None => Sessions::Unsupported,
+        };
+        let speaks = kind.is_known() && kind != ServerType::LoadBalancer;
+        let versions = server.wire_versions();
+        Self {
+            has_primary: kind == ServerType::RsPrimary,
+            sessions,
+            wire_versions: speaks.then_some((versions.min, versions.max)),
+        }
+    }
+
+    fn join(self, other: Self) -> Self {
+        Self {
+            has_primary: self.has_primary || other.has_primary,
+            sessions: match (self.sessions, other.sessions) {
+                (Sessions::NoServer, known) | (known, Sessions::NoServer) => known,
+                (Sessions::Least(one), Sessions::Least(two)) => Sessions::Least(one.min(two)),
+                _ => Sessions::Unsupported,
+            },
+            wire_versions: match (self.wire_versions, other.wire_versions) {
+                (None, known) | (known, None) => known,
+                (Some(one), Some(two)) => Some((one.0.max(two.0), one.1.min(two.1))),
+            },
+        }
+    }
 }
 
 impl Servers {
@@ -52,13 +127,13 @@ impl Servers {
         let mut level: Vec<Node> = sorted.into_iter().map(Node::Leaf).collect();
         let mut depth = 0;
         loop {
-            level = level.chunks(FANOUT).map(|nodes| Node::Branch(nodes.into())).collect();
+            level = level.chunks(FANOUT).map(|nodes| Node::branch(nodes.into())).collect();
             depth += 1;
             if level.len() <= 1 {
                 break;
             }
         }
-        let root = level.pop().unwrap_or_else(|| Node::Branch(Arc::new([])));
+        let root = level.pop().unwrap_or_else(|| Node::branch(Arc::new([])));
         Self { addresses, root, depth }
     }
 
@@ -81,6 +156,32 @@ impl Servers {
     /// membership. Cheap when they do.
     pub(crate) fn same_members(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.addresses, &other.addresses) || self.addresses == other.addresses
+    }
+
+    /// What follows from all of them.
+    pub(crate) fn summary(&self) -> Summary {
+        self.root.summary()
+    }
+
+    /// The position of the first primary of a set.
+    pub(crate) fn primary(&self) -> Option<usize> {
+        let (mut node, mut position) = (&self.root, 0);
+        while let Node::Branch(children, _) = node {
+            let place = children.iter().position(|child| child.summary().has_primary)?;
+            (node, position) = (&children[place], position * FANOUT + place);
+        }
+        Some(position)
+    }
+
+    /// The descriptions that are not one and the same in both, which have the same members. Parts that
+    /// both share are passed over.
+    pub(crate) fn differing<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> Vec<(&'a Arc<ServerDescription>, &'a Arc<ServerDescription>)> {
+        let mut differing = Vec::new();
+        differ(&self.root, &other.root, &mut differing);
+        differing
     }
 
     /// Whether the address is one of them.
@@ -110,7 +211,7 @@ impl Servers {
         let mut level = self.depth;
         loop {
             match node {
-                Node::Branch(children) => {
+                Node::Branch(children, _) => {
                     level -= 1;
                     node = &children[slot(position, level)];
                 }
@@ -156,7 +257,7 @@ const fn slot(position: usize, level: u32) -> usize {
 fn replaced(node: &Node, position: usize, level: u32, server: Arc<ServerDescription>) -> Node {
     match node {
         Node::Leaf(_) => Node::Leaf(server),
-        Node::Branch(children) => {
+        Node::Branch(children, _) => {
             let changed = slot(position, level - 1);
             let child = replaced(&children[changed], position, level - 1, server);
             let mut child = Some(child);
@@ -164,14 +265,35 @@ fn replaced(node: &Node, position: usize, level: u32, server: Arc<ServerDescript
                 new if index == changed => new.take().unwrap_or_else(|| old.clone()),
                 _ => old.clone(),
             });
-            Node::Branch(copy.collect())
+            Node::branch(copy.collect())
         }
+    }
+}
+
+fn differ<'a>(
+    one: &'a Node,
+    other: &'a Node,
+    differing: &mut Vec<(&'a Arc<ServerDescription>, &'a Arc<ServerDescription>)>,
+) {
+    match (one, other) {
+        (Node::Branch(ours, _), Node::Branch(theirs, _)) if Arc::ptr_eq(ours, theirs) => {}
+        (Node::Branch(ours, _), Node::Branch(theirs, _)) => {
+            ours.iter().zip(theirs.iter()).for_each(|(one, other)| differ(one, other, differing));
+        }
+        (Node::Leaf(ours), Node::Leaf(theirs)) if !Arc::ptr_eq(ours, theirs) => {
+            differing.push((ours, theirs));
+        }
+        // The same members hang in trees of the same shape.
+        _ => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use quorate_protocol::{HelloReply, MonotonicTime, WireVersionRange};
+
     use super::*;
+    use crate::server_description::RoundTrips;
 
     fn server(number: usize) -> Arc<ServerDescription> {
         Arc::new(ServerDescription::unknown(address(number)))
@@ -206,6 +328,57 @@ mod tests {
         }
         assert_eq!(shared, 999);
         assert!(Arc::ptr_eq(&before.addresses, &after.addresses));
+    }
+
+    /// A member of a set, a ghost or nothing at all, by number.
+    fn described(number: usize, kind: usize) -> Arc<ServerDescription> {
+        if kind == 0 {
+            return server(number);
+        }
+        let reply = HelloReply {
+            ok: true,
+            set_name: (kind < 5).then(|| "rs0".to_owned()),
+            is_writable_primary: kind == 1,
+            secondary: matches!(kind, 2 | 3),
+            is_replica_set: kind == 5,
+            logical_session_timeout_minutes: (kind != 3).then_some(20 + kind as i64),
+            wire_versions: WireVersionRange { min: kind as i32, max: 10 + number as i32 },
+            ..HelloReply::default()
+        };
+        let round_trips = RoundTrips::default();
+        let (address, at) = (address(number), MonotonicTime::ZERO);
+        Arc::new(ServerDescription::from_reply(address, Arc::new(reply), round_trips, at))
+    }
+
+    /// The summary, the primary and the difference are what a walk over all servers would find.
+    #[test]
+    fn what_the_nodes_know_is_what_a_walk_finds() {
+        let mut chance = 1_u64;
+        let mut next = |below: usize| {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (chance >> 33) as usize % below
+        };
+        for size in [1, 2, 8, 9, 70, 600] {
+            let mut servers = Servers::from_descriptions((0..size).map(server));
+            for _ in 0..100 {
+                let before = servers.clone();
+                for _ in 0..next(3) {
+                    servers.replace(described(next(size), next(6)));
+                }
+                let walked = servers.iter().map(|server| Summary::of(server));
+                assert_eq!(servers.summary(), walked.fold(Summary::EMPTY, Summary::join));
+                let is_primary =
+                    |server: &Arc<ServerDescription>| server.server_type() == ServerType::RsPrimary;
+                assert_eq!(servers.primary(), servers.iter().position(is_primary));
+                let pairs = before.iter().zip(servers.iter());
+                let walked: Vec<_> = pairs.filter(|(old, new)| !Arc::ptr_eq(old, new)).collect();
+                let found = before.differing(&servers);
+                assert_eq!(found.len(), walked.len());
+                for ((old, new), (walked_old, walked_new)) in found.into_iter().zip(walked) {
+                    assert!(Arc::ptr_eq(old, walked_old) && Arc::ptr_eq(new, walked_new));
+                }
+            }
+        }
     }
 
     #[test]

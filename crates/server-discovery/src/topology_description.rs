@@ -8,12 +8,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use quorate_protocol::{ElectionId, ServerAddress, SetVersion};
+use quorate_protocol::{AddressList, ElectionId, ServerAddress, SetVersion};
 
 use crate::removal::Removal;
 use crate::server_description::ServerDescription;
-use crate::servers::Servers;
-use crate::types::{ServerType, TopologyType};
+use crate::servers::{Servers, Sessions};
+use crate::types::TopologyType;
 
 /// Everything the client believes about a deployment. Immutable, shared, cheap to replace.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub struct TopologyDescription {
     /// The position of the RSPrimary among the servers.
     pub(crate) primary: Option<usize>,
     pub(crate) removals: Arc<[Removal]>,
+    /// The lists whose members were all added last, while none was removed since.
+    pub(crate) adopted: Option<[AddressList; 3]>,
     pub(crate) selection: SelectionSettings,
     /// Filled on first use: most descriptions are replaced before an operation selects from them, and
     /// those that are used are used many times.
@@ -75,6 +77,7 @@ impl TopologyDescription {
             logical_session_timeout_minutes: None,
             primary: None,
             removals: Arc::new([]),
+            adopted: None,
             selection,
             windows: Windows::default(),
         }
@@ -94,17 +97,11 @@ impl TopologyDescription {
 
     /// Computes what follows from the servers alone: the primary and the session timeout.
     pub(crate) fn derive_from_servers(&mut self) {
-        self.primary =
-            self.servers.iter().position(|server| server.server_type() == ServerType::RsPrimary);
-        let mut timeouts = self
-            .servers
-            .iter()
-            .filter(|server| server.server_type().is_data_bearing())
-            .map(|server| server.logical_session_timeout_minutes());
-        // One data-bearing server without sessions, and the deployment has none.
-        self.logical_session_timeout_minutes = timeouts.next().and_then(|first| {
-            timeouts.try_fold(first?, |least, timeout| Some(least.min(timeout?)))
-        });
+        self.primary = self.servers.primary();
+        self.logical_session_timeout_minutes = match self.servers.summary().sessions {
+            Sessions::Least(minutes) => Some(minutes),
+            Sessions::NoServer | Sessions::Unsupported => None,
+        };
     }
 
     /// What kind of deployment it is.
@@ -182,9 +179,8 @@ impl TopologyDescription {
             && self.compatibility_error == other.compatibility_error
             && self.logical_session_timeout_minutes == other.logical_session_timeout_minutes
             && self.servers.same_members(&other.servers)
-            && self.servers.iter().zip(other.servers.iter()).all(|(mine, theirs)| {
-                Arc::ptr_eq(mine, theirs)
-                    || (mine.server_type() == theirs.server_type() && mine.is_equal(theirs))
+            && self.servers.differing(&other.servers).into_iter().all(|(mine, theirs)| {
+                mine.server_type() == theirs.server_type() && mine.is_equal(theirs)
             })
     }
 }
@@ -203,6 +199,7 @@ impl Clone for TopologyDescription {
             logical_session_timeout_minutes: self.logical_session_timeout_minutes,
             primary: self.primary,
             removals: Arc::clone(&self.removals),
+            adopted: self.adopted.clone(),
             selection: self.selection,
             windows: Windows::default(),
         }

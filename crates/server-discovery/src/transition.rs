@@ -72,6 +72,13 @@ impl Rules {
         draft.finish()
     }
 
+    /// Whether no server is incompatible, without a look at each.
+    fn speaks_to_all(&self, topology: &TopologyDescription) -> bool {
+        let (least, greatest) = (*self.wire_versions.start(), *self.wire_versions.end());
+        let theirs = topology.servers.summary().wire_versions;
+        theirs.is_none_or(|(min, max)| min <= greatest && max >= least)
+    }
+
     /// "Checking wire protocol compatibility", with the prescribed texts.
     fn incompatibility(&self, server: &ServerDescription) -> Option<Arc<str>> {
         if !server.server_type().is_known() || server.server_type() == ServerType::LoadBalancer {
@@ -188,8 +195,10 @@ impl<'a> Draft<'a> {
     fn finish(self) -> (TopologyDescription, Vec<Removal>) {
         let mut topology = self.topology;
         topology.derive_from_servers();
-        topology.compatibility_error =
-            topology.servers.iter().find_map(|server| self.rules.incompatibility(server));
+        topology.compatibility_error = match self.rules.speaks_to_all(&topology) {
+            true => None,
+            false => topology.servers.iter().find_map(|server| self.rules.incompatibility(server)),
+        };
         topology.removals = Removal::remember(&topology.removals, &self.removed);
         (topology, self.removed)
     }
@@ -257,7 +266,7 @@ impl<'a> Draft<'a> {
         if !self.accept_set_name(server) {
             return;
         }
-        self.add(server.members());
+        self.add_listed(server);
         self.note_possible_primary(server);
         self.remove_if_called_otherwise(server);
     }
@@ -399,17 +408,23 @@ impl<'a> Draft<'a> {
     }
 
     fn check_if_has_primary(&mut self) {
-        let mut servers = self.topology.servers.iter();
-        let has_primary = servers.any(|server| server.server_type() == ServerType::RsPrimary);
-        self.topology.topology_type = if has_primary {
+        self.topology.topology_type = if self.topology.servers.summary().has_primary {
             TopologyType::ReplicaSetWithPrimary
         } else {
             TopologyType::ReplicaSetNoPrimary
         };
     }
 
-    fn add<'s>(&mut self, addresses: impl Iterator<Item = &'s ServerAddress>) {
-        self.change_members(addresses, |_| None);
+    /// Adds all that a member lists. Every member lists the same: most lists were added before.
+    fn add_listed(&mut self, server: &ServerDescription) {
+        let Some(lists) = server.lists() else { return };
+        let is_adopted = self.topology.adopted.as_ref().is_some_and(|adopted| {
+            adopted.iter().zip(&lists).all(|(one, other)| one.is_shared_with(other))
+        });
+        if !is_adopted {
+            self.change_members(server.members(), |_| None);
+            self.topology.adopted = Some(lists);
+        }
     }
 
     fn remove(&mut self, address: &ServerAddress, reason: RemovalReason) {
@@ -428,6 +443,7 @@ impl<'a> Draft<'a> {
         mut removal: impl FnMut(&ServerAddress) -> Option<RemovalReason>,
     ) {
         let (removed, at) = (&mut self.removed, self.now);
+        let removed_before = removed.len();
         let servers = &mut self.topology.servers;
         let added: Vec<_> = added
             .filter(|address| !servers.contains(address))
@@ -440,6 +456,9 @@ impl<'a> Draft<'a> {
             }
             None => true,
         });
+        if self.removed.len() > removed_before {
+            self.topology.adopted = None;
+        }
     }
 }
 

@@ -123,7 +123,7 @@ impl Discovery {
             set_name: Some("rs".to_owned()),
             set_version: Some(SetVersion(1)),
             election_id: leads.then(|| ElectionId::from_term(counter)),
-            hosts,
+            hosts: hosts.into(),
             me: Some(address(name)),
             topology_version: Some(version(name, counter)),
             wire_versions: WireVersionRange { min: 0, max: 21 },

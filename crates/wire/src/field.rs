@@ -197,6 +197,15 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// The bytes of an array.
+    pub(crate) fn array_bytes(&self) -> Result<Option<&'a [u8]>, FieldError> {
+        match self.value()? {
+            None => Ok(None),
+            Some(RawBsonRef::Array(array)) => Ok(Some(array.as_bytes())),
+            Some(_) => self.wrong_type("an array"),
+        }
+    }
+
     /// The elements of an array, each under the array's name.
     pub(crate) fn array(
         &self,

@@ -10,7 +10,7 @@ use quorate_protocol::HelloReply;
 use crate::compression::CompressorId;
 use crate::field::{Field, FieldError, elements};
 use crate::header::{MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE};
-use crate::hello::{HelloError, MAX_TEXT_LENGTH, parse_hello};
+use crate::hello::{HelloError, KnownMembers, MAX_TEXT_LENGTH, parse_hello_of};
 
 /// `maxWriteBatchSize` of a server that does not say.
 pub const DEFAULT_MAX_WRITE_BATCH_SIZE: usize = 100_000;
@@ -45,8 +45,20 @@ pub struct HandshakeReply<'a> {
 ///
 /// If a field that matters has the wrong type or is beyond a bound. The error names the field.
 pub fn parse_handshake(reply: &RawDocument) -> Result<HandshakeReply<'_>, HelloError> {
+    parse_handshake_of(reply, &KnownMembers::default())
+}
+
+/// The same, sharing the lists of members with the replies that were read before.
+///
+/// # Errors
+///
+/// As [`parse_handshake`].
+pub fn parse_handshake_of<'a>(
+    reply: &'a RawDocument,
+    known: &KnownMembers,
+) -> Result<HandshakeReply<'a>, HelloError> {
     let mut handshake = HandshakeReply {
-        hello: parse_hello(reply)?,
+        hello: parse_hello_of(reply, known)?,
         max_bson_object_size: MAX_BSON_OBJECT_SIZE,
         max_message_size: MAX_MESSAGE_SIZE,
         max_write_batch_size: DEFAULT_MAX_WRITE_BATCH_SIZE,

@@ -7,11 +7,14 @@
 //!
 //! One pass over the document, no copy of it, and no memory beyond the bounds named here.
 
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use bson::raw::RawDocument;
 use bson::spec::ElementType;
 use quorate_protocol::{
-    AddressError, ElectionId, HelloReply, LastWrite, OpTime, ServerAddress, SetVersion, TagSet,
-    TopologyVersion,
+    AddressError, AddressList, ElectionId, HelloReply, LastWrite, OpTime, ServerAddress,
+    SetVersion, TagSet, TopologyVersion,
 };
 
 use crate::conversions::{date_time_from, timestamp_from};
@@ -63,16 +66,16 @@ pub enum HelloError {
 ///
 /// If a field that matters has the wrong type or is beyond a bound. The error names the field.
 pub fn parse_hello(reply: &RawDocument) -> Result<HelloReply, HelloError> {
-    let mut parser = Parser::default();
-    for element in elements(reply, "the reply") {
-        let element = element?;
-        // Arms by name; whatever is not named is ignored without reading its value.
-        let key = element.key().as_str();
-        if let Some(name) = known_name(key) {
-            parser.accept(name, &Field::new(name, element))?;
-        }
-    }
-    Ok(parser.finish())
+    Parser::default().read(reply)
+}
+
+/// The same, sharing the lists of members with the replies that were read before.
+///
+/// # Errors
+///
+/// As [`parse_hello`].
+pub fn parse_hello_of(reply: &RawDocument, known: &KnownMembers) -> Result<HelloReply, HelloError> {
+    Parser { known: Some(known), ..Parser::default() }.read(reply)
 }
 
 /// Reads `topologyVersion`, in a reply or in an error.
@@ -133,15 +136,55 @@ fn known_name(key: &str) -> Option<&'static str> {
     })
 }
 
+/// Lists of members that replies have shown, by their bytes. All members of a set show the same lists:
+/// reading each anew would cost as much as there are members, for every member.
+#[derive(Debug, Default)]
+pub struct KnownMembers(Mutex<VecDeque<(Box<[u8]>, AddressList)>>);
+
+impl KnownMembers {
+    /// How many lists are remembered: some sets in different states.
+    const MOST: usize = 8;
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Box<[u8]>, AddressList)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, bytes: &[u8]) -> Option<AddressList> {
+        let lists = self.lock();
+        lists.iter().find(|(known, _)| **known == *bytes).map(|(_, list)| list.clone())
+    }
+
+    fn keep(&self, bytes: &[u8], list: &AddressList) {
+        let mut lists = self.lock();
+        if lists.len() == Self::MOST {
+            lists.pop_front();
+        }
+        lists.push_back((bytes.into(), list.clone()));
+    }
+}
+
 #[derive(Default)]
-struct Parser {
+struct Parser<'k> {
+    known: Option<&'k KnownMembers>,
     reply: HelloReply,
     is_writable_primary: Option<bool>,
     ismaster: Option<bool>,
     members_listed: usize,
 }
 
-impl Parser {
+impl Parser<'_> {
+    fn read(mut self, reply: &RawDocument) -> Result<HelloReply, HelloError> {
+        for element in elements(reply, "the reply") {
+            let element = element?;
+            // Arms by name; whatever is not named is ignored without reading its value.
+            let key = element.key().as_str();
+            if let Some(name) = known_name(key) {
+                self.accept(name, &Field::new(name, element))?;
+            }
+        }
+        Ok(self.finish())
+    }
+
     fn accept(&mut self, name: &'static str, field: &Field<'_>) -> Result<(), HelloError> {
         let reply = &mut self.reply;
         match name {
@@ -188,9 +231,29 @@ impl Parser {
         &mut self,
         name: &'static str,
         field: &Field<'_>,
-    ) -> Result<Vec<ServerAddress>, HelloError> {
-        let Some(entries) = field.array()? else { return Ok(Vec::new()) };
+    ) -> Result<AddressList, HelloError> {
+        let Some(bytes) = field.array_bytes()? else { return Ok(AddressList::default()) };
+        if let Some(list) = self.known.and_then(|known| known.get(bytes)) {
+            self.members_listed += list.len();
+            return match self.members_listed > MAX_LISTED_MEMBERS {
+                true => Err(HelloError::TooManyMembers { field: name }),
+                false => Ok(list),
+            };
+        }
+        let list = self.read_addresses(name, field)?;
+        if let Some(known) = self.known {
+            known.keep(bytes, &list);
+        }
+        Ok(list)
+    }
+
+    fn read_addresses(
+        &mut self,
+        name: &'static str,
+        field: &Field<'_>,
+    ) -> Result<AddressList, HelloError> {
         let mut addresses = Vec::new();
+        let Some(entries) = field.array()? else { return Ok(AddressList::default()) };
         for entry in entries {
             let entry = entry?;
             if self.members_listed == MAX_LISTED_MEMBERS {
@@ -208,7 +271,7 @@ impl Parser {
                 }
             }
         }
-        Ok(addresses)
+        Ok(addresses.into())
     }
 
     fn optional_address(

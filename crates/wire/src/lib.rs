@@ -56,12 +56,15 @@ pub use conversions::{
 pub use decoder::{Decoder, Message, Payload};
 pub use error::{DecodeError, EncodeError};
 pub use field::FieldError;
-pub use handshake::{DEFAULT_MAX_WRITE_BATCH_SIZE, HandshakeReply, parse_handshake};
+pub use handshake::{
+    DEFAULT_MAX_WRITE_BATCH_SIZE, HandshakeReply, parse_handshake, parse_handshake_of,
+};
 pub use header::{
     HEADER_LENGTH, MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, MessageHeader, OpCode, RequestId,
 };
 pub use hello::{
-    HelloError, MAX_LISTED_MEMBERS, MAX_TAGS, MAX_TEXT_LENGTH, parse_hello, parse_topology_version,
+    HelloError, KnownMembers, MAX_LISTED_MEMBERS, MAX_TAGS, MAX_TEXT_LENGTH, parse_hello,
+    parse_hello_of, parse_topology_version,
 };
 pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, MsgWriter, OpMsg};
 pub use op_query::{OpQuery, QueryFlags};

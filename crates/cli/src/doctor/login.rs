@@ -136,6 +136,7 @@ async fn connect(
         load_balanced: false,
         server_api: None,
         authenticator,
+        known_members: Default::default(),
     };
     let stream = connector.connect(address).await.map_err(EstablishError::Connect)?;
     let mut connection = Connection::new(stream);

@@ -203,7 +203,7 @@ mod tests {
     use quorate_wire::parse_hello;
 
     use super::*;
-    use crate::context::Now;
+    use crate::context::{Context, Now, Outcome};
     use crate::node::NodeOptions;
     use crate::replication::Horizons;
     use crate::replication::Published;
@@ -270,7 +270,7 @@ mod tests {
             ok: true,
             secondary: true,
             set_name: Some("rs0".into()),
-            hosts: vec![address("a:1"), address("b:2")],
+            hosts: vec![address("a:1"), address("b:2")].into(),
             primary: Some(address("b:2")),
             me: Some(address("a:1")),
             ..HelloReply::default()
@@ -343,9 +343,9 @@ mod tests {
             ok: true,
             set_name: Some("rs0".into()),
             set_version: Some(SetVersion(3)),
-            hosts: vec![address("a:1"), address("b:2")],
-            passives: vec![address("c:3")],
-            arbiters: vec![address("d:4")],
+            hosts: vec![address("a:1"), address("b:2")].into(),
+            passives: vec![address("c:3")].into(),
+            arbiters: vec![address("d:4")].into(),
             primary: Some(address("a:1")),
             me: Some(address("a:1")),
             ..HelloReply::default()
@@ -371,5 +371,53 @@ mod tests {
         }
         let ghost = shown(&node, HelloReply::default(), Some("not initiated"));
         assert!(ghost.is_replica_set && ghost.set_name.is_none() && ghost.hosts.is_empty());
+    }
+
+    /// A reply that was encoded for another client tells what this client would be told: the present
+    /// state, the time, and its own connection.
+    #[test]
+    fn replies_that_are_encoded_once_tell_each_client_the_present_state() {
+        let node = member();
+        let address = |text: &str| text.parse::<ServerAddress>().unwrap();
+        let ask = |command: &Document, connection: i64, wall: i64| {
+            let client = Client { connection_id: connection, ..Client::default() };
+            let context = Context {
+                now: Now { wall: WallTime(wall), monotonic: MonotonicTime::ZERO },
+                client: Arc::new(client),
+                may_wait: false,
+                may_look_at: None,
+                interrupt: Arc::default(),
+            };
+            match node.run(&context, Command::new(command.clone())) {
+                Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut told = Vec::new();
+        for hosts in [&["a:1"][..], &["a:1", "b:2"], &["a:1"]] {
+            let hosts = hosts.iter().map(|host| address(host)).collect();
+            let secondary =
+                HelloReply { ok: true, secondary: true, hosts, ..HelloReply::default() };
+            shown(&node, secondary, None);
+            for asked in [
+                doc! { "hello": 1, "$db": "admin" },
+                doc! { "isMaster": 1, "$db": "admin" },
+                doc! { "hello": 1, "helloOk": true, "$db": "admin" },
+            ] {
+                // No compressor is offered, so that the reply is the same and made for this client.
+                let mut alone = asked.clone();
+                alone.insert("compression", vec!["zlib"]);
+                for connection in 1..4 {
+                    let time = 1000 * told.len() as i64;
+                    let reply = ask(&asked, connection, time);
+                    assert_eq!(reply, ask(&alone, connection, time));
+                    assert_eq!(reply.get_datetime("localTime").unwrap().timestamp_millis(), time);
+                    assert_eq!(reply.get_i32("connectionId").unwrap(), connection as i32);
+                    told.push(reply);
+                }
+            }
+        }
+        let shapes = |reply: &Document| (reply.get_array("hosts").unwrap().len(), reply.len());
+        assert_eq!(told.iter().map(shapes).collect::<std::collections::BTreeSet<_>>().len(), 4);
     }
 }

@@ -204,7 +204,7 @@ fn cause(fields: Fields<'_>) -> Result<ApplicationError, RecordingError> {
 
 fn reply(fields: Fields<'_>) -> Result<HelloReply, RecordingError> {
     let flag = |name| Ok(fields.optional(name, Fields::truth)?.unwrap_or(false));
-    let list = |name| Ok(fields.optional(name, Fields::addresses)?.unwrap_or_default());
+    let list = |name| Ok(fields.optional(name, Fields::addresses)?.unwrap_or_default().into());
     Ok(HelloReply {
         ok: flag("ok")?,
         is_writable_primary: flag("isWritablePrimary")?,

@@ -435,7 +435,7 @@ mod tests {
     fn a_minority_cannot_elect_and_a_majority_can() {
         let listing = |host: &str| {
             let members = ["a", "b", "c"].map(address).to_vec();
-            secondary(host).reply(|reply| reply.hosts = members).build()
+            secondary(host).reply(|reply| reply.hosts = members.into()).build()
         };
         let minority = [listing("a"), refused("b"), refused("c")];
         let (name, text) = judged(NO_PRIMARY, minority, SelectionRequest::WRITE);

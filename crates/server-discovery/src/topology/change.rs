@@ -261,7 +261,7 @@ fn changed_servers(
     };
     let share = |(old, new): (&Arc<_>, &Arc<_>)| (Arc::clone(old), Arc::clone(new));
     let mut changed: Vec<_> = if previous.servers.same_members(&next.servers) {
-        let pairs = previous.servers.iter().zip(next.servers.iter());
+        let pairs = previous.servers.differing(&next.servers).into_iter();
         pairs.filter(differ).map(share).collect()
     } else {
         let pairs = next

@@ -68,6 +68,7 @@ impl Manner {
             load_balanced: options.discovery.load_balanced,
             server_api: options.server_api.clone(),
             authenticator: options.credential.clone().map(Authenticator::new).transpose()?,
+            known_members: Arc::default(),
         };
         Ok(Self { connector, handshake, limit })
     }
@@ -212,9 +213,11 @@ impl Asker {
 
     async fn hello(&mut self) -> Result<Arc<HelloReply>, String> {
         let connection = self.connection.as_mut().ok_or("not connected")?;
+        let Handshake { known_members, .. } = &self.manner.handshake;
         let hello = self.manner.handshake.plain_hello(self.manner.handshake.first_command());
         let began = Instant::now();
-        let reply = timeout(LIMIT, exchange_hello(connection, Request::new(&hello))).await;
+        let exchange = exchange_hello(connection, Request::new(&hello), known_members);
+        let reply = timeout(LIMIT, exchange).await;
         let reply = reply.map_err(|_| silent("hello"))?.map_err(|error| error.to_string())?;
         let reply = Arc::new(reply);
         self.tell_hello(Ok((Arc::clone(&reply), began.elapsed())));
