@@ -3,6 +3,7 @@
 //! Owns the limit on connections and the first moments of each, up to its first message. A client that is
 //! turned away is told why, in the reply to its first message, as far as that costs little.
 
+use std::fs;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -31,6 +32,13 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that the system keeps until they are accepted. It cuts this down to its own limit
 /// (`net.core.somaxconn`).
 const BACKLOG: i32 = 16_384;
+
+/// A limit below this loses connections when all clients of a set come back at once: each of those asks
+/// again after a second.
+const FEW_WAITING: i32 = 4096;
+
+/// Where Linux says its limit.
+const SYSTEM_BACKLOG: &str = "/proc/sys/net/core/somaxconn";
 
 /// Where clients knock: at the server's own address, or at the port of a horizon.
 pub struct Listeners {
@@ -74,6 +82,13 @@ impl Listeners {
         for listener in horizons.chain(&self.more).chain([&self.main]) {
             rustix::net::listen(listener, BACKLOG)?;
         }
+        if let Some(allowed) = too_small(fs::read_to_string(SYSTEM_BACKLOG).ok().as_deref()) {
+            tracing::warn!(
+                allowed,
+                "the system queues few connections until they are accepted, and clients that find no \
+                 room come back a second later; raise net.core.somaxconn to {FEW_WAITING} or more"
+            );
+        }
         Ok(())
     }
 
@@ -95,6 +110,11 @@ impl Listeners {
         })
         .await
     }
+}
+
+/// The limit of the system, if it is known and small.
+fn too_small(told: Option<&str>) -> Option<i32> {
+    told?.trim().parse().ok().filter(|allowed| *allowed < FEW_WAITING)
 }
 
 /// Accepts connections until dropped.
@@ -206,4 +226,17 @@ fn without_tls() -> CommandError {
         ErrorCode::SSL_HANDSHAKE_FAILED,
         "this server speaks TLS only; add tls=true to the connection string",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_queue_of_the_system_is_told() {
+        assert_eq!(too_small(Some("128\n")), Some(128));
+        assert_eq!(too_small(Some("4096\n")), None);
+        assert_eq!(too_small(Some("unreadable")), None);
+        assert_eq!(too_small(None), None);
+    }
 }

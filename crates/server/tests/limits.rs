@@ -16,12 +16,19 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use bson::{Bson, Document, bson, doc};
 use client::{Client, TIMEOUT};
-use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use set::{Set, wait};
 use small_disk::SmallDisk;
+
+/// Connections that arrive at once.
+const BURST: usize = 2000;
+
+/// When the kernel asks again for a connection that found no room.
+const RETRANSMISSION: Duration = Duration::from_secs(1);
 
 /// A server by itself, started by a shell that has done something first.
 struct Alone {
@@ -99,6 +106,28 @@ fn silent_connections_leave_the_store_its_descriptors() {
         let reply = client.run(&doc! { "ping": 1, "$db": "admin" }, TIMEOUT).ok()?;
         (reply.get_f64("ok").ok() == Some(1.0)).then_some(())
     });
+}
+
+/// Clients that all come back after a failover arrive faster than they are accepted. A connection that
+/// finds no room in the kernel's queue asks again after a second.
+#[test]
+fn a_burst_of_connections_finds_room_while_none_is_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Alone::start("true", directory.path());
+    let allowed = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let count = BURST.min(allowed.trim().parse().unwrap());
+    let pid = Pid::from_child(&server.process);
+    kill_process(pid, Signal::STOP).unwrap();
+    let connected: Vec<_> = (0..count)
+        .map_while(|_| TcpStream::connect_timeout(&server.address, RETRANSMISSION / 2).ok())
+        .collect();
+    kill_process(pid, Signal::CONT).unwrap();
+    assert_eq!(connected.len(), count, "the next one was not let in");
+    for stream in connected {
+        let mut client = Client::over(stream).unwrap();
+        let reply = client.run(&doc! { "ping": 1, "$db": "admin" }, TIMEOUT).unwrap();
+        assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+    }
 }
 
 #[test]

@@ -18,7 +18,11 @@ pub(crate) struct Client {
 impl Client {
     /// Connects to a member that has this long for it.
     pub(crate) fn connect(member: SocketAddr, timeout: Duration) -> std::io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&member, timeout)?;
+        Self::over(TcpStream::connect_timeout(&member, timeout)?)
+    }
+
+    /// Speaks over a connection that is there.
+    pub(crate) fn over(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream, decoder: Decoder::new() })
     }
