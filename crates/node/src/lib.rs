@@ -26,6 +26,7 @@ mod fields;
 mod finder;
 mod generator;
 mod generic_arguments;
+mod hello_replies;
 mod index_keys;
 mod moments;
 mod namespace;

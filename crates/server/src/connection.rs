@@ -235,7 +235,11 @@ impl Connection {
             let sent = self.send(request, legacy, compressed, flags, &body).await?;
             match next {
                 Some(_) if farewells.has_changed().unwrap_or(false) => return Ok(Next::Close),
-                Some(following) => command = following,
+                Some(following) => {
+                    command = following;
+                    // The other clients hear the news before this one waits for the next.
+                    tokio::task::yield_now().await;
+                }
                 None => return Ok(Next::GoOn),
             }
             // Each streamed reply answers the one before it.

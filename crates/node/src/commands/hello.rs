@@ -13,11 +13,12 @@ use quorate_wire::{
 
 use super::authentication::append_to_hello;
 use super::common::reply;
-use crate::context::{Command, Outcome, WaitFor};
+use crate::context::{Command, Context, Outcome, WaitFor};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::Fields;
-use crate::replication::append_hello;
+use crate::fields::{Fields, to_raw};
+use crate::hello_replies::Form;
+use crate::replication::{Replication, append_hello};
 use crate::sessions::SESSION_TIMEOUT_MINUTES;
 
 /// The most statements that one write command may have.
@@ -48,7 +49,38 @@ pub(super) fn hello(request: &Request<'_>, command: Command) -> Result<Outcome, 
             }
         }
     }
-    reply(&describe(request, &fields)?)
+    answer(request, &fields)
+}
+
+/// Fields of a hello that the reply takes up.
+const TAKEN_UP: [&str; 3] = ["compression", "saslSupportedMechs", "speculativeAuthenticate"];
+
+/// The reply, encoded once for all clients that ask alike as long as nothing changes.
+fn answer(request: &Request<'_>, fields: &Fields<'_>) -> Result<Outcome, CommandError> {
+    let Context { client, now, .. } = request.context;
+    let told = request.node.replication().and_then(|replication| {
+        let told = replication.told()?;
+        let asks_alone =
+            told.names_differ_for(client) || TAKEN_UP.iter().any(|name| fields.has(name));
+        (!asks_alone).then_some((&replication.hello_replies, told))
+    });
+    let Some((replies, told)) = told else { return reply(&describe(request, fields)?) };
+    let form = Form { legacy: is_legacy(request), hello_ok: fields.flag("helloOk")? };
+    let (time, connection) = (to_bson_date_time(now.wall), client.connection_id as i32);
+    if let Some(known) = replies.get(form, &told, time, connection) {
+        return Ok(Outcome::Reply(known.into()));
+    }
+    let body = to_raw(&describe(request, fields)?)?;
+    // What changed meanwhile may or may not be in it.
+    if request.node.replication().and_then(Replication::told).is_some_and(|now| now.is_same(&told))
+    {
+        replies.keep(form, told, &body);
+    }
+    Ok(Outcome::Reply(body.into()))
+}
+
+fn is_legacy(request: &Request<'_>) -> bool {
+    !request.name.eq_ignore_ascii_case("hello")
 }
 
 struct WaitWanted {
@@ -103,7 +135,7 @@ fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, Comm
     if fields.flag("helloOk")? {
         reply.insert("helloOk", true);
     }
-    let legacy = !request.name.eq_ignore_ascii_case("hello");
+    let legacy = is_legacy(request);
     reply.insert(if legacy { "ismaster" } else { "isWritablePrimary" }, true);
     reply.insert(
         "topologyVersion",

@@ -43,6 +43,7 @@ use self::standing::Log;
 use crate::catalog::Ident;
 use crate::context::{Client, Interrupt, Interruption, Now};
 use crate::error::{CommandError, ErrorCode};
+use crate::hello_replies::{HelloReplies, Told};
 use crate::moments::Moment;
 use crate::node::Node;
 use crate::transactions::MAX_ENTRY_BYTES;
@@ -143,6 +144,8 @@ pub(crate) struct Replication {
     /// The records of `local.oplog.rs`, by timestamp.
     pub(crate) oplog: Ident,
     published: RwLock<Option<Arc<Published>>>,
+    /// What clients were told of it last.
+    pub(crate) hello_replies: HelloReplies,
     /// The writes under way, which end early when the member steps down.
     writers: Mutex<Vec<Arc<Interrupt>>>,
     /// What is read ahead of applying.
@@ -251,6 +254,11 @@ impl Replication {
     pub(crate) fn published(&self) -> Option<Arc<Published>> {
         self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// What a `hello` tells of the member.
+    pub(crate) fn told(&self) -> Option<Told> {
+        Some(Told { published: self.published()?, standing: self.standing() })
+    }
 }
 
 /// A write under way.
@@ -289,6 +297,7 @@ impl Node {
             keyspace,
             oplog,
             published: RwLock::new(None),
+            hello_replies: HelloReplies::default(),
             writers: Mutex::default(),
             prefetch: PrefetchSetting::new(self.options().index_prefetch),
             prepares_from: AtomicUsize::new(prepare::MIN_ENTRIES),
