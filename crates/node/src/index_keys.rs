@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, btree_set};
 
 use bson::{RawArray, RawBsonRef, RawDocument};
 use quorate_query::value::PathComponent;
+use quorate_query::value::raw_scan::RawScan;
 use quorate_storage::key::{FieldOrder, append_raw_value};
 
 use crate::error::{CommandError, ErrorCode};
@@ -224,7 +225,7 @@ fn walk<'a>(
 ) -> Result<Slot<'a>, CommandError> {
     loop {
         let Some((component, further)) = rest.split_first() else { return Ok(Slot::Found(None)) };
-        let found = document.get(component.name.as_str()).map_err(|_| malformed())?;
+        let found = RawScan::find_raw(document, &component.name).map_err(|_| malformed())?;
         rest = further;
         passed += 1;
         let mut value = found;

@@ -11,7 +11,7 @@ use quorate_query::diff::ToldAs;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::pipeline::{
-    Decoder, Documents, Environment, Merge, Output, Pipeline, SystemStage, WhenMatched,
+    Documents, Environment, Merge, Output, Pipeline, StoredDocuments, SystemStage, WhenMatched,
     WhenNotMatched,
 };
 
@@ -247,7 +247,7 @@ impl Reading {
         let filter = down.filter.unwrap_or_default();
         let compiler = Compiler::new(variables.clone());
         let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);
-        let input: Documents = match collection {
+        let input: StoredDocuments<DocumentBytes> = match collection {
             None => Box::new(std::iter::empty()),
             Some(collection) => {
                 let selection = Selection {
@@ -258,10 +258,11 @@ impl Reading {
                     room: Some(self.room.clone()),
                     ..Selection::new(collection, self.view.clone(), matcher, self.interrupt.clone())
                 };
-                parsed_stream(selection, down.rest.decoder())?
+                let found = selection.run()?;
+                Box::new(found.map(|found| Ok(found.map_err(QueryError::from)?.document)))
             }
         };
-        let documents = down.rest.run(input, environment, variables);
+        let documents = down.rest.run_stored(input, environment, variables);
         Ok(Run { pipeline, documents })
     }
 
@@ -375,15 +376,6 @@ impl Environment for Reading {
             )),
         }
     }
-}
-
-/// The documents of a query, as far as the stages behind it read them.
-fn parsed_stream(selection: Selection, decoder: Decoder) -> Result<Documents, CommandError> {
-    let found = selection.run()?;
-    Ok(Box::new(found.map(move |found| {
-        let found = found.map_err(QueryError::from)?;
-        decoder.decode(&found.document).map_err(|error| CommandError::from(error).into())
-    })))
 }
 
 /// Where the documents of `$out` and `$merge` go.

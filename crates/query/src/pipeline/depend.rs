@@ -9,7 +9,12 @@ use bson::{Bson, Document, RawDocument};
 
 use super::Pipeline;
 use super::stage::Stage;
+use crate::error::{ErrorCode, QueryError};
 use crate::expression::{Dependencies, Expression, ParseContext};
+use crate::value::raw_scan::RawScan;
+
+/// The most fields that are read into a document that is there already.
+const MAX_REFILLED: usize = 64;
 
 /// The top-level fields that a pipeline reads; `None` if it may need all.
 pub(super) fn needed_fields(pipeline: &Pipeline) -> Option<BTreeSet<String>> {
@@ -37,12 +42,68 @@ impl Decoder {
         Self { needed: needed_fields(pipeline) }
     }
 
+    /// Whether the pipeline reads some fields only.
+    pub(super) fn is_partial(&self) -> bool {
+        self.needed.is_some()
+    }
+
+    /// Reads another document into one that this decoder has made. Where both have all the fields that
+    /// the pipeline reads, no name and no table of the document is made again.
+    pub(super) fn refill(
+        &self,
+        document: &mut Document,
+        raw: &RawDocument,
+    ) -> Result<(), QueryError> {
+        if !self.refill_in_place(document, raw) {
+            *document = self.decode(raw)?;
+        }
+        Ok(())
+    }
+
+    /// Whether that could be done without making the document anew.
+    fn refill_in_place(&self, document: &mut Document, raw: &RawDocument) -> bool {
+        let Some(needed) = &self.needed else { return false };
+        if document.len() != needed.len() || needed.len() > MAX_REFILLED {
+            return false;
+        }
+        if needed.is_empty() {
+            return true;
+        }
+        // A field that comes twice is left to the decoder.
+        let (mut seen, all) = (0_u64, u64::MAX >> (MAX_REFILLED - needed.len()));
+        for field in RawScan::new(raw) {
+            let Some(place) = needed.iter().position(|name| name.as_bytes() == field.key()) else {
+                continue;
+            };
+            let (Some(name), Some(value)) = (field.name(), field.value()) else { return false };
+            let Some(held) = document.get_mut(name) else { return false };
+            if seen & (1 << place) != 0 {
+                return false;
+            }
+            *held = value.to_bson();
+            seen |= 1 << place;
+            if seen == all {
+                return true;
+            }
+        }
+        false
+    }
+
     /// The document, as far as the pipeline reads it.
     ///
     /// # Errors
     ///
     /// If the bytes are not valid BSON.
-    pub fn decode(&self, raw: &RawDocument) -> Result<Document, bson::error::Error> {
+    pub fn decode(&self, raw: &RawDocument) -> Result<Document, QueryError> {
+        self.decode_fields(raw).map_err(|_| {
+            QueryError::new(
+                ErrorCode::FAILED_TO_PARSE,
+                "a stored document is malformed; run validate",
+            )
+        })
+    }
+
+    fn decode_fields(&self, raw: &RawDocument) -> Result<Document, bson::error::Error> {
         let Some(needed) = &self.needed else { return Document::try_from(raw) };
         let mut document = Document::new();
         if needed.is_empty() {

@@ -1,16 +1,17 @@
 //! `$group` and `$bucket`: documents that share a key become one.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use bson::{Bson, Document};
+use bson::{Bson, Document, RawDocument};
 
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
 use super::stage::{Made, Stage, deferred};
-use super::{Documents, Run};
+use super::{Decoder, Documents, Run, StoredDocuments};
 use crate::error::QueryError;
-use crate::expression::{Dependencies, Expression, Frame, ParseContext, fail};
+use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext, fail};
 use crate::meter::Meter;
 use crate::value::{GroupKey, compare};
 
@@ -61,11 +62,9 @@ impl Group {
 }
 
 impl By {
-    fn key(&self, frame: Frame<'_>) -> Result<Bson, QueryError> {
+    fn key<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>, QueryError> {
         match self {
-            Self::Value(expression) => {
-                Ok(expression.operand(frame)?.into_bson().unwrap_or(Bson::Null))
-            }
+            Self::Value(expression) => expression.operand(frame),
             Self::Bucket { value, boundaries, default } => {
                 let value = value.operand(frame)?;
                 let above = boundaries
@@ -75,7 +74,7 @@ impl By {
                     Some(place) if above < boundaries.len() => boundaries.get(place),
                     _ => None,
                 };
-                bucket.or(default.as_ref()).cloned().ok_or_else(|| {
+                bucket.or(default.as_ref()).map(Operand::borrowed).ok_or_else(|| {
                     fail(
                         40066,
                         "$switch could not find a matching branch for an input, and no default \
@@ -91,16 +90,29 @@ struct Groups<'a> {
     stage: &'a Group,
     places: HashMap<GroupKey, usize>,
     groups: Vec<(Bson, Vec<State>)>,
+    /// The key of the last document, whose room the next one takes.
+    key: GroupKey,
     memory: Memory,
 }
 
-impl Groups<'_> {
+impl<'a> Groups<'a> {
+    fn new(stage: &'a Group, run: &Run) -> Self {
+        Self {
+            stage,
+            places: HashMap::new(),
+            groups: Vec::new(),
+            key: GroupKey::default(),
+            memory: Memory::new("$group", run),
+        }
+    }
+
     fn add(&mut self, frame: Frame<'_>) -> Result<(), QueryError> {
         let id = self.stage.by.key(frame)?;
-        let key = GroupKey::of(&id);
-        let place = match self.places.get(&key) {
+        self.key.refill(id.or_null());
+        let place = match self.places.get(&self.key) {
             Some(place) => *place,
             None => {
+                let (id, key) = (id.into_bson().unwrap_or(Bson::Null), self.key.clone());
                 self.memory.hold(GROUP_OVERHEAD + key.size())?;
                 self.memory.hold_value(&id)?;
                 let states = self
@@ -146,14 +158,33 @@ pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
     deferred(move || {
         let Stage::Group(group) = &*stage else { return Ok(Made::default()) };
-        let mut groups = Groups {
-            stage: group,
-            places: HashMap::new(),
-            groups: Vec::new(),
-            memory: Memory::new("$group", &run),
-        };
+        let mut groups = Groups::new(group, &run);
         for document in input {
             groups.add(Frame::new(&document?, &run.variables))?;
+        }
+        groups.finish(run.variables.meter())
+    })
+}
+
+/// The same over stored documents. All of them are read into one document, one after the other.
+pub(super) fn run_stored<D>(
+    stage: Arc<Stage>,
+    input: StoredDocuments<D>,
+    decoder: Decoder,
+    run: &Run,
+) -> Documents
+where
+    D: Deref<Target = RawDocument> + 'static,
+{
+    let run = run.clone();
+    deferred(move || {
+        let Stage::Group(group) = &*stage else { return Ok(Made::default()) };
+        let mut groups = Groups::new(group, &run);
+        let mut document = Document::new();
+        for stored in input {
+            run.variables.step()?;
+            decoder.refill(&mut document, &stored?)?;
+            groups.add(Frame::new(&document, &run.variables))?;
         }
         groups.finish(run.variables.meter())
     })

@@ -40,9 +40,10 @@ mod window_frame;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use bson::{Bson, Document};
+use bson::{Bson, Document, RawDocument};
 
 pub use self::depend::Decoder;
 pub use self::output::{Merge, Output, WhenMatched, WhenNotMatched};
@@ -60,6 +61,9 @@ pub const MAX_PIPELINE_DEPTH: usize = 20;
 
 /// A stream of documents. After an error nothing more comes.
 pub type Documents = Box<dyn Iterator<Item = Result<Document, QueryError>> + Send>;
+
+/// A stream of documents as they are stored.
+pub type StoredDocuments<D> = Box<dyn Iterator<Item = Result<D, QueryError>> + Send>;
 
 /// What stages need from outside.
 pub trait Environment: Send + Sync {
@@ -129,6 +133,28 @@ impl Pipeline {
     ) -> Documents {
         let run = Run { environment, variables: Arc::new(variables.clone()) };
         Box::new(UntilError { documents: Some(self.chain(input, &run)) })
+    }
+
+    /// The same over documents as they are stored, reading no more of them than the pipeline needs.
+    pub fn run_stored<D>(
+        &self,
+        input: StoredDocuments<D>,
+        environment: Arc<dyn Environment>,
+        variables: &Variables,
+    ) -> Documents
+    where
+        D: Deref<Target = RawDocument> + 'static,
+    {
+        let run = Run { environment, variables: Arc::new(variables.clone()) };
+        let decoder = self.decoder();
+        let documents = match self.stages.split_first() {
+            Some((first, rest)) if matches!(&**first, Stage::Group(_)) && decoder.is_partial() => {
+                let grouped = group::run_stored(Arc::clone(first), input, decoder, &run);
+                chain::chain(rest, grouped, &run)
+            }
+            _ => self.chain(Box::new(input.map(move |stored| decoder.decode(&stored?))), &run),
+        };
+        Box::new(UntilError { documents: Some(documents) })
     }
 
     fn chain(&self, input: Documents, run: &Run) -> Documents {

@@ -14,7 +14,7 @@ use super::view::{DocumentRef, ValueRef};
 const MAX_KEYED_NESTING: usize = 2 * MAX_NESTING;
 
 /// A hashable stand-in for a value. Two keys are equal exactly when the values compare as equal.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey(Vec<u8>);
 
 impl GroupKey {
@@ -23,6 +23,12 @@ impl GroupKey {
         let mut bytes = Vec::new();
         write_value(value.into(), &mut bytes, 0);
         Self(bytes)
+    }
+
+    /// Makes this the key of another value.
+    pub fn refill<'a>(&mut self, value: impl Into<ValueRef<'a>>) {
+        self.0.clear();
+        write_value(value.into(), &mut self.0, 0);
     }
 
     /// The key of several values in order, as for a compound `_id`.
@@ -186,6 +192,9 @@ mod tests {
         #[test]
         fn keys_are_equal_exactly_when_numbers_are(a in any_number(), b in any_number()) {
             prop_assert_eq!(GroupKey::of(&a) == GroupKey::of(&b), compare(&a, &b).is_eq());
+            let mut refilled = GroupKey::of(&a);
+            refilled.refill(&b);
+            prop_assert_eq!(refilled, GroupKey::of(&b));
         }
     }
 }

@@ -5,7 +5,7 @@
 //! document. Layout per the BSON specification, version 1.1.
 
 use bson::spec::BinarySubtype;
-use bson::{DateTime, Decimal128, RawDocument, Timestamp, oid::ObjectId};
+use bson::{DateTime, Decimal128, RawBsonRef, RawDocument, Timestamp, oid::ObjectId};
 
 use super::view::{ArrayRef, DbPointerRef, DocumentRef, ValueRef};
 
@@ -34,6 +34,32 @@ impl<'a> RawScan<'a> {
     /// The value of the first field of a name.
     pub fn find(document: &'a RawDocument, key: &str) -> Option<ValueRef<'a>> {
         Self::new(document).find(|field| field.key == key.as_bytes())?.value()
+    }
+
+    /// The same as the library finds it, which reads every name on its way and is asked only for what is
+    /// rare or malformed.
+    ///
+    /// # Errors
+    ///
+    /// If the document is malformed before the field's end.
+    pub fn find_raw(
+        document: &'a RawDocument,
+        key: &str,
+    ) -> Result<Option<RawBsonRef<'a>>, bson::error::Error> {
+        let mut scan = Self::new(document);
+        match scan.find(|field| field.key == key.as_bytes()) {
+            Some(field) => match field.value().and_then(ValueRef::as_raw) {
+                Some(value) => Ok(Some(value)),
+                None => document.get(key),
+            },
+            None if scan.is_at_end() => Ok(None),
+            None => document.get(key),
+        }
+    }
+
+    /// Whether nothing but the end of the document is left.
+    fn is_at_end(&self) -> bool {
+        self.document.as_bytes().get(self.position..) == Some(&[0])
     }
 }
 
@@ -87,6 +113,11 @@ fn fixed<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
 }
 
 impl<'a> RawField<'a> {
+    /// The bytes of the name.
+    pub fn key(self) -> &'a [u8] {
+        self.key
+    }
+
     /// The name, if it is text.
     pub fn name(self) -> Option<&'a str> {
         std::str::from_utf8(self.key).ok()
@@ -206,8 +237,11 @@ mod tests {
         for (name, value) in &parsed {
             let found = RawScan::find(&raw, name).unwrap().to_bson();
             assert_eq!(found, *value, "{name}");
+            let by_library = raw.get(name).unwrap();
+            assert_eq!(RawScan::find_raw(&raw, name).unwrap(), by_library, "{name}");
         }
         assert!(RawScan::find(&raw, "absent").is_none());
+        assert!(RawScan::find_raw(&raw, "absent").unwrap().is_none());
     }
 
     #[test]
@@ -235,6 +269,12 @@ mod tests {
                 prop_assert!(count <= bytes.len() / 2);
                 let _ = view.to_document();
                 let _ = view.get("scope");
+                // What the library reads is read alike.
+                for name in every_type().keys().map(String::as_str).chain(["absent"]) {
+                    if let Ok(by_library) = raw.get(name) {
+                        prop_assert_eq!(RawScan::find_raw(raw, name).unwrap(), by_library);
+                    }
+                }
             }
         }
     }

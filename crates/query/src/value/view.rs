@@ -104,6 +104,27 @@ impl<'a> ValueRef<'a> {
         matches!(self, Self::Null | Self::Undefined)
     }
 
+    /// The value as the library's raw one, for the kinds that need nothing of the library's own.
+    pub(crate) fn as_raw(self) -> Option<RawBsonRef<'a>> {
+        Some(match self {
+            Self::Double(value) => RawBsonRef::Double(value),
+            Self::String(value) => RawBsonRef::String(value),
+            Self::Document(DocumentRef::Raw(value)) => RawBsonRef::Document(value),
+            Self::Boolean(value) => RawBsonRef::Boolean(value),
+            Self::Null => RawBsonRef::Null,
+            Self::Int32(value) => RawBsonRef::Int32(value),
+            Self::Int64(value) => RawBsonRef::Int64(value),
+            Self::Timestamp(value) => RawBsonRef::Timestamp(value),
+            Self::ObjectId(value) => RawBsonRef::ObjectId(value),
+            Self::DateTime(value) => RawBsonRef::DateTime(value),
+            Self::Decimal128(value) => RawBsonRef::Decimal128(value),
+            Self::Undefined => RawBsonRef::Undefined,
+            Self::MaxKey => RawBsonRef::MaxKey,
+            Self::MinKey => RawBsonRef::MinKey,
+            _ => return None,
+        })
+    }
+
     /// An owned copy.
     pub fn to_bson(self) -> Bson {
         match self {

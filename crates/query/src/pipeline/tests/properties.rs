@@ -1,7 +1,8 @@
 //! Whatever stages follow each other, a run ends in documents or an error; and the shortcuts change
 //! nothing.
 
-use bson::{Bson, Document, bson, doc};
+use bson::raw::cstr;
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, bson, doc};
 use proptest::prelude::*;
 
 use super::super::Pipeline;
@@ -117,6 +118,72 @@ fn one_by_one(stages: &[Bson]) -> Vec<Document> {
     })
 }
 
+/// A stored document.
+struct RawBox(RawDocumentBuf);
+
+impl RawBox {
+    fn of(document: &Document) -> Self {
+        Self(RawDocumentBuf::try_from(document).unwrap())
+    }
+}
+
+impl std::ops::Deref for RawBox {
+    type Target = RawDocument;
+
+    fn deref(&self) -> &RawDocument {
+        &self.0
+    }
+}
+
+/// Fields that are missing, come twice, or come in another order do not show in the next document.
+#[test]
+fn a_document_takes_nothing_over_from_the_one_before() {
+    let stages = bson!([{ "$group": { "_id": "$a", "b": { "$push": "$b" } } }]);
+    let Bson::Array(stages) = stages else { unreachable!() };
+    let variables = Variables::new(1);
+    let pipeline = Pipeline::parse(&stages, &variables).unwrap();
+    let twice = {
+        let mut document = RawDocumentBuf::new();
+        for (name, value) in [(cstr!("a"), 7), (cstr!("a"), 8), (cstr!("b"), 9)] {
+            document.append(name, value);
+        }
+        document
+    };
+    let mut stored: Vec<RawBox> = [
+        doc! { "a": 1, "b": 1 },
+        doc! { "b": 2, "x": 0, "a": 2 },
+        doc! { "a": 3 },
+        doc! { "b": 4 },
+        doc! {},
+        doc! { "a": "five", "b": [5] },
+    ]
+    .iter()
+    .map(RawBox::of)
+    .collect();
+    stored.push(RawBox(twice));
+    stored.push(RawBox::of(&doc! { "a": 6, "b": 6 }));
+    let alone: Vec<Document> = stored
+        .iter()
+        .flat_map(|one| {
+            let parsed = pipeline.decoder().decode(one).unwrap();
+            try_run(Bson::Array(stages.clone()), vec![parsed]).unwrap()
+        })
+        .collect();
+    let ids: Vec<_> = alone.iter().map(|group| group.get("_id").cloned().unwrap()).collect();
+    let together: Result<Vec<_>, _> = pipeline
+        .run_stored(Box::new(stored.into_iter().map(Ok)), environment(), &variables)
+        .collect();
+    let together = together.unwrap();
+    assert_eq!(ids.iter().filter(|id| **id == Bson::Null).count(), 2, "{ids:?}");
+    assert_eq!(together.len(), alone.len() - 1, "two documents have no a");
+    for group in together {
+        let id = group.get("_id").unwrap();
+        let values = alone.iter().filter(|one| one.get("_id") == Some(id));
+        let values: Vec<_> = values.flat_map(|one| one.get_array("b").unwrap().clone()).collect();
+        assert_eq!(group.get_array("b").unwrap(), &values, "{id}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases * 2, ..ProptestConfig::default() })]
 
@@ -141,6 +208,22 @@ proptest! {
             // The texts may quote the document.
             (whole, narrow) => prop_assert_eq!(
                 whole.map_err(|error| error.code()), narrow.map_err(|error| error.code())
+            ),
+        }
+    }
+
+    /// Stored documents, read into one another's place, give what parsed ones give.
+    #[test]
+    fn stored_documents_give_what_parsed_ones_give(stages in prop::collection::vec(any_stage(), 0..4)) {
+        let variables = Variables::new(11);
+        let Ok(pipeline) = Pipeline::parse(&stages, &variables) else { return Ok(()) };
+        let stored = input().into_iter().map(|document| Ok(RawBox::of(&document)));
+        let stored: Result<Vec<_>, _> =
+            pipeline.run_stored(Box::new(stored), environment(), &variables).collect();
+        match (stored, try_run(Bson::Array(stages), input())) {
+            (Ok(stored), Ok(parsed)) => prop_assert_eq!(stored, parsed),
+            (stored, parsed) => prop_assert_eq!(
+                stored.map_err(|error| error.code()), parsed.map_err(|error| error.code())
             ),
         }
     }
