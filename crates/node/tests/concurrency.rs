@@ -27,9 +27,6 @@ const DOCUMENTS: i32 = 3000;
 /// The item of a scan at which it stops.
 const STOP_AT: usize = 1500;
 
-/// Scans of a build that come so far before the one that reads documents: the one that counts.
-const PASSED: usize = 1;
-
 /// How long an interleaving may be waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -159,7 +156,7 @@ impl Held {
 
     /// Builds a unique index, and does something while the build stands in its middle.
     fn during_a_build(&self, meanwhile: impl FnOnce(&Member)) -> Document {
-        *self.gate.armed.lock().unwrap() = Some(PASSED);
+        *self.gate.armed.lock().unwrap() = Some(0);
         let member = &self.member;
         std::thread::scope(|threads| {
             let build = threads.spawn(move || {

@@ -113,9 +113,14 @@ fn create_index(
         writer.build_index(&mut collection, spec.clone(), check)?;
         return Ok((collection, writer.last_commit()));
     }
+    let known = writer.known_totals(&collection);
     let building = writer.begin_build(&collection, spec.clone())?;
     drop(writer);
-    interrupt.set_total(building.documents()?);
+    // Counting them would take as long as reading them.
+    interrupt.set_total(match known {
+        Some(totals) => totals.documents,
+        None => building.most_documents()?,
+    });
     building.run(node, now, &check, &is_there)
 }
 

@@ -458,11 +458,15 @@ impl<'n> Writer<'n> {
         Ok(())
     }
 
+    /// How much the collection holds, if that was counted before.
+    pub(crate) fn known_totals(&self, collection: &Collection) -> Option<Totals> {
+        self.state.collections.get(&collection.ident)?.totals
+    }
+
     /// How much the collection holds. The first call after a start looks at every record, but for
     /// those of the history.
     pub(crate) fn totals(&mut self, collection: &Collection) -> Result<Totals, CommandError> {
-        let known = self.state.collections.get(&collection.ident).and_then(|state| state.totals);
-        if let Some(totals) = known {
+        if let Some(totals) = self.known_totals(collection) {
             return Ok(totals);
         }
         let mut totals = Totals::default();
