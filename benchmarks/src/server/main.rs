@@ -46,6 +46,9 @@ const TOP: i64 = 10;
 /// How many connections are opened to see what an idle one costs.
 const IDLE_CONNECTIONS: usize = 1_000;
 
+/// How many connections are opened at once.
+const STORM: usize = 10_000;
+
 /// The text of a record.
 const TEXT: &str = "a text of about one hundred and fifty bytes, as long as what an ordinary record \
                     of an ordinary application holds beside its numbers: a name, a place.";
@@ -178,10 +181,29 @@ fn main() {
         }
     }
 
+    tell_storm(&wanted, &ours);
     println!();
     println!("memory of the server, empty                    {:>9.1} MiB", empty as f64 / 1024.0);
     println!("memory with {records} records                {:>9.1} MiB", loaded as f64 / 1024.0);
     println!("memory of an idle connection                   {per_connection:>9.1} KiB");
+}
+
+/// Tells what many connections at once cost.
+fn tell_storm(wanted: &Wanted, ours: &ours::Server) {
+    if wanted.has("connections opened at once") {
+        let storm = ours.storm(STORM);
+        let rate = Rate { a_second: storm.a_second, cpu: storm.cpu };
+        line(&format!("{STORM} connections opened at once, a second"), rate, None);
+        let mebibytes = |kib: u64| kib as f64 / 1024.0;
+        println!(
+            "memory with them open                          {:>9.1} MiB",
+            mebibytes(storm.open_kib)
+        );
+        println!(
+            "memory after they have closed                  {:>9.1} MiB",
+            mebibytes(storm.closed_kib)
+        );
+    }
 }
 
 /// Tells what requests cost without the network.

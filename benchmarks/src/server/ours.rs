@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::raw::cstr;
 use bson::{Document, RawDocumentBuf, doc};
@@ -15,6 +15,13 @@ use quorate_server::{Place, StartOptions};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
 use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, TOP, any_key};
+
+/// Threads that open connections at the same time.
+const OPENERS: usize = 100;
+
+/// How long after the connections are closed the server's memory is looked at: it gives memory back from
+/// time to time.
+const SETTLING: Duration = Duration::from_secs(8);
 
 /// What a caller reads at once.
 const PIECE: usize = 64 * 1024;
@@ -77,6 +84,44 @@ impl Server {
             .collect();
         let after = self.resident_kib();
         after.saturating_sub(before) as f64 / open.len() as f64
+    }
+}
+
+/// What many connections at once cost.
+pub struct Storm {
+    /// Connections that were opened and had their first answer, a second.
+    pub a_second: f64,
+    /// Processor time of the server for each.
+    pub cpu: Duration,
+    /// Memory with all of them open, and some seconds after they were closed.
+    pub open_kib: u64,
+    pub closed_kib: u64,
+}
+
+impl Server {
+    /// Opens many connections at once, as clients do that come back after a failover, and closes them.
+    pub fn storm(&self, connections: usize) -> Storm {
+        let (before, started) = (self.cpu(), Instant::now());
+        let open: Vec<Connection> = std::thread::scope(|scope| {
+            let some = || {
+                let greeted = |_| {
+                    let mut connection = self.caller();
+                    connection.run(doc! {"hello": 1, "$db": "admin"});
+                    connection.piece = Vec::new();
+                    connection
+                };
+                (0..connections / OPENERS).map(greeted).collect::<Vec<_>>()
+            };
+            let openers: Vec<_> = (0..OPENERS).map(|_| scope.spawn(some)).collect();
+            openers.into_iter().flat_map(|opener| opener.join().unwrap()).collect()
+        });
+        let elapsed = started.elapsed().as_secs_f64();
+        let (count, cpu) = (open.len(), self.cpu() - before);
+        let open_kib = self.resident_kib();
+        drop(open);
+        std::thread::sleep(SETTLING);
+        let a_second = count as f64 / elapsed;
+        Storm { a_second, cpu: cpu / count as u32, open_kib, closed_kib: self.resident_kib() }
     }
 }
 

@@ -19,6 +19,7 @@ pub async fn run(effort: Effort) {
     for watchers in effort.watchers {
         let (mut last, mut spread, mut cost) =
             (Figures::default(), Figures::default(), Figures::default());
+        let mut cpu = Figures::default();
         for _ in 0..effort.rounds.min(3) {
             let set = Set::ready().await;
             let primary = set.primary().await;
@@ -35,19 +36,22 @@ pub async fn run(effort: Effort) {
                     })
                 })
                 .collect();
-            let told = Instant::now();
+            let (told, cpu_before) = (Instant::now(), set.process(primary).processor_time());
             set.run(primary, doc! { "replSetStepDown": 60, "force": true }).await.unwrap();
             let mut times = Vec::new();
             for task in tasks {
                 times.push(task.await.unwrap());
             }
             assert!(start <= told);
+            let spent = set.process(primary).processor_time() - cpu_before;
+            cpu.push(spent.as_secs_f64() * 1e6 / *watchers as f64);
             let (first, latest) = (times.iter().min().unwrap(), times.iter().max().unwrap());
             last.push(millis(latest.duration_since(told)));
             spread.push(millis(latest.duration_since(*first)));
         }
         line(&format!("state change → last of {watchers} clients, ms"), "ours", &last, None);
         line(&format!("first → last of {watchers} clients, ms"), "ours", &spread, None);
+        line(&format!("CPU µs for each of {watchers} clients, primary"), "ours", &cpu, None);
         line(&format!("memory per waiting connection of {watchers}, KiB"), "ours", &cost, None);
     }
 }
