@@ -11,12 +11,14 @@
 //! `synchronous=FULL` there; "not synced" is `w: 1` here and `synchronous=NORMAL` there.
 //!
 //! `server inside [records]`: what each request costs in the server without the network.
+//! `server growth`: memory, reads and restarts with more documents, and memory with more connections.
 //! `server [records] [--ours] [word…]`: with words, only the measures whose names have one of them;
 //! with `--ours`, without SQLite, for those who look where the server's time goes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 
+mod growth;
 mod inside;
 mod ours;
 mod sqlite;
@@ -124,6 +126,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "serve") {
         return ours::serve(&arguments[1]);
+    }
+    if arguments.first().is_some_and(|first| first == "growth") {
+        return growth::run();
     }
     if arguments.first().is_some_and(|first| first == "inside") {
         return inside(&Wanted::read(&arguments[1..]));

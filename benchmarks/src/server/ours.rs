@@ -110,9 +110,10 @@ impl Server {
                     connection.piece = Vec::new();
                     connection
                 };
-                (0..connections / OPENERS).map(greeted).collect::<Vec<_>>()
+                (0..connections.div_ceil(OPENERS)).map(greeted).collect::<Vec<_>>()
             };
-            let openers: Vec<_> = (0..OPENERS).map(|_| scope.spawn(some)).collect();
+            let openers = OPENERS.min(connections);
+            let openers: Vec<_> = (0..openers).map(|_| scope.spawn(some)).collect();
             openers.into_iter().flat_map(|opener| opener.join().unwrap()).collect()
         });
         let elapsed = started.elapsed().as_secs_f64();

@@ -1,7 +1,7 @@
 //! How often a member asks for memory: counts that do not depend on the machine.
 //!
 //! Only the thread that runs the command is counted. The bounds are a little above what it takes today
-//! (64, 12 and 70), so that a change that adds much to it is seen.
+//! (64, 12 and 70; 51, 235 and 95 for scans, 10 for a hello), so that a change that adds much to it is seen.
 
 #![allow(clippy::unwrap_used, reason = "a panic is this test's report")]
 
@@ -29,6 +29,16 @@ const MOST_FOR_APPLIED_ENTRY: u64 = 15;
 
 /// The same of reading one document by its `_id`.
 const MOST_FOR_POINT_READ: u64 = 82;
+
+/// The same of a count with a filter, a `$group` into ten groups and a sort with a limit, each of
+/// [`SCANNED`] documents: no document costs one.
+const MOST_FOR_SCANS: [u64; 3] = [60, 270, 110];
+
+/// The same of a `hello` that another client asked for before.
+const MOST_FOR_HELLO: u64 = 13;
+
+/// Documents that a scan looks at.
+const SCANNED: usize = 1000;
 
 /// How many operations are averaged, after as many that fill what is kept.
 const ROUNDS: u64 = 100;
@@ -95,4 +105,36 @@ fn commands_ask_for_memory_no_more_often_than_they_did() {
     assert!(inserted <= MOST_FOR_INSERT, "{inserted} allocations for an insert");
     assert!(applied <= MOST_FOR_APPLIED_ENTRY, "{applied} allocations for an applied entry");
     assert!(read <= MOST_FOR_POINT_READ, "{read} allocations for a point read");
+}
+
+#[test]
+fn scans_ask_for_memory_as_often_whatever_the_number_of_documents() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = member(&directory.path().join("member"), MemberState::Primary);
+    let context = context();
+    let documents: Vec<_> = (0..SCANNED as i64)
+        .map(|id| rawdoc! { "_id": id, "kind": id % 10, "text": "x".repeat(150), "n": id })
+        .collect();
+    let body = rawdoc! { "insert": "c", "$db": "db" };
+    run(
+        &node,
+        &context,
+        Command::from_raw(&body, vec![("documents".to_owned(), documents)]).unwrap(),
+    );
+    let group = rawdoc! { "$group": { "_id": "$kind", "sum": { "$sum": "$n" } } };
+    let scans = [
+        rawdoc! { "count": "c", "query": { "kind": 3 }, "$db": "db" },
+        rawdoc! { "aggregate": "c", "pipeline": [group], "cursor": {}, "$db": "db" },
+        rawdoc! { "find": "c", "sort": { "kind": -1 }, "limit": 10, "$db": "db" },
+    ];
+    let ask = |body: &RawDocumentBuf| {
+        each(|_| run(&node, &context, Command::from_raw(body, Vec::new()).unwrap()))
+    };
+    let counts = scans.each_ref().map(ask);
+    let hello = ask(&rawdoc! { "hello": 1, "$db": "admin" });
+    println!("allocations of scans of {SCANNED} documents: {counts:?}; of a hello: {hello}");
+    for ((scan, count), most) in scans.iter().zip(counts).zip(MOST_FOR_SCANS) {
+        assert!(count <= most, "{count} allocations for {scan:?}");
+    }
+    assert!(hello <= MOST_FOR_HELLO, "{hello} allocations for a hello");
 }

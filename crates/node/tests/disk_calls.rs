@@ -24,10 +24,10 @@ const ROUNDS: u64 = 20;
 
 /// Bytes of the journal for an insert of a document of 200 bytes at a primary: the document inside its
 /// entry, the keys of the record, of `_id` and of one more index, and the row that undoes it.
-const MOST_FOR_INSERT: u64 = 620;
+const MOST_FOR_INSERT: u64 = 440;
 
 /// The same for an update of one field.
-const MOST_FOR_UPDATE: u64 = 1_000;
+const MOST_FOR_UPDATE: u64 = 750;
 
 /// Calls to the file system.
 #[derive(Debug, Default)]
