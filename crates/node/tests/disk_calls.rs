@@ -140,7 +140,7 @@ fn a_write_is_one_call_and_many_writes_share_a_sync() {
         rawdoc! { "update": "c", "updates": [change], "$db": "db" }
     };
 
-    let mut cost = |what: &str, most: u64, operation: &dyn Fn(i64)| {
+    let cost = |what: &str, most: u64, operation: &dyn Fn(i64)| {
         let before = calls.all();
         (0..ROUNDS as i64).for_each(operation);
         let after = calls.all();
