@@ -14,6 +14,9 @@ const OPERATION_TIME: Duration = Duration::from_secs(2);
 /// Each takes a quarter of a second, or more.
 const POLLED_ROUNDS: usize = 9;
 
+/// How often many servers are discovered.
+const MANY_ROUNDS: usize = 7;
+
 pub async fn run(wanted: Option<&str>) {
     println!(
         "{:<44} {:>12} {:>12} {:>12}   ours/floor  official/ours",
@@ -23,6 +26,9 @@ pub async fn run(wanted: Option<&str>) {
     if is("discovery") {
         for members in [3, 7, 50] {
             discovery(members).await;
+        }
+        for members in [200, 1000] {
+            discovery_of_many(members).await;
         }
     }
     if is("moved") {
@@ -88,6 +94,24 @@ async fn discovery(members: usize) {
         watched.client.shutdown().await;
     }
     line(&format!("discovery of {members} from one seed, ms"), 1e6, floors, own, peers);
+}
+
+/// The same of more members than any set has, without the peer, which would take minutes.
+async fn discovery_of_many(members: usize) {
+    let set = FakeSet::start(members);
+    let (mut floors, mut own) = (Vec::new(), Vec::new());
+    for _ in 0..MANY_ROUNDS {
+        let started = now_ns();
+        assert_eq!(floor::discover(&set.hosts[0]).await, members);
+        floors.push(now_ns() - started);
+        let started = now_ns();
+        let client = ours::connected(&set.uri(""), members).await;
+        own.push(now_ns() - started);
+        client.close().await;
+    }
+    let (floor, own) = (median(floors) / 1e6, median(own) / 1e6);
+    let what = format!("discovery of {members} from one seed, ms");
+    println!("{what:<44} {floor:>12.3} {own:>12.3} {:>12} {:>12.2}", "", own / floor);
 }
 
 /// From the change of the primary to the event in the client, at the moment its callback is called.

@@ -32,15 +32,18 @@ pub async fn run(effort: Effort) {
                 .map(|mut talk| {
                     tokio::spawn(async move {
                         talk.receive().await.unwrap();
-                        Instant::now()
+                        // Kept open: to close it would cost the member more than to tell it the news.
+                        (Instant::now(), talk)
                     })
                 })
                 .collect();
             let (told, cpu_before) = (Instant::now(), set.process(primary).processor_time());
             set.run(primary, doc! { "replSetStepDown": 60, "force": true }).await.unwrap();
-            let mut times = Vec::new();
+            let (mut times, mut open) = (Vec::new(), Vec::new());
             for task in tasks {
-                times.push(task.await.unwrap());
+                let (heard, talk) = task.await.unwrap();
+                times.push(heard);
+                open.push(talk);
             }
             assert!(start <= told);
             let spent = set.process(primary).processor_time() - cpu_before;

@@ -127,9 +127,7 @@ pub(crate) async fn accept(
     let places = Arc::new(Semaphore::new(max_connections));
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
-        // Ended connections are forgotten here, so that the set does not grow.
-        while connections.try_join_next().is_some() {}
-        let (socket, address, horizon) = match listeners.accept().await {
+        let (socket, address, horizon) = match next(listeners, connections).await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -147,6 +145,20 @@ pub(crate) async fn accept(
         } else if let Ok(place) = Arc::clone(&refusals).try_acquire_owned() {
             tracing::warn!(%address, max_connections, "too many connections; refusing the newest");
             connections.spawn(refuse(shared, socket, address, too_many(max_connections), place));
+        }
+    }
+}
+
+/// The next client. Meanwhile ended connections are forgotten: until then each keeps the memory of its
+/// task, and after a storm no client may come for long.
+async fn next(
+    listeners: &Listeners,
+    connections: &mut JoinSet<()>,
+) -> io::Result<(TcpStream, SocketAddr, Option<String>)> {
+    loop {
+        tokio::select! {
+            accepted = listeners.accept() => return accepted,
+            Some(_) = connections.join_next() => while connections.try_join_next().is_some() {},
         }
     }
 }
@@ -231,6 +243,21 @@ fn without_tls() -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn ended_connections_are_forgotten_while_no_client_comes() {
+        let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let listeners = Listeners::from(listener);
+        let mut connections = JoinSet::new();
+        (0..10).for_each(|_| drop(connections.spawn(async {})));
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while !connections.is_empty() {
+            assert!(tokio::time::Instant::now() < deadline, "{} are kept", connections.len());
+            let soon = Duration::from_millis(1);
+            let accepted = tokio::time::timeout(soon, next(&listeners, &mut connections)).await;
+            assert!(accepted.is_err(), "no client comes");
+        }
+    }
 
     #[test]
     fn a_small_queue_of_the_system_is_told() {
