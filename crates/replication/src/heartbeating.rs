@@ -78,11 +78,17 @@ impl Member {
             peer.round.map_or((now, 1), |round| (round.started, round.attempts + 1));
         let message = Request::Heartbeat(self.heartbeat_request(false));
         let left = budget.saturating_sub(now.since(started)).max(Duration::from_millis(1));
-        let request = self.send(address, Asked::Heartbeat { peer: id }, message, left);
+        // The last attempt has all the rest. The others leave time for one on a new connection: after a
+        // cut that healed, the old one may hang for as long as the cut lasted.
+        let patience = match attempts {
+            1..=MAX_HEARTBEAT_RETRIES => left.min(budget / (MAX_HEARTBEAT_RETRIES + 1)),
+            _ => left,
+        };
+        let request = self.send(address, Asked::Heartbeat { peer: id }, message, patience);
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.round = Some(HeartbeatRound { request, started, sent: now, attempts });
         }
-        self.timers.set(Timer::Heartbeat(id), now + left);
+        self.timers.set(Timer::Heartbeat(id), now + patience);
     }
 
     pub(crate) fn heartbeat_request(&self, check_empty: bool) -> HeartbeatRequest {
@@ -347,14 +353,27 @@ impl Member {
         };
         // Something about the sender is not as we last heard it: ask at once, not at the next beat.
         let back = !peer.is_up();
-        let lost = peer.round.take_if(|round| back && now.since(round.sent) >= LOST_AFTER);
-        let news = back || peer.config_version != request.config || theirs_is_newer;
-        // A heartbeat that it never got need not be waited for.
-        if let Some(round) = lost {
-            self.requests.remove(&round.request);
-        }
-        if news {
-            self.heartbeat_now(id);
+        let leads = request.primary_id == Some(id) && request.term == self.term;
+        let news = back
+            || peer.config_version != request.config
+            || theirs_is_newer
+            || (leads && self.primary != Some(id));
+        // A heartbeat that it never got need not be waited for. One that it may answer late is sent again
+        // as often as one that failed.
+        let lost = peer.round.filter(|round| now.since(round.sent) >= LOST_AFTER);
+        match lost {
+            Some(round) if back => {
+                peer.round = None;
+                self.requests.remove(&round.request);
+                self.send_heartbeat(id);
+            }
+            Some(round) if news && round.attempts <= MAX_HEARTBEAT_RETRIES => {
+                self.requests.remove(&round.request);
+                self.send_heartbeat(id);
+            }
+            Some(_) => {}
+            None if news => self.heartbeat_now(id),
+            None => {}
         }
     }
 

@@ -107,6 +107,36 @@ fn a_step_down_is_measured_and_a_gap_past_the_limit_fails() {
     assert_eq!(set.terminate(), Some(0));
 }
 
+/// The member that was cut off last is the one that the next majority needs. It follows the new primary as soon
+/// as that calls on it, not when the heartbeats that the cut swallowed time out, which takes half a minute
+/// here.
+#[test]
+fn the_first_majority_write_after_a_second_cut_does_not_wait_for_lost_heartbeats() {
+    let run = RunDirectory::new();
+    let mut set = run.start(&["up", "--port", "0", "--election-timeout", "2s", "--json"]);
+    let (_, uri) = ready_set(&mut set, 3);
+    let asked = run.quorate(&["run", "--json", &uri, "{replSetGetConfig: 1}"]).events();
+    let mut config = asked[0]["reply"]["config"].clone();
+    config["version"] = (config["version"].as_i64().unwrap() + 1).into();
+    config["settings"]["heartbeatTimeoutSecs"] = 90.into();
+    let command = format!("{{replSetReconfig: {config}}}");
+    let taken = run.quorate(&["run", "--json", &uri, &command]);
+    assert_eq!(taken.code(), 0, "{} {}", taken.stdout(), taken.stderr());
+    for round in 0..2 {
+        let drill = run.quorate(&["drill", "--partition", "--json", &uri]);
+        assert_eq!(drill.code(), 0, "{} {}", drill.stdout(), drill.stderr());
+        let verdict = verdict(&drill);
+        let moment = |name: &str| {
+            let moments = verdict["timeline"].as_array().unwrap();
+            let moment = moments.iter().rfind(|moment| moment["event"] == name);
+            moment.and_then(|moment| moment["after_fault_ms"].as_f64()).unwrap()
+        };
+        let waited = moment("first_write") - moment("elected");
+        assert!(waited < 15_000.0, "round {round}: {waited} ms: {verdict}");
+    }
+    assert_eq!(set.terminate(), Some(0));
+}
+
 #[test]
 fn a_primary_that_is_cut_off_is_replaced_and_joins_again() {
     let run = RunDirectory::new();

@@ -155,6 +155,12 @@ impl Stage {
             ("catchUpTakeoverDelay", value) => {
                 settings.catch_up_takeover_delay_millis = value.parse().unwrap();
             }
+            ("electionTimeout", value) => {
+                settings.election_timeout_millis = value.parse().unwrap();
+            }
+            ("heartbeatInterval", value) => {
+                settings.heartbeat_interval_millis = value.parse().unwrap();
+            }
             ("mode", value) => {
                 let (name, rule) = value.split_once(':').unwrap();
                 let (tag, wanted) = rule.split_once('.').unwrap();
