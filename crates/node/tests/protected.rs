@@ -82,6 +82,28 @@ fn no_command_writes_what_belongs_to_a_member_of_a_set() {
     member.ok(doc! {"explain": read, "$db": "local"});
 }
 
+/// The other members could not follow: they have no such collection, or would keep the one that is gone.
+#[test]
+fn nothing_is_renamed_between_what_is_replicated_and_what_is_not() {
+    let both =
+        [("db.c", "local.notes"), ("local.startup_log", "db.new"), ("db.c", "db.system.profile")];
+    let member = member();
+    member.insert("c", vec![doc! {"_id": 1}]);
+    member.ok(doc! {"insert": "startup_log", "documents": [{"_id": 1}], "$db": "local"});
+    for (from, to) in both {
+        let rename = doc! {"renameCollection": from, "to": to, "dropTarget": true, "$db": "admin"};
+        let reply = member.run(rename.clone());
+        assert_ne!(reply.get_f64("ok").unwrap(), 1.0, "{rename} answered {reply}");
+    }
+    let rename = doc! {"renameCollection": "db.c", "to": "local.notes", "$db": "admin"};
+    assert_eq!(member.code(rename.clone()), ILLEGAL_OPERATION);
+    member.ok(doc! {"renameCollection": "local.startup_log", "to": "local.notes", "$db": "admin"});
+    // A server without a set has no other members.
+    let alone = Member::new();
+    alone.insert("c", vec![doc! {"_id": 1}]);
+    alone.ok(rename);
+}
+
 #[test]
 fn a_server_without_a_set_may_be_repaired_by_hand() {
     let member = Member::new();

@@ -220,6 +220,16 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
             "Can't rename a collection to itself",
         ));
     }
+    if request.node.oplog().is_some() && source.is_unreplicated() != target.is_unreplicated() {
+        // Other members have no collection that they could rename, or would keep the one that is gone here.
+        return Err(CommandError::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!(
+                "Cannot rename '{source}' to '{target}': one of them is replicated and the other is not; \
+                 copy the documents with an aggregation and $merge, then drop the collection"
+            ),
+        ));
+    }
     let mut writer = request.write();
     writer.unused_collection(&target)?;
     let collection = writer.unused_collection(&source)?.ok_or_else(|| {
