@@ -8,7 +8,7 @@ use quorate_wire::timestamp_from;
 use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, unknown_field};
+use crate::fields::{Fields, check_known, unknown_field};
 use crate::node::Node;
 use crate::touched::writing_stage;
 
@@ -71,8 +71,23 @@ pub(crate) fn check_fields(facts: &CommandFacts, body: &Document) -> Result<(), 
         }
         return Err(unknown_field(facts.name, field, known));
     }
-    Ok(())
+    NESTED.iter().try_for_each(|(field, known)| match body.get(*field) {
+        Some(Bson::Document(nested)) => check_known(nested, field, known),
+        _ => Ok(()),
+    })
 }
+
+/// Documents that many commands take, and their fields. A misspelt level would read what no majority has, a
+/// misspelt timeout would wait without end.
+const NESTED: [(&str, &[&str]); 4] = [
+    ("readConcern", &["level", "afterClusterTime", "atClusterTime", "afterOpTime", "provenance"]),
+    (
+        "writeConcern",
+        &["w", "j", "wtimeout", "fsync", "provenance", "getLastError", "wElectionId", "wOpTime"],
+    ),
+    ("$readPreference", &["mode", "tags", "maxStalenessSeconds", "hedge"]),
+    ("cursor", &["batchSize"]),
+];
 
 /// Whether a value asks for nothing.
 fn is_absent(value: &Bson) -> bool {

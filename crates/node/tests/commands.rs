@@ -497,6 +497,15 @@ fn the_index_on_id_may_be_asked_for_again_as_what_it_is() {
         let spec = doc! {"key": {"_id": 1}, "name": "_id_", option: true};
         member.ok(doc! {"createIndexes": "c", "indexes": [spec]});
     }
+    // What it is not is refused: documents that never expire would be a surprise.
+    for (option, value) in [
+        ("expireAfterSeconds", Bson::from(60)),
+        ("partialFilterExpression", doc! {"a": 1}.into()),
+        ("hidden", true.into()),
+    ] {
+        let spec = doc! {"key": {"_id": 1}, "name": "_id_", option: value};
+        assert_eq!(member.code(doc! {"createIndexes": "c", "indexes": [spec]}), 197, "{option}");
+    }
     let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "$cmd.listIndexes.c");
     assert_eq!(listed.len(), 1, "{listed:?}");
 }

@@ -48,6 +48,49 @@ fn a_misspelt_field_is_refused_and_the_right_one_named() {
     assert_eq!(member.ids(doc! {"find": "k", "filter": {"x": 1}}), [0; 0]);
 }
 
+/// A misspelt level reads what no majority has, a misspelt timeout waits without end.
+#[test]
+fn a_misspelt_field_of_a_nested_document_is_refused() {
+    let member = Member::new();
+    member.insert("k", vec![doc! {"_id": 1}]);
+    let aggregate = |stage: Document| doc! {"aggregate": "k", "pipeline": [stage], "cursor": {}};
+    let server =
+        |stage: Document| doc! {"aggregate": 1, "pipeline": [stage], "cursor": {}, "$db": "admin"};
+    for (command, field) in [
+        (doc! {"find": "k", "readConcern": {"levl": "majority"}}, "readConcern.levl"),
+        (
+            doc! {"insert": "k", "documents": [{"_id": 2}], "writeConcern": {"w": 1, "wtimeoot": 1}},
+            "writeConcern.wtimeoot",
+        ),
+        (
+            doc! {"find": "k", "$readPreference": {"mode": "nearest", "tgas": []}},
+            "$readPreference.tgas",
+        ),
+        (doc! {"aggregate": "k", "pipeline": [], "cursor": {"batchsize": 1}}, "cursor.batchsize"),
+        (doc! {"listCollections": 1, "cursor": {"batchsize": 1}}, "cursor.batchsize"),
+        (
+            doc! {"explain": {"update": "k", "updates": [{"q": {}, "u": {}, "mutli": true}]}},
+            "update.updates.mutli",
+        ),
+        (
+            doc! {"explain": {"delete": "k", "deletes": [{"q": {}, "limit": 1, "hnit": 1}]}},
+            "delete.deletes.hnit",
+        ),
+        (aggregate(doc! {"$out": {"db": "db", "coll": "o", "x": 1}}), "$out.x"),
+        (aggregate(doc! {"$merge": {"into": {"bd": "db", "coll": "o"}}}), "$merge.into.bd"),
+        (aggregate(doc! {"$collStats": {"cuont": {}}}), "$collStats.cuont"),
+        (server(doc! {"$currentOp": {"allUser": true}}), "$currentOp.allUser"),
+        (server(doc! {"$listLocalSessions": {"allUser": true}}), "$listLocalSessions.allUser"),
+    ] {
+        let message = refusal(&member, command);
+        assert!(message.contains(&format!("'{field}' is an unknown field.")), "{message}");
+    }
+    assert_eq!(member.ids(doc! {"find": "k"}), [1]);
+    let roles = bson::bson!([{"role": "read", "db": "db", "bd": "other"}]);
+    let user = doc! {"createUser": "u", "pwd": "p", "roles": roles, "$db": "admin"};
+    assert!(refusal(&member, user).contains("'roles.bd'"));
+}
+
 #[test]
 fn what_drivers_and_shells_send_along_is_taken() {
     let member = Member::new();

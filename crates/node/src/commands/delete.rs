@@ -17,7 +17,7 @@ use crate::select::Selection;
 use crate::writer::Writer;
 
 /// The fields of a statement.
-const STATEMENT_FIELDS: [&str; 4] = ["q", "limit", "collation", "hint"];
+pub(super) const STATEMENT_FIELDS: [&str; 4] = ["q", "limit", "collation", "hint"];
 
 pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;

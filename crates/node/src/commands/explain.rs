@@ -10,11 +10,12 @@ use std::sync::Arc;
 use super::aggregate::resolve_view;
 use super::common::{command_compiler, command_variables, reply};
 use super::find::as_pipeline;
+use super::{delete, update};
 use crate::command_table;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::Fields;
+use crate::fields::{Fields, check_known};
 use crate::generic_arguments;
 use crate::namespace::Namespace;
 use crate::plan::{Access, Plan};
@@ -64,6 +65,11 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         _ => Some(inner.clone()),
     };
     let statement = statement.ok_or_else(|| CommandError::bad_value("nothing to explain"))?;
+    match name.as_str() {
+        "update" => check_known(&statement, "update.updates", &update::STATEMENT_FIELDS)?,
+        "delete" => check_known(&statement, "delete.deletes", &delete::STATEMENT_FIELDS)?,
+        _ => {}
+    }
     let statement_fields = Fields::new(&statement, &name);
     let compiler = command_compiler(request, &inner_fields)?;
     let filter = statement_fields.document(query_field)?.cloned().unwrap_or_default();

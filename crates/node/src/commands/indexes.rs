@@ -153,6 +153,7 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
     for (name, direction) in key {
         check_field(name, direction)?;
     }
+    check_id_index(spec, key)?;
     if let Some(filter) = fields.document("partialFilterExpression")? {
         Matcher::parse(filter)?;
         if fields.flag("sparse")? {
@@ -188,6 +189,20 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
         }
     }
     Ok(complete)
+}
+
+/// Refuses what the index of `_id` cannot do. That it is unique and sees every document is true anyway.
+fn check_id_index(spec: &Document, key: &Document) -> Result<(), CommandError> {
+    let is_id = key.len() == 1 && key.get("_id").and_then(whole_number) == Some(1);
+    let asked = |option: &&str| !matches!(spec.get(*option), None | Some(Bson::Boolean(false)));
+    let cannot = ["expireAfterSeconds", "partialFilterExpression", "hidden"];
+    match cannot.iter().find(|option| is_id && asked(option)) {
+        Some(option) => Err(CommandError::new(
+            ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
+            format!("The field '{option}' is not valid for an _id index specification"),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_field(name: &str, direction: &Bson) -> Result<(), CommandError> {

@@ -24,7 +24,7 @@ use crate::select::Selection;
 use crate::writer::Writer;
 
 /// The fields of a statement.
-const STATEMENT_FIELDS: [&str; 7] =
+pub(super) const STATEMENT_FIELDS: [&str; 7] =
     ["q", "u", "multi", "upsert", "collation", "arrayFilters", "hint"];
 
 /// What a pipeline with an unknown stage fails with.

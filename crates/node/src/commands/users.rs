@@ -11,7 +11,7 @@ use super::common::{WriteConcern, reply};
 use crate::context::{Command, Interrupt, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw, whole_number};
+use crate::fields::{Fields, check_known, to_raw, whole_number};
 use crate::finder::{Found, InterruptSlot};
 use crate::select::Selection;
 use crate::users::{
@@ -248,6 +248,9 @@ fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>
     let Some(named) = fields.array("roles")? else { return Ok(None) };
     let mut roles = Vec::with_capacity(named.len());
     for value in named {
+        if let Bson::Document(role) = value {
+            check_known(role, "roles", &["role", "db"])?;
+        }
         let role = Role::parse(value, &request.database)
             .ok_or_else(|| CommandError::bad_value("a role is a name or {role, db}"))?;
         if !role.exists() {

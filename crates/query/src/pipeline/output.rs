@@ -76,6 +76,7 @@ impl Output {
             Bson::String(collection) => (None, collection.clone()),
             Bson::Document(spec) => match (spec.get("db"), spec.get("coll")) {
                 (Some(Bson::String(database)), Some(Bson::String(collection))) => {
+                    check_known("$out", spec, &["db", "coll"])?;
                     (Some(database.clone()), collection.clone())
                 }
                 _ => {
@@ -180,7 +181,20 @@ impl Merge {
     }
 }
 
+/// Refuses fields that a stage does not have.
+pub(super) fn check_known(path: &str, spec: &Document, known: &[&str]) -> Result<(), QueryError> {
+    match spec.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(field) => {
+            Err(fail(40415, format!("BSON field '{path}.{field}' is an unknown field.")))
+        }
+        None => Ok(()),
+    }
+}
+
 fn target(into: Option<&Bson>) -> Result<(Option<String>, String), QueryError> {
+    if let Some(Bson::Document(into)) = into {
+        check_known("$merge.into", into, &["db", "coll"])?;
+    }
     match into {
         Some(Bson::String(collection)) if !collection.is_empty() => Ok((None, collection.clone())),
         Some(Bson::Document(into)) => match (into.get("db"), into.get("coll")) {

@@ -180,7 +180,8 @@ impl Reader<'_> {
             "$out" => Stage::Output(Output::parse_out(spec)?),
             "$merge" => Stage::Output(Output::Merge(Merge::parse(spec, self.variables, context)?)),
             _ => match (SystemStage::of(name, &Document::new()), spec) {
-                (Some(_), Bson::Document(options)) => {
+                (Some(stage), Bson::Document(options)) => {
+                    stage.check_options(options)?;
                     Stage::System(SystemStage::of(name, options).ok_or_else(|| unknown(name))?)
                 }
                 (Some(_), other) => {

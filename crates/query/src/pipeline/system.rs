@@ -2,6 +2,9 @@
 
 use bson::Document;
 
+use super::output::check_known;
+use crate::error::QueryError;
+
 /// A stage that starts a pipeline with documents only the server knows.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -28,6 +31,30 @@ impl SystemStage {
             Self::ListSessions(_) => "$listSessions",
             Self::ListLocalSessions(_) => "$listLocalSessions",
         }
+    }
+
+    /// The options that a stage has.
+    fn known_options(&self) -> &'static [&'static str] {
+        match self {
+            Self::CollStats(_) => &["latencyStats", "storageStats", "count", "queryExecStats"],
+            Self::IndexStats => &[],
+            Self::CurrentOp(_) => &[
+                "allUsers",
+                "idleConnections",
+                "idleCursors",
+                "idleSessions",
+                "localOps",
+                "truncateOps",
+                "backtrace",
+                "targetAllNodes",
+            ],
+            Self::ListSessions(_) | Self::ListLocalSessions(_) => &["allUsers", "users"],
+        }
+    }
+
+    /// Refuses options that the stage does not have.
+    pub(super) fn check_options(&self, options: &Document) -> Result<(), QueryError> {
+        check_known(self.name(), options, self.known_options())
     }
 
     pub(super) fn of(name: &str, options: &Document) -> Option<Self> {
