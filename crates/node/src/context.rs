@@ -1,5 +1,7 @@
 //! What a command is told about its surroundings: the time, the connection, and when to stop.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -351,7 +353,22 @@ pub struct Interrupt {
     conflicts: AtomicU64,
     /// What the command has looked at, once it is done.
     work: Mutex<Work>,
+    remains: Mutex<Remains>,
 }
+
+/// What a command that was stopped held: a sort of many documents takes longer to free than to stop. It is
+/// bounded by the memory of one operation, which it still counts for.
+#[derive(Default)]
+pub struct Remains(Vec<Box<dyn Any + Send>>);
+
+impl fmt::Debug for Remains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Remains({})", self.0.len())
+    }
+}
+
+/// How many values a command may leave: one for each stage that holds documents. More are freed at once.
+const MAX_REMAINS: usize = 64;
 
 /// Why a command should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -418,6 +435,21 @@ impl Interrupt {
     /// Says what the command has looked at.
     pub(crate) fn tell_work(&self, work: Work) {
         *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
+    }
+
+    /// Keeps what a command that stops held, to be freed after its answer.
+    pub(crate) fn leave(&self, remains: Box<dyn Any + Send>) {
+        let mut left = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.0.len() < MAX_REMAINS {
+            left.0.push(remains);
+        }
+    }
+
+    /// What the command left behind because it takes long to free, if anything. It must be taken once the
+    /// command has ended, and dropped where no client waits.
+    pub fn take_remains(&self) -> Option<Remains> {
+        let mut left = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
+        (!left.0.is_empty()).then(|| std::mem::take(&mut *left))
     }
 
     pub(crate) fn work(&self) -> Work {

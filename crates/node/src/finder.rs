@@ -2,6 +2,7 @@
 //!
 //! Owns the scan over records or index ranges. Sorting, projecting and batching come after it.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -147,6 +148,11 @@ impl InterruptSlot {
 impl quorate_query::expression::Interrupt for InterruptSlot {
     fn check(&self) -> Result<(), QueryError> {
         Self::check(self).map_err(Into::into)
+    }
+
+    fn leave(&self, remains: Box<dyn Any + Send>) {
+        let interrupt = self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        interrupt.leave(remains);
     }
 }
 

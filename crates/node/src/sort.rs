@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_query::value::Path;
-use quorate_query::{Meter, sorted};
+use quorate_query::{Charge, Meter, sorted};
 use quorate_storage::key::FieldOrder;
 
 use crate::error::{CommandError, ErrorCode};
@@ -188,7 +188,10 @@ impl Room {
     }
 }
 
-fn in_order<T>(kept: BinaryHeap<Sorted<T>>, meter: &Meter) -> Result<Vec<Sorted<T>>, CommandError> {
+fn in_order<T: Sortable>(
+    kept: BinaryHeap<Sorted<T>>,
+    meter: &Meter,
+) -> Result<Vec<Sorted<T>>, CommandError> {
     Ok(sorted(kept.into_vec(), Ord::cmp, meter)?)
 }
 
@@ -205,6 +208,29 @@ pub(crate) fn sort<T: Sortable>(
     let mut runs = Vec::new();
     let limit = limit.unwrap_or(usize::MAX);
     let mut charge = room.meter.charge();
+    if let Err(error) = collect(order, values, limit, room, (&mut kept, &mut runs, &mut charge)) {
+        room.meter.leave((kept, charge));
+        return Err(error);
+    }
+    if runs.is_empty() {
+        let sorted = in_order(kept, &room.meter)?.into_iter();
+        return Ok(Box::new(sorted.map(move |sorted| {
+            let _held = &charge;
+            Ok(sorted.value)
+        })));
+    }
+    room.put_aside(&mut kept, &mut runs)?;
+    Ok(Box::new(Merged::start(runs, room.meter.clone())?.take(limit)))
+}
+
+/// Keeps what may be among the first `limit` values.
+fn collect<T: Sortable>(
+    order: &SortOrder,
+    values: impl Iterator<Item = Result<T, CommandError>>,
+    limit: usize,
+    room: &Room,
+    (kept, runs, charge): (&mut BinaryHeap<Sorted<T>>, &mut Vec<Run>, &mut Charge),
+) -> Result<(), CommandError> {
     let mut key = Vec::new();
     for (place, value) in values.enumerate() {
         let value = value?;
@@ -216,7 +242,7 @@ pub(crate) fn sort<T: Sortable>(
         let sorted = Sorted { key: key.clone(), place, value };
         let size = sorted.size();
         if charge.grow("Sort", size).is_err() {
-            room.put_aside(&mut kept, &mut runs)?;
+            room.put_aside(kept, runs)?;
             charge.clear();
             charge.grow("Sort", size)?;
         }
@@ -227,15 +253,7 @@ pub(crate) fn sort<T: Sortable>(
             charge.shrink(greatest.size());
         }
     }
-    if runs.is_empty() {
-        let sorted = in_order(kept, &room.meter)?.into_iter();
-        return Ok(Box::new(sorted.map(move |sorted| {
-            let _held = &charge;
-            Ok(sorted.value)
-        })));
-    }
-    room.put_aside(&mut kept, &mut runs)?;
-    Ok(Box::new(Merged::start(runs, room.meter.clone())?.take(limit)))
+    Ok(())
 }
 
 /// Sorted runs as one.

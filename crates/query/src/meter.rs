@@ -5,6 +5,7 @@
 //! [`Charge`]; when the last byte of an operation's limit, or of the [`ProcessMemory`] that all
 //! operations share, is taken, the next charge fails and names the stage or operator that asked.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,6 +34,12 @@ pub trait Interrupt: fmt::Debug + Send + Sync {
     ///
     /// The error that ends the operation.
     fn check(&self) -> Result<(), QueryError>;
+
+    /// Takes over what an operation that ends early held. To free hundreds of thousands of documents takes
+    /// longer than to answer, and the client waits for the answer only.
+    fn leave(&self, remains: Box<dyn Any + Send>) {
+        drop(remains);
+    }
 }
 
 /// The memory that the operations of one process share.
@@ -179,6 +186,13 @@ impl Meter {
             interrupt.check()?;
         }
         Ok(())
+    }
+
+    /// Leaves what an operation that ends early held to the caller's interrupt, to be freed later.
+    pub fn leave(&self, remains: impl Any + Send) {
+        if let Some(interrupt) = &self.0.interrupt {
+            interrupt.leave(Box::new(remains));
+        }
     }
 
     /// An empty charge, to be grown.

@@ -15,29 +15,63 @@ const PIECE: usize = 2048;
 ///
 /// # Errors
 ///
-/// The interrupt's, if the operation should end.
-pub fn sorted<T>(
+/// The interrupt's, if the operation should end. What was being sorted is left to the meter then: to free
+/// it may take longer than the client should wait for its answer.
+pub fn sorted<T: Send + 'static>(
     values: Vec<T>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
 ) -> Result<Vec<T>, QueryError> {
+    let mut remains = Vec::new();
+    let result = sort_pieces(values, &compare, meter, &mut remains)
+        .and_then(|pieces| merge_pieces(pieces, &compare, meter, &mut remains));
+    if result.is_err() {
+        meter.leave(remains);
+    }
+    result
+}
+
+fn sort_pieces<T>(
+    values: Vec<T>,
+    compare: impl Fn(&T, &T) -> Ordering,
+    meter: &Meter,
+    remains: &mut Vec<Vec<T>>,
+) -> Result<Vec<Vec<T>>, QueryError> {
     let mut pieces = Vec::with_capacity(values.len() / PIECE + 1);
     let mut values = values.into_iter();
     loop {
         let mut piece: Vec<T> = values.by_ref().take(PIECE).collect();
         if piece.is_empty() {
-            break;
+            return Ok(pieces);
         }
         piece.sort_by(&compare);
         pieces.push(piece);
-        meter.steps(PIECE as u64)?;
+        if let Err(error) = meter.steps(PIECE as u64) {
+            remains.append(&mut pieces);
+            remains.push(values.collect());
+            return Err(error);
+        }
     }
+}
+
+fn merge_pieces<T>(
+    mut pieces: Vec<Vec<T>>,
+    compare: impl Fn(&T, &T) -> Ordering,
+    meter: &Meter,
+    remains: &mut Vec<Vec<T>>,
+) -> Result<Vec<T>, QueryError> {
     while pieces.len() > 1 {
         let mut longer = Vec::with_capacity(pieces.len().div_ceil(2));
         let mut rest = pieces.into_iter();
         while let Some(left) = rest.next() {
             longer.push(match rest.next() {
-                Some(right) => merged(left, right, &compare, meter)?,
+                Some(right) => match merged(left, right, &compare, meter, remains) {
+                    Ok(both) => both,
+                    Err(error) => {
+                        remains.extend(longer.into_iter().chain(rest));
+                        return Err(error);
+                    }
+                },
                 None => left,
             });
         }
@@ -52,13 +86,17 @@ fn merged<T>(
     right: Vec<T>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
+    remains: &mut Vec<Vec<T>>,
 ) -> Result<Vec<T>, QueryError> {
     let mut both = Vec::with_capacity(left.len() + right.len());
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
     while let (Some(first), Some(second)) = (left.peek(), right.peek()) {
         let next = if compare(first, second).is_le() { left.next() } else { right.next() };
         both.extend(next);
-        meter.step()?;
+        if let Err(error) = meter.step() {
+            remains.extend([both, left.collect(), right.collect()]);
+            return Err(error);
+        }
     }
     both.extend(left);
     both.extend(right);
@@ -111,6 +149,48 @@ mod tests {
             };
             assert!(sorted((0..count).collect(), compare, &meter).is_err());
             assert!(compared.into_inner() < (patience + 1) * 2 * PIECE);
+        }
+    }
+
+    /// Keeps what is left to it, and says no at a question of the test's choice.
+    #[derive(Debug)]
+    struct Keeper(AtomicUsize, std::sync::Mutex<Vec<Box<dyn std::any::Any + Send>>>);
+
+    impl Interrupt for Keeper {
+        fn check(&self) -> Result<(), QueryError> {
+            match self.0.fetch_sub(1, Atomic::Relaxed) {
+                1 => Err(QueryError::new(ErrorCode::BAD_VALUE, "enough")),
+                _ => Ok(()),
+            }
+        }
+
+        fn leave(&self, remains: Box<dyn std::any::Any + Send>) {
+            self.1.lock().unwrap().push(remains);
+        }
+    }
+
+    struct Counted(usize, Arc<AtomicUsize>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Atomic::Relaxed);
+        }
+    }
+
+    /// The client of a sort that is stopped does not wait until its documents are freed.
+    #[test]
+    fn a_sort_that_ends_early_frees_nothing_itself() {
+        let count = 8 * PIECE;
+        for patience in [1, 3, 8, 9, 20, 30] {
+            let keeper = Arc::new(Keeper(AtomicUsize::new(patience), Default::default()));
+            let meter = Meter::default().with_interrupt(keeper.clone());
+            let freed = Arc::new(AtomicUsize::new(0));
+            let values = (0..count).map(|n| Counted(n * 7919 % count, freed.clone())).collect();
+            let result = sorted(values, |a: &Counted, b| a.0.cmp(&b.0), &meter);
+            assert!(result.is_err(), "{patience}");
+            assert_eq!(freed.load(Atomic::Relaxed), 0, "{patience}");
+            keeper.1.lock().unwrap().clear();
+            assert_eq!(freed.load(Atomic::Relaxed), count, "{patience}");
         }
     }
 }

@@ -133,7 +133,12 @@ impl Connection {
             interrupt: Arc::new(Interrupt::default()),
         };
         let operation = self.shared.node.register(&context, &command);
-        let mut body = match self.answer(command, &mut context).await {
+        let answered = self.answer(command, &mut context).await;
+        // A command that was stopped may leave more than can be freed while its client waits.
+        if let Some(remains) = context.interrupt.take_remains() {
+            tokio::task::spawn_blocking(move || drop(remains));
+        }
+        let mut body = match answered {
             Ok(body) | Err(Ended::Reply(body)) => body,
             Err(Ended::Close) => return Ok(None),
             Err(Ended::Failed(error)) => return Err(error),

@@ -109,10 +109,13 @@ fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, Que
         position: 0,
         runs: Vec::new(),
     });
-    for document in input {
-        sorter.take(document?)?;
+    match sorter.take_all(input) {
+        Ok(()) => sorter.finish(),
+        Err(error) => {
+            run.variables.meter().leave(sorter);
+            Err(error)
+        }
     }
-    sorter.finish()
 }
 
 /// What a sort has seen so far.
@@ -128,6 +131,13 @@ struct Sorter {
 }
 
 impl Sorter {
+    fn take_all(&mut self, input: Documents) -> Result<(), QueryError> {
+        for document in input {
+            self.take(document?)?;
+        }
+        Ok(())
+    }
+
     fn take(&mut self, document: Document) -> Result<(), QueryError> {
         let entry = Entry::new(&self.stage, document, self.position)?;
         self.position += 1;
@@ -177,8 +187,16 @@ impl Sorter {
 const MAX_RUNS: usize = 1000;
 
 fn documents_of(kept: BinaryHeap<Entry>, meter: &Meter) -> Result<Vec<Document>, QueryError> {
-    let entries = sorted(kept.into_vec(), Ord::cmp, meter)?;
-    Ok(entries.into_iter().map(|entry| entry.document).collect())
+    let mut entries = sorted(kept.into_vec(), Ord::cmp, meter)?.into_iter();
+    let mut documents = Vec::with_capacity(entries.len());
+    while let Some(entry) = entries.next() {
+        documents.push(entry.document);
+        if let Err(error) = meter.step() {
+            meter.leave((documents, entries));
+            return Err(error);
+        }
+    }
+    Ok(documents)
 }
 
 /// Sorted runs as one sorted stream. Equal documents come in the order of the runs, which is the
