@@ -4,7 +4,7 @@
 //! that anyone may still ask for: a living snapshot, or a crash that loses everything after the
 //! last sync. The store draws no random numbers: the caller that simulates a crash says what is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,9 @@ use crate::store::{
     KeyspaceId, LogEnd, LogTotals, ReadError, Scan, Snapshot, Store, StoreStatistics, SyncError,
     check_keyspace_name,
 };
+
+/// How many more outdated keys a commit cleans up than it writes itself, so that the store keeps pace.
+const CLEANED_BEYOND: usize = 64;
 
 /// How many pairs a scan copies while it holds the lock, so that it does not block writers.
 const SCAN_CHUNK: usize = 64;
@@ -36,6 +39,9 @@ struct State {
     last_synced: CommitSequence,
     /// How many living snapshots see the state after each sequence.
     snapshots: BTreeMap<CommitSequence, usize>,
+    /// Keys with versions that are of no use once the horizon has passed the sequence, oldest first. One
+    /// for each write since then.
+    outdated: VecDeque<(CommitSequence, KeyspaceId, Bytes)>,
 }
 
 struct Keyspace {
@@ -161,33 +167,43 @@ impl ModelStore {
 }
 
 impl Keyspace {
+    /// Writes a value, or that there is none. Whether that outdates a version which must be kept for now.
     fn put(
         &mut self,
         key: Bytes,
         value: Option<Bytes>,
         at: CommitSequence,
         horizon: CommitSequence,
-    ) {
+    ) -> bool {
         let versions = self.versions.entry(key.clone()).or_default();
         prune(versions, horizon);
         if versions.last().is_some_and(|last| last.since == at) {
             versions.pop();
         }
         versions.push(Version { since: at, value });
+        let outdates = versions.len() > 1;
         if versions.iter().all(|version| version.value.is_none()) {
             self.versions.remove(&key);
+            return false;
         }
+        outdates
     }
 
-    /// Removes what is in a range of positions.
-    fn clear(
-        &mut self,
-        range: impl std::ops::RangeBounds<Bytes>,
-        at: CommitSequence,
-        horizon: CommitSequence,
-    ) {
-        let keys: Vec<_> = self.versions.range(range).map(|(key, _)| key.clone()).collect();
-        keys.into_iter().for_each(|key| self.put(key, None, at, horizon));
+    /// What there is in a range of positions.
+    fn keys(&self, range: impl std::ops::RangeBounds<Bytes>) -> Vec<Bytes> {
+        let is_there = |versions: &[Version]| versions.last().is_some_and(|l| l.value.is_some());
+        let found = self.versions.range(range).filter(|(_, versions)| is_there(versions));
+        found.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Drops the versions of a key that nothing can read any more.
+    fn clean_up(&mut self, key: &Bytes, horizon: CommitSequence) {
+        if let Some(versions) = self.versions.get_mut(key) {
+            prune(versions, horizon);
+            if versions.is_empty() {
+                self.versions.remove(key);
+            }
+        }
     }
 
     /// The last position that has an entry, below a limit if there is one.
@@ -198,6 +214,10 @@ impl Keyspace {
             keys.find(|(_, versions)| versions.last().is_some_and(|last| last.value.is_some()))?;
         key.first_chunk().map(|position| u64::from_be_bytes(*position))
     }
+}
+
+fn nothing_at(keys: Vec<Bytes>) -> Vec<(Bytes, Option<Bytes>)> {
+    keys.into_iter().map(|key| (key, None)).collect()
 }
 
 fn key_of(position: u64) -> Bytes {
@@ -235,6 +255,19 @@ impl State {
     fn horizon(&self) -> CommitSequence {
         let oldest_snapshot = self.snapshots.keys().next().copied();
         oldest_snapshot.unwrap_or(self.last_synced).min(self.last_synced)
+    }
+
+    /// Drops versions that nothing can read any more, of this many keys at most.
+    fn clean_up(&mut self, horizon: CommitSequence, most: usize) {
+        for _ in 0..most {
+            if self.outdated.front().is_none_or(|(at, ..)| *at > horizon) {
+                return;
+            }
+            let Some((_, id, key)) = self.outdated.pop_front() else { return };
+            if let Some(keyspace) = self.keyspaces.get_mut(&id) {
+                keyspace.clean_up(&key, horizon);
+            }
+        }
     }
 
     fn forget_dropped_keyspaces(&mut self) {
@@ -313,18 +346,25 @@ impl Store for ModelStore {
         let sequence = self.group.committed();
         let horizon = state.horizon();
         state.last_committed = sequence;
+        let mut written = 0;
         for operation in batch.operations {
-            let Some(keyspace) = state.keyspaces.get_mut(&operation.keyspace) else { continue };
-            match operation.change {
-                Change::Put(key, value) => keyspace.put(key, Some(value), sequence, horizon),
-                Change::Remove(key) => keyspace.put(key, None, sequence, horizon),
-                Change::Append(position, entry) => {
-                    keyspace.put(key_of(position), Some(entry), sequence, horizon);
+            let State { keyspaces, outdated, .. } = &mut *state;
+            let Some(keyspace) = keyspaces.get_mut(&operation.keyspace) else { continue };
+            let changes = match operation.change {
+                Change::Put(key, value) => vec![(key, Some(value))],
+                Change::Remove(key) => vec![(key, None)],
+                Change::Append(position, entry) => vec![(key_of(position), Some(entry))],
+                Change::Trim(below) => nothing_at(keyspace.keys(..key_of(below))),
+                Change::Cut(from) => nothing_at(keyspace.keys(key_of(from)..)),
+            };
+            written += changes.len();
+            for (key, value) in changes {
+                if keyspace.put(key.clone(), value, sequence, horizon) {
+                    outdated.push_back((sequence, operation.keyspace, key));
                 }
-                Change::Trim(below) => keyspace.clear(..key_of(below), sequence, horizon),
-                Change::Cut(from) => keyspace.clear(key_of(from).., sequence, horizon),
             }
         }
+        state.clean_up(horizon, written + CLEANED_BEYOND);
         Ok(sequence)
     }
 
@@ -523,6 +563,38 @@ mod tests {
         store.sync_through(removal).unwrap();
         put(&store, keyspace, b"a", b"2");
         assert_eq!(read(&store.crash(removal), keyspace, b"a"), None);
+    }
+
+    /// Keys that never come back, as those of an oplog, must not stay for ever.
+    #[test]
+    fn what_was_removed_or_replaced_takes_no_room_once_nothing_can_read_it() {
+        let store = ModelStore::new();
+        let (keyspace, log) = (store.create_keyspace("k").unwrap(), store.create_log("l").unwrap());
+        let kept = store.snapshot();
+        let write = |number: u64| {
+            let mut batch = Batch::new();
+            batch.insert(keyspace, &number.to_be_bytes(), b"1");
+            batch.insert(keyspace, b"same", &number.to_be_bytes());
+            if let Some(old) = number.checked_sub(10) {
+                batch.remove(keyspace, &old.to_be_bytes());
+                batch.trim_log(log, old);
+            }
+            batch.append_to_log(log, number, b"entry");
+            store.sync_through(store.commit(batch).unwrap()).unwrap();
+        };
+        let versions = || {
+            let state = store.lock();
+            let all = state.keyspaces.values().flat_map(|keyspace| keyspace.versions.values());
+            (all.map(Vec::len).sum::<usize>(), state.outdated.len())
+        };
+        (1..1000).for_each(write);
+        assert!(versions().0 > 1000, "a snapshot keeps what it may read");
+        drop(kept);
+        (1000..2000).for_each(write);
+        let (held, waiting) = versions();
+        assert!(held < 60 && waiting < 60, "{held} versions, {waiting} to be cleaned up");
+        assert_eq!(read(&store, keyspace, b"same").as_deref(), Some(&1999_u64.to_be_bytes()[..]));
+        assert_eq!(store.snapshot().log_totals(log).unwrap().entries, 11);
     }
 
     #[test]
