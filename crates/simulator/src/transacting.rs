@@ -1,9 +1,14 @@
 //! Clients that run transactions of several statements, and repeat them as drivers do.
 //!
 //! Between two statements time passes, so that primaries crash, step down and are cut off inside a transaction, between
-//! the commit and its answer, and between two attempts of a commit. A transaction that a member refused is run again
-//! under the next number; a commit without an answer is sent again, to whichever member takes writes by then. Some
-//! answers are lost on the way.
+//! the commit and its answer, and between two attempts of a commit. Each statement goes to a member that takes writes
+//! by then, which may be another one than before, or the same one in a later term. A transaction that a member refused
+//! is run again under the next number; a commit without an answer is sent again. Some answers are lost on the way: a
+//! client that misses the answer to a statement aborts, and begins again. Some transactions are aborted on purpose.
+//!
+//! Between transactions a session is used for a single write that is repeated under one number until it is answered.
+//! Only such writes change the list of their client, in a collection of their own, so that none ever waits for a
+//! transaction.
 //!
 //! The transactions append to lists and read them. What the clients were told is a history, and
 //! `quorate-checker` judges it at the end: snapshot isolation, nothing done twice, nothing acknowledged lost.
@@ -20,7 +25,7 @@ use quorate_node::Reply;
 use quorate_protocol::{MonotonicTime, OpTime};
 use quorate_replication::{Input, SeededRandom, WaiterId, WriteConcern};
 
-use crate::judges::Life;
+use crate::judges::{Life, Verdict};
 use crate::story::Story;
 use crate::world::{Happening, World};
 
@@ -36,6 +41,18 @@ const MAX_STEPS: u64 = 4;
 /// Between two steps of a client, at most; and now and then.
 const PAUSE: Duration = Duration::from_millis(80);
 const LONG_PAUSE: Duration = Duration::from_secs(4);
+/// So long may an application think before it goes on: long enough for its primary to lose its office and to be
+/// elected again.
+const THOUGHT: Duration = Duration::from_secs(25);
+/// How many of a hundred pauses are long, and how many are for thought.
+const LONG_PERCENT: u64 = 4;
+const THOUGHT_PERCENT: u64 = 2;
+/// How many of a hundred answers are lost: to statements, and to commits.
+const LOST_STATEMENT_PERCENT: u64 = 2;
+const LOST_COMMIT_PERCENT: u64 = 15;
+/// How many of a hundred transactions are aborted on purpose, and how many are single writes instead.
+const ABORT_PERCENT: u64 = 5;
+const SINGLE_PERCENT: u64 = 10;
 /// How long a client waits for the answer to a commit.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a commit is sent, and how often a transaction is run.
@@ -46,14 +63,20 @@ pub(crate) const FIRST_WAITER: u64 = 1 << 41;
 /// The label of an error after which the transaction did nothing.
 const TRANSIENT: &str = "TransientTransactionError";
 
+/// TransactionTooOld.
+const TOO_OLD: i32 = 225;
+/// What the first statement of a number that is in use already is refused with: NoSuchTransaction,
+/// TransactionCommitted, ConflictingOperationInProgress.
+const NOT_FREE: [i32; 3] = [251, 256, 117];
+
 /// How far a client is.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// It looks for a member that takes writes.
     Beginning,
-    /// It has run so many steps there.
+    /// It has run so many steps, the last of them there.
     Running { life: Life, place: usize },
-    /// It sends the commit; the first time to the member that ran the steps.
+    /// It sends the commit, or the single write; the first time to the member that ran the steps.
     Committing { life: Life, sent: u32 },
     /// It waits for the answer to the commit.
     Waiting { life: Life, sent: u32, waiter: WaiterId, until: MonotonicTime, committed: bool },
@@ -66,6 +89,8 @@ struct Work {
     operation: usize,
     steps: Vec<MicroOperation>,
     attempts: u32,
+    /// Whether it is one write of its own, without a transaction.
+    single: bool,
     phase: Phase,
 }
 
@@ -82,7 +107,7 @@ pub(crate) struct Transactors {
     value: i64,
     next_waiter: u64,
     operations: Vec<Operation>,
-    /// What was committed where, by any member. Not all of it lasts.
+    /// What was committed where in the lists of transactions, by any member. Not all of it lasts.
     written: BTreeMap<OpTime, Vec<i64>>,
 }
 
@@ -99,20 +124,48 @@ impl Transactors {
         }
     }
 
-    /// New steps, none of which has learnt anything.
-    fn draw(&mut self) -> Vec<MicroOperation> {
+    /// New steps, none of which has learnt anything; and whether they are a single write.
+    fn draw(&mut self, client: usize) -> (Vec<MicroOperation>, bool) {
+        if self.random.chance(SINGLE_PERCENT) {
+            self.value += 1;
+            return (
+                vec![MicroOperation::Append { key: own_list(client), value: self.value }],
+                true,
+            );
+        }
         let count = 1 + self.random.below(MAX_STEPS);
         let steps = (0..count).map(|_| {
             self.value += 1;
             let era = self.value / VALUES_PER_ERA * LISTS as i64;
             let key = era + self.random.below(LISTS) as i64;
-            match self.random.chance(50) {
-                true => MicroOperation::Append { key, value: self.value },
-                false => MicroOperation::Read { key, list: None },
+            match self.random.below(10) {
+                0..5 => MicroOperation::Append { key, value: self.value },
+                5 => {
+                    let key = own_list(self.random.below(CLIENTS as u64) as usize);
+                    MicroOperation::Read { key, list: None }
+                }
+                _ => MicroOperation::Read { key, list: None },
             }
         });
-        steps.collect()
+        (steps.collect(), false)
     }
+}
+
+/// The list that only single writes of this client change.
+fn own_list(client: usize) -> i64 {
+    -1 - client as i64
+}
+
+/// The collection of a list.
+fn collection_of(key: i64) -> &'static str {
+    if key < 0 { "singles" } else { "lists" }
+}
+
+/// The change of an append.
+fn append(key: i64, value: i64) -> Document {
+    doc! { "update": collection_of(key), "updates": [{
+        "q": { "_id": key }, "u": { "$push": { "list": value } }, "upsert": true,
+    }] }
 }
 
 /// The session of a client.
@@ -152,8 +205,13 @@ impl World {
         if !self.turmoil {
             return;
         }
+        const LONG: u64 = THOUGHT_PERCENT + LONG_PERCENT;
         let random = &mut self.transactors.random;
-        let longest = if random.chance(4) { LONG_PAUSE } else { PAUSE };
+        let longest = match random.below(100) {
+            0..THOUGHT_PERCENT => THOUGHT,
+            THOUGHT_PERCENT..LONG => LONG_PAUSE,
+            _ => PAUSE,
+        };
         let pause = random.duration_up_to(longest);
         self.schedule(pause, Happening::Transact { client });
         let work = match self.transactors.clients[client].work.take() {
@@ -177,7 +235,7 @@ impl World {
 
     fn new_work(&mut self, client: usize) -> Work {
         let transactors = &mut self.transactors;
-        let steps = transactors.draw();
+        let (steps, single) = transactors.draw(client);
         let operation = transactors.operations.len();
         transactors.operations.push(Operation {
             index: operation,
@@ -187,7 +245,7 @@ impl World {
             outcome: Outcome::Unknown,
             action: Action::Transaction(steps.clone()),
         });
-        Work { operation, steps, attempts: 0, phase: Phase::Beginning }
+        Work { operation, steps, attempts: 0, single, phase: Phase::Beginning }
     }
 
     /// A member that takes writes, as the client finds it.
@@ -202,7 +260,11 @@ impl World {
         if let Some(index) = self.some_primary() {
             self.transactors.clients[client].number += 1;
             work.attempts += 1;
-            work.phase = Phase::Running { life: self.nodes[index].life, place: 0 };
+            let life = self.nodes[index].life;
+            work.phase = match work.single {
+                true => Phase::Committing { life, sent: 0 },
+                false => Phase::Running { life, place: 0 },
+            };
         }
         Some(work)
     }
@@ -212,7 +274,32 @@ impl World {
         command.insert("lsid", session(client));
         command.insert("txnNumber", self.transactors.clients[client].number);
         command.insert("autocommit", false);
-        self.run_client(index, command)
+        let begins = command.contains_key("startTransaction");
+        let reply = self.run_client(index, command)?;
+        self.judge_number(client, index, begins, &reply);
+        Some(reply)
+    }
+
+    /// A client's numbers only grow, so none of them is ever too old, and each is free when it is used first.
+    fn judge_number(&mut self, client: usize, index: usize, begins: bool, reply: &Reply) {
+        let code = reply.body.get_i32("code").unwrap_or_default();
+        if code == TOO_OLD || (begins && NOT_FREE.contains(&code)) {
+            let number = self.transactors.clients[client].number;
+            let what = format!(
+                "n{index} refuses the newest number {number} of client {client}: {:?}",
+                reply.body
+            );
+            self.verdict = self.verdict.clone().and(Err(Verdict(what)));
+        }
+    }
+
+    /// Where the next statement goes: where the last one went if that member still takes writes or does so again,
+    /// otherwise to another one.
+    fn primary_for(&mut self, life: Life) -> Option<usize> {
+        match self.is_alive(life) && self.nodes[life.node].is_writable() {
+            true => Some(life.node),
+            false => self.some_primary(),
+        }
     }
 
     fn run_step(
@@ -223,31 +310,49 @@ impl World {
         place: usize,
     ) -> Option<Work> {
         let Some(step) = work.steps.get(place).cloned() else {
+            if self.transactors.random.chance(ABORT_PERCENT) {
+                self.abort_transaction(client, life);
+                self.finish_work(client, work, Outcome::Fail);
+                return None;
+            }
             return self.send_commit(client, work, life, 0);
         };
         let mut command = match step {
-            MicroOperation::Append { key, value } => doc! { "update": "lists", "updates": [{
-                "q": { "_id": key }, "u": { "$push": { "list": value } }, "upsert": true,
-            }] },
-            MicroOperation::Read { key, .. } => doc! { "find": "lists", "filter": { "_id": key } },
+            MicroOperation::Append { key, value } => append(key, value),
+            MicroOperation::Read { key, .. } => {
+                doc! { "find": collection_of(key), "filter": { "_id": key } }
+            }
         };
         if place == 0 {
             command.insert("startTransaction", true);
             command.insert("readConcern", doc! { "level": "snapshot" });
         }
-        let reply = match self.is_alive(life) {
-            true => self.run_within(client, life.node, command),
-            false => None,
-        };
-        let Some(reply) = reply.filter(is_fine) else {
+        let Some(index) = self.primary_for(life) else { return self.run_again(client, work) };
+        let moved = self.nodes[index].life != life;
+        let Some(reply) = self.run_within(client, index, command) else {
             return self.run_again(client, work);
         };
+        let lost = self.transactors.random.chance(LOST_STATEMENT_PERCENT);
+        if lost || !is_fine(&reply) {
+            self.figures.strange_statements += u64::from(moved);
+            self.abort_transaction(client, self.nodes[index].life);
+            return self.run_again(client, work);
+        }
+        let life = self.nodes[index].life;
         if let MicroOperation::Read { key, .. } = step {
             let list = Some(list_of(&reply.body));
             work.steps[place] = MicroOperation::Read { key, list };
         }
         work.phase = Phase::Running { life, place: place + 1 };
         Some(work)
+    }
+
+    /// The client aborts, and does not care for the answer.
+    fn abort_transaction(&mut self, client: usize, life: Life) {
+        if let Some(index) = self.primary_for(life) {
+            let abort = doc! { "abortTransaction": 1, "$db": "admin" };
+            let _ = self.run_within(client, index, abort);
+        }
     }
 
     /// The transaction did nothing: the client runs it again, or gives it up.
@@ -281,17 +386,24 @@ impl World {
             work.phase = Phase::Committing { life, sent: sent.max(1) };
             return Some(work);
         };
-        let commit = doc! {
-            "commitTransaction": 1, "writeConcern": { "w": "majority" }, "$db": "admin",
+        let reply = match (work.single, work.steps.first()) {
+            (true, Some(&MicroOperation::Append { key, value })) => {
+                self.run_single(client, index, append(key, value))
+            }
+            _ => {
+                let commit = doc! {
+                    "commitTransaction": 1, "writeConcern": { "w": "majority" }, "$db": "admin",
+                };
+                self.run_within(client, index, commit)
+            }
         };
-        let reply = self.run_within(client, index, commit);
         work.phase = Phase::Committing { life, sent: sent + 1 };
         let Some(reply) = reply else { return Some(work) };
         let committed = is_fine(&reply);
         if let (true, Some(op_time)) = (committed, reply.op_time) {
             self.note_commit(op_time, &work);
         }
-        let lost = self.transactors.random.chance(15);
+        let lost = self.transactors.random.chance(LOST_COMMIT_PERCENT);
         match reply.op_time {
             _ if lost => Some(work),
             Some(op_time) => self.await_commit(client, index, work, op_time, committed),
@@ -304,13 +416,22 @@ impl World {
         }
     }
 
+    /// The write that is a client's whole work, under the number that it had the first time.
+    fn run_single(&mut self, client: usize, index: usize, mut command: Document) -> Option<Reply> {
+        command.insert("lsid", session(client));
+        command.insert("txnNumber", self.transactors.clients[client].number);
+        let reply = self.run_client(index, command)?;
+        self.judge_number(client, index, false, &reply);
+        Some(reply)
+    }
+
     fn note_commit(&mut self, op_time: OpTime, work: &Work) {
         let values: Vec<i64> = work
             .steps
             .iter()
             .filter_map(|step| match step {
-                MicroOperation::Append { value, .. } => Some(*value),
-                MicroOperation::Read { .. } => None,
+                MicroOperation::Append { key: 0.., value } => Some(*value),
+                MicroOperation::Append { .. } | MicroOperation::Read { .. } => None,
             })
             .collect();
         if !values.is_empty() {
@@ -357,7 +478,10 @@ impl World {
                 self.finish_work(client, work, Outcome::Ok);
                 None
             }
-            (true, false) => self.run_again(client, work),
+            (true, false) => {
+                self.figures.unknown_commits += 1;
+                self.run_again(client, work)
+            }
             (false, _) => {
                 work.phase = Phase::Committing { life, sent };
                 Some(work)
@@ -393,9 +517,9 @@ impl World {
         }
         let mut operations = std::mem::take(&mut self.transactors.operations);
         let local = doc! { "level": "local" };
-        for (number, document) in
-            self.all_documents(leader, ("test", "lists"), local)?.iter().enumerate()
-        {
+        let mut documents = self.all_documents(leader, ("test", "lists"), local.clone())?;
+        documents.extend(self.all_documents(leader, ("test", "singles"), local)?);
+        for (number, document) in documents.iter().enumerate() {
             let key = document.get_i64("_id").unwrap_or(-1);
             let values = document.get_array("list").into_iter().flatten().flatten();
             let list = Some(values.filter_map(RawBsonRef::as_i64).collect());

@@ -146,11 +146,14 @@ fn worlds_of_transactions_keep_every_promise() {
         let figures = world(seed, Story::Transactions);
         total.transactions += figures.transactions;
         total.repeated_transactions += figures.repeated_transactions;
+        total.unknown_commits += figures.unknown_commits;
+        total.strange_statements += figures.strange_statements;
         total.events += figures.events;
         total.rollbacks += figures.rollbacks;
     }
     println!("{total:?}");
     assert!(total.transactions > 500 && total.repeated_transactions > 50, "{total:?}");
+    assert!(total.unknown_commits > 0 && total.strange_statements > 0, "{total:?}");
     assert!(total.events > 1_000 && total.rollbacks > 0, "{total:?}");
 }
 
