@@ -399,6 +399,11 @@ impl Cursors {
         }
     }
 
+    /// Whether it is there, in use or not.
+    pub(crate) fn is_open(&self, id: i64) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// How long commands may still work for this cursor; none without a limit.
     pub(crate) fn time_left(&self, id: i64) -> Option<Duration> {
         self.open.get(&id)?.time_left

@@ -50,6 +50,7 @@ mod ttl;
 mod users;
 mod writer;
 
+pub use change_stream::{Awaited, StreamWait, Wake};
 pub use command_table::{Answerer, CommandFacts, InTransaction};
 pub use context::{
     Certificate, Client, Command, Context, Interrupt, Interruption, Now, Outcome, Remains, Reply,

@@ -4,7 +4,10 @@
 
 mod support;
 
+use std::sync::{Arc, Mutex};
+
 use bson::{Bson, Document, doc};
+use quorate_node::{Awaited, StreamWait};
 use support::Member;
 use support::set::{position, primary};
 
@@ -587,6 +590,120 @@ fn a_stream_that_waits_knows_whether_a_change_concerns_it() {
     assert!(member.node.stream_has_news(id), "a cursor that is gone is for a command to tell");
 }
 
+fn stream_figures(member: &Member) -> (i64, i64) {
+    let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
+    let shown = reply.get_document("changeStreams").unwrap();
+    (shown.get_i64("filtersAsked").unwrap(), shown.get_i64("wokenUp").unwrap())
+}
+
+/// Of a thousand streams that wait a change wakes the one that shows it. A change of another collection, alone or in
+/// a transaction, costs none of them anything.
+#[test]
+fn a_change_wakes_only_the_streams_that_show_it() {
+    const STREAMS: i32 = 1_000;
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    member.insert("other", vec![doc! { "_id": -1 }]);
+    let stages =
+        |n: i32| vec![doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": n } }];
+    let mut streams: Vec<Stream<'_>> =
+        (0..STREAMS).map(|n| open(&member, aggregate("c".into(), stages(n)))).collect();
+    let woken = Arc::new(Mutex::new(Vec::new()));
+    let wait = |id: i64| {
+        let woken = Arc::clone(&woken);
+        match member.node.await_stream(id, Box::new(move || woken.lock().unwrap().push(id))) {
+            Awaited::Waits(wait) => wait,
+            Awaited::News | Awaited::Unknown => panic!("nothing has happened"),
+        }
+    };
+    let mut waits: Vec<StreamWait> = streams.iter().map(|stream| wait(stream.id)).collect();
+    member.insert("other", (0..10).map(|id| doc! { "_id": id, "n": 1 }).collect());
+    transact(&member, 1, vec![doc! { "insert": "other", "documents": [{ "_id": 77, "n": 1 }] }]);
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(stream_figures(&member), (0, 0), "no filter is asked about another collection");
+    member.insert("c", vec![doc! { "_id": 1, "n": 7 }]);
+    member.node.tell_streams();
+    assert!(woken.lock().unwrap().is_empty(), "no majority has it");
+    commit(&member);
+    member.node.tell_streams();
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), [streams[7].id]);
+    assert_eq!(stream_figures(&member), (STREAMS.into(), 1));
+    assert_eq!(streams[7].types(), ["insert"]);
+    waits[7] = wait(streams[7].id);
+    transact(&member, 2, vec![doc! { "insert": "c", "documents": [{ "_id": 2, "n": 8 }] }]);
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), [streams[7].id, streams[8].id]);
+    // What a stream was not woken for it has passed, and what comes once it waits no longer it finds by itself.
+    waits.clear();
+    let passed = streams[7].token.clone();
+    assert!(streams[9].events().is_empty());
+    assert!(streams[9].token.get_str("_data").unwrap() > passed.get_str("_data").unwrap());
+    member.insert("c", vec![doc! { "_id": 3, "n": 9 }]);
+    assert_eq!(
+        (streams[9].types(), streams[8].types()),
+        (vec!["insert".into()], vec!["insert".into()])
+    );
+    member.node.tell_streams();
+    assert_eq!(stream_figures(&member).1, 2, "none waits");
+}
+
+/// A stream that needs images cannot judge a change of its collection without them, but one of another it can.
+#[test]
+fn a_stream_with_images_waits_through_changes_elsewhere() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let mut stream = watch(&member, "c", doc! { "fullDocument": "updateLookup" });
+    let woken = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&woken);
+    let waits = member.node.await_stream(stream.id, Box::new(move || *count.lock().unwrap() += 1));
+    assert!(matches!(waits, Awaited::Waits(_)));
+    member.insert("other", vec![doc! { "_id": 1 }]);
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), 0);
+    update(&member, doc! { "$set": { "a": 1 } });
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), 1);
+    assert_eq!(stream.types(), ["update"]);
+    // With an event that its client has not taken yet, only a command can tell.
+    member.insert("c", vec![doc! { "_id": 2 }]);
+    commit(&member);
+    let now = member.node.await_stream(stream.id, Box::new(|| ()));
+    assert!(matches!(now, Awaited::News));
+}
+
+/// Drivers send null for what was not given; MongoDB takes it for absent.
+#[test]
+fn options_that_are_null_are_absent() {
+    let member = primary();
+    let names = [
+        "fullDocument",
+        "fullDocumentBeforeChange",
+        "showExpandedEvents",
+        "allChangesForCluster",
+        "resumeAfter",
+        "startAfter",
+        "startAtOperationTime",
+    ];
+    let nulls: Document = names.iter().map(|name| ((*name).to_owned(), Bson::Null)).collect();
+    let mut stream = watch(&member, "c", nulls);
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    assert_eq!(stream.types(), ["insert"]);
+    // Beside one that is given.
+    let token = stream.token.clone();
+    let mut again = watch(&member, "c", doc! { "resumeAfter": token, "startAfter": Bson::Null });
+    member.insert("c", vec![doc! { "_id": 2 }]);
+    assert_eq!(again.types(), ["insert"]);
+    let wrong = aggregate("c".into(), vec![doc! { "$changeStream": { "resumeAfter": 1 } }]);
+    assert_eq!(member.code(wrong), 14);
+    let unknown = aggregate("c".into(), vec![doc! { "$changeStream": { "resume": Bson::Null } }]);
+    assert_eq!(member.code(unknown), 40415);
+}
+
 /// The log may be trimmed between the opening and a look: a stream must not pass over what is gone.
 #[test]
 fn a_stream_that_is_overtaken_by_the_trimming_of_the_oplog_is_told_so() {
@@ -626,7 +743,9 @@ fn how_far_streams_are_behind_is_shown() {
     let status = |member: &Member| {
         let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
         let mut shown = reply.get_document("changeStreams").unwrap().clone();
-        shown.remove("entriesRead");
+        for figure in ["entriesRead", "filtersAsked", "wokenUp"] {
+            shown.remove(figure);
+        }
         shown
     };
     assert_eq!(status(&member), doc! { "open": 0_i64, "mostSecondsBehind": 0_i64 });

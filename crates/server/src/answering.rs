@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
-    Answerer, Command, CommandError, CommandFacts, Context, ErrorCode, Injection, Interrupt,
-    Interruption, Outcome, Registered, Reply, WaitFor,
+    Answerer, Awaited, Command, CommandError, CommandFacts, Context, ErrorCode, Injection,
+    Interrupt, Interruption, Outcome, Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTimeAndWallTime;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
 use crate::logging::get_log;
@@ -527,19 +527,30 @@ impl Connection {
         let mut ending = self.shared.ending.subscribe();
         let timeout = tokio::time::sleep_until(until.into());
         tokio::pin!(timeout);
+        // A change stream is woken by its own news; most changes are not for most streams.
+        let woken = Arc::new(Notify::new());
+        let waits = match cursor.filter(|_| event == WaitFor::CommitPoint) {
+            None => None,
+            Some(cursor) => {
+                let woken = Arc::clone(&woken);
+                match self.shared.node.await_stream(cursor, Box::new(move || woken.notify_one())) {
+                    Awaited::Waits(wait) => Some(wait),
+                    Awaited::News => return Ok(true),
+                    Awaited::Unknown => None,
+                }
+            }
+        };
+        let by_itself = event == WaitFor::CommitPoint && waits.is_none();
         loop {
             tokio::select! {
                 () = &mut timeout => return Ok(false),
+                () = woken.notified() => return Ok(true),
                 _ = events.topology.changed(), if event == WaitFor::TopologyChange => return Ok(true),
                 _ = events.commits.changed(), if event == WaitFor::Commit => return Ok(true),
-                () = events.commit_point.moved(), if event == WaitFor::CommitPoint => {
-                    // Most streams show nothing of most changes.
-                    if cursor.is_none_or(|id| self.shared.node.stream_has_news(id)) {
-                        return Ok(true);
-                    }
-                }
+                () = events.commit_point.moved(), if by_itself => return Ok(true),
                 _ = events.kills.changed() => {
-                    if interrupt.check().is_err() {
+                    let closed = cursor.is_some_and(|id| !self.shared.node.has_cursor(id));
+                    if closed || interrupt.check().is_err() {
                         return Ok(true);
                     }
                 }

@@ -205,6 +205,7 @@ impl Server {
             .clone()
             .map(|directory| tokio::spawn(disk::watch(directory, Arc::clone(&self.shared))));
         let reports = tokio::spawn(report_progress(Arc::clone(&self.shared)));
+        let streams = tokio::spawn(tell_streams(Arc::clone(&self.shared)));
         let mut ending = self.shared.ending.subscribe();
         let set = self.shared.replica_set.clone();
         let host = set.clone();
@@ -246,6 +247,7 @@ impl Server {
         self.shared.ending.send_replace(true);
         background.abort();
         reports.abort();
+        streams.abort();
         if let Some(disk) = disk {
             disk.abort();
         }
@@ -271,6 +273,15 @@ fn failure_of(ended: Result<Result<(), String>, tokio::task::JoinError>) -> io::
     };
     tracing::error!(why, "this member cannot go on");
     io::Error::other(why)
+}
+
+/// Wakes the change streams that have news, once for each move of the commit point.
+async fn tell_streams(shared: Arc<Shared>) {
+    let Some(set) = &shared.replica_set else { return };
+    let mut committed = set.commit_points();
+    while committed.changed().await.is_ok() {
+        shared.node.tell_streams();
+    }
 }
 
 /// Tells how far long work is, such as the building of an index.

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::Document;
-use quorate_change_events::{Event, NoImages, Options, events};
+use quorate_change_events::{Event, NoImages, Options, events, transaction_events};
 use quorate_protocol::Timestamp;
+use quorate_wire::timestamp_from;
 
+use super::room::Room;
 use super::{history_lost, transaction_key};
 use crate::error::CommandError;
 use crate::node::Node;
@@ -42,6 +44,8 @@ pub(crate) struct Feed {
     recent: Mutex<Recent>,
     /// Entries that were read from the oplog and decoded since the start.
     decoded: AtomicU64,
+    /// The streams that wait.
+    room: Arc<Mutex<Room>>,
 }
 
 #[derive(Default)]
@@ -130,6 +134,11 @@ impl Feed {
         Ok(read)
     }
 
+    /// The streams that wait.
+    pub(super) fn room(&self) -> Arc<Mutex<Room>> {
+        Arc::clone(&self.room)
+    }
+
     /// How many entries were read from the oplog and decoded since the start, for all streams together.
     pub(super) fn decoded(&self) -> u64 {
         self.decoded.load(Ordering::Relaxed)
@@ -175,12 +184,25 @@ impl Recent {
     }
 }
 
-/// The events of an entry. A transaction is put together by each stream; an error is for each stream to meet.
-fn translate(entry: &Document, options: &Options) -> Told {
-    if transaction_key(entry).is_some() {
-        return None;
-    }
-    events(entry, &NoImages, options).ok().map(Arc::new)
+/// The events of an entry. A transaction of several entries is put together by each stream; an error is for each
+/// stream to meet.
+pub(super) fn translate(entry: &Document, options: &Options) -> Told {
+    let found = match transaction_key(entry) {
+        None => events(entry, &NoImages, options),
+        Some(_) if is_whole(entry) => {
+            transaction_events(std::slice::from_ref(entry), &NoImages, options)
+        }
+        Some(_) => return None,
+    };
+    found.ok().map(Arc::new)
+}
+
+/// Whether an entry of a transaction is all of it.
+fn is_whole(entry: &Document) -> bool {
+    let before = entry.get_document("prevOpTime").and_then(|before| before.get_timestamp("ts"));
+    let follows = before.is_ok_and(|time| timestamp_from(time).as_u64() > 0);
+    let object = entry.get_document("o");
+    !follows && object.is_ok_and(|o| o.contains_key("applyOps") && !o.contains_key("partialTxn"))
 }
 
 /// Reads committed entries after a time, and makes sure that none is missing between.

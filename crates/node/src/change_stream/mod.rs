@@ -7,6 +7,7 @@
 mod feed;
 mod images;
 mod open;
+mod room;
 mod shown;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +29,8 @@ pub(crate) use self::feed::Feed;
 use self::images::StoredImages;
 pub(crate) use self::images::{IMAGE_ROW, check_images_option, shown_images};
 pub(crate) use self::open::{is_change_stream, open};
+pub use self::room::{Awaited, StreamWait, Wake};
+use self::room::{Passed, shows};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
 use crate::node::Node;
@@ -70,6 +73,19 @@ pub(crate) struct ChangeStream {
     caught_up: bool,
     /// Whether the last event has ended the stream.
     ended: bool,
+    /// Up to where nothing was for it while it waited.
+    passed: Option<Passed>,
+}
+
+/// What there is for a stream that has caught up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Nothing: the next commit point may bring something.
+    Quiet,
+    /// A change that it shows, or has to look at by itself.
+    News,
+    /// It cannot be told without a command.
+    Unknown,
 }
 
 /// An event that waits to be sent.
@@ -154,6 +170,7 @@ impl ChangeStream {
     /// Looks at committed entries until there are `wanted` events or no more entries.
     pub(crate) fn advance(&mut self, node: &Node, wanted: usize) -> Result<(), CommandError> {
         let mut scanned = 0;
+        self.catch_up();
         self.caught_up = false;
         while self.waiting.len() < wanted.min(MAX_WAITING) && scanned < MAX_SCANNED && !self.ended {
             self.variables.meter().step()?;
@@ -174,27 +191,39 @@ impl ChangeStream {
         Ok(())
     }
 
-    /// Whether a stream that has caught up has something to tell by now, or cannot say without a closer look. It moves on
-    /// past the changes that it does not show.
-    fn has_news(&mut self, node: &Node) -> bool {
-        let plain = self.options.full_document == FullDocument::default()
-            && self.options.before_change == FullDocumentBeforeChange::default();
-        if !plain || self.resume_after.is_some() || !self.waiting.is_empty() || self.ended {
-            return true;
+    /// Moves on past what was not for this stream while it waited.
+    fn catch_up(&mut self) {
+        if let Some(passed) = self.passed.take() {
+            self.position = self.position.max(passed.get());
         }
-        let found = node.change_feed().events_after(node, self.position, &self.options, READ_STEP);
-        let Ok(found) = found else { return true };
-        for (timestamp, events) in found {
-            let Some(events) = events else { return true };
-            let shows = |event: &Event| {
-                event.ends_stream || !self.pipeline.refuses(&event.document).unwrap_or(false)
+    }
+
+    /// What a stream that has caught up has to tell by now. It moves on past the changes that it does not show.
+    fn outlook(&mut self, node: &Node) -> Outlook {
+        self.catch_up();
+        if self.resume_after.is_some() || !self.waiting.is_empty() || self.ended {
+            return Outlook::Unknown;
+        }
+        let blind = needs_images(&self.options);
+        // Until there are no more, so that none is left when it begins to wait.
+        for _ in 0..MAX_SCANNED.div_ceil(READ_STEP) {
+            let feed = node.change_feed();
+            let Ok(found) = feed.events_after(node, self.position, &self.options, READ_STEP) else {
+                return Outlook::News;
             };
-            if events.iter().any(shows) {
-                return true;
+            if found.is_empty() {
+                return Outlook::Quiet;
             }
-            self.position = timestamp;
+            for (timestamp, events) in found {
+                match events {
+                    Some(events) if events.is_empty() => {}
+                    Some(events) if !blind && !shows(&self.pipeline, &events) => {}
+                    _ => return Outlook::News,
+                }
+                self.position = timestamp;
+            }
         }
-        false
+        Outlook::News
     }
 
     fn look_at(
@@ -335,10 +364,17 @@ impl Node {
     /// cursor that is gone or in use, or of an error.
     pub fn stream_has_news(&self, cursor: i64) -> bool {
         let Some(mut borrowed) = self.cursors().borrow(cursor) else { return true };
-        let news = borrowed.changes.as_mut().is_none_or(|stream| stream.has_news(self));
+        let quiet = |stream: &mut Box<ChangeStream>| stream.outlook(self) == Outlook::Quiet;
+        let news = !borrowed.changes.as_mut().is_some_and(quiet);
         self.cursors().give_back(cursor, borrowed);
         news
     }
+}
+
+/// Whether events cannot be judged without images that are read for each stream.
+fn needs_images(options: &Options) -> bool {
+    options.full_document != FullDocument::default()
+        || options.before_change != FullDocumentBeforeChange::default()
 }
 
 /// The entries of a transaction before this one. A stream that is resumed between them has not read them,

@@ -24,6 +24,17 @@ const ALLOWED: [&str; 8] = [
     "$redact",
 ];
 
+/// The options of `$changeStream`.
+const OPTIONS: [&str; 7] = [
+    "fullDocument",
+    "fullDocumentBeforeChange",
+    "showExpandedEvents",
+    "allChangesForCluster",
+    "resumeAfter",
+    "startAfter",
+    "startAtOperationTime",
+];
+
 /// The stage that lets large events come in fragments; it comes last.
 const SPLIT: &str = "$changeStreamSplitLargeEvent";
 
@@ -80,6 +91,7 @@ pub(crate) fn open(
         last_sent: None,
         caught_up: false,
         ended: false,
+        passed: None,
     })
 }
 
@@ -112,6 +124,8 @@ impl Parsed {
         let mut starts = 0;
         for (name, value) in spec {
             match (name.as_str(), value) {
+                // As MongoDB has it: a driver may send null for what was not given.
+                (name, Bson::Null | Bson::Undefined) if OPTIONS.contains(&name) => {}
                 ("fullDocument", Bson::String(text)) => {
                     parsed.options.full_document = full_document(text)?;
                 }
@@ -138,16 +152,7 @@ impl Parsed {
                     starts += 1;
                     parsed.start = Start::At(timestamp_from(*time));
                 }
-                (
-                    "fullDocument"
-                    | "fullDocumentBeforeChange"
-                    | "showExpandedEvents"
-                    | "allChangesForCluster"
-                    | "resumeAfter"
-                    | "startAfter"
-                    | "startAtOperationTime",
-                    other,
-                ) => {
+                (name, other) if OPTIONS.contains(&name) => {
                     return Err(CommandError::type_mismatch(format!(
                         "BSON field '$changeStream.{name}' has the wrong type {:?}",
                         other.element_type()

@@ -1,5 +1,7 @@
 //! What operators are shown of open streams: how far behind they are, and when they will be lost.
 
+use std::sync::PoisonError;
+
 use bson::{Bson, Document, doc};
 use quorate_protocol::Timestamp;
 use quorate_wire::to_bson_timestamp;
@@ -36,7 +38,12 @@ impl Node {
         }
         let oldest = self.oldest_entry()?.timestamp;
         let committed = self.standing().commit_point.op_time.timestamp;
-        let standings = streams.into_iter().map(|stream| {
+        let room = self.change_feed().room();
+        let waiting = room.lock().unwrap_or_else(PoisonError::into_inner).positions();
+        let standings = streams.into_iter().map(|mut stream| {
+            if let Some(position) = waiting.get(&stream.id) {
+                stream.position = stream.position.max(Timestamp::from_u64(*position));
+            }
             let standing = Standing::of(stream.position, oldest, committed);
             (stream, standing)
         });
@@ -47,9 +54,13 @@ impl Node {
     pub(crate) fn change_stream_statistics(&self) -> Result<Document, CommandError> {
         let standings = self.standings()?;
         let number = |count: u64| Bson::Int64(count as i64);
+        let room = self.change_feed().room();
+        let (asked, woken) = room.lock().unwrap_or_else(PoisonError::into_inner).figures();
         let mut shown = doc! {
             "open": number(standings.len() as u64),
             "entriesRead": number(self.change_feed().decoded()),
+            "filtersAsked": number(asked),
+            "wokenUp": number(woken),
         };
         let behind = standings.iter().map(|(_, standing)| standing.behind).max();
         // Those that keep up lose nothing, however short the log is.

@@ -83,3 +83,71 @@ fn a_write_that_waits_is_stopped_by_its_number_and_with_its_session() {
     set.ok(primary, doc! { "killSessions": [session] });
     assert_eq!(late(&waiting.join().unwrap()), 11601);
 }
+
+/// Streams that wait, on the primary and on a secondary: changes that they do not show wake none, the one that one of
+/// them shows wakes it alone, and a killed cursor ends the wait of its command.
+#[test]
+fn a_stream_that_waits_is_woken_by_its_own_news() {
+    let set = Set::initiated(3);
+    let primary = set.primary();
+    let secondary = set.others(primary)[0];
+    set.ok(primary, doc! { "create": "c", "$db": "db", "writeConcern": { "w": 3 } });
+    let open = |place: usize, n: i32| {
+        let stages = [doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": n } }];
+        let stages: Vec<Bson> = stages.into_iter().map(Bson::from).collect();
+        let reply = set.ok(
+            place,
+            doc! {
+                "aggregate": "c", "pipeline": stages, "cursor": {}, "$db": "db",
+                "$readPreference": { "mode": "nearest" },
+            },
+        );
+        reply.get_document("cursor").unwrap().get_i64("id").unwrap()
+    };
+    let more = |place: usize, id: i64| {
+        let address = set.members[place].address;
+        std::thread::spawn(move || {
+            let mut client = Client::connect(address, TIMEOUT).unwrap();
+            let command =
+                doc! { "getMore": id, "collection": "c", "$db": "db", "maxTimeMS": 300_000 };
+            client.run(&command, Duration::from_secs(60)).unwrap()
+        })
+    };
+    let ids =
+        [(primary, open(primary, 1)), (secondary, open(secondary, 1)), (primary, open(primary, 2))];
+    let waiting = ids.map(|(place, id)| more(place, id));
+    let figure = |place: usize, name: &str| {
+        let reply =
+            set.ok(place, doc! { "serverStatus": 1, "$readPreference": { "mode": "nearest" } });
+        reply.get_document("changeStreams").unwrap().get_i64(name).unwrap()
+    };
+    let write = |id: i32, n: i32| {
+        set.ok(primary, doc! {
+            "insert": "c", "$db": "db", "documents": [{ "_id": id, "n": n }], "writeConcern": { "w": 3 },
+        });
+    };
+    // A command that is not waiting yet asks no filter through the room: changes come until all of them do.
+    let mut id = 0;
+    wait("the streams to wait", || {
+        let before = (figure(primary, "filtersAsked"), figure(secondary, "filtersAsked"));
+        id += 1;
+        write(id, 7);
+        let asked = wait("the change to be told", || {
+            let now = (figure(primary, "filtersAsked"), figure(secondary, "filtersAsked"));
+            (now.0 > before.0 && now.1 > before.1).then_some(now)
+        });
+        (asked.0 - before.0 == 2).then_some(())
+    });
+    assert_eq!((figure(primary, "wokenUp"), figure(secondary, "wokenUp")), (0, 0));
+    write(1_000, 1);
+    let [first, second, third] = waiting;
+    for waiting in [first, second] {
+        let reply = waiting.join().unwrap();
+        let batch = reply.get_document("cursor").unwrap().get_array("nextBatch").unwrap();
+        assert_eq!(batch.len(), 1, "{reply}");
+    }
+    assert_eq!((figure(primary, "wokenUp"), figure(secondary, "wokenUp")), (1, 1));
+    set.ok(primary, doc! { "killCursors": "c", "cursors": [ids[2].1], "$db": "db" });
+    let reply = third.join().unwrap();
+    assert_eq!(reply.get_i32("code").unwrap(), 43, "{reply}");
+}

@@ -1,0 +1,228 @@
+//! Streams that wait for changes, in groups that were opened in the same way.
+//!
+//! A committed entry is translated once for each group. A group that the entry tells nothing moves on as one: its
+//! streams are not looked at. Otherwise the filter of each stream of the group is asked, and a stream is woken only
+//! if it shows the event, or if nothing but a closer look can tell.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bson::Document;
+use quorate_change_events::{Event, Options};
+use quorate_query::pipeline::Pipeline;
+
+use super::feed::translate;
+use super::{Outlook, READ_STEP, needs_images};
+use crate::node::Node;
+
+/// What a stream that waits is told by: it has news.
+pub type Wake = Box<dyn Fn() + Send>;
+
+/// Batches of entries that one turn looks at. More of them wait for the next commit point.
+const MAX_BATCHES: usize = 64;
+
+/// What waits, and how much was done for it.
+#[derive(Default)]
+pub(super) struct Room {
+    groups: Vec<Group>,
+    /// Filters that were asked about an event.
+    asked: u64,
+    /// Streams that were woken.
+    woken: u64,
+}
+
+/// Streams that were opened in the same way.
+struct Group {
+    options: Options,
+    /// Every entry up to here is dealt with.
+    position: u64,
+    streams: BTreeMap<i64, Waiter>,
+}
+
+struct Waiter {
+    pipeline: Pipeline,
+    /// It has looked at everything up to here by itself.
+    since: u64,
+    passed: Passed,
+    wake: Wake,
+}
+
+/// Up to where nothing was for a stream while it waited; 0 until it is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Passed(Arc<AtomicU64>);
+
+impl Passed {
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn set(&self, position: u64) {
+        self.0.store(position, Ordering::Release);
+    }
+}
+
+/// A stream that waits, until this is dropped.
+#[must_use]
+pub struct StreamWait {
+    room: Arc<Mutex<Room>>,
+    cursor: i64,
+}
+
+impl Drop for StreamWait {
+    fn drop(&mut self) {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner).leave(self.cursor);
+    }
+}
+
+/// What there is for a stream that would wait.
+#[must_use]
+pub enum Awaited {
+    /// It waits, and is woken by news.
+    Waits(StreamWait),
+    /// There is news now.
+    News,
+    /// Only a command can tell, at each commit point.
+    Unknown,
+}
+
+impl Room {
+    fn leave(&mut self, cursor: i64) {
+        for group in &mut self.groups {
+            if let Some(waiter) = group.streams.remove(&cursor) {
+                waiter.passed.set(group.position.max(waiter.since));
+            }
+        }
+        self.groups.retain(|group| !group.streams.is_empty());
+    }
+
+    fn enter(&mut self, cursor: i64, options: &Options, waiter: Waiter) {
+        let known = self.groups.iter().position(|group| group.options == *options);
+        let place = known.unwrap_or_else(|| {
+            let (options, position) = (options.clone(), waiter.since);
+            self.groups.push(Group { options, position, streams: BTreeMap::new() });
+            self.groups.len() - 1
+        });
+        self.groups[place].streams.insert(cursor, waiter);
+    }
+
+    /// Where streams are that wait.
+    pub(super) fn positions(&self) -> BTreeMap<i64, u64> {
+        let groups = self.groups.iter();
+        let streams = groups.flat_map(|group| {
+            group.streams.iter().map(|(id, waiter)| (*id, group.position.max(waiter.since)))
+        });
+        streams.collect()
+    }
+
+    pub(super) fn figures(&self) -> (u64, u64) {
+        (self.asked, self.woken)
+    }
+
+    fn wake_all(&mut self) {
+        for group in &mut self.groups {
+            self.woken += group.streams.len() as u64;
+            group.wake_all();
+        }
+        self.groups.clear();
+    }
+
+    fn tell(&mut self, entries: &[(u64, Arc<Document>)]) {
+        for group in &mut self.groups {
+            let start = entries.partition_point(|(time, _)| *time <= group.position);
+            for (time, entry) in &entries[start..] {
+                let (asked, woken) = group.tell(*time, entry);
+                self.asked += asked;
+                self.woken += woken;
+            }
+        }
+        self.groups.retain(|group| !group.streams.is_empty());
+    }
+}
+
+impl Group {
+    fn wake_all(&mut self) {
+        for waiter in std::mem::take(&mut self.streams).into_values() {
+            waiter.passed.set(self.position.max(waiter.since));
+            (waiter.wake)();
+        }
+    }
+
+    /// Deals with an entry. Returns how many filters were asked, and how many streams woken.
+    fn tell(&mut self, time: u64, entry: &Document) -> (u64, u64) {
+        let events = translate(entry, &self.options);
+        let (mut asked, waiting) = (0, self.streams.len());
+        match events {
+            None => self.wake_all(),
+            Some(events) if events.is_empty() => {}
+            Some(events) => {
+                let blind = needs_images(&self.options);
+                let position = self.position;
+                self.streams.retain(|_, waiter| {
+                    asked += 1;
+                    if waiter.since >= time || !(blind || shows(&waiter.pipeline, &events)) {
+                        return true;
+                    }
+                    waiter.passed.set(position.max(waiter.since));
+                    (waiter.wake)();
+                    false
+                });
+            }
+        }
+        self.position = time;
+        (asked, (waiting - self.streams.len()) as u64)
+    }
+}
+
+/// Whether a stream with this pipeline may show one of these events.
+pub(super) fn shows(pipeline: &Pipeline, events: &[Event]) -> bool {
+    events
+        .iter()
+        .any(|event| event.ends_stream || !pipeline.refuses(&event.document).unwrap_or(false))
+}
+
+impl Node {
+    /// A command has found nothing in the stream of this cursor and waits for news.
+    pub fn await_stream(&self, cursor: i64, wake: Wake) -> Awaited {
+        let shared = self.change_feed().room();
+        let mut room = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut borrowed) = self.cursors().borrow(cursor) else { return Awaited::News };
+        let outlook = match &mut borrowed.changes {
+            Some(stream) => stream.outlook(self),
+            None => Outlook::Unknown,
+        };
+        if let (Outlook::Quiet, Some(stream)) = (outlook, &mut borrowed.changes) {
+            let passed = Passed::default();
+            stream.passed = Some(passed.clone());
+            let (pipeline, since) = (stream.pipeline.clone(), stream.position);
+            room.enter(cursor, &stream.options, Waiter { pipeline, since, passed, wake });
+        }
+        self.cursors().give_back(cursor, borrowed);
+        drop(room);
+        match outlook {
+            Outlook::Quiet => Awaited::Waits(StreamWait { room: shared, cursor }),
+            Outlook::News => Awaited::News,
+            Outlook::Unknown => Awaited::Unknown,
+        }
+    }
+
+    /// Whether a cursor is open. A command that waits for it may find it killed.
+    pub fn has_cursor(&self, cursor: i64) -> bool {
+        self.cursors().is_open(cursor)
+    }
+
+    /// The commit point has moved: wakes the streams that have news.
+    pub fn tell_streams(&self) {
+        let shared = self.change_feed().room();
+        for _ in 0..MAX_BATCHES {
+            let mut room = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(from) = room.groups.iter().map(|group| group.position).min() else { return };
+            match self.change_feed().after(self, from, READ_STEP) {
+                Ok(entries) if entries.is_empty() => return,
+                Ok(entries) => room.tell(&entries),
+                // Each of them meets the error by itself.
+                Err(_) => room.wake_all(),
+            }
+        }
+    }
+}
