@@ -32,7 +32,7 @@ impl SessionId {
     /// Reads the `lsid` of a command.
     pub(crate) fn from_command(body: &Document) -> Result<Option<Self>, CommandError> {
         match body.get("lsid") {
-            None => Ok(None),
+            None | Some(Bson::Null | Bson::Undefined) => Ok(None),
             Some(Bson::Document(lsid)) => Self::from_lsid(lsid).map(Some),
             Some(_) => Err(CommandError::type_mismatch("lsid must be a document with an id")),
         }

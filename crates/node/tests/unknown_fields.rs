@@ -4,7 +4,7 @@
 
 mod support;
 
-use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
 use quorate_node::{Command, Outcome};
 use support::{Member, context};
 
@@ -89,6 +89,80 @@ fn a_misspelt_field_of_a_nested_document_is_refused() {
     let roles = bson::bson!([{"role": "read", "db": "db", "bd": "other"}]);
     let user = doc! {"createUser": "u", "pwd": "p", "roles": roles, "$db": "admin"};
     assert!(refusal(&member, user).contains("'roles.bd'"));
+}
+
+/// A driver that sends null for what was not given (Node's does unless it is told otherwise) gets the same answer:
+/// MongoDB's parser of commands takes null for absent in every field that may be absent.
+#[test]
+fn null_in_an_optional_field_is_as_if_it_were_absent() {
+    let member = support::set::primary();
+    member.insert("k", (1..6).map(|id| doc! {"_id": id, "x": id % 2}).collect());
+    let first = member.ok(doc! {"find": "k", "batchSize": 1});
+    let cursor = first.get_document("cursor").unwrap().get_i64("id").unwrap();
+    let generic = "comment maxTimeMS readConcern lsid apiVersion apiStrict apiDeprecationErrors";
+    for (command, statements, optional) in [
+        (
+            doc! {"find": "k"},
+            "",
+            "filter sort projection hint skip limit singleBatch max min returnKey showRecordId tailable \
+             awaitData allowDiskUse collation let noCursorTimeout allowPartialResults",
+        ),
+        (
+            doc! {"aggregate": "k", "pipeline": [{"$match": {}}], "cursor": {}},
+            "",
+            "allowDiskUse bypassDocumentValidation collation hint let explain",
+        ),
+        (doc! {"getMore": cursor, "collection": "k"}, "", "batchSize"),
+        (doc! {"count": "k"}, "", "query limit skip hint collation"),
+        (doc! {"distinct": "k", "key": "x"}, "", "query collation hint"),
+        (
+            doc! {"insert": "k", "documents": [{"_id": 10}]},
+            "",
+            "ordered bypassDocumentValidation writeConcern",
+        ),
+        (
+            doc! {"update": "k", "updates": [{"q": {"_id": 1}, "u": {"$set": {"y": 1}}}]},
+            "updates: upsert multi collation hint arrayFilters",
+            "ordered bypassDocumentValidation writeConcern let",
+        ),
+        (
+            doc! {"delete": "k", "deletes": [{"q": {"_id": 1}, "limit": 1}]},
+            "deletes: collation hint",
+            "ordered writeConcern let",
+        ),
+        (
+            doc! {"findAndModify": "k", "query": {"_id": 2}, "update": {"$set": {"y": 1}}},
+            "",
+            "sort remove new upsert fields collation hint arrayFilters let bypassDocumentValidation writeConcern",
+        ),
+        (
+            doc! {"createIndexes": "k", "indexes": [{"key": {"x": 1}, "name": "x"}]},
+            "",
+            "writeConcern commitQuorum",
+        ),
+        (
+            doc! {"create": "made"},
+            "",
+            "capped size max validator collation writeConcern viewOn pipeline",
+        ),
+        (doc! {"listCollections": 1}, "", "filter nameOnly authorizedCollections"),
+        (doc! {"listIndexes": "k"}, "", "cursor"),
+        (doc! {"drop": "made"}, "", "writeConcern"),
+    ] {
+        let null = |name: &str| (name.to_owned(), Bson::Null);
+        let mut nulls = command.clone();
+        nulls.extend(optional.split_whitespace().chain(generic.split_whitespace()).map(null));
+        if let Some((array, fields)) = statements.split_once(": ") {
+            let items = nulls.get_array_mut(array).unwrap();
+            let Bson::Document(statement) = &mut items[0] else { panic!("{array}") };
+            statement.extend(fields.split_whitespace().map(null));
+        }
+        let reply = member.run(nulls.clone());
+        assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{nulls} answered {reply}");
+        assert!(!reply.contains_key("writeErrors"), "{nulls} answered {reply}");
+    }
+    assert_eq!(member.ids(doc! {"find": "k", "filter": {"y": 1}}), [2]);
+    assert_eq!(member.ids(doc! {"find": "k"}), [2, 3, 4, 5, 10]);
 }
 
 #[test]

@@ -63,11 +63,7 @@ impl ReplicaSet {
             // A transaction's write concern is its commit's; the member refuses any other.
             return Ok(None);
         }
-        let given = match command.body.get("writeConcern") {
-            None => None,
-            Some(Bson::Document(given)) => Some(given),
-            Some(_) => return Ok(None),
-        };
+        let Ok(given) = given_concern(&command.body) else { return Ok(None) };
         let explicit = given.is_some();
         if !explicit && !writes {
             return Ok(None);
@@ -175,6 +171,19 @@ pub(crate) fn write_concern_error(why: &CommandError) -> Document {
     doc! { "code": why.code.0, "codeName": why.code.name(), "errmsg": &why.message }
 }
 
+/// A write concern that is no document, for the member to refuse.
+#[derive(Debug, PartialEq, Eq)]
+struct Malformed;
+
+/// The write concern that a command gives. Null is none: the set's default counts.
+fn given_concern(command: &Document) -> Result<Option<&Document>, Malformed> {
+    match command.get("writeConcern") {
+        None | Some(Bson::Null | Bson::Undefined) => Ok(None),
+        Some(Bson::Document(given)) => Ok(Some(given)),
+        Some(_) => Err(Malformed),
+    }
+}
+
 /// What needs other members; none for `w: 0` and `w: 1`.
 fn parse(given: &Document) -> Result<Option<WriteConcern>, CommandError> {
     let bad = |why: &str| CommandError::new(ErrorCode::FAILED_TO_PARSE, why.to_owned());
@@ -239,5 +248,16 @@ mod tests {
         assert_eq!(mode.acknowledgements, Acknowledgements::Mode("far".into()));
         assert!(parse(&doc! { "w": 51 }).is_err());
         assert!(parse(&doc! { "w": -1 }).is_err());
+    }
+
+    /// A driver may send null for what was not given; the write still waits for the set's default.
+    #[test]
+    fn a_write_concern_of_null_is_none() {
+        let null = doc! { "insert": "c", "writeConcern": Bson::Null };
+        assert_eq!(given_concern(&null), Ok(None));
+        assert_eq!(given_concern(&doc! { "insert": "c" }), Ok(None));
+        let given = doc! { "writeConcern": { "w": 1 } };
+        assert_eq!(given_concern(&given), Ok(Some(&doc! { "w": 1 })));
+        assert_eq!(given_concern(&doc! { "writeConcern": 1 }), Err(Malformed));
     }
 }
