@@ -125,6 +125,19 @@ fn a_repeated_write_happens_once() {
     member.validate("c");
 }
 
+/// A repetition does nothing that was done before, so it does not make a collection either.
+#[test]
+fn a_repeated_insert_does_not_bring_a_dropped_collection_back() {
+    let member = Member::with_history(ModelStore::new(), PLENTY);
+    let insert = retryable(doc! {"insert": "c", "documents": [{"_id": 1}, {"_id": 2}]}, 1);
+    member.ok(insert.clone());
+    member.ok(doc! {"drop": "c"});
+    assert_eq!(member.ok(insert).get_i32("n").unwrap(), 2);
+    let listed = member.ok(doc! {"listCollections": 1});
+    let batch = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    assert!(batch.is_empty(), "{batch:?}");
+}
+
 #[test]
 fn a_repeated_write_is_recognised_after_a_crash() {
     let member = Member::with_history(ModelStore::new(), PLENTY);

@@ -11,6 +11,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
 use quorate_node::{Context, Interrupt, Interruption, Now, Outcome};
 use quorate_protocol::{MonotonicTime, OpTime};
+use quorate_storage::Store;
 use support::set::{entries, position, primary, secondary, show};
 use support::{Member, context, now};
 
@@ -126,6 +127,53 @@ fn set(id: i32, x: i32) -> Document {
 fn apply(from: &Member, to: &Member) {
     let all = entries(from);
     to.node.apply(OpTime::NULL, all, now()).unwrap();
+}
+
+/// After a restart the newest document is deleted while a transaction still shows it; what the transaction inserts
+/// takes another place than that.
+#[test]
+fn a_document_that_only_a_snapshot_shows_keeps_its_place() {
+    let before = primary();
+    insert(&before, "c", vec![doc! { "_id": 1, "old": true }]);
+    let kept = before.store.crash(before.store.last_committed());
+    let member = Member::with_history(kept, support::set::OPLOG_BYTES);
+    member.node.join_replica_set(now()).unwrap();
+    show(&member.node, quorate_protocol::MemberState::Primary, true);
+    let mut session = Session::start(&member, 1, 1);
+    assert_eq!(session.values("c", doc! {}).len(), 1);
+    plain(&member, doc! { "delete": "c", "deletes": [{ "q": { "_id": 1 }, "limit": 1 }] });
+    session.ok(doc! { "insert": "c", "documents": [{ "_id": 0, "old": false }] });
+    let expected = [doc! { "_id": 0, "old": false }, doc! { "_id": 1, "old": true }];
+    assert_eq!(session.values("c", doc! {}), expected);
+    session.commit();
+    assert_eq!(find(&member, "c"), expected[..1]);
+}
+
+/// A plain write that fails changes nothing, so no transaction conflicts with it.
+#[test]
+fn a_plain_write_that_failed_is_in_no_transactions_way() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "u": 1 }, doc! { "_id": 2, "u": 2 }]);
+    let unique = doc! { "key": { "u": 1 }, "name": "u", "unique": true };
+    plain(&member, doc! { "createIndexes": "c", "indexes": [unique] });
+    let mut session = Session::start(&member, 1, 1);
+    assert_eq!(session.values("c", doc! {}).len(), 2);
+    let failed = |command: Document| {
+        let reply = plain(&member, command);
+        let errors = reply.get_array("writeErrors").unwrap();
+        assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 11000);
+    };
+    failed(doc! { "insert": "c", "documents": [{ "_id": 1, "u": 7 }] });
+    // One document of a command fails, the other is inserted.
+    failed(
+        doc! { "insert": "c", "ordered": false, "documents": [{ "_id": 1 }, { "_id": 3, "u": 3 }] },
+    );
+    failed(update(2, doc! { "$set": { "u": 1 } }));
+    session.ok(update(1, doc! { "$set": { "u": 8 } }));
+    session.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 2 }, "limit": 1 }] });
+    // What was inserted meanwhile is a conflict all the same.
+    let insert = doc! { "insert": "c", "documents": [{ "_id": 3, "u": 4 }] };
+    session.fails(insert, 112, TRANSIENT);
 }
 
 #[test]

@@ -35,12 +35,17 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
     let mut writer = request.write();
     writer.begin_retryable(request.retryable.as_ref())?;
     let retried = retried_statements(&writer, documents.len());
-    let mut collection = writer.collection_or_create(&namespace)?;
-    let documents = match keep_timestamps {
-        true => documents,
-        false => documents.into_iter().map(|d| with_timestamps(&mut writer, d)).collect(),
+    let results = if retried.len() == documents.len() {
+        // Nothing is left to do: a collection that was dropped since is not made again.
+        documents.iter().map(|_| Ok(())).collect()
+    } else {
+        let mut collection = writer.collection_or_create(&namespace)?;
+        let documents = match keep_timestamps {
+            true => documents,
+            false => documents.into_iter().map(|d| with_timestamps(&mut writer, d)).collect(),
+        };
+        writer.insert(&mut collection, documents, ordered, bypass)?
     };
-    let results = writer.insert(&mut collection, documents, ordered, bypass)?;
     let commit = writer.last_commit();
     drop(writer);
 

@@ -141,7 +141,7 @@ impl Writer<'_> {
     }
 
     /// A key of a record or of a unique index is about to change. A transaction claims it; a plain
-    /// write is told that it has to wait, or notes the change for open transactions.
+    /// write is told that it has to wait, or notes the change for open transactions: they are told with the commit.
     pub(crate) fn reserve(&mut self, key: &[u8]) -> Result<(), CommandError> {
         if self.state.transactions.table.is_idle() || self.is_replaying() {
             return Ok(());
@@ -158,10 +158,17 @@ impl Writer<'_> {
                 if let Some(holder) = self.state.transactions.table.holder(key) {
                     return Err(self.blocked_by(holder));
                 }
-                let ended = self.state.transactions.table.changed(key);
-                self.drop_bodies(&ended);
+                self.reserved.push(key.to_vec());
                 Ok(())
             }
+        }
+    }
+
+    /// Tells open transactions which keys a plain write changes that is about to be committed.
+    pub(crate) fn tell_changed(&mut self) {
+        for key in std::mem::take(&mut self.reserved) {
+            let ended = self.state.transactions.table.changed(&key);
+            self.drop_bodies(&ended);
         }
     }
 

@@ -115,6 +115,8 @@ pub(crate) struct Writer<'n> {
     pub(crate) interrupt: Option<Arc<Interrupt>>,
     /// The transaction that the last refused change has to wait for.
     pub(crate) blocked: Option<TransactionId>,
+    /// Keys that the next commit changes, for open transactions.
+    pub(crate) reserved: Vec<Vec<u8>>,
 }
 
 /// A document that is about to be inserted.
@@ -152,6 +154,7 @@ impl<'n> Writer<'n> {
             staging: None,
             interrupt: None,
             blocked: None,
+            reserved: Vec::new(),
         }
     }
 
@@ -264,8 +267,24 @@ impl<'n> Writer<'n> {
         Ok(results)
     }
 
-    /// Checks a document that is to be inserted, and finds its place.
+    /// Checks a document that is to be inserted, and finds its place. One that has none changes nothing.
     fn place_insert(
+        &mut self,
+        collection: &Collection,
+        document: &RawDocument,
+        keys: Option<Vec<DocumentKeys>>,
+        pending: &PendingInserts,
+        options: (bool, bool),
+    ) -> Result<Placed, CommandError> {
+        let reserved = self.reserved.len();
+        let placed = self.try_place_insert(collection, document, keys, pending, options);
+        if placed.is_err() {
+            self.reserved.truncate(reserved);
+        }
+        placed
+    }
+
+    fn try_place_insert(
         &mut self,
         collection: &Collection,
         document: &RawDocument,
@@ -382,6 +401,7 @@ impl<'n> Writer<'n> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
         let mut multikey = BTreeSet::new();
+        self.reserved.clear();
         self.reserve(&record_key(collection.ident, record))?;
         let keys = before.into_iter().zip(after);
         for ((place, index), (before, after)) in collection.indexes.iter().enumerate().zip(keys) {
@@ -436,6 +456,9 @@ impl<'n> Writer<'n> {
         document: &RawDocument,
         keys: Vec<DocumentKeys>,
     ) -> Result<(), CommandError> {
+        self.reserved.clear();
+        // Open snapshots still show the record: its number must not be given to another one.
+        self.next_record(collection)?;
         self.reserve(&record_key(collection.ident, record))?;
         for (index, keys) in collection.indexes.iter().zip(&keys).filter(|(index, _)| index.unique)
         {
@@ -491,6 +514,7 @@ impl<'n> Writer<'n> {
         if self.is_staging() {
             return self.stage(batch);
         }
+        self.tell_changed();
         self.record_current(&mut batch)?;
         if let Some(deferred) = &mut self.deferred {
             deferred.append(batch);
