@@ -7,6 +7,7 @@
 
 mod bench;
 mod ci;
+mod commands;
 mod conformance;
 mod drills;
 mod fuzz;
@@ -45,6 +46,8 @@ const USAGE: &str = "usage: cargo xtask <chore>
   drills [--each N]               drills of a set of real processes beside their forecasts (30 of each
                                   kind), for docs/what-if.md
   fuzz [--seconds N] [target…]    the fuzz targets, all or those named (60 s each)
+  fuzz-commands [--minutes N]     random commands on a whole member against a plain model, with crashes
+  fuzz-commands --seed S          (10 minutes of new seeds); or one seed again
   histories [--minutes N]         transactions through pymongo while primaries are killed around commits
                                   (10 minutes for each workload), judged by the checker
   pymongo-suite [record] [topology] [file…]
@@ -74,6 +77,7 @@ enum Chore {
     Conformance,
     Drills { each: u64 },
     Fuzz { seconds: u64, targets: Vec<String> },
+    FuzzCommands { wanted: commands::Wanted },
     Histories { minutes: u64 },
     Map,
     Mutants { words: Vec<String> },
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Drills { each }) => drills::run(each),
         Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
+        Some(Chore::FuzzCommands { wanted }) => commands::run(&wanted),
         Some(Chore::Histories { minutes }) => histories::run(minutes),
         Some(Chore::Publishable) => publishable::run().map(|told| println!("{told}")),
         Some(Chore::Purity) => purity::run(),
@@ -142,6 +147,7 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["drills", "--each", each] => Some(Chore::Drills { each: positive(each)? }),
         ["fuzz", "--seconds", seconds, targets @ ..] => fuzz_chore(positive(seconds)?, targets),
         ["fuzz", targets @ ..] => fuzz_chore(fuzz::DEFAULT_SECONDS, targets),
+        ["fuzz-commands", options @ ..] => commands_chore(options),
         ["histories"] => Some(Chore::Histories { minutes: histories::DEFAULT_MINUTES }),
         ["histories", "--minutes", minutes] => {
             Some(Chore::Histories { minutes: positive(minutes)? })
@@ -162,6 +168,16 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["help" | "--help" | "-h"] => Some(Chore::Help),
         _ => None,
     }
+}
+
+fn commands_chore(options: &[&str]) -> Option<Chore> {
+    let wanted = match options {
+        [] => commands::Wanted::Minutes(commands::DEFAULT_MINUTES),
+        ["--minutes", minutes] => commands::Wanted::Minutes(positive(minutes)?),
+        ["--seed", seed] => commands::Wanted::Seed(seed.parse().ok()?),
+        _ => return None,
+    };
+    Some(Chore::FuzzCommands { wanted })
 }
 
 fn soak_chore(options: &[&str]) -> Option<Chore> {

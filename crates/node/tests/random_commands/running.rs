@@ -1,0 +1,608 @@
+//! A member and the model take the same steps, and must say and hold the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
+use quorate_protocol::{MemberState, OpTime, Term};
+use quorate_replication::NoopReason;
+use quorate_storage::{ModelStore, Store};
+
+use crate::model::{Claim, Effects, Model, Place, Told};
+use crate::steps::{COLLECTIONS, Catalog, INDEXES, Read, SESSIONS, Step, Write, name_of};
+use crate::support::set::{OPLOG_BYTES, entries, hash, secondary, show};
+use crate::support::{Member, now};
+
+const WRITE_CONFLICT: i32 = 112;
+const NO_SUCH_TRANSACTION: i32 = 251;
+/// More than all documents.
+const ONE_BATCH: i32 = 1_000;
+/// Between two looks at everything.
+const LOOK: usize = 25;
+
+/// What was done, for a report that says more than "nothing failed".
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) steps: u64,
+    pub(crate) skipped: u64,
+    pub(crate) errors: u64,
+    pub(crate) repeated: u64,
+    pub(crate) committed: u64,
+    pub(crate) conflicts: u64,
+    pub(crate) crashes: u64,
+    pub(crate) crashes_within: u64,
+    pub(crate) resumed: u64,
+}
+
+impl Figures {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.skipped += other.skipped;
+        self.errors += other.errors;
+        self.repeated += other.repeated;
+        self.committed += other.committed;
+        self.conflicts += other.conflicts;
+        self.crashes += other.crashes;
+        self.crashes_within += other.crashes_within;
+        self.resumed += other.resumed;
+    }
+}
+
+/// A transaction that is open.
+#[derive(Clone)]
+struct Open {
+    view: Model,
+    began: u64,
+    modified: BTreeSet<Place>,
+    claims: BTreeSet<Claim>,
+    used: BTreeSet<usize>,
+}
+
+#[derive(Clone)]
+struct LastWrite {
+    collection: usize,
+    write: Write,
+    command: Document,
+    told: Told,
+}
+
+/// What a session may send again.
+#[derive(Clone)]
+enum Last {
+    Write(Box<LastWrite>),
+    Commit,
+}
+
+#[derive(Clone, Default)]
+struct Session {
+    number: i64,
+    open: Option<Open>,
+    last: Option<Last>,
+    /// The commit of the store with which the last one is there; none if a crash took it.
+    lasts: Option<u64>,
+}
+
+/// The state after a step.
+struct Record {
+    sequence: u64,
+    model: Model,
+    effects: Effects,
+    /// The command, if it may be repeated after a crash within it.
+    repeatable: Option<(Document, Told)>,
+}
+
+pub(crate) struct Run {
+    member: Member,
+    model: Model,
+    sessions: Vec<Session>,
+    records: Vec<Record>,
+    pub(crate) figures: Figures,
+}
+
+type Verdict = Result<(), String>;
+
+fn open(store: ModelStore) -> Result<Member, String> {
+    let member = Member::with_history(store, OPLOG_BYTES);
+    member.node.join_replica_set(now()).map_err(|error| error.to_string())?;
+    show(&member.node, MemberState::Primary, true);
+    let noop = member.node.append_noop(NoopReason::NewPrimary, Term(1), now());
+    noop.map_err(|error| error.to_string())?;
+    sync(&member)?;
+    Ok(member)
+}
+
+fn sync(member: &Member) -> Verdict {
+    let last = member.store.last_committed();
+    member.store.sync_through(last).map_err(|error| error.to_string())
+}
+
+fn lsid(session: usize) -> Document {
+    doc! { "id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![1 + session as u8; 16] } }
+}
+
+/// Runs the steps one after another. The error says which of them the member and the model disagree about.
+pub(crate) fn run(steps: &[Step]) -> Result<Figures, String> {
+    let mut run = Run {
+        member: open(ModelStore::new())?,
+        model: Model::default(),
+        sessions: vec![Session::default(); SESSIONS as usize],
+        records: Vec::new(),
+        figures: Figures::default(),
+    };
+    run.record(Effects::default(), None);
+    for (number, step) in steps.iter().enumerate() {
+        let at = |why: String| format!("step {number}: {why}");
+        run.figures.steps += 1;
+        run.step(step).map_err(at)?;
+        if number % LOOK == LOOK - 1 {
+            run.look().map_err(at)?;
+        }
+    }
+    run.look()?;
+    run.replicate()?;
+    Ok(run.figures)
+}
+
+impl Run {
+    fn skip(&mut self) -> Verdict {
+        self.figures.skipped += 1;
+        Ok(())
+    }
+
+    fn record(&mut self, effects: Effects, repeatable: Option<(Document, Told)>) {
+        let sequence = self.member.store.last_committed().as_u64();
+        self.records.push(Record { sequence, model: self.model.clone(), effects, repeatable });
+    }
+
+    fn step(&mut self, step: &Step) -> Verdict {
+        match step {
+            Step::Write { collection, write, session } => self.write(*collection, write, *session),
+            Step::Repeat { session } => self.repeat(*session),
+            Step::Read { collection, read } => {
+                let wanted = self.model.read(*collection, read);
+                let reply = self.member.run(read.command(*collection));
+                self.compare_read(read, wanted, &reply, true)
+            }
+            Step::Catalog { collection, change } => self.describe(*collection, change),
+            Step::WriteWithin { session, collection, write } => {
+                self.write_within(*session, *collection, write)
+            }
+            Step::ReadWithin { session, collection, read } => {
+                self.read_within(*session, *collection, read)
+            }
+            Step::Commit { session } => self.commit(*session),
+            Step::Abort { session } => match self.sessions[*session].open.take() {
+                None => self.skip(),
+                Some(_) => {
+                    self.end(*session, "abortTransaction").and_then(|reply| expect_ok(&reply))
+                }
+            },
+            Step::Sync => sync(&self.member),
+            Step::Crash { kept } => self.crash(*kept),
+        }
+    }
+
+    /// Whether an open transaction holds something of this.
+    fn is_held(&self, effects: &Effects, but: Option<usize>) -> bool {
+        let others = self.sessions.iter().enumerate().filter(|(index, _)| Some(*index) != but);
+        let mut open = others.filter_map(|(_, session)| session.open.as_ref());
+        open.any(|open| !open.claims.is_disjoint(&effects.claims))
+    }
+
+    fn write(&mut self, collection: usize, write: &Write, session: Option<usize>) -> Verdict {
+        let mut after = self.model.clone();
+        let effects = after.write(collection, write);
+        // It would wait. A session has one thing under way; and a collection that a transaction has looked at in
+        // vain is not made meanwhile.
+        let is_made = !self.model.collections.contains_key(&collection);
+        if self.is_held(&effects, None)
+            || session.is_some_and(|session| self.sessions[session].open.is_some())
+            || (is_made && self.is_used(collection))
+        {
+            return self.skip();
+        }
+        let mut command = write.command(collection);
+        if let Some(session) = session {
+            let known = &mut self.sessions[session];
+            known.number += 1;
+            command.insert("lsid", lsid(session));
+            command.insert("txnNumber", known.number);
+        }
+        let told = Told::of(&self.member.run(command.clone()));
+        if Some(&told) != effects.told.as_ref() {
+            return Err(format!("{command}\n  answered {told:?}\n  expected {:?}", effects.told));
+        }
+        self.figures.errors += u64::from(told.error().is_some());
+        self.model = after;
+        let complete = effects.complete;
+        let repeatable = session.filter(|_| complete).map(|_| (command.clone(), told.clone()));
+        self.record(effects, repeatable);
+        if let Some(session) = session {
+            let last = LastWrite { collection, write: write.clone(), command, told };
+            self.sessions[session].last = complete.then(|| Last::Write(Box::new(last)));
+            self.sessions[session].lasts = self.records.last().map(|record| record.sequence);
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, session: usize) -> Verdict {
+        let known = &self.sessions[session];
+        let (None, Some(Last::Write(last))) = (&known.open, known.last.clone()) else {
+            return self.skip();
+        };
+        let LastWrite { collection, write, command, told } = *last;
+        if known.lasts.is_none() {
+            // A crash took it: it is a new write.
+            return self.write(collection, &write, Some(session));
+        }
+        self.figures.repeated += 1;
+        let again = Told::of(&self.member.run(command.clone()));
+        if again != told {
+            return Err(format!("{command}\n  repeated {again:?}\n  at first {told:?}"));
+        }
+        self.record(Effects::default(), None);
+        Ok(())
+    }
+
+    fn compare_read(
+        &self,
+        read: &Read,
+        wanted: Vec<Document>,
+        reply: &Document,
+        may_drain: bool,
+    ) -> Verdict {
+        expect_ok(reply)?;
+        let mut found = match read {
+            Read::Count { .. } => vec![doc! { "n": reply.get_i32("n").unwrap_or(-1) }],
+            Read::Distinct { .. } => {
+                let values = reply.get_array("values").map_err(|error| error.to_string())?;
+                values.iter().map(|value| doc! { "value": value.clone() }).collect()
+            }
+            Read::Find { .. } | Read::Group { .. } if may_drain => {
+                self.member.drain(reply.clone(), &reply_collection(reply))
+            }
+            Read::Find { .. } | Read::Group { .. } => first_batch(reply),
+        };
+        if !matches!(read, Read::Find { sort: Some(_), .. }) {
+            let key = |document: &Document| {
+                let value = document.get("_id").or(document.get("value"));
+                value.and_then(Bson::as_i32)
+            };
+            found.sort_by_key(key);
+        }
+        match found == wanted {
+            true => Ok(()),
+            false => Err(format!("{read:?}\n  answered {found:?}\n  expected {wanted:?}")),
+        }
+    }
+
+    fn is_used(&self, collection: usize) -> bool {
+        let mut open = self.sessions.iter().filter_map(|session| session.open.as_ref());
+        open.any(|open| open.used.contains(&collection))
+    }
+
+    fn describe(&mut self, collection: usize, change: &Catalog) -> Verdict {
+        let target = if let Catalog::Rename { to, .. } = change { *to } else { collection };
+        if self.is_used(collection) || self.is_used(target) {
+            return self.skip();
+        }
+        let expected = self.model.describe(collection, change);
+        let command = change.command(collection);
+        let reply = self.member.run(command.clone());
+        let fine = reply.get_f64("ok").ok() == Some(1.0);
+        if expected.is_some_and(|expected| expected != fine) {
+            return Err(format!("{command}\n  answered {reply}\n  expected {expected:?}"));
+        }
+        self.record(Effects::default(), None);
+        Ok(())
+    }
+
+    // -- Transactions --------------------------------------------------------------------------------
+
+    /// Begins a session's transaction unless one is open. False if this collection is none of its business.
+    fn enter(&mut self, session: usize, collection: usize) -> bool {
+        let (committed, known) = (&self.model, &self.sessions[session]);
+        let view = known.open.as_ref().map_or(committed, |open| &open.view);
+        let described = |model: &Model| model.collections.get(&collection).map(|c| c.described);
+        described(view).is_some() && described(view) == described(committed)
+    }
+
+    fn run_within(&mut self, session: usize, collection: usize, mut command: Document) -> Document {
+        let (view, began) = (self.model.clone(), self.model.clock);
+        let known = &mut self.sessions[session];
+        if known.open.is_none() {
+            known.number += 1;
+            known.last = None;
+            let (modified, claims, used) = Default::default();
+            known.open = Some(Open { view, began, modified, claims, used });
+            command.insert("startTransaction", true);
+        }
+        if let Some(open) = &mut known.open {
+            open.used.insert(collection);
+        }
+        command
+            .extend(doc! { "lsid": lsid(session), "txnNumber": known.number, "autocommit": false });
+        self.member.run(command)
+    }
+
+    fn read_within(&mut self, session: usize, collection: usize, read: &Read) -> Verdict {
+        if matches!(read, Read::Count { .. }) || !self.enter(session, collection) {
+            return self.skip();
+        }
+        let mut command = read.command(collection);
+        if command.contains_key("find") {
+            command.insert("batchSize", ONE_BATCH);
+        }
+        let reply = self.run_within(session, collection, command);
+        let Some(open) = &self.sessions[session].open else { return Ok(()) };
+        self.compare_read(read, open.view.read(collection, read), &reply, false)
+    }
+
+    /// Whether this meets what another transaction holds, or what has changed since this one began: in documents
+    /// that it changes, and in anything else that it looks at.
+    fn conflicts(&self, session: usize, began: u64, effects: &Effects) -> (bool, bool) {
+        let is_newer = |claim: &Claim| self.model.changed.get(claim).is_some_and(|at| *at > began);
+        let others = self.sessions.iter().enumerate().filter(|(index, _)| *index != session);
+        let others: Vec<&Open> = others.filter_map(|(_, session)| session.open.as_ref()).collect();
+        let mut modified = effects.modified.iter();
+        let strong = modified.any(|place| {
+            is_newer(&Claim::Document(*place))
+                || others.iter().any(|other| other.modified.contains(place))
+        });
+        let weak = effects.claims.iter().any(is_newer) || self.is_held(effects, Some(session));
+        (strong, weak)
+    }
+
+    fn write_within(&mut self, session: usize, collection: usize, write: &Write) -> Verdict {
+        if !self.enter(session, collection) {
+            return self.skip();
+        }
+        let command = write.command(collection);
+        let reply = self.run_within(session, collection, command.clone());
+        let Some(open) = self.sessions[session].open.clone() else { return Ok(()) };
+        let mut after = open.view.clone();
+        let effects = after.write(collection, write);
+        let (strong, weak) = self.conflicts(session, open.began, &effects);
+        let told = Told::of(&reply);
+        let expected = effects.told.as_ref().and_then(Told::error);
+        match told.error() {
+            Some(WRITE_CONFLICT) if strong || weak => {
+                self.figures.conflicts += 1;
+                self.sessions[session].open = None;
+                Ok(())
+            }
+            Some(code) if expected == Some(code) => {
+                self.figures.errors += 1;
+                self.sessions[session].open = None;
+                Ok(())
+            }
+            None if !strong && Some(&told) == effects.told.as_ref() => {
+                if let Some(open) = &mut self.sessions[session].open {
+                    // What is remembered of changes is the business of what is committed.
+                    open.view = after;
+                    open.modified.extend(effects.modified);
+                    open.claims.extend(effects.claims);
+                }
+                Ok(())
+            }
+            _ => Err(format!(
+                "{command}\n  answered {reply}\n  expected {:?}{}",
+                effects.told,
+                if strong { " or a conflict" } else { "" }
+            )),
+        }
+    }
+
+    fn end(&mut self, session: usize, name: &str) -> Result<Document, String> {
+        let number = self.sessions[session].number;
+        Ok(self.member.run(doc! {
+            name: 1, "lsid": lsid(session), "txnNumber": number, "autocommit": false, "$db": "admin",
+        }))
+    }
+
+    fn commit(&mut self, session: usize) -> Verdict {
+        let Some(open) = self.sessions[session].open.take() else {
+            return self.commit_again(session);
+        };
+        let reply = self.end(session, "commitTransaction")?;
+        expect_ok(&reply)?;
+        self.figures.committed += 1;
+        self.model.clock += 1;
+        let mut effects = Effects { modified: open.modified.clone(), ..Effects::default() };
+        for (collection, id) in open.modified.iter().copied() {
+            let view = open.view.collections.get(&collection);
+            let document = view.and_then(|known| known.documents.get(&id)).cloned();
+            effects.trail.push(((collection, id), document.clone()));
+            let Some(known) = self.model.collections.get_mut(&collection) else { continue };
+            match document {
+                Some(document) => known.documents.insert(id, document),
+                None => known.documents.remove(&id),
+            };
+        }
+        let clock = self.model.clock;
+        let documents = open.modified.iter().map(|place| Claim::Document(*place));
+        let uniques = open.claims.into_iter().filter(|claim| matches!(claim, Claim::Unique(..)));
+        self.model.changed.extend(documents.chain(uniques).map(|claim| (claim, clock)));
+        if let Some(known) = self.model.collections.values().find(|known| !known.is_sound()) {
+            return Err(format!(
+                "two transactions made a unique index hold a value twice: {known:?}"
+            ));
+        }
+        self.record(effects, None);
+        let wrote = !open.modified.is_empty();
+        let sequence = self.records.last().map(|record| record.sequence);
+        self.sessions[session].last = Some(Last::Commit);
+        // Of one that changed nothing no trace is left after a crash.
+        self.sessions[session].lasts = if wrote { sequence } else { Some(u64::MAX) };
+        Ok(())
+    }
+
+    fn commit_again(&mut self, session: usize) -> Verdict {
+        let known = &self.sessions[session];
+        let Some(Last::Commit) = known.last else { return self.skip() };
+        let lasts = known.lasts.is_some();
+        self.figures.repeated += 1;
+        let reply = self.end(session, "commitTransaction")?;
+        self.record(Effects::default(), None);
+        match reply.get_i32("code") {
+            Ok(NO_SUCH_TRANSACTION) if !lasts => Ok(()),
+            Err(_) if lasts => expect_ok(&reply),
+            _ => Err(format!("the commit is repeated and answered {reply}; it lasts: {lasts}")),
+        }
+    }
+
+    // -- Crashes -------------------------------------------------------------------------------------
+
+    fn crash(&mut self, kept: u64) -> Verdict {
+        self.figures.crashes += 1;
+        let (synced, last) = self.member.store.unsynced();
+        let (synced, last) = (synced.as_u64(), last.as_u64());
+        let survivor = synced + (last - synced) * kept / 1_000;
+        self.member = open(self.member.store.crash_after(survivor))?;
+        for session in &mut self.sessions {
+            session.open = None;
+            session.lasts = session.lasts.filter(|sequence| *sequence <= survivor);
+        }
+        let mut records = std::mem::take(&mut self.records);
+        let later = records.iter().position(|record| record.sequence > survivor);
+        let later = later.map(|place| records.split_off(place)).unwrap_or_default();
+        let Some(before) = records.pop() else { return Err("nothing is that old".to_owned()) };
+        self.model = before.model;
+        match later.into_iter().next() {
+            // Everything before it is there, and a part of it.
+            Some(within) if before.sequence < survivor => self.adopt(within)?,
+            _ => {}
+        }
+        self.record(Effects::default(), None);
+        // The commits of the new process are numbered anew.
+        for session in &mut self.sessions {
+            session.lasts = session.lasts.map(|_| 0);
+        }
+        self.look()
+    }
+
+    /// The process ended within a command: each document is as it was before, after it, or in between.
+    fn adopt(&mut self, within: Record) -> Verdict {
+        self.figures.crashes_within += 1;
+        let mut allowed: BTreeMap<Place, Vec<Option<Document>>> = BTreeMap::new();
+        for (place, document) in &within.effects.trail {
+            allowed.entry(*place).or_default().push(document.clone());
+        }
+        let mut adopted = self.model.clone();
+        adopted.collections.clear();
+        for collection in 0..COLLECTIONS as usize {
+            let Some(mut found) = self.held(collection)? else { continue };
+            let was = self.model.collections.get(&collection);
+            let becomes = within.model.collections.get(&collection);
+            found.described = adopted.clock + 1;
+            for id in 0..=i32::from(u8::MAX) {
+                let document = found.documents.get(&id);
+                let known = [was, becomes].map(|known| known.and_then(|c| c.documents.get(&id)));
+                let between = allowed.get(&(collection, id));
+                if !known.contains(&document)
+                    && !between.is_some_and(|all| all.iter().any(|one| one.as_ref() == document))
+                {
+                    return Err(format!(
+                        "after a crash within a command {} has {document:?} as {id}",
+                        name_of(collection)
+                    ));
+                }
+            }
+            let known =
+                |index| [was, becomes].into_iter().flatten().any(|c| c.indexes.contains(index));
+            if !found.indexes.iter().all(known) {
+                return Err(format!("after a crash within a command {found:?} has other indexes"));
+            }
+            adopted.collections.insert(collection, found);
+        }
+        adopted.clock += 1;
+        self.model = adopted;
+        if let Some((command, told)) = within.repeatable {
+            self.figures.resumed += 1;
+            let again = Told::of(&self.member.run(command.clone()));
+            if again != told {
+                return Err(format!("{command}\n  resumed {again:?}\n  at first {told:?}"));
+            }
+            self.model = within.model;
+        }
+        // The next crash does not reach back into this.
+        sync(&self.member)
+    }
+
+    // -- Everything ----------------------------------------------------------------------------------
+
+    /// What the member holds of a collection.
+    fn held(&self, collection: usize) -> Result<Option<crate::model::Collection>, String> {
+        let name = name_of(collection);
+        let listed = self.member.run(doc! { "listCollections": 1, "filter": { "name": &name } });
+        if first_batch(&listed).is_empty() {
+            return Ok(None);
+        }
+        let documents = self.member.find(doc! { "find": &name });
+        let documents = documents.into_iter().map(|document| {
+            let id = document.get_i32("_id").map_err(|error| format!("{document}: {error}"))?;
+            Ok((id, document))
+        });
+        let documents = documents.collect::<Result<_, String>>()?;
+        let listed = first_batch(&self.member.run(doc! { "listIndexes": &name }));
+        let names: Vec<&str> =
+            listed.iter().filter_map(|index| index.get_str("name").ok()).collect();
+        let indexes = INDEXES.into_iter().filter(|index| names.contains(&index.name)).collect();
+        Ok(Some(crate::model::Collection { documents, indexes, described: 0 }))
+    }
+
+    /// The member holds what the model holds, and its indexes and counts agree with its documents.
+    fn look(&self) -> Verdict {
+        for collection in 0..COLLECTIONS as usize {
+            let mut wanted = self.model.collections.get(&collection).cloned();
+            if let Some(wanted) = &mut wanted {
+                wanted.described = 0;
+            }
+            let found = self.held(collection)?;
+            let name = name_of(collection);
+            if found != wanted {
+                return Err(format!("{name} holds {found:?}\n  expected {wanted:?}"));
+            }
+            let Some(found) = found else { continue };
+            let counted = self.member.run(doc! { "count": &name });
+            if counted.get_i32("n").ok() != Some(found.documents.len() as i32) {
+                return Err(format!("{name} is counted {counted}, and holds {found:?}"));
+            }
+            let validated = self.member.run(doc! { "validate": &name });
+            if validated.get_bool("valid").ok() != Some(true) {
+                return Err(format!("{name}: {validated}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A member that applies the log holds the same.
+    fn replicate(&self) -> Verdict {
+        let follower = secondary();
+        let applied = follower.node.apply(OpTime::NULL, entries(&self.member), now());
+        applied.map_err(|error| format!("a follower cannot apply the log: {error}"))?;
+        match (hash(&follower), hash(&self.member)) {
+            (follows, leads) if follows == leads => Ok(()),
+            (follows, leads) => Err(format!("a follower holds {follows}\n  the primary {leads}")),
+        }
+    }
+}
+
+fn expect_ok(reply: &Document) -> Verdict {
+    match reply.get_f64("ok").ok() == Some(1.0) {
+        true => Ok(()),
+        false => Err(format!("answered {reply}")),
+    }
+}
+
+fn first_batch(reply: &Document) -> Vec<Document> {
+    let batch = reply.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = batch.map(Vec::as_slice).unwrap_or_default();
+    batch.iter().filter_map(|item| item.as_document().cloned()).collect()
+}
+
+/// The collection of a cursor.
+fn reply_collection(reply: &Document) -> String {
+    let namespace = reply.get_document("cursor").and_then(|cursor| cursor.get_str("ns"));
+    namespace.unwrap_or_default().trim_start_matches("db.").to_owned()
+}
