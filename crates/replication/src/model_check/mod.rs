@@ -12,8 +12,11 @@
 //!
 //! Once no crash can come any more, what is written is on the disk at once.
 //!
-//! `QUORATE_MODEL=3,1,2,1,0,0,1,0` checks other bounds than the ordinary run: terms, writes, stands, crashes,
-//! losses, long whiles, cuts, and whether there are dry runs.
+//! Entries are undone in histories that begin divided: the first primary is cut off and has written an entry, the
+//! others have elected another. What follows once they meet again is explored like everything else.
+//!
+//! `QUORATE_MODEL=3,1,2,1,0,0,1,0,0` checks other bounds than the ordinary run: terms, writes, stands, crashes,
+//! losses, long whiles, cuts, whether there are dry runs, and whether the set begins divided.
 
 #![allow(clippy::print_stdout, reason = "the number of states is part of the result")]
 
@@ -44,6 +47,8 @@ struct Bounds {
     cuts: usize,
     /// Whether the candidacies begin with a dry run too.
     dry_runs: usize,
+    /// Whether the set begins divided: a deposed primary is cut off with an entry of its own.
+    divided: usize,
 }
 
 impl PartialEq for World {
@@ -86,7 +91,7 @@ impl Model for Bounds {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::begin()]
+        vec![if self.divided > 0 { World::divided() } else { World::begin() }]
     }
 
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
@@ -116,8 +121,9 @@ impl Model for Bounds {
             if world.elapsed < self.elapsed {
                 steps.push(Step::Elapse(node));
             }
-            // The first candidate is member 1: member 2 is its like.
-            let may_stand = node == 1 || world.stands > 0 || world.crashes > 0;
+            // The first candidate is member 1, and member 2 is its like; in a divided set it is the deposed primary.
+            let first = if self.divided > 0 { 0 } else { 1 };
+            let may_stand = node == first || world.stands > 0 || world.crashes > 0;
             if !process.is_primary() && may_stand && world.stands < self.stands {
                 steps.push(Step::Stand { member: node, skip_dry_run: true });
                 if self.dry_runs > 0 {
@@ -183,6 +189,11 @@ impl Model for Bounds {
                 let longest = world.committed.len();
                 world.processes.iter().any(|p| p.member.is_none() && p.log.len() < longest)
             }),
+            Property::sometimes("a member undoes an entry", |_, world: &World| world.undone),
+            Property::sometimes("a set that was divided is one again", |_, world: &World| {
+                let same = |process: &world::Process| process.log == world.committed;
+                world.undone && world.processes.iter().all(same)
+            }),
             Property::sometimes(
                 "an entry of an older term commits with a newer one",
                 |_, world: &World| {
@@ -216,11 +227,12 @@ fn check(bounds: Bounds) -> BTreeSet<&'static str> {
 fn wanted() -> Option<Bounds> {
     let text = std::env::var("QUORATE_MODEL").ok()?;
     let numbers: Vec<usize> = text.split(',').map(|number| number.parse().unwrap()).collect();
-    let [terms, writes, stands, crashes, losses, elapsed, cuts, dry_runs] = numbers[..] else {
-        panic!("QUORATE_MODEL has eight numbers, not {text:?}");
+    let [terms, writes, stands, crashes, losses, elapsed, cuts, dry_runs, divided] = numbers[..]
+    else {
+        panic!("QUORATE_MODEL has nine numbers, not {text:?}");
     };
     let terms = terms as i64;
-    Some(Bounds { terms, writes, stands, crashes, losses, elapsed, cuts, dry_runs })
+    Some(Bounds { terms, writes, stands, crashes, losses, elapsed, cuts, dry_runs, divided })
 }
 
 #[test]
@@ -238,10 +250,14 @@ fn every_order_of_an_election_keeps_the_rules() {
         elapsed: 0,
         cuts: 0,
         dry_runs: 0,
+        divided: 0,
     };
     let mut reached = check(Bounds { writes: 1, ..plain });
     reached.extend(check(Bounds { crashes: 1, ..plain }));
     reached.extend(check(Bounds { cuts: 1, ..plain }));
+    let divided = Bounds { stands: 0, elapsed: 1, divided: 1, ..plain };
+    reached.extend(check(Bounds { writes: 1, ..divided }));
+    reached.extend(check(Bounds { terms: 3, stands: 1, ..divided }));
     let all: BTreeSet<&str> = plain.properties().iter().map(|property| property.name).collect();
     let missed: Vec<_> = all.difference(&reached).filter(|name| !RULES.contains(name)).collect();
     assert!(missed.is_empty(), "no state shows that {missed:?}");

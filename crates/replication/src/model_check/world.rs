@@ -128,6 +128,8 @@ pub(super) struct World {
     pub(super) losses: usize,
     pub(super) stands: usize,
     pub(super) elapsed: usize,
+    /// Whether a member has undone an entry.
+    pub(super) undone: bool,
 }
 
 fn first_config() -> ReplicaSetConfig {
@@ -176,6 +178,7 @@ impl World {
             losses: 0,
             stands: 0,
             elapsed: 0,
+            undone: false,
         };
         (0..MEMBERS).for_each(|node| world.start(node));
         world.calm();
@@ -187,11 +190,40 @@ impl World {
         world
     }
 
-    /// Lets everything arrive until nothing is under way.
+    /// The first primary is cut off and has written an entry that no other member has; the others have elected
+    /// member 1.
+    pub(super) fn divided() -> Self {
+        let mut world = Self::begin();
+        world.cut(Some(0));
+        world.write(0);
+        world.stand(1, true);
+        world.calm();
+        // The winner gives up asking the old primary for entries that it lacks.
+        let asks = |message: &Message| {
+            !message.is_about_votes()
+                && matches!(message, Message::Ask { from, .. } if from.node == 1)
+        };
+        while let Some(index) = world.messages.iter().position(asks) {
+            world.lose(index);
+        }
+        // So does the other one copying from it.
+        if let Some(Copying { id: fetch, .. }) = world.processes[2].copying.take() {
+            let cause = FetchFailure::Connection;
+            world.settle(2, Some(Input::FetchFailed { fetch, cause }));
+        }
+        world.calm();
+        (world.cuts, world.writes, world.stands, world.losses) = (0, 0, 0, 0);
+        let (old, new) = (&world.processes[0], &world.processes[1]);
+        assert!(old.is_primary() && new.is_writable(), "two members lead: {world:#?}");
+        assert_ne!(old.log.last(), world.committed.last(), "an entry is to be undone: {world:#?}");
+        world
+    }
+
+    /// Lets everything arrive until nothing is under way that can.
     fn calm(&mut self) {
         for _ in 0..MAX_SETTLING {
-            if !self.messages.is_empty() {
-                self.deliver(0);
+            if let Some(index) = self.messages.iter().position(|message| self.passes(message)) {
+                self.deliver(index);
             } else if let Some(node) = (0..MEMBERS).find(|node| self.can_sync(*node)) {
                 self.sync(node);
             } else if let Some(node) = (0..MEMBERS).find(|n| !self.processes[*n].disk.is_empty()) {
@@ -554,6 +586,11 @@ impl World {
             }
             Output::RollBackTo { common_point } => {
                 let process = &mut self.processes[node];
+                let undone = process.log.iter().filter(|entry| **entry > common_point);
+                if undone.clone().any(|entry| self.committed.contains(entry)) {
+                    self.broken = Some("a committed entry was undone");
+                }
+                self.undone |= undone.count() > 0;
                 process.log.retain(|entry| *entry <= common_point);
                 process.synced = process.log.len();
                 let last = process.last();
@@ -670,7 +707,8 @@ impl World {
                 self.stands,
                 self.elapsed,
                 self.cut,
-                self.cuts
+                self.cuts,
+                self.undone
             ),
         );
         text
