@@ -32,7 +32,13 @@ use crate::world::{Happening, World};
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x0054_5841_4354;
 /// Clients.
-const CLIENTS: usize = 4;
+const CLIENTS: usize = 6;
+/// This one thinks for long within each of its transactions, after it has changed the list below: meanwhile its
+/// primary may lose its office and be elected again.
+const THINKER: usize = 0;
+const THINKERS_LIST: i64 = 1_000_000;
+/// These and those after them only read, where a transaction was just committed: what they see may be undone.
+const FIRST_READER: usize = 4;
 /// Lists that are in use at a time, and how many values they take before others come.
 const LISTS: u64 = 3;
 const VALUES_PER_ERA: i64 = 120;
@@ -41,8 +47,7 @@ const MAX_STEPS: u64 = 4;
 /// Between two steps of a client, at most; and now and then.
 const PAUSE: Duration = Duration::from_millis(80);
 const LONG_PAUSE: Duration = Duration::from_secs(4);
-/// So long may an application think before it goes on: long enough for its primary to lose its office and to be
-/// elected again.
+/// So long may an application think before it goes on.
 const THOUGHT: Duration = Duration::from_secs(25);
 /// How many of a hundred pauses are long, and how many are for thought.
 const LONG_PERCENT: u64 = 4;
@@ -109,6 +114,8 @@ pub(crate) struct Transactors {
     operations: Vec<Operation>,
     /// What was committed where in the lists of transactions, by any member. Not all of it lasts.
     written: BTreeMap<OpTime, Vec<i64>>,
+    /// Where a transaction was committed last.
+    last_written: Option<Life>,
 }
 
 impl Transactors {
@@ -121,11 +128,27 @@ impl Transactors {
             next_waiter: FIRST_WAITER,
             operations: Vec::new(),
             written: BTreeMap::new(),
+            last_written: None,
         }
     }
 
     /// New steps, none of which has learnt anything; and whether they are a single write.
     fn draw(&mut self, client: usize) -> (Vec<MicroOperation>, bool) {
+        if client == THINKER {
+            self.value += 1;
+            let (key, value) = (THINKERS_LIST, self.value);
+            let steps = vec![
+                MicroOperation::Append { key, value },
+                MicroOperation::Read { key, list: None },
+            ];
+            return (steps, false);
+        }
+        if client >= FIRST_READER {
+            let era = self.value / VALUES_PER_ERA * LISTS as i64;
+            let keys = (era..era + LISTS as i64).chain([THINKERS_LIST]);
+            let reads = keys.map(|key| MicroOperation::Read { key, list: None });
+            return (reads.collect(), false);
+        }
         if self.random.chance(SINGLE_PERCENT) {
             self.value += 1;
             return (
@@ -137,7 +160,10 @@ impl Transactors {
         let steps = (0..count).map(|_| {
             self.value += 1;
             let era = self.value / VALUES_PER_ERA * LISTS as i64;
-            let key = era + self.random.below(LISTS) as i64;
+            let key = match self.random.below(12) {
+                0 => THINKERS_LIST,
+                _ => era + self.random.below(LISTS) as i64,
+            };
             match self.random.below(10) {
                 0..5 => MicroOperation::Append { key, value: self.value },
                 5 => {
@@ -213,11 +239,13 @@ impl World {
             _ => PAUSE,
         };
         let pause = random.duration_up_to(longest);
-        self.schedule(pause, Happening::Transact { client });
         let work = match self.transactors.clients[client].work.take() {
             Some(work) => work,
             None => self.new_work(client),
         };
+        let thinks = client == THINKER && matches!(work.phase, Phase::Running { place: 0, .. });
+        let pause = if thinks { self.transactors.random.duration_up_to(THOUGHT) } else { pause };
+        self.schedule(pause, Happening::Transact { client });
         let kept = match work.phase {
             Phase::Beginning => self.begin_transaction(client, work),
             Phase::Running { life, place } => self.run_step(client, work, life, place),
@@ -257,7 +285,12 @@ impl World {
     }
 
     fn begin_transaction(&mut self, client: usize, mut work: Work) -> Option<Work> {
-        if let Some(index) = self.some_primary() {
+        let written = self.transactors.last_written.filter(|_| client >= FIRST_READER);
+        let primary = match written {
+            Some(life) => self.primary_for(life),
+            None => self.some_primary(),
+        };
+        if let Some(index) = primary {
             self.transactors.clients[client].number += 1;
             work.attempts += 1;
             let life = self.nodes[index].life;
@@ -401,7 +434,7 @@ impl World {
         let Some(reply) = reply else { return Some(work) };
         let committed = is_fine(&reply);
         if let (true, Some(op_time)) = (committed, reply.op_time) {
-            self.note_commit(op_time, &work);
+            self.note_commit(self.nodes[index].life, op_time, &work);
         }
         let lost = self.transactors.random.chance(LOST_COMMIT_PERCENT);
         match reply.op_time {
@@ -425,7 +458,7 @@ impl World {
         Some(reply)
     }
 
-    fn note_commit(&mut self, op_time: OpTime, work: &Work) {
+    fn note_commit(&mut self, life: Life, op_time: OpTime, work: &Work) {
         let values: Vec<i64> = work
             .steps
             .iter()
@@ -435,6 +468,7 @@ impl World {
             })
             .collect();
         if !values.is_empty() {
+            self.transactors.last_written = Some(life);
             self.transactors.written.insert(op_time, values);
         }
     }
@@ -515,6 +549,10 @@ impl World {
         if self.judges.is_forgiving() || self.transactors.clients.is_empty() {
             return Ok(());
         }
+        let history = self.judges.history(self.nodes[leader].disk.last().op_time);
+        let written = self.transactors.written.keys();
+        self.figures.undone_transactions =
+            written.filter(|op_time| !history.contains(op_time)).count() as u64;
         let mut operations = std::mem::take(&mut self.transactors.operations);
         let local = doc! { "level": "local" };
         let mut documents = self.all_documents(leader, ("test", "lists"), local.clone())?;

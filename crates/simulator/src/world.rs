@@ -72,6 +72,8 @@ pub struct Figures {
     pub transactions: u64,
     /// Those of them that were run more than once.
     pub repeated_transactions: u64,
+    /// Those that a member committed and a rollback undid.
+    pub undone_transactions: u64,
     /// Commits of which a member said, with a majority behind it, that they never were.
     pub unknown_commits: u64,
     /// Statements that a member refused because another member ran those before.

@@ -146,6 +146,7 @@ fn worlds_of_transactions_keep_every_promise() {
         let figures = world(seed, Story::Transactions);
         total.transactions += figures.transactions;
         total.repeated_transactions += figures.repeated_transactions;
+        total.undone_transactions += figures.undone_transactions;
         total.unknown_commits += figures.unknown_commits;
         total.strange_statements += figures.strange_statements;
         total.events += figures.events;
