@@ -7,6 +7,7 @@ use quorate_protocol::{MemberConfig, MemberId, Priority, ReplicaSetConfig};
 use quorate_replication::Request;
 
 use crate::process::Process;
+use crate::story::Story;
 use crate::world::{Happening, World, address_of};
 
 impl World {
@@ -97,6 +98,9 @@ impl World {
         if self.story.is_aimed() {
             return self.aimed_fault();
         }
+        if self.story == Story::Transactions && self.random.chance(60) {
+            return self.fault_for_transactions();
+        }
         let node = self.random.below(self.nodes.len() as u64) as usize;
         match self.random.below(16) {
             0 | 1 => self.crash_for_a_while(node),
@@ -131,6 +135,28 @@ impl World {
             }
             _ => self.reconfigure(),
         }
+    }
+
+    /// What transactions fear most: their primary is cut off with what it commits, or it loses its office to another
+    /// member and gets it back.
+    fn fault_for_transactions(&mut self) {
+        let Some(leader) = self.nodes.iter().position(Process::is_writable) else { return };
+        if self.random.chance(50) {
+            self.network.repair();
+            self.network.partition(&BTreeSet::from([leader]), self.nodes.len());
+            self.note(None, || format!("network parts n{leader} from the rest"));
+            return self.repair_later();
+        }
+        let request = Request::StepDown {
+            period: Duration::from_secs(1),
+            catch_up_period: Duration::ZERO,
+            force: true,
+        };
+        self.administer(leader, "step down", request);
+        for other in (0..self.nodes.len()).filter(|other| *other != leader) {
+            self.often(other, 2, Duration::from_secs(3), Happening::StepUp);
+        }
+        self.often(leader, 8, Duration::from_secs(12), Happening::StepUp);
     }
 
     fn crash_for_a_while(&mut self, node: usize) {

@@ -41,8 +41,8 @@ pub enum Story {
     Configurations,
     /// Several members stand at once, and crash while their votes are being written.
     Votes,
-    /// Every misfortune, with clients that run transactions of several statements and repeat them, and consumers
-    /// of change streams.
+    /// Every misfortune, most often of primaries that are cut off or lose their office and get it back, with clients
+    /// that run transactions of several statements and repeat them, and consumers of change streams.
     Transactions,
 }
 
@@ -259,7 +259,7 @@ impl World {
     }
 
     /// Lets something happen to a process a few times within a while.
-    fn often(
+    pub(crate) fn often(
         &mut self,
         node: usize,
         times: u32,

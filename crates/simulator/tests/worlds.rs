@@ -155,6 +155,7 @@ fn worlds_of_transactions_keep_every_promise() {
     println!("{total:?}");
     assert!(total.transactions > 500 && total.repeated_transactions > 50, "{total:?}");
     assert!(total.unknown_commits > 0 && total.strange_statements > 0, "{total:?}");
+    assert!(total.undone_transactions > 5, "{total:?}");
     assert!(total.events > 1_000 && total.rollbacks > 0, "{total:?}");
 }
 
