@@ -431,8 +431,12 @@ impl World {
             }
         };
         work.phase = Phase::Committing { life, sent: sent + 1 };
-        let Some(reply) = reply else { return Some(work) };
+        let Some(mut reply) = reply else { return Some(work) };
         let committed = is_fine(&reply);
+        if work.single && committed && reply.op_time.is_none() {
+            // It was done before, and nothing was written: like the server, the client waits for the newest entry.
+            reply.op_time = self.nodes[index].data().map(|data| data.standing().last.op_time);
+        }
         if let (true, Some(op_time)) = (committed, reply.op_time) {
             self.note_commit(self.nodes[index].life, op_time, &work);
         }
