@@ -148,9 +148,28 @@ impl<'a> Groups<'a> {
             }
             document
         };
-        let each = |group| meter.step().map(|()| finish(group));
-        let documents = self.groups.into_iter().map(each).collect::<Result<_, _>>()?;
+        let mut documents = Vec::with_capacity(self.groups.len());
+        let mut rest = self.groups.into_iter();
+        while let Some(group) = rest.next() {
+            documents.push(finish(group));
+            if let Err(error) = meter.step() {
+                meter.leave((documents, rest, self.places, self.memory));
+                return Err(error);
+            }
+        }
         Ok(Made { documents, memory: Some(self.memory) })
+    }
+
+    /// The groups, if all documents were added. Otherwise they are left to the meter: to free them may take
+    /// longer than the client should wait for its answer.
+    fn finish_if(self, added: Result<(), QueryError>, meter: &Meter) -> Result<Made, QueryError> {
+        match added {
+            Ok(()) => self.finish(meter),
+            Err(error) => {
+                meter.leave((self.places, self.groups, self.memory));
+                Err(error)
+            }
+        }
     }
 }
 
@@ -159,10 +178,12 @@ pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     deferred(move || {
         let Stage::Group(group) = &*stage else { return Ok(Made::default()) };
         let mut groups = Groups::new(group, &run);
-        for document in input {
-            groups.add(Frame::new(&document?, &run.variables))?;
-        }
-        groups.finish(run.variables.meter())
+        let mut input = input;
+        let add = |document: Result<Document, QueryError>| {
+            groups.add(Frame::new(&document?, &run.variables))
+        };
+        let added = input.try_for_each(add);
+        groups.finish_if(added, run.variables.meter())
     })
 }
 
@@ -181,11 +202,12 @@ where
         let Stage::Group(group) = &*stage else { return Ok(Made::default()) };
         let mut groups = Groups::new(group, &run);
         let mut document = Document::new();
-        for stored in input {
+        let mut input = input;
+        let added = input.try_for_each(|stored| {
             run.variables.step()?;
             decoder.refill(&mut document, &stored?)?;
-            groups.add(Frame::new(&document, &run.variables))?;
-        }
-        groups.finish(run.variables.meter())
+            groups.add(Frame::new(&document, &run.variables))
+        });
+        groups.finish_if(added, run.variables.meter())
     })
 }
