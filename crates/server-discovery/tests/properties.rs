@@ -402,11 +402,7 @@ impl Shell {
                     round_trip: Duration::from_millis(3),
                     more_to_come: false,
                 });
-                assert_eq!(
-                    self.log.len(),
-                    before,
-                    "an answer that no request waits for is dropped"
-                );
+                assert_eq!(self.log.len(), before, "an answer without a request is dropped");
                 return;
             }
             Step::Handshake { server, reply } => Input::HandshakeReceived {

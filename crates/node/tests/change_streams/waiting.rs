@@ -1,0 +1,144 @@
+//! Streams that wait: what a change costs those that show it, and those that do not.
+
+use super::*;
+
+/// A thousand streams that keep up cost one scan of the oplog.
+#[test]
+fn each_entry_is_read_once_for_all_streams() {
+    const STREAMS: usize = 1_000;
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    let mut streams: Vec<Stream<'_>> = (0..STREAMS).map(|_| watch(&member, "c", doc! {})).collect();
+    let read = || {
+        let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
+        reply.get_document("changeStreams").unwrap().get_i64("entriesRead").unwrap()
+    };
+    let before = read();
+    for id in 0..10 {
+        member.insert("c", vec![doc! { "_id": id }]);
+        for stream in &mut streams {
+            assert_eq!(stream.events().len(), 1);
+        }
+    }
+    assert_eq!(read() - before, 10);
+}
+
+/// A stream that waits is asked whether it has news; what it does not show, it passes over.
+#[test]
+fn a_stream_that_waits_knows_whether_a_change_concerns_it() {
+    let member = primary();
+    let matches = |value: i32| {
+        vec![doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": value } }]
+    };
+    let mut one = open(&member, aggregate("c".into(), matches(1)));
+    let mut two = open(&member, aggregate("c".into(), matches(2)));
+    let mut all = watch(&member, "c", doc! {});
+    assert!(![&one, &two, &all].iter().any(|stream| member.node.stream_has_news(stream.id)));
+    member.insert("c", vec![doc! { "_id": 1, "n": 2 }]);
+    assert!(!member.node.stream_has_news(two.id), "no majority has it");
+    commit(&member);
+    assert!(!member.node.stream_has_news(one.id));
+    assert!(member.node.stream_has_news(two.id) && member.node.stream_has_news(all.id));
+    assert_eq!((two.types(), all.types()), (vec!["insert".into()], vec!["insert".into()]));
+    assert!(one.events().is_empty());
+    // It has passed over the change: its token stands behind it.
+    assert!(one.token.get_str("_data").unwrap() > two.token.get_str("_data").unwrap());
+    // A transaction and the end of the collection are for each stream to look at.
+    transact(&member, 1, vec![doc! { "insert": "c", "documents": [{ "_id": 2, "n": 1 }] }]);
+    commit(&member);
+    assert!(member.node.stream_has_news(one.id));
+    assert_eq!(one.types(), ["insert"]);
+    member.ok(doc! { "drop": "c" });
+    commit(&member);
+    assert!(member.node.stream_has_news(two.id));
+    let id = two.id;
+    two.events();
+    assert_eq!(two.id, 0, "the stream is over");
+    assert!(member.node.stream_has_news(id), "a cursor that is gone is for a command to tell");
+}
+
+fn stream_figures(member: &Member) -> (i64, i64) {
+    let reply = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
+    let shown = reply.get_document("changeStreams").unwrap();
+    (shown.get_i64("filtersAsked").unwrap(), shown.get_i64("wokenUp").unwrap())
+}
+
+/// Of a thousand streams that wait a change wakes the one that shows it. A change of another collection, alone or in
+/// a transaction, costs none of them anything.
+#[test]
+fn a_change_wakes_only_the_streams_that_show_it() {
+    const STREAMS: i32 = 1_000;
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    member.insert("other", vec![doc! { "_id": -1 }]);
+    let stages =
+        |n: i32| vec![doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": n } }];
+    let mut streams: Vec<Stream<'_>> =
+        (0..STREAMS).map(|n| open(&member, aggregate("c".into(), stages(n)))).collect();
+    let woken = Arc::new(Mutex::new(Vec::new()));
+    let wait = |id: i64| {
+        let woken = Arc::clone(&woken);
+        match member.node.await_stream(id, Box::new(move || woken.lock().unwrap().push(id))) {
+            Awaited::Waits(wait) => wait,
+            Awaited::News | Awaited::Unknown => panic!("nothing has happened"),
+        }
+    };
+    let mut waits: Vec<StreamWait> = streams.iter().map(|stream| wait(stream.id)).collect();
+    member.insert("other", (0..10).map(|id| doc! { "_id": id, "n": 1 }).collect());
+    transact(&member, 1, vec![doc! { "insert": "other", "documents": [{ "_id": 77, "n": 1 }] }]);
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(stream_figures(&member), (0, 0), "no filter is asked about another collection");
+    member.insert("c", vec![doc! { "_id": 1, "n": 7 }]);
+    member.node.tell_streams();
+    assert!(woken.lock().unwrap().is_empty(), "no majority has it");
+    commit(&member);
+    member.node.tell_streams();
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), [streams[7].id]);
+    assert_eq!(stream_figures(&member), (STREAMS.into(), 1));
+    assert_eq!(streams[7].types(), ["insert"]);
+    waits[7] = wait(streams[7].id);
+    transact(&member, 2, vec![doc! { "insert": "c", "documents": [{ "_id": 2, "n": 8 }] }]);
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), [streams[7].id, streams[8].id]);
+    // What a stream was not woken for it has passed, and what comes once it waits no longer it finds by itself.
+    waits.clear();
+    let passed = streams[7].token.clone();
+    assert!(streams[9].events().is_empty());
+    assert!(streams[9].token.get_str("_data").unwrap() > passed.get_str("_data").unwrap());
+    member.insert("c", vec![doc! { "_id": 3, "n": 9 }]);
+    assert_eq!(
+        (streams[9].types(), streams[8].types()),
+        (vec!["insert".into()], vec!["insert".into()])
+    );
+    member.node.tell_streams();
+    assert_eq!(stream_figures(&member).1, 2, "none waits");
+}
+
+/// A stream that needs images cannot judge a change of its collection without them, but one of another it can.
+#[test]
+fn a_stream_with_images_waits_through_changes_elsewhere() {
+    let member = primary();
+    member.insert("c", vec![doc! { "_id": 1 }]);
+    let mut stream = watch(&member, "c", doc! { "fullDocument": "updateLookup" });
+    let woken = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&woken);
+    let waits = member.node.await_stream(stream.id, Box::new(move || *count.lock().unwrap() += 1));
+    assert!(matches!(waits, Awaited::Waits(_)));
+    member.insert("other", vec![doc! { "_id": 1 }]);
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), 0);
+    update(&member, doc! { "$set": { "a": 1 } });
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), 1);
+    assert_eq!(stream.types(), ["update"]);
+    // With an event that its client has not taken yet, only a command can tell.
+    member.insert("c", vec![doc! { "_id": 2 }]);
+    commit(&member);
+    let now = member.node.await_stream(stream.id, Box::new(|| ()));
+    assert!(matches!(now, Awaited::News));
+}

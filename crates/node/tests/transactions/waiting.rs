@@ -1,0 +1,153 @@
+//! Plain writes beside open transactions: which wait, for how long, and which do not.
+
+use super::*;
+
+/// A plain write that fails changes nothing, so no transaction conflicts with it.
+#[test]
+fn a_plain_write_that_failed_is_in_no_transactions_way() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "u": 1 }, doc! { "_id": 2, "u": 2 }]);
+    let unique = doc! { "key": { "u": 1 }, "name": "u", "unique": true };
+    plain(&member, doc! { "createIndexes": "c", "indexes": [unique] });
+    let mut session = Session::start(&member, 1, 1);
+    assert_eq!(session.values("c", doc! {}).len(), 2);
+    let failed = |command: Document| {
+        let reply = plain(&member, command);
+        let errors = reply.get_array("writeErrors").unwrap();
+        assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 11000);
+    };
+    failed(doc! { "insert": "c", "documents": [{ "_id": 1, "u": 7 }] });
+    // One document of a command fails, the other is inserted.
+    failed(
+        doc! { "insert": "c", "ordered": false, "documents": [{ "_id": 1 }, { "_id": 3, "u": 3 }] },
+    );
+    failed(update(2, doc! { "$set": { "u": 1 } }));
+    session.ok(update(1, doc! { "$set": { "u": 8 } }));
+    session.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": 2 }, "limit": 1 }] });
+    // What was inserted meanwhile is a conflict all the same.
+    let insert = doc! { "insert": "c", "documents": [{ "_id": 3, "u": 4 }] };
+    session.fails(insert, 112, TRANSIENT);
+}
+
+#[test]
+fn a_plain_write_waits_for_the_transaction_and_a_plain_read_does_not() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(update(1, doc! { "$inc": { "x": 1 } }));
+    let writes = [
+        update(1, doc! { "$inc": { "x": 10 } }),
+        doc! { "findAndModify": "c", "query": { "_id": 1 }, "update": { "$inc": { "x": 100 } } },
+    ];
+    std::thread::scope(|threads| {
+        let member = &member;
+        let waiting: Vec<_> =
+            writes.into_iter().map(|write| threads.spawn(move || plain(member, write))).collect();
+        while waits(member) < 2 {
+            std::thread::yield_now();
+        }
+        assert_eq!(find(member, "c"), [doc! { "_id": 1, "x": 0 }]);
+        session.commit();
+        waiting.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+    });
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 111 }]);
+}
+
+/// How many writes have met a key of an open transaction.
+fn waits(member: &Member) -> i64 {
+    let status = run(member, doc! { "serverStatus": 1, "$db": "admin" });
+    let metrics = status.get_document("metrics").unwrap().get_document("operation").unwrap();
+    metrics.get_i64("writeConflicts").unwrap()
+}
+
+#[test]
+fn a_waiting_write_ends_at_its_time_limit() {
+    let member = primary();
+    insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+    let mut session = Session::start(&member, 1, 1);
+    session.ok(set(1, 1));
+    let interrupt = Arc::new(Interrupt::default());
+    let limited = Context { interrupt: Arc::clone(&interrupt), ..context() };
+    std::thread::scope(|threads| {
+        let mut write = set(1, 2);
+        write.insert("$db", DB);
+        let member = &member;
+        let waiting = threads.spawn(move || run_in(member, &limited, write));
+        while waits(member) == 0 {
+            std::thread::yield_now();
+        }
+        interrupt.set(Interruption::MaxTime);
+        let reply = waiting.join().unwrap();
+        // The command fails, not its statement: drivers take the limit for the whole operation's.
+        assert_eq!(reply.get_i32("code").ok(), Some(50), "{reply}");
+    });
+    session.commit();
+    assert_eq!(find(&member, "c"), [doc! { "_id": 1, "x": 1 }]);
+}
+
+#[test]
+fn an_upsert_that_waited_finds_what_the_transaction_inserted() {
+    let upserts = [
+        doc! { "update": "c", "updates": [
+            { "q": { "_id": 1 }, "u": { "$inc": { "x": 10 } }, "upsert": true },
+        ] },
+        doc! {
+            "findAndModify": "c", "query": { "_id": 1 }, "update": { "$inc": { "x": 10 } },
+            "upsert": true,
+        },
+    ];
+    for (upsert, exists) in upserts.into_iter().flat_map(|it| [(it.clone(), true), (it, false)]) {
+        let member = primary();
+        if exists {
+            insert(&member, "c", vec![doc! { "_id": 0 }]);
+        }
+        let mut session = Session::start(&member, 1, 1);
+        session.ok(doc! { "insert": "c", "documents": [{ "_id": 1, "x": 1 }] });
+        std::thread::scope(|threads| {
+            let member = &member;
+            let upsert = upsert.clone();
+            let waiting = threads.spawn(move || plain(member, upsert));
+            while waits(member) == 0 {
+                std::thread::yield_now();
+            }
+            session.commit();
+            let reply = waiting.join().unwrap();
+            assert!(!reply.contains_key("writeErrors"), "{reply}");
+        });
+        assert_eq!(find(&member, "c").last(), Some(&doc! { "_id": 1, "x": 11 }), "{upsert}");
+    }
+}
+
+#[test]
+fn a_change_of_a_description_waits_for_those_who_use_the_collection() {
+    for command in [
+        doc! { "drop": "c" },
+        doc! { "dropDatabase": 1 },
+        doc! { "collMod": "c", "validationLevel": "moderate" },
+        doc! { "createIndexes": "c", "indexes": [{ "key": { "x": 1 }, "name": "x_1" }] },
+        doc! { "renameCollection": "db.c", "to": "db.d", "$db": "admin" },
+    ] {
+        let member = primary();
+        insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);
+        let mut session = Session::start(&member, 1, 1);
+        session.ok(set(1, 1));
+        std::thread::scope(|threads| {
+            let member = &member;
+            let mut command = command.clone();
+            if !command.contains_key("$db") {
+                command.insert("$db", DB);
+            }
+            let waiting = threads.spawn(move || run(member, command));
+            while waits(member) == 0 {
+                std::thread::yield_now();
+            }
+            // It has not happened yet, and another transaction lets it go first, for a moment.
+            assert_eq!(find(member, "c"), [doc! { "_id": 1, "x": 0 }]);
+            let mut second = Session::start(member, 2, 1);
+            second.fails(doc! { "find": "c" }, 24, TRANSIENT);
+            session.commit();
+            let reply = waiting.join().unwrap();
+            assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+        });
+    }
+}
