@@ -126,6 +126,12 @@ fn set(id: i32, x: i32) -> Document {
     update(id, doc! { "$set": { "x": x } })
 }
 
+fn waits(member: &Member) -> i64 {
+    let status = run(member, doc! { "serverStatus": 1, "$db": "admin" });
+    let metrics = status.get_document("metrics").unwrap().get_document("operation").unwrap();
+    metrics.get_i64("writeConflicts").unwrap()
+}
+
 fn apply(from: &Member, to: &Member) {
     let all = entries(from);
     to.node.apply(OpTime::NULL, all, now()).unwrap();

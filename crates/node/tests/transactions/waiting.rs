@@ -54,12 +54,6 @@ fn a_plain_write_waits_for_the_transaction_and_a_plain_read_does_not() {
 }
 
 /// How many writes have met a key of an open transaction.
-fn waits(member: &Member) -> i64 {
-    let status = run(member, doc! { "serverStatus": 1, "$db": "admin" });
-    let metrics = status.get_document("metrics").unwrap().get_document("operation").unwrap();
-    metrics.get_i64("writeConflicts").unwrap()
-}
-
 #[test]
 fn a_waiting_write_ends_at_its_time_limit() {
     let member = primary();
