@@ -112,6 +112,7 @@ enum Happening {
     FetchFailed { at: usize, fetch: FetchId },
     LogMoved { at: usize, last: OpTimeAndWallTime },
     Reset { at: usize, peer: ServerAddress },
+    RollBack { at: usize, input: Input },
 }
 
 /// A copy under way.
@@ -461,6 +462,7 @@ impl World {
                 self.feed(at, Input::LogMoved { written: last, applied: last, durable: last });
             }
             Happening::Reset { at, peer } => self.feed(at, Input::ConnectionReset { peer }),
+            Happening::RollBack { at, input } => self.feed(at, input),
         }
     }
 
@@ -595,14 +597,31 @@ impl World {
                 self.append(at, last, Duration::ZERO);
             }
             Output::Event(event) => self.note(&event),
-            // Nothing is written that would have to be undone, copied anew or waited for.
-            Output::FindCommonPoint { .. }
-            | Output::RollBackTo { .. }
-            | Output::InitialSync { .. }
-            | Output::Acknowledge { .. }
-            | Output::StopWrites => {}
+            Output::FindCommonPoint { fetch, source } => self.find_common_point(at, fetch, &source),
+            Output::RollBackTo { common_point } => {
+                let log = &mut self.nodes[at].log;
+                log.retain(|entry| *entry <= common_point);
+                let last = log.last().copied().unwrap_or_default();
+                let input = Input::RolledBack { last, min_valid: OpTime::NULL };
+                let delay = self.sync();
+                self.schedule(delay, Happening::RollBack { at, input });
+            }
+            // Nothing is written that would have to be copied anew or waited for.
+            Output::InitialSync { .. } | Output::Acknowledge { .. } | Output::StopWrites => {}
             Output::Halt(_) => self.nodes[at].member = None,
         }
+    }
+
+    /// Compares the logs of a member and of its source.
+    fn find_common_point(&mut self, at: usize, fetch: FetchId, source: &ServerAddress) {
+        let theirs = self.index_of(source).map_or(&[][..], |source| &self.nodes[source].log);
+        let common = self.nodes[at].log.iter().rev().find(|entry| theirs.contains(entry));
+        let input = match common {
+            Some(common_point) => Input::CommonPointFound { fetch, common_point: *common_point },
+            None => Input::CommonPointUnknown { fetch },
+        };
+        let delay = self.half_trip() + self.half_trip();
+        self.schedule(delay, Happening::RollBack { at, input });
     }
 
     fn append(&mut self, at: usize, last: OpTimeAndWallTime, delay: Duration) {
