@@ -60,7 +60,8 @@ pub enum InitialSyncStage {
 #[derive(Clone, Debug)]
 pub(crate) struct InitialSync {
     pub(crate) stage: InitialSyncStage,
-    /// Rises with every attempt, never reused: outcomes of older ones are ignored.
+    /// Rises with every attempt of this process, never reused: outcomes of older ones are ignored, and what
+    /// they had copied is copied again.
     pub(crate) attempt: u32,
     pub(crate) failures: u32,
     pub(crate) source: Option<MemberId>,
@@ -77,11 +78,11 @@ pub(crate) struct InitialSync {
 }
 
 impl InitialSync {
-    pub(crate) fn new(now: MonotonicTime) -> Self {
+    pub(crate) fn new(now: MonotonicTime, attempt: u32) -> Self {
         Self {
             stage: InitialSyncStage::ChoosingSource,
             not_before: now,
-            attempt: 1,
+            attempt,
             failures: 0,
             source: None,
             rollback_id: 0,
@@ -242,7 +243,8 @@ impl Member {
     fn fail_attempt(&mut self) {
         let Role::InitialSync(sync) = &mut self.role else { return };
         let attempt = sync.attempt;
-        sync.attempt += 1;
+        self.copy_attempts += 1;
+        sync.attempt = self.copy_attempts;
         sync.failures += 1;
         sync.source = None;
         let pause = if sync.failures >= MAX_ATTEMPTS {

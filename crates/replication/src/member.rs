@@ -103,6 +103,8 @@ pub struct Member {
     pub(crate) rollback_id: i32,
     /// Documents were found at the start, and no log: not those of an unfinished copy.
     pub(crate) documents_without_log: bool,
+    /// How many initial syncs this process has begun.
+    pub(crate) copy_attempts: u32,
     pub(crate) topology_counter: i64,
     pub(crate) shutting_down: bool,
     /// Whether the disk has failed: nothing is stored any more.
@@ -236,6 +238,7 @@ impl Member {
             vetoes: BTreeMap::new(),
             last_campaign: None,
             rollback_id: recovered.rollback_id,
+            copy_attempts: 0,
             documents_without_log: recovered.has_documents
                 && !recovered.initial_sync
                 && last.op_time.is_null(),

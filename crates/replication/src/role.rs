@@ -178,15 +178,16 @@ impl Member {
 
     pub(crate) fn become_initial_syncing(&mut self) {
         self.leave_role(StepDownReason::Reconfig);
+        self.copy_attempts += 1;
         if self.documents_without_log {
             let fatal = Fatal::DocumentsWithoutLog;
             self.emit(Event::Fatal(fatal.clone()));
             self.outputs.push_back(Output::Halt(fatal));
             self.halted = true;
-            self.role = Role::InitialSync(InitialSync::new(self.now));
+            self.role = Role::InitialSync(InitialSync::new(self.now, self.copy_attempts));
             return;
         }
-        self.role = Role::InitialSync(InitialSync::new(self.now));
+        self.role = Role::InitialSync(InitialSync::new(self.now, self.copy_attempts));
         self.begin_initial_sync();
     }
 

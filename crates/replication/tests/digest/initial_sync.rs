@@ -193,3 +193,31 @@ fn a_member_with_documents_and_no_log_stops_instead_of_copying() {
     assert!(!halted(true, none), "an unfinished copy begins again");
     assert!(!halted(false, entry(1, 5)), "there is a log");
 }
+
+/// What a first copy left, and what its host says late, is not the second copy's.
+#[test]
+fn a_member_that_was_removed_while_it_copied_begins_another_attempt() {
+    let mut subject = copying();
+    for (version, is_member) in [(2, false), (3, true)] {
+        let mut told = ReplicaSetConfig { version, ..config(3) };
+        if !is_member {
+            told.members.remove(0);
+        }
+        subject.now = subject.now + Duration::from_secs(4);
+        subject.give(Input::Tick);
+        if subject.member.status().state() == MemberState::Removed {
+            // A member that is in no configuration asks those who call.
+            let config = Some(told.config_version());
+            subject.ask(Request::Heartbeat(HeartbeatRequest { config, ..heartbeat_from(1) }));
+        }
+        let beat = subject.heartbeat_to(1);
+        let reply = reply_of(MemberState::Primary, entry(1, 5));
+        subject.hear(beat, HeartbeatReply { config: Some(told.into()), ..reply });
+        store(&mut subject);
+        let state = subject.member.status().state();
+        assert_eq!(state == MemberState::Removed, !is_member, "{state:?}");
+    }
+    let attempt = subject.member.status().initial_sync().map(|(_, attempt)| attempt);
+    assert_eq!(attempt, Some(2));
+    assert_eq!(ordered(&step(&mut subject, 1, InitialSyncOutcome::Cloned)), None);
+}
