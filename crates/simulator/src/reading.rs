@@ -143,7 +143,7 @@ impl World {
         let luck = self.readers.random.below(100);
         let level = match luck {
             0..20 => Level::Local,
-            20..40 if self.readers.linearizable => Level::Linearizable,
+            20..90 if self.readers.linearizable => Level::Linearizable,
             _ => Level::Majority,
         };
         let serves = |index: &usize| {
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn linearizable_reads_that_prove_nothing_are_noticed() {
         let flaw = Some(Flaw::UnprovedLinearizable);
-        assert!(is_noticed(flaw, LINEARIZABLE, Story::Usurpers, 60));
+        assert!(is_noticed(flaw, LINEARIZABLE, Story::Usurpers, 400));
     }
 
     #[test]
