@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quorate_protocol::{
-    MemberId, MemberPosition, MonotonicTime, OpTime, OpTimeAndWallTime, PositionReport,
-    ServerAddress,
+    MemberConfig, MemberId, MemberPosition, MonotonicTime, OpTime, OpTimeAndWallTime,
+    PositionReport, ServerAddress,
 };
 
 use crate::commit_point::Teller;
@@ -138,10 +138,18 @@ impl Member {
             delay: own.secondary_delay(),
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
-            rescue: self.primary.is_none()
-                && own.is_electable()
-                && self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS,
+            rescue: self.primary.is_none() && (self.copies_everything() || self.is_refused(own)),
         })
+    }
+
+    /// Whether it has no data yet. Where its vote is needed no primary comes before it has copied.
+    fn copies_everything(&self) -> bool {
+        matches!(self.role, Role::InitialSync(_))
+    }
+
+    /// Whether others keep it from office because of what it lacks.
+    fn is_refused(&self, own: &MemberConfig) -> bool {
+        own.is_electable() && self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS
     }
 
     pub(crate) fn look_for_source(&mut self) {

@@ -221,3 +221,32 @@ fn a_member_that_was_removed_while_it_copied_begins_another_attempt() {
     assert_eq!(attempt, Some(2));
     assert_eq!(ordered(&step(&mut subject, 1, InitialSyncOutcome::Cloned)), None);
 }
+
+/// Without chaining only the primary is copied from. But a set whose next election needs the vote of a
+/// member without data gets no primary before that member has copied.
+#[test]
+fn a_member_without_data_copies_from_any_other_while_there_is_no_primary() {
+    let mut strict = config(3);
+    strict.settings.chaining_allowed = false;
+    let mut subject = with_config(strict, OpTimeAndWallTime::default());
+    let mut outputs = Vec::new();
+    for beat in [1, 2].map(|id| subject.heartbeat_to(id)) {
+        outputs.extend(subject.hear(beat, reply_of(MemberState::Secondary, entry(1, 5))));
+    }
+    for _ in 0..10 {
+        subject.now = subject.now + Duration::from_secs(1);
+        let sent = subject.give(Input::Tick);
+        outputs.extend(sent.iter().cloned());
+        for output in sent {
+            let Output::Send { request, message: Request::Heartbeat(_), .. } = output else {
+                continue;
+            };
+            outputs.extend(subject.hear(request, reply_of(MemberState::Secondary, entry(1, 5))));
+        }
+    }
+    let reads = |output: &Output| match output {
+        Output::InitialSync { step, .. } => matches!(step, InitialSyncStep::ReadSource { .. }),
+        _ => false,
+    };
+    assert!(outputs.iter().any(reads), "{outputs:?}");
+}
