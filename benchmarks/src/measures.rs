@@ -74,19 +74,26 @@ fn line(what: &str, unit: f64, floor: Vec<u64>, ours: Vec<u64>, official: Vec<u6
     );
 }
 
+/// How long the floor and our client take from one seed to knowing every member, in nanoseconds.
+async fn discover_once(set: &FakeSet, members: usize) -> (u64, u64) {
+    let started = now_ns();
+    assert_eq!(floor::discover(&set.hosts[0]).await, members);
+    let floor = now_ns() - started;
+    let started = now_ns();
+    let client = ours::connected(&set.uri(""), members).await;
+    let ours = now_ns() - started;
+    client.close().await;
+    (floor, ours)
+}
+
 /// From making a client with one seed to knowing every member.
 async fn discovery(members: usize) {
     let set = FakeSet::start(members);
     let (mut floors, mut own, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let started = now_ns();
-        assert_eq!(floor::discover(&set.hosts[0]).await, members);
-        floors.push(now_ns() - started);
-
-        let started = now_ns();
-        let client = ours::connected(&set.uri(""), members).await;
-        own.push(now_ns() - started);
-        client.close().await;
+        let (floor, ours) = discover_once(&set, members).await;
+        floors.push(floor);
+        own.push(ours);
 
         let started = now_ns();
         let watched = official::connected(&set.uri(""), members).await;
@@ -101,13 +108,9 @@ async fn discovery_of_many(members: usize) {
     let set = FakeSet::start(members);
     let (mut floors, mut own) = (Vec::new(), Vec::new());
     for _ in 0..MANY_ROUNDS {
-        let started = now_ns();
-        assert_eq!(floor::discover(&set.hosts[0]).await, members);
-        floors.push(now_ns() - started);
-        let started = now_ns();
-        let client = ours::connected(&set.uri(""), members).await;
-        own.push(now_ns() - started);
-        client.close().await;
+        let (floor, ours) = discover_once(&set, members).await;
+        floors.push(floor);
+        own.push(ours);
     }
     let (floor, own) = (median(floors) / 1e6, median(own) / 1e6);
     let what = format!("discovery of {members} from one seed, ms");
