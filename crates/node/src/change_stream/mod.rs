@@ -359,18 +359,6 @@ impl ChangeStream {
     }
 }
 
-impl Node {
-    /// Whether the stream of a cursor that waits has something to tell. True also where only a command can say: of a
-    /// cursor that is gone or in use, or of an error.
-    pub fn stream_has_news(&self, cursor: i64) -> bool {
-        let Some(mut borrowed) = self.cursors().borrow(cursor) else { return true };
-        let quiet = |stream: &mut Box<ChangeStream>| stream.outlook(self) == Outlook::Quiet;
-        let news = !borrowed.changes.as_mut().is_some_and(quiet);
-        self.cursors().give_back(cursor, borrowed);
-        news
-    }
-}
-
 /// Whether events cannot be judged without images that are read for each stream.
 fn needs_images(options: &Options) -> bool {
     options.full_document != FullDocument::default()
