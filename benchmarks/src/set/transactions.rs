@@ -263,7 +263,7 @@ pub async fn run(effort: Effort) {
         connection.exchange(&query(&sql)).await.unwrap();
         contestants.push((peer.name, peer.dialect, peer.address));
     }
-    for clients in [1, 64] {
+    for clients in [1, 64].into_iter().filter(|clients| effort.clients.contains(clients)) {
         for contended in [false, true] {
             if clients > 1 || !contended {
                 compare(effort, &set, primary, &contestants, clients, contended).await;
@@ -320,7 +320,7 @@ async fn compare(
 /// The same two updates with and without a transaction, by one client and by 64.
 async fn two_updates(effort: Effort, set: &Set, primary: usize) {
     let to = set.address(primary);
-    for clients in [1, 64] {
+    for clients in [1, 64].into_iter().filter(|clients| effort.clients.contains(clients)) {
         let mut figures = [const { Vec::new() }; 2];
         for _ in 0..effort.rounds {
             for (place, transaction) in [true, false].into_iter().enumerate() {
