@@ -104,7 +104,12 @@ impl Request<'_> {
 
     /// The collection that the first field names.
     pub(crate) fn namespace(&self, command: &Command) -> Result<Namespace, CommandError> {
-        match command.body.get(&self.name) {
+        self.collection_named(command.body.get(&self.name))
+    }
+
+    /// The collection of this name.
+    pub(crate) fn collection_named(&self, name: Option<&Bson>) -> Result<Namespace, CommandError> {
+        match name {
             Some(Bson::String(collection)) => Namespace::new(&self.database, collection),
             other => Err(CommandError::new(
                 ErrorCode::INVALID_NAMESPACE,

@@ -7,10 +7,10 @@ use quorate_query::pipeline::Pipeline;
 use quorate_wire::timestamp_from;
 
 use super::{ChangeStream, Start, event_error};
+use crate::commands::Target;
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
-use crate::namespace::Namespace;
 
 /// The stages that may follow.
 const ALLOWED: [&str; 8] = [
@@ -47,8 +47,7 @@ pub(crate) fn is_change_stream(stages: &[Bson]) -> bool {
 /// Opens a stream. Nothing has been looked at yet.
 pub(crate) fn open(
     request: &Request<'_>,
-    namespace: &Namespace,
-    whole_database: bool,
+    target: &Target,
     stages: &[Bson],
     variables: Variables,
     fields: &Fields<'_>,
@@ -66,7 +65,7 @@ pub(crate) fn open(
         return Err(specification("must be an object, alone in its stage"));
     };
     let parsed = Parsed::of(spec)?;
-    let scope = scope(request, namespace, whole_database, parsed.whole_deployment)?;
+    let scope = scope(request, target, parsed.whole_deployment)?;
     let (rest, splits) = following(rest)?;
     let pipeline = Pipeline::parse(rest, &variables)?;
     let standing = request.node.standing();
@@ -204,13 +203,12 @@ fn unknown_value(field: &str, value: &str) -> CommandError {
 
 fn scope(
     request: &Request<'_>,
-    namespace: &Namespace,
-    whole_database: bool,
+    Target { namespace, whole_database }: &Target,
     whole_deployment: bool,
 ) -> Result<Scope, CommandError> {
     let invalid = |message: String| CommandError::new(ErrorCode::INVALID_NAMESPACE, message);
     if whole_deployment {
-        if !whole_database || namespace.database != "admin" {
+        if !*whole_database || namespace.database != "admin" {
             return Err(CommandError::new(
                 ErrorCode(72),
                 "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' \
@@ -225,7 +223,7 @@ fn scope(
             namespace.database
         )));
     }
-    if whole_database {
+    if *whole_database {
         return Ok(Scope::Database(namespace.database.clone()));
     }
     if namespace.is_system() {

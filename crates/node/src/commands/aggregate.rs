@@ -46,16 +46,29 @@ const MAX_VIEW_DEPTH: usize = 20;
 /// Documents written by one hold of the write lock in `$out` and `$merge`.
 const OUTPUT_CHUNK: usize = 1000;
 
+/// What a pipeline runs on.
+pub(crate) struct Target {
+    pub(crate) namespace: Namespace,
+    /// It runs on the database, for stages that need no collection: `aggregate: 1`.
+    pub(crate) whole_database: bool,
+}
+
+impl Target {
+    /// What the first field of the command names.
+    pub(super) fn of(request: &Request<'_>, named: Option<&Bson>) -> Result<Self, CommandError> {
+        let whole_database = named.and_then(whole_number) == Some(1);
+        let namespace = match named {
+            _ if whole_database => Namespace::new(&request.database, "$cmd.aggregate")?,
+            named => request.collection_named(named)?,
+        };
+        Ok(Self { namespace, whole_database })
+    }
+}
+
 pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let fields = Fields::new(&command.body, "aggregate");
     check_collation(&fields)?;
-    // `aggregate: 1` runs on the database, for stages that need no collection.
-    let whole_database = command.body.get("aggregate").and_then(whole_number) == Some(1);
-    let namespace = if whole_database {
-        Namespace::new(&request.database, "$cmd.aggregate")?
-    } else {
-        request.namespace(&command)?
-    };
+    let target = Target::of(request, command.body.get("aggregate"))?;
     let stages = fields.array("pipeline")?.ok_or_else(|| {
         CommandError::new(
             ErrorCode::MISSING_FIELD,
@@ -75,14 +88,14 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
         }
     }
     if explain {
-        return super::explain::explain_aggregate(request, &namespace, stages, &fields);
+        return super::explain::explain_aggregate(request, &target, stages, &fields);
     }
     let variables = command_variables(request, &fields)?;
     if change_stream::is_change_stream(stages) {
-        let stream =
-            change_stream::open(request, &namespace, whole_database, stages, variables, &fields)?;
-        return open_change_stream(request, namespace, stream, options);
+        let stream = change_stream::open(request, &target, stages, variables, &fields)?;
+        return open_change_stream(request, target.namespace, stream, options);
     }
+    let Target { namespace, whole_database } = target;
     let hint = fields.raw("hint").cloned();
     let reading = Reading::new(request, &namespace, stages, options.interrupt.clone())?
         .with_room(sort_room(request, &fields)?);

@@ -2,8 +2,9 @@
 
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
+use quorate_query::pipeline::Pipeline;
 
-use super::common::{WriteConcern, check_collation, reply};
+use super::common::{WriteConcern, check_collation, command_variables, reply};
 use super::insert::check_writable;
 use crate::catalog::{Collection, Index};
 use crate::change_stream::check_images_option;
@@ -41,7 +42,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     let fields = Fields::new(&command.body, "create");
     let concern = WriteConcern::parse(&command)?;
     check_collation(&fields)?;
-    let options = kept_options(&fields)?;
+    let options = kept_options(request, &fields)?;
     let mut writer = request.write();
     if let Some(existing) = writer.collection(&namespace) {
         // A transaction is told, since it did not create what it asked for.
@@ -57,7 +58,7 @@ pub(super) fn create(request: &Request<'_>, command: Command) -> Result<Outcome,
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
-fn kept_options(fields: &Fields<'_>) -> Result<Document, CommandError> {
+fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, CommandError> {
     if let Some(refused) = REFUSED_OPTIONS.iter().find(|name| fields.has(name)) {
         return Err(CommandError::new(
             ErrorCode::COMMAND_NOT_SUPPORTED,
@@ -100,7 +101,7 @@ fn kept_options(fields: &Fields<'_>) -> Result<Document, CommandError> {
     if fields.string("viewOn")?.is_some_and(str::is_empty) {
         return Err(CommandError::bad_value("'viewOn' cannot be empty"));
     }
-    check_view_pipeline(fields)?;
+    check_view_pipeline(request, fields)?;
     if fields.has("pipeline") && !fields.has("viewOn") {
         return Err(CommandError::new(
             ErrorCode::INVALID_OPTIONS,
@@ -110,23 +111,25 @@ fn kept_options(fields: &Fields<'_>) -> Result<Document, CommandError> {
     Ok(options)
 }
 
-/// Reading a view must not write.
-fn check_view_pipeline(fields: &Fields<'_>) -> Result<(), CommandError> {
-    let stages = fields.documents("pipeline")?.unwrap_or_default();
-    let names = stages.iter().filter_map(|stage| stage.keys().next());
-    match names.map(String::as_str).find(|name| matches!(*name, "$out" | "$merge")) {
-        Some(stage) => Err(CommandError::new(
+/// Refuses a view that could not be read, or whose reading would write.
+fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<(), CommandError> {
+    let Some(stages) = fields.array("pipeline")? else { return Ok(()) };
+    let writes = |stage: &&str| matches!(*stage, "$out" | "$merge");
+    let names = stages.iter().filter_map(Bson::as_document).filter_map(|stage| stage.keys().next());
+    if let Some(stage) = names.map(String::as_str).find(writes) {
+        return Err(CommandError::new(
             ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
             format!("{stage} cannot be part of a view; run it with aggregate"),
-        )),
-        None => Ok(()),
+        ));
     }
+    Pipeline::parse(stages, &command_variables(request, fields)?)?;
+    Ok(())
 }
 
 pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "collMod");
-    check_view_pipeline(&fields)?;
+    check_view_pipeline(request, &fields)?;
     let mut writer = request.write();
     let collection = writer.unused_collection(&namespace)?;
     let collection = collection.ok_or_else(|| not_found(&namespace))?;

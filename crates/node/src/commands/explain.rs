@@ -7,10 +7,11 @@ use quorate_storage::Direction;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::aggregate::resolve_view;
+use super::aggregate::{Target, resolve_view};
 use super::common::{command_compiler, command_variables, reply};
 use super::find::as_pipeline;
 use super::{delete, update};
+use crate::change_stream;
 use crate::command_table;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -44,12 +45,12 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         generic_arguments::check_fields(facts, &inner)?;
     }
     let inner_fields = Fields::new(&inner, &name);
-    let collection = argument.as_str().unwrap_or("");
-    let namespace = Namespace::new(&request.database, collection)?;
     if name == "aggregate" {
+        let target = Target::of(request, Some(&argument))?;
         let stages = inner_fields.array("pipeline")?.unwrap_or_default();
-        return explain_aggregate(request, &namespace, stages, &inner_fields);
+        return explain_aggregate(request, &target, stages, &inner_fields);
     }
+    let namespace = Namespace::new(&request.database, argument.as_str().unwrap_or(""))?;
     let Some((_, query_field)) = EXPLAINABLE.iter().find(|(known, _)| *known == name) else {
         return Err(CommandError::new(
             ErrorCode::COMMAND_NOT_FOUND,
@@ -57,7 +58,8 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         ));
     };
     if name == "find" && is_view(request, &namespace) {
-        return explain_aggregate(request, &namespace, &as_pipeline(&inner_fields)?, &inner_fields);
+        let target = Target { namespace, whole_database: false };
+        return explain_aggregate(request, &target, &as_pipeline(&inner_fields)?, &inner_fields);
     }
     let statement = match name.as_str() {
         "update" => inner_fields.documents("updates")?.and_then(|mut all| all.pop()),
@@ -91,12 +93,17 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
 /// The plan of the leading stages that are a query.
 pub(super) fn explain_aggregate(
     request: &Request<'_>,
-    namespace: &Namespace,
+    target: &Target,
     stages: &[Bson],
     fields: &Fields<'_>,
 ) -> Result<Outcome, CommandError> {
     let variables = command_variables(request, fields)?;
-    let (namespace, stages) = &resolve_view(request, namespace, stages)?;
+    if change_stream::is_change_stream(stages) {
+        // Opened to be checked; it has looked at nothing.
+        change_stream::open(request, target, stages, variables, fields)?;
+        return reply(&doc! { "stages": stages, "serverInfo": server(request), "ok": 1.0 });
+    }
+    let (namespace, stages) = &resolve_view(request, &target.namespace, stages)?;
     let down = Pipeline::parse(stages, &variables)?.push_down();
     let filter = down.filter.unwrap_or_default();
     let compiler = command_compiler(request, fields)?;

@@ -30,6 +30,7 @@ mod update;
 mod users;
 mod x509;
 
+pub(crate) use aggregate::Target;
 pub(crate) use cluster_parameters::image_expiry;
 pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;

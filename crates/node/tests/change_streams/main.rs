@@ -217,6 +217,45 @@ fn pipelines_filter_and_shape_events_and_keep_the_token() {
 }
 
 #[test]
+fn the_stage_comes_first_in_the_commands_own_pipeline_or_not_at_all() {
+    let member = primary();
+    let stream = || doc! { "$changeStream": {} };
+    let lookup = doc! { "from": "d", "as": "d", "pipeline": [stream()] };
+    for stages in [
+        vec![doc! { "$match": {} }, stream()],
+        vec![doc! { "$facet": { "a": [stream()] } }],
+        vec![doc! { "$lookup": lookup }],
+        vec![doc! { "$unionWith": { "coll": "d", "pipeline": [stream()] } }],
+    ] {
+        assert_eq!(member.code(aggregate("c".into(), stages.clone())), 40602, "{stages:?}");
+    }
+    assert_eq!(member.code(doc! { "create": "v", "viewOn": "c", "pipeline": [stream()] }), 40602);
+    let unknown = doc! { "create": "v", "viewOn": "c", "pipeline": [{ "$unknown": 1 }] };
+    assert_eq!(member.code(unknown), 40324);
+    member.ok(doc! { "create": "v", "viewOn": "c", "pipeline": [{ "$match": {} }] });
+    assert_eq!(member.code(doc! { "collMod": "v", "viewOn": "c", "pipeline": [stream()] }), 40602);
+}
+
+#[test]
+fn a_stream_is_explained_without_being_opened() {
+    let member = primary();
+    let stages = || vec![doc! { "$changeStream": {} }, doc! { "$match": { "a": 1 } }];
+    for target in [Bson::from("c"), Bson::from(1)] {
+        let explained = member.ok(doc! { "explain": aggregate(target, stages()) });
+        let listed = explained.get_array("stages").unwrap();
+        assert_eq!(listed, &stages().into_iter().map(Bson::from).collect::<Vec<_>>());
+    }
+    let mut flag = aggregate("c".into(), stages());
+    flag.insert("explain", true);
+    assert_eq!(member.ok(flag).get_array("stages").unwrap().len(), 2);
+    let wrong = aggregate("c".into(), vec![doc! { "$changeStream": { "unknown": 1 } }]);
+    assert_eq!(member.code(doc! { "explain": wrong }), 40415);
+    let status = member.ok(doc! { "serverStatus": 1, "$db": "admin" });
+    let streams = status.get_document("changeStreams").unwrap();
+    assert_eq!(streams.get_i64("open").ok(), Some(0), "{streams}");
+}
+
+#[test]
 fn options_are_checked() {
     let member = primary();
     commit(&member);

@@ -472,6 +472,9 @@ impl Reader<'_> {
 }
 
 fn unknown(name: &str) -> QueryError {
+    if name == "$changeStream" {
+        return fail(40602, "$changeStream is only valid as the first stage in a pipeline.");
+    }
     fail(40324, format!("Unrecognized pipeline stage name: '{name}'"))
 }
 
