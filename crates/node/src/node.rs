@@ -35,7 +35,7 @@ use crate::replication::{self, IndexPrefetch, Replication};
 use crate::scheduling::LongWrite;
 use crate::scratch::Scratch;
 use crate::sessions::Sessions;
-use crate::transactions::EndQueue;
+use crate::transactions::{self, EndQueue};
 use crate::users::{Mechanism, scram_refused};
 use crate::writer::{WriteLock, Writer, WriterState, oplog_namespace};
 
@@ -326,9 +326,11 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// If there is no such command, or the client's roles do not allow it.
+    /// If there is no such command, the client's roles do not allow it, or it is a statement of a transaction
+    /// and never a part of one.
     pub fn authorize(&self, client: &Client, command: &Command) -> Result<(), CommandError> {
-        dispatch::admit(self, client, command).map(drop)
+        let facts = dispatch::admit(self, client, command)?;
+        transactions::check_part(facts, command)
     }
 
     /// Refuses a client that has not proved to be another member of the set.

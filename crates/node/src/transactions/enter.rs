@@ -209,6 +209,17 @@ impl Writer<'_> {
     }
 }
 
+/// Refuses a statement of a transaction whose command is never a part of one.
+pub(crate) fn check_part(facts: &CommandFacts, command: &Command) -> Result<(), CommandError> {
+    let is_statement = command.body.contains_key("autocommit") && !is_end(facts);
+    if !is_statement || facts.in_transaction != InTransaction::Refused {
+        return Ok(());
+    }
+    let name = facts.name;
+    let way = if name == "count" { "; count with an aggregation" } else { "" };
+    Err(not_supported(format!("Cannot run '{name}' in a multi-document transaction{way}.")))
+}
+
 /// Refuses what cannot be part of a transaction. The session is left as it was.
 fn check_statement(
     facts: &CommandFacts,
@@ -217,12 +228,7 @@ fn check_statement(
     starts: bool,
 ) -> Result<(), CommandError> {
     let name = facts.name;
-    if facts.in_transaction == InTransaction::Refused {
-        let way = if name == "count" { "; count with an aggregation" } else { "" };
-        return Err(not_supported(format!(
-            "Cannot run '{name}' in a multi-document transaction{way}."
-        )));
-    }
+    check_part(facts, command)?;
     let may_begin = facts.in_transaction == InTransaction::Allowed;
     if starts && !may_begin {
         return Err(not_supported(format!("Cannot start a transaction with '{name}'.")));
@@ -299,11 +305,23 @@ pub(crate) fn check_target(
     let Some(Bson::String(_)) = command.body.get(&request.name) else { return Ok(()) };
     let namespace = request.namespace(command)?;
     let (collection, _) = body.read(request.node, &request.context.interrupt, &namespace)?;
-    let is_capped = collection.is_some_and(|known| known.capped.is_some());
-    if facts.effect == Effect::Writes && is_capped {
+    let level = body.read_concern.get_str("level").ok();
+    if collection.is_some_and(|known| known.capped.is_some()) {
+        let what = match facts.effect {
+            Effect::Writes => "Writes in transactions",
+            _ if level == Some("snapshot") => "Reads with the read concern snapshot",
+            _ => return Ok(()),
+        };
         return Err(not_supported(format!(
-            "Collection '{namespace}' is a capped collection. Writes in transactions are not allowed \
-             on capped collections."
+            "Collection '{namespace}' is a capped collection. {what} are not allowed on capped \
+             collections."
+        )));
+    }
+    let creates = matches!(facts.name, "create" | "createIndexes");
+    if creates && level.is_some_and(|level| level != "local") {
+        return Err(not_supported(format!(
+            "'{}' needs a transaction with the read concern local.",
+            facts.name
         )));
     }
     Ok(())

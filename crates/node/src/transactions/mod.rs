@@ -32,7 +32,7 @@ use quorate_transactions::{Refusal, TransactionId, Transactions};
 
 pub(crate) use self::chain::{MAX_ENTRY_BYTES, is_abort, is_apply_ops, is_partial, previous_of};
 pub(crate) use self::commands::{abort, commit};
-pub(crate) use self::enter::{Numbered, check_target, conclude, enter, label};
+pub(crate) use self::enter::{Numbered, check_part, check_target, conclude, enter, label};
 pub(crate) use self::rows::{SessionRow, number_key};
 pub(crate) use self::shown::made_up_collection;
 use self::stage::Stage;

@@ -460,6 +460,27 @@ fn what_transactions_cannot_do_is_refused_and_leaves_the_session_as_it_was() {
 }
 
 #[test]
+fn what_a_read_concern_does_not_go_with_is_refused() {
+    let member = primary();
+    plain(&member, doc! { "create": "capped", "capped": true, "size": 4096 });
+    insert(&member, "capped", vec![doc! { "_id": 1 }]);
+    let at = |mut command: Document, level: &str| {
+        command.insert("readConcern", doc! { "level": level });
+        command
+    };
+    let mut session = Session::start(&member, 1, 1);
+    session.fails(at(doc! { "find": "capped" }, "snapshot"), 263, &[]);
+    for (number, level) in [(2, "snapshot"), (3, "majority")] {
+        let mut session = Session::start(&member, 1, number);
+        session.fails(at(doc! { "create": "new" }, level), 263, &[]);
+    }
+    let mut session = Session::start(&member, 1, 4);
+    session.ok(at(doc! { "find": "capped" }, "local"));
+    session.ok(doc! { "create": "new" });
+    session.commit();
+}
+
+#[test]
 fn transactions_end_with_their_lifetime_and_their_sessions() {
     let member = primary();
     insert(&member, "c", vec![doc! { "_id": 1, "x": 0 }]);

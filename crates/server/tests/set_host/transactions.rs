@@ -81,3 +81,26 @@ fn a_member_that_copies_everything_begins_before_a_transaction_of_several_entrie
         set.ok(wiped, doc! { "count": "c", "$db": "db", "$readPreference": { "mode": "nearest" } });
     assert_eq!(counted.get_i32("n").ok(), Some(4));
 }
+
+/// Commands that the process or the host of the set answers never come to the member's own check.
+#[test]
+fn no_command_of_the_process_or_the_set_is_part_of_a_transaction() {
+    let set = Set::initiated(1);
+    let primary = set.primary();
+    for command in [
+        doc! { "replSetGetStatus": 1 },
+        doc! { "replSetGetConfig": 1 },
+        doc! { "replSetStepDown": 1, "force": true },
+        doc! { "getLog": "global" },
+        doc! { "fsync": 1, "lock": true },
+        doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": 1 } },
+        doc! { "shutdown": 1, "force": true },
+    ] {
+        let mut command = command;
+        command.insert("$db", "admin");
+        let reply = set.run(primary, first(1, command.clone())).unwrap();
+        assert_eq!(reply.get_i32("code").ok(), Some(263), "{command} answered {reply}");
+    }
+    assert_eq!(set.primary(), primary);
+    set.insert(primary, doc! { "_id": 1 }, Bson::from("majority")).unwrap();
+}
