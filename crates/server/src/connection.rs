@@ -10,17 +10,17 @@ use std::time::Instant;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
 use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode};
-use quorate_protocol::{OpTime, PositionReport};
-use quorate_wire::replica_set::read_position_report;
+use quorate_protocol::OpTime;
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, Message,
     MsgFlags, MsgWriter, OpReply, Payload, ReplyFlags, RequestId,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::member_connection::MemberConnection;
 use crate::net::Stream;
 use crate::patience::reached;
-use crate::replica_set::{OplogStream, ReplicaSet};
+use crate::replica_set::ReplicaSet;
 use crate::server::Shared;
 
 /// Room for the next read when nothing is known about its size.
@@ -52,19 +52,28 @@ pub(crate) enum ConnectionError {
 }
 
 /// Whether the connection goes on.
-enum Next {
+pub(crate) enum Next {
     GoOn,
     Close,
 }
 
 /// A message that has been taken apart.
-struct Received {
-    request: RequestId,
-    flags: MsgFlags,
+pub(crate) struct Received {
+    pub(crate) request: RequestId,
+    pub(crate) flags: MsgFlags,
     /// Whether it is an OP_QUERY, which wants an OP_REPLY.
     legacy: bool,
     compressed: bool,
-    command: Result<Command, CommandError>,
+    pub(crate) command: Result<Command, CommandError>,
+}
+
+impl Received {
+    /// Where the oplog begins that another member asks to be sent as it grows.
+    pub(crate) fn oplog_from(&self, set: &ReplicaSet) -> Option<OpTime> {
+        let command = self.command.as_ref().ok()?;
+        let streams = self.flags.contains(MsgFlags::EXHAUST_ALLOWED) && !self.legacy;
+        streams.then(|| set.stream_wanted(command)).flatten()
+    }
 }
 
 pub(crate) struct Connection {
@@ -77,8 +86,6 @@ pub(crate) struct Connection {
     next_request: i32,
     /// What its first message is answered with, before the connection closes.
     refusal: Option<CommandError>,
-    /// Whether another member of the set is at the other end, as far as its commands tell.
-    is_member: bool,
     /// Whether the command that is being answered reads what a majority has.
     pub(crate) reads_majority: bool,
     /// Whether a fail point has made the error that the command is answered with.
@@ -103,7 +110,6 @@ impl Connection {
             compressor: None,
             next_request: 1,
             refusal: None,
-            is_member: false,
             reads_majority: false,
             is_read_from: false,
             is_injected: false,
@@ -122,8 +128,7 @@ impl Connection {
         // When the message began that a stranger has yet to finish.
         let mut begun: Option<Instant> = None;
         loop {
-            // Members go on talking to each other.
-            if farewells.has_changed().unwrap_or(false) && !self.is_member {
+            if farewells.has_changed().unwrap_or(false) {
                 return Ok(());
             }
             let is_stranger = self.is_stranger();
@@ -136,18 +141,7 @@ impl Connection {
                 Some(message) => {
                     begun = None;
                     self.shared.node.count_received(message.header.message_length);
-                    let report = report_in(&self.shared, &self.client, &message)
-                        .filter(|_| self.refusal.is_none());
-                    match report {
-                        Some((set, report)) => {
-                            self.is_member = true;
-                            match set.hear_report(report).await {
-                                true => continue,
-                                false => return Ok(()),
-                            }
-                        }
-                        None => take_apart(&message),
-                    }
+                    take_apart(&message)
                 }
                 None => {
                     if is_stranger && self.decoder.has_input() {
@@ -162,14 +156,45 @@ impl Connection {
                             }
                         }
                         _ = ending.wait_for(|ending| *ending) => return Ok(()),
-                        _ = farewells.changed(), if !self.is_member => return Ok(()),
+                        _ = farewells.changed() => return Ok(()),
                     }
                     continue;
                 }
             };
+            match self.set_of_member(&received) {
+                Ok(None) => {}
+                // On the heap: clients' connections need no room for it.
+                Ok(Some(set)) => {
+                    return Box::pin(MemberConnection::new(self, set).run(received)).await;
+                }
+                Err(stranger) => {
+                    let body = error_body(&stranger);
+                    self.send(received.request, false, false, MsgFlags::NONE, &body).await?;
+                    continue;
+                }
+            }
             if let Next::Close = self.serve(received).await? {
                 return Ok(());
             }
+        }
+    }
+
+    /// The set, if this message shows that another member of it is at the other end. A client that asks to
+    /// be sent the oplog as members are is refused.
+    fn set_of_member(&self, received: &Received) -> Result<Option<Arc<ReplicaSet>>, CommandError> {
+        let (Some(set), Ok(command), None) =
+            (&self.shared.replica_set, &received.command, &self.refusal)
+        else {
+            return Ok(None);
+        };
+        let follows = received.oplog_from(set).is_some();
+        if !follows && !command.facts().is_some_and(CommandFacts::is_between_members) {
+            return Ok(None);
+        }
+        match self.shared.node.authorize_member(&self.client) {
+            Err(stranger) if follows => Err(stranger),
+            // What else it may not do is said where commands are admitted.
+            authorized => Ok(authorized.ok().map(|()| Arc::clone(set))),
         }
     }
 
@@ -178,7 +203,7 @@ impl Connection {
         self.shared.node.options().authentication && !self.client.login.is_complete()
     }
 
-    async fn serve(&mut self, received: Received) -> Result<Next, ConnectionError> {
+    pub(crate) async fn serve(&mut self, received: Received) -> Result<Next, ConnectionError> {
         let Received { mut request, flags, legacy, compressed, command } = received;
         let acknowledged = !flags.contains(MsgFlags::MORE_TO_COME);
         if let Some(refusal) = &self.refusal {
@@ -196,7 +221,6 @@ impl Connection {
             Err(_) => return Ok(Next::GoOn),
         };
         self.note_handshake(&command);
-        self.is_member |= command.facts().is_some_and(CommandFacts::is_between_members);
         let streams = flags.contains(MsgFlags::EXHAUST_ALLOWED) && !legacy;
         if streams && is_hello(command.name()) && !command.body.contains_key("maxAwaitTimeMS") {
             let why =
@@ -204,18 +228,6 @@ impl Connection {
             let body = error_body(&CommandError::new(ErrorCode(51756), why));
             self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
             return Ok(Next::GoOn);
-        }
-        if streams
-            && let Some(set) = self.shared.replica_set.clone()
-            && let Some(from) = set.stream_wanted(&command)
-        {
-            self.is_member = true;
-            if let Err(error) = self.shared.node.authorize_member(&self.client) {
-                let body = error_body(&error);
-                self.send(request, legacy, compressed, MsgFlags::NONE, &body).await?;
-                return Ok(Next::GoOn);
-            }
-            return set.cut().guard(self.stream_oplog(&set, request, from)).await;
         }
         let farewells = self.shared.farewells.subscribe();
         loop {
@@ -247,49 +259,6 @@ impl Connection {
         }
     }
 
-    /// Pushes the oplog to another member until it leaves.
-    async fn stream_oplog(
-        &mut self,
-        set: &ReplicaSet,
-        mut request: RequestId,
-        from: OpTime,
-    ) -> Result<Next, ConnectionError> {
-        let node = Arc::clone(&self.shared.node);
-        let mut ending = self.shared.ending.subscribe();
-        let mut stream = match OplogStream::open(set, &node, from) {
-            Ok(stream) => stream,
-            Err(error) => {
-                let body = error_body(&error);
-                self.send(request, false, false, MsgFlags::NONE, &body).await?;
-                return Ok(Next::GoOn);
-            }
-        };
-        let mut say_something = true;
-        loop {
-            match stream.next_batch(&node, say_something) {
-                Ok(Some(body)) => {
-                    let flags = MsgFlags::MORE_TO_COME;
-                    request = self.send(request, false, false, flags, &body).await?;
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    let body = error_body(&error);
-                    self.send(request, false, false, MsgFlags::NONE, &body).await?;
-                    return Ok(Next::Close);
-                }
-            }
-            if stream.has_ended() {
-                return Ok(Next::Close);
-            }
-            say_something = tokio::select! {
-                due = stream.news() => due,
-                // A follower has nothing to say: whatever it does, it is leaving.
-                _ = read_more(&mut self.stream, &mut self.decoder) => return Ok(Next::Close),
-                _ = ending.wait_for(|ending| *ending) => return Ok(Next::Close),
-            };
-        }
-    }
-
     /// Remembers who the client is and how it wants replies compressed.
     fn note_handshake(&mut self, command: &Command) {
         if !is_hello(command.name()) {
@@ -314,7 +283,7 @@ impl Connection {
     }
 
     /// Sends a reply and returns the number it went out under.
-    async fn send(
+    pub(crate) async fn send(
         &mut self,
         response_to: RequestId,
         legacy: bool,
@@ -357,25 +326,7 @@ pub(crate) async fn read_more(
     Ok(stream.read_buf(input).await?)
 }
 
-/// The report of progress that a message is, if another member sent it. Every group of writes makes
-/// some, nothing answers them, and clients' writes wait for them: they go straight to the set. What is
-/// not as members send it takes the way of every command, which says what is wrong with it.
-fn report_in(
-    shared: &Shared,
-    client: &Client,
-    message: &Message<'_>,
-) -> Option<(Arc<ReplicaSet>, PositionReport)> {
-    let Payload::Msg(msg) = &message.payload else { return None };
-    let set = shared.replica_set.as_ref().filter(|set| !set.cut().is_cut())?;
-    if msg.flags() != MsgFlags::MORE_TO_COME {
-        return None;
-    }
-    let report = read_position_report(msg.body())?;
-    shared.node.authorize_member(client).ok()?;
-    Some((Arc::clone(set), report))
-}
-
-fn take_apart(message: &Message<'_>) -> Received {
+pub(crate) fn take_apart(message: &Message<'_>) -> Received {
     let (flags, legacy, command) = match &message.payload {
         Payload::Msg(msg) => {
             let sequences = msg.sequences().map(|sequence| {

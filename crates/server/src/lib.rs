@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   TcpListener ──▶ Connection ──▶ Node::run ──▶ reply
-//!                       │  waits for: the disk (one thread syncs for all), events, fail points
+//!                    │  │  waits for: the disk (one thread syncs for all), events, fail points
+//!                    └──▶ MemberConnection ──▶ ReplicaSet    if another member is at the other end
 //! ```
 //!
 //! Everything that needs a socket, a clock or a thread is here; what a command means is decided in
@@ -22,6 +23,7 @@ mod disk;
 mod durability;
 mod key_files;
 mod logging;
+mod member_connection;
 mod memory;
 mod net;
 mod patience;

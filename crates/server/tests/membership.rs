@@ -8,15 +8,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{Document, RawDocumentBuf, Timestamp, doc, rawdoc};
 use quorate_client::Client;
 use quorate_protocol::SetVersion;
 use quorate_server::{
     Listeners, Membership, Place, Running, Server, StartError, StartOptions, TlsMode, TlsOptions,
 };
 use quorate_test_support::Authority;
+use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -163,6 +165,42 @@ async fn members_with_one_key_form_a_set_and_an_intruder_stays_out() {
     for running in [first, second, intruder, careless] {
         running.stop().await.unwrap();
     }
+}
+
+/// The oplog is pushed to members alone: it holds the keys of all users.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_stranger_that_asks_for_the_oplog_as_members_do_is_refused_and_stays_a_client() {
+    let keys = Keys::new();
+    let first = member(|options| options.membership = keys.file("a", "c2hhcmVka2V5")).await;
+    run(&first, "", "", doc! { "replSetInitiate": config(&[&first]) }).await.unwrap();
+    create_admin(&first, "").await;
+    let mut socket = TcpStream::connect(first.address()).await.unwrap();
+    let null = doc! { "ts": Timestamp { time: 0, increment: 0 }, "t": -1_i64 };
+    let follow = rawdoc! {
+        "find": "oplog.rs", "$db": "local", "$oplogQueryData": 1,
+        "$replData": RawDocumentBuf::try_from(&null).unwrap(),
+    };
+    for (flags, body, code) in [
+        (MsgFlags::EXHAUST_ALLOWED, follow, Some(UNAUTHORIZED)),
+        (MsgFlags::NONE, rawdoc! { "hello": 1, "$db": "admin" }, None),
+    ] {
+        let mut bytes = Vec::new();
+        MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), flags, &body).finish(None).unwrap();
+        socket.write_all(&bytes).await.unwrap();
+        let mut decoder = Decoder::new();
+        let reply = soon("a reply", async {
+            loop {
+                if let Some(message) = decoder.next_message().unwrap() {
+                    let Payload::Msg(msg) = &message.payload else { panic!("no OP_MSG") };
+                    return msg.body().to_owned();
+                }
+                assert_ne!(socket.read_buf(decoder.input()).await.unwrap(), 0, "it was closed");
+            }
+        })
+        .await;
+        assert_eq!(reply.get_i32("code").ok(), code, "{reply:?}");
+    }
+    first.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
