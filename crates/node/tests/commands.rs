@@ -488,24 +488,41 @@ fn explain_says_which_index_is_used() {
     assert_eq!(explain(range), ("FETCH".to_owned(), Some("_id_".to_owned()), 2));
     let reply = member.ok(doc! {"explain": {"find": "c", "filter": {"_id": 3}}});
     assert!(reply.get_document("queryPlanner").unwrap().get_array("rejectedPlans").is_ok());
+    for (projection, expected) in [
+        (doc! {"a": 1, "_id": false}, "PROJECTION_SIMPLE"),
+        (doc! {"a.b": 1}, "PROJECTION_DEFAULT"),
+        (doc! {"b": {"$add": ["$a", 1]}}, "PROJECTION_DEFAULT"),
+    ] {
+        let find = doc! {"find": "c", "filter": {"_id": 3}, "projection": &projection};
+        let reply = member.ok(doc! {"explain": find});
+        let plan = reply.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap();
+        assert_eq!(plan.get_str("stage").unwrap(), expected);
+        assert_eq!(plan.get_document("transformBy").unwrap(), &projection);
+        assert_eq!(plan.get_document("inputStage").unwrap().get_str("stage").unwrap(), "IDHACK");
+    }
 }
 
 #[test]
 fn the_index_on_id_may_be_asked_for_again_as_what_it_is() {
     let member = Member::new();
-    for option in ["unique", "sparse", "background"] {
-        let spec = doc! {"key": {"_id": 1}, "name": "_id_", option: true};
-        member.ok(doc! {"createIndexes": "c", "indexes": [spec]});
-    }
-    // What it is not is refused: documents that never expire would be a surprise.
+    member.ok(doc! {"createIndexes": "c", "indexes": [{"key": {"_id": 1}, "name": "_id_"}]});
+    member
+        .ok(doc! {"createIndexes": "c", "indexes": [{"key": {"_id": 1}, "name": "_id_", "v": 2}]});
+    // Everything else is refused, also what is true of it anyway.
     for (option, value) in [
-        ("expireAfterSeconds", Bson::from(60)),
+        ("unique", Bson::from(true)),
+        ("unique", false.into()),
+        ("sparse", true.into()),
+        ("background", true.into()),
+        ("expireAfterSeconds", 60.into()),
         ("partialFilterExpression", doc! {"a": 1}.into()),
         ("hidden", true.into()),
     ] {
         let spec = doc! {"key": {"_id": 1}, "name": "_id_", option: value};
         assert_eq!(member.code(doc! {"createIndexes": "c", "indexes": [spec]}), 197, "{option}");
     }
+    let other = doc! {"key": {"_id": -1}, "name": "_id_-1", "background": true};
+    member.ok(doc! {"createIndexes": "d", "indexes": [other]});
     let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "$cmd.listIndexes.c");
     assert_eq!(listed.len(), 1, "{listed:?}");
 }

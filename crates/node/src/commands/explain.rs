@@ -16,7 +16,7 @@ use crate::command_table;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, check_known};
+use crate::fields::{Fields, check_known, whole_number};
 use crate::generic_arguments;
 use crate::namespace::Namespace;
 use crate::plan::{Access, Plan};
@@ -174,7 +174,14 @@ fn describe(
     };
     let plan = selection.plan()?;
     let sorts = selection.sort_order()?.is_some() && !plan.sorted;
-    planner.insert("winningPlan", stages(&plan, filter, &selection, sorts));
+    let found = stages(&plan, filter, &selection, sorts);
+    planner.insert(
+        "winningPlan",
+        match fields.document("projection")? {
+            Some(projection) if !projection.is_empty() => projected(projection, found),
+            _ => found,
+        },
+    );
     let mut answer = doc! { "explainVersion": "1", "queryPlanner": planner };
     if execute {
         let (skip, limit) = (selection.skip, selection.limit);
@@ -242,6 +249,18 @@ fn stages(plan: &Plan, filter: &Document, selection: &Selection, sorts: bool) ->
         stage = doc! { "stage": "LIMIT", "limitAmount": limit as i64, "inputStage": stage };
     }
     stage
+}
+
+/// The stage that shapes what the others found.
+fn projected(projection: &Document, found: Document) -> Document {
+    let is_plain = |(name, value): (&String, &Bson)| {
+        !name.contains('.') && (matches!(value, Bson::Boolean(_)) || whole_number(value).is_some())
+    };
+    let stage = match projection.iter().all(is_plain) {
+        true => "PROJECTION_SIMPLE",
+        false => "PROJECTION_DEFAULT",
+    };
+    doc! { "stage": stage, "transformBy": projection.clone(), "inputStage": found }
 }
 
 fn shown(direction: Direction) -> &'static str {

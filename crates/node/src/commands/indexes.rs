@@ -191,15 +191,18 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
     Ok(complete)
 }
 
-/// Refuses what the index of `_id` cannot do. That it is unique and sees every document is true anyway.
+/// Refuses options of the index on `_id`, as MongoDB does: it is unique and sees every document anyway, and cannot
+/// be otherwise.
 fn check_id_index(spec: &Document, key: &Document) -> Result<(), CommandError> {
+    const ALLOWED: [&str; 6] = ["key", "name", "v", "ns", "collation", "comment"];
     let is_id = key.len() == 1 && key.get("_id").and_then(whole_number) == Some(1);
-    let asked = |option: &&str| !matches!(spec.get(*option), None | Some(Bson::Boolean(false)));
-    let cannot = ["expireAfterSeconds", "partialFilterExpression", "hidden"];
-    match cannot.iter().find(|option| is_id && asked(option)) {
+    match spec.keys().find(|option| is_id && !ALLOWED.contains(&option.as_str())) {
         Some(option) => Err(CommandError::new(
             ErrorCode::INVALID_INDEX_SPECIFICATION_OPTION,
-            format!("The field '{option}' is not valid for an _id index specification"),
+            format!(
+                "The field '{option}' is not valid for an _id index specification; leave it out. \
+                 Specification: {spec}"
+            ),
         )),
         None => Ok(()),
     }
