@@ -10,15 +10,17 @@ use quorate_protocol::{
     VoteReply, VoteRequest,
 };
 
+use crate::candidacy::VetoRecord;
 use crate::election::{
-    LastVote, MAX_VETOED_DRY_RUNS, Refusal, Tally, Visible, Voter, is_fresh_enough_for_takeover,
-    judge, may_take_over_to_catch_up, priority_takeover_delay, veto,
+    Refusal, Tally, Visible, Voter, is_fresh_enough_for_takeover, judge, may_take_over_to_catch_up,
+    priority_takeover_delay, veto,
 };
 use crate::error::CommandError;
 use crate::event::Event;
 use crate::explain::CampaignRecord;
 use crate::input::{Reply, Request, RequestToken};
-use crate::member::{AfterPersist, Asked, MAX_PERSISTS, Member, VetoRecord};
+use crate::member::Member;
+use crate::outbox::{AfterPersist, Asked};
 use crate::output::Change;
 use crate::peer::{Contact, Peer};
 use crate::quorum::{Counts, is_vote_majority};
@@ -33,8 +35,6 @@ const CRASH_STAGGER: Duration = Duration::from_millis(60);
 const CRASH_JITTER: Duration = Duration::from_millis(20);
 /// How long a member that gave way to another candidate leaves it the field, at least.
 const GIVE_WAY: Duration = Duration::from_millis(120);
-/// Quick tries after a crash; then the election timeout counts again.
-const MAX_CRASH_TRIES: u32 = 10;
 /// How long a process that has just started waits for the members that have not answered yet.
 const RESTART_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a dry run waits for the last answers once it has a majority.
@@ -75,8 +75,7 @@ impl Member {
         }
         let timeout = self.election_timeout();
         let jitter = self.random.duration_up_to(timeout * ELECTION_JITTER_PERCENT / 100);
-        self.sync.crash_tries = None;
-        self.sync.gave_way = false;
+        self.candidacy.await_silence();
         self.timers.set(Timer::Election, self.now + timeout + jitter);
     }
 
@@ -84,7 +83,7 @@ impl Member {
     pub(crate) fn is_electable_now(&self) -> bool {
         self.own_config().is_some_and(MemberConfig::is_electable)
             && self.state() == MemberState::Secondary
-            && self.ineligible_until.is_none_or(|until| until <= self.now)
+            && !self.candidacy.is_barred(self.now)
             && !self.log.written.op_time.is_null()
             && !self.recollection.is_lost()
             && !self.shutting_down
@@ -97,17 +96,17 @@ impl Member {
             Some("not a secondary")
         } else if !self.own_config().is_some_and(MemberConfig::is_electable) {
             Some("priority 0")
-        } else if self.ineligible_until.is_some_and(|until| until > self.now) {
+        } else if self.candidacy.is_barred(self.now) {
             Some("frozen or stepped down a short while ago")
         } else if self.log.written.op_time.is_null() {
             Some("no data yet")
-        } else if self.installing || self.reconfiguring.is_some() {
+        } else if self.config.is_changing() {
             Some("a configuration is being installed")
         } else if !config.is_some_and(|c| is_vote_majority(&c, |m| reachable.contains(&m.id))) {
             Some("no majority of voters in sight")
         } else if self.recollection.is_lost() {
             Some("its disk was replaced, and not every voter has answered since")
-        } else if self.persists.len() >= MAX_PERSISTS {
+        } else if self.outbox.is_disk_behind() {
             Some("the disk is too far behind to store a vote")
         } else if self.shutting_down {
             Some("shutting down")
@@ -124,7 +123,7 @@ impl Member {
         if self.is_campaigning() {
             return self.timers.set(Timer::Election, self.now + DRY_RUN_PATIENCE);
         }
-        let reason = if self.sync.crash_tries.is_some() {
+        let reason = if self.candidacy.tries_quickly() {
             ElectionReason::PrimaryCrashed
         } else {
             ElectionReason::ElectionTimeout
@@ -150,8 +149,7 @@ impl Member {
         if !matches!(self.role, Role::Follower(_)) {
             return;
         }
-        self.sync.crash_tries = Some(0);
-        self.sync.gave_way = false;
+        self.candidacy.begin_quick_tries();
         let delay = self.crash_delay();
         self.timers.set(Timer::Election, self.now + delay);
     }
@@ -192,7 +190,7 @@ impl Member {
         let Some(config) = self.installed_config() else { return };
         let voters = || config.voters().filter_map(|member| self.peers.get(&member.id));
         let settled = voters().all(|peer| peer.contact != Contact::Unheard)
-            || self.now.since(self.takes_part_since) >= RESTART_PATIENCE;
+            || self.now.since(self.presence.takes_part_since()) >= RESTART_PATIENCE;
         let told = self.peers.values().any(|peer| peer.is_up() && peer.told_primary.is_some());
         let primary = self.primary.is_some() || told;
         if settled && !primary && !self.is_campaigning() && self.why_not_standing().is_none() {
@@ -246,7 +244,7 @@ impl Member {
 
     fn may_take_over_to_catch_up(&self, primary: OpTimeAndWallTime) -> bool {
         let freshest = self.visible().iter().map(|seen| seen.applied).max().unwrap_or_default();
-        may_take_over_to_catch_up(self.log.applied, primary, freshest, self.term)
+        may_take_over_to_catch_up(self.log.applied, primary, freshest, self.term())
     }
 
     pub(crate) fn on_priority_takeover_timer(&mut self) {
@@ -316,12 +314,12 @@ impl Member {
         if reason == ElectionReason::Handoff {
             return self.stand_for_real(reason, asked_by);
         }
-        self.sync.gave_way = false;
-        let term = self.term;
-        let ignore_vetoes = self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS && self.primary.is_none();
+        self.candidacy.begin_try();
+        let term = self.term();
+        let ignore_vetoes = self.candidacy.is_vetoed_too_often() && self.primary.is_none();
         self.emit(Event::DryRunStarted { reason, term });
         if ignore_vetoes {
-            self.emit(Event::VetoesIgnored { count: self.vetoed_dry_runs });
+            self.emit(Event::VetoesIgnored { count: self.candidacy.vetoed_dry_runs() });
         }
         let request = self.vote_request(reason, true, term, me);
         let round = Round::DryRun { term, tally: Tally::with_own_vote(me), ignore_vetoes };
@@ -345,12 +343,10 @@ impl Member {
 
     fn stand_for_real(&mut self, reason: ElectionReason, asked_by: Option<RequestToken>) {
         let Some(me) = self.me() else { return };
-        self.term = self.term.next();
+        let vote = self.ballot.stand(me);
+        let term = vote.term;
         self.primary = None;
-        let term = self.term;
         self.emit(Event::ElectionStarted { reason, term });
-        let vote = LastVote { term, candidate: me };
-        self.last_vote = Some(vote);
         self.set_campaign(Campaign { reason, round: Round::Storing { term }, asked_by });
         self.timers.set(Timer::Campaign, self.now + self.election_timeout());
         self.persist(Change::LastVote(vote), AfterPersist::Candidacy { term });
@@ -384,7 +380,7 @@ impl Member {
         term: Term,
         candidate: MemberId,
     ) -> VoteRequest {
-        let config = self.config.as_ref().map(|installed| installed.config.config_version());
+        let config = self.config.config().map(|config| config.config_version());
         VoteRequest {
             set_name: self.options.set_name.clone(),
             dry_run,
@@ -420,13 +416,13 @@ impl Member {
         term: Term,
         reply: &VoteReply,
     ) {
-        if reply.term > self.term {
+        if reply.term > self.term() {
             return self.adopt_term(reply.term);
         }
         if let Some(tally) = self.tally_of(dry_run, term) {
             tally.record(peer, reply);
             if let (Some(veto), Some(me)) = (reply.veto, self.me()) {
-                self.vetoes.insert(me, VetoRecord { by: peer, veto, at: self.now });
+                self.candidacy.note_veto(me, VetoRecord { by: peer, veto, at: self.now });
             }
             self.decide_campaign(false);
         }
@@ -520,27 +516,23 @@ impl Member {
 
     fn lose_dry_run_to_veto(&mut self, by: MemberId, veto: Veto) {
         if let Some(me) = self.me() {
-            self.vetoes.insert(me, VetoRecord { by, veto, at: self.now });
+            self.candidacy.note_veto(me, VetoRecord { by, veto, at: self.now });
         }
         // Only a set without a primary has to fear being blocked; a veto by the primary itself proves
-        // that there is one. Tries in quick succession count once: what the objector has must have
-        // had its time to be copied before its objection is heard no more.
+        // that there is one.
         let interval = self.settings().heartbeat_interval();
-        let counted_lately =
-            self.veto_counted_at.is_some_and(|counted| self.now.since(counted) < interval);
-        if self.primary.is_none() && veto != Veto::IAmPrimary && !counted_lately {
-            self.vetoed_dry_runs += 1;
-            self.veto_counted_at = Some(self.now);
+        if self.primary.is_none() && veto != Veto::IAmPrimary {
+            self.candidacy.count_veto(self.now, interval);
         }
         if let Some(reason) = self.campaign_reason() {
             self.note_campaign(reason, format!("vetoed by {by}: {veto}"));
         }
-        self.emit(Event::DryRunVetoed { by, veto, count: self.vetoed_dry_runs });
+        self.emit(Event::DryRunVetoed { by, veto, count: self.candidacy.vetoed_dry_runs() });
         // What the fresher member has is to be copied first: look at it now, not at the next beat.
         if let Veto::FresherMember(id) | Veto::FresherSecondaryOnlyMember(id) = veto {
             self.heartbeat_now(id);
         }
-        let after_crash = self.may_try_quickly();
+        let after_crash = self.candidacy.take_quick_try();
         let failure = CommandError::StepUpFailed(format!("vetoed by {by}: {veto}"));
         self.close_campaign(failure);
         let wait = if after_crash {
@@ -564,7 +556,7 @@ impl Member {
                 self.emit(Event::ElectionLost { term, why: why.clone() });
             }
         }
-        let after_crash = self.may_try_quickly();
+        let after_crash = self.candidacy.take_quick_try();
         self.close_campaign(CommandError::StepUpFailed(why));
         if self.primary.is_some() {
             return;
@@ -587,7 +579,7 @@ impl Member {
         let (Some(me), Some(config)) = (self.me(), self.installed_config()) else { return };
         let wait = GIVE_WAY + self.random.duration_up_to(GIVE_WAY);
         let Some(campaign) = &follower.campaign else {
-            if self.primary.is_none() && !std::mem::replace(&mut self.sync.gave_way, true) {
+            if self.primary.is_none() && self.candidacy.give_way() {
                 self.timers.set_no_earlier(Timer::Election, self.now + wait);
             }
             return;
@@ -607,7 +599,7 @@ impl Member {
         let reason = campaign.reason;
         self.note_campaign(reason, format!("gave way to {}", other.candidate));
         self.emit(Event::GaveWay { to: other.candidate });
-        let after_crash = self.may_try_quickly();
+        let after_crash = self.candidacy.take_quick_try();
         self.close_campaign(CommandError::StepUpFailed("another member stands".to_owned()));
         let wait = if after_crash { wait } else { wait.max(self.dry_run_patience()) };
         self.timers.set(Timer::Election, self.now + wait);
@@ -619,18 +611,8 @@ impl Member {
     }
 
     fn note_campaign(&mut self, reason: ElectionReason, outcome: String) {
-        let (term, at) = (self.term, self.now);
-        self.last_campaign = Some(CampaignRecord { reason, term, outcome, at });
-    }
-
-    fn may_try_quickly(&mut self) -> bool {
-        match &mut self.sync.crash_tries {
-            Some(tries) if *tries < MAX_CRASH_TRIES => {
-                *tries += 1;
-                true
-            }
-            _ => false,
-        }
+        let (term, at) = (self.term(), self.now);
+        self.candidacy.note_campaign(CampaignRecord { reason, term, outcome, at });
     }
 
     fn close_campaign(&mut self, failure: CommandError) {
@@ -655,8 +637,8 @@ impl Member {
     // -- Voting ----------------------------------------------------------------------------------
 
     pub(crate) fn on_vote_request(&mut self, token: RequestToken, request: &VoteRequest) {
-        if self.config.is_none() || self.me().is_none() {
-            let error = if self.config.is_none() {
+        if self.me().is_none() {
+            let error = if self.config.config().is_none() {
                 CommandError::NotYetInitialized
             } else {
                 CommandError::Removed
@@ -669,9 +651,9 @@ impl Member {
             self.adopt_term(term);
         }
         let Some(voter) = self.voter() else { return };
-        let judgement = if self.disk_failed {
+        let judgement = if self.outbox.has_disk_failed() {
             Err(Refusal::DiskFailed)
-        } else if self.persists.len() >= MAX_PERSISTS {
+        } else if self.outbox.is_disk_behind() {
             Err(Refusal::DiskBehind)
         } else if !self.recollection.allows_vote_in(term, dry_run) {
             Err(Refusal::MemoryLost)
@@ -679,7 +661,7 @@ impl Member {
             judge(&voter, request)
         };
         let objection = veto(&voter, request);
-        let own_term = self.term;
+        let own_term = self.term();
         let reply = |granted, reason: String| {
             Reply::Vote(VoteReply {
                 term: own_term,
@@ -691,7 +673,7 @@ impl Member {
         if let Some(veto) = objection {
             self.emit(Event::Vetoed { candidate, veto });
             if let Some(me) = self.me() {
-                self.vetoes.insert(candidate, VetoRecord { by: me, veto, at: self.now });
+                self.candidacy.note_veto(candidate, VetoRecord { by: me, veto, at: self.now });
             }
         }
         match judgement {
@@ -711,8 +693,7 @@ impl Member {
             Ok(()) => {
                 // A candidate of this term has voted for itself; `judge` has refused already.
                 self.emit(Event::VoteGranted { candidate, term, dry_run });
-                let vote = LastVote { term, candidate };
-                self.last_vote = Some(vote);
+                let vote = self.ballot.vote_for(candidate);
                 if matches!(self.role, Role::Follower(_)) {
                     self.reset_election_timer();
                 }
@@ -724,18 +705,17 @@ impl Member {
 
     /// What this member knows as a voter.
     pub(crate) fn voter(&self) -> Option<Voter<'_>> {
-        let installed = self.config.as_ref()?;
-        let me = installed.me?;
+        let (config, me) = (self.config.config()?, self.me()?);
         let primary = self.primary.filter(|id| {
             *id == me || self.peers.get(id).is_some_and(|peer| self.was_heard_lately(peer))
         });
         let last_written =
             if self.is_arbiter() { self.commit_point } else { self.log.written }.op_time;
         Some(Voter {
-            config: &installed.config,
-            term: self.term,
+            config,
+            term: self.term(),
             me,
-            last_vote: self.last_vote,
+            last_vote: self.ballot.last_vote(),
             last_written,
             primary,
             visible: self.visible(),
@@ -744,10 +724,10 @@ impl Member {
 
     /// The reachable members that show entries, this one among them.
     pub(crate) fn visible(&self) -> Vec<Visible> {
-        let Some(installed) = &self.config else { return Vec::new() };
+        let Some(config) = self.config.config() else { return Vec::new() };
         let mut visible = Vec::new();
-        for member in installed.config.members.iter().filter(|member| !member.arbiter_only) {
-            let (shows, applied, can_lead) = if Some(member.id) == installed.me {
+        for member in config.members.iter().filter(|member| !member.arbiter_only) {
+            let (shows, applied, can_lead) = if Some(member.id) == self.me() {
                 let shows = matches!(self.role, Role::Follower(_) | Role::Leader(_));
                 let leads = matches!(self.role, Role::Leader(_));
                 (shows, self.log.applied, leads || self.is_electable_now())

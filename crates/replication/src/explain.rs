@@ -13,8 +13,8 @@ use quorate_protocol::{
     ServerAddress, Term,
 };
 
+use crate::candidacy::VetoRecord;
 use crate::electability::{self, Election, Obstacle, Reach, Reason, Standing};
-use crate::member::VetoRecord;
 use crate::peer::Contact;
 use crate::role::Role;
 use crate::status::Status;
@@ -122,7 +122,7 @@ impl Status<'_> {
                     own => newest.saturating_sub(own),
                 },
                 obstacle: standings.get(&view.id).and_then(electability::obstacle),
-                last_veto: self.member.vetoes.get(&view.id).copied(),
+                last_veto: self.member.candidacy.last_veto(view.id),
                 host: view.address,
             })
         });
@@ -139,9 +139,9 @@ impl Status<'_> {
             votes_visible: election.visible as usize,
             votes_needed: needed,
             election,
-            vetoed_dry_runs: self.member.vetoed_dry_runs,
+            vetoed_dry_runs: self.member.candidacy.vetoed_dry_runs(),
             campaigning: self.member.is_campaigning(),
-            last_campaign: self.member.last_campaign.clone(),
+            last_campaign: self.member.candidacy.last_campaign().cloned(),
             members,
         }
     }

@@ -14,7 +14,8 @@ use crate::commit_point::{Teller, follower_commit_point};
 use crate::error::CommandError;
 use crate::event::{Event, StepDownReason};
 use crate::input::{Reply, Request, RequestId, RequestToken, Unreachable};
-use crate::member::{Asked, Member};
+use crate::member::Member;
+use crate::outbox::Asked;
 use crate::peer::{Contact, HeartbeatRound, Peer};
 use crate::quorum::Counts;
 use crate::role::{LeaderMode, Role};
@@ -36,7 +37,7 @@ impl Member {
         match peer.round {
             // The host did not tell us in time: the budget of the round is spent.
             Some(round) => {
-                self.requests.remove(&round.request);
+                self.outbox.give_up(round.request);
                 self.on_heartbeat_failed(id, Unreachable::TimedOut);
             }
             None => self.send_heartbeat(id),
@@ -94,10 +95,10 @@ impl Member {
     pub(crate) fn heartbeat_request(&self, check_empty: bool) -> HeartbeatRequest {
         HeartbeatRequest {
             set_name: self.options.set_name.clone(),
-            config: self.config.as_ref().map(|installed| installed.config.config_version()),
+            config: self.config.config().map(|config| config.config_version()),
             from: self.own_address(),
             from_id: self.me(),
-            term: self.term,
+            term: self.term(),
             primary_id: self.primary,
             check_empty,
         }
@@ -193,14 +194,14 @@ impl Member {
     }
 
     fn note_primary(&mut self, id: MemberId, reply: &HeartbeatReply) {
-        let leads = reply.state == MemberState::Primary && reply.term == self.term;
+        let leads = reply.state == MemberState::Primary && reply.term == self.term();
         if leads && self.me() != Some(id) && !matches!(self.role, Role::Leader(_)) {
             if self.primary != Some(id) {
                 self.primary = Some(id);
                 // A member that was no use as a source a moment ago is the best one since it leads:
                 // the first majority write of its term waits for us.
                 self.forgive(id);
-                self.emit(Event::PrimaryKnown { primary: id, term: self.term });
+                self.emit(Event::PrimaryKnown { primary: id, term: self.term() });
             }
             self.hear_from_primary();
         } else if self.primary == Some(id) {
@@ -210,7 +211,7 @@ impl Member {
 
     /// The primary lives: no member needs to stand.
     pub(crate) fn hear_from_primary(&mut self) {
-        self.vetoed_dry_runs = 0;
+        self.candidacy.forget_vetoed_dry_runs();
         if let Role::Follower(follower) = &mut self.role {
             follower.restarted = false;
             if !self.campaigns_against_primary() {
@@ -271,7 +272,7 @@ impl Member {
         peer.was_reset = true;
         let id = peer.id;
         if let Some(round) = peer.round.take() {
-            self.requests.remove(&round.request);
+            self.outbox.give_up(round.request);
         }
         self.send_heartbeat(id);
     }
@@ -299,7 +300,7 @@ impl Member {
         {
             return self.respond(token, Err(CommandError::DuplicateMemberId(from)));
         }
-        if self.config.is_some() {
+        if self.config.config().is_some() {
             self.adopt_term(request.term);
         }
         match &self.role {
@@ -322,9 +323,9 @@ impl Member {
             _ => None,
         };
         // The answer to an earlier one may have been lost.
-        self.requests.retain(|_, asked| answered_by(asked).is_none_or(|until| until > now));
-        let under_way = self.requests.values().any(|asked| answered_by(asked).is_some());
-        if self.installing || under_way {
+        self.outbox.give_up_all(|asked| answered_by(asked).is_some_and(|until| until <= now));
+        let under_way = self.outbox.under_way().any(|asked| answered_by(asked).is_some());
+        if self.config.is_installing() || under_way {
             return;
         }
         let timeout = self.settings().heartbeat_interval();
@@ -340,7 +341,7 @@ impl Member {
 
     fn hear_request(&mut self, request: &HeartbeatRequest) {
         let Some(id) = request.from_id else { return };
-        let own = self.config.as_ref().map(|installed| installed.config.config_version());
+        let own = self.config.config().map(|config| config.config_version());
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&id) else {
             // A member of a configuration that we lack.
@@ -353,7 +354,7 @@ impl Member {
         };
         // Something about the sender is not as we last heard it: ask at once, not at the next beat.
         let back = !peer.is_up();
-        let leads = request.primary_id == Some(id) && request.term == self.term;
+        let leads = request.primary_id == Some(id) && request.term == self.ballot.term();
         let news = back
             || peer.config_version != request.config
             || theirs_is_newer
@@ -364,11 +365,11 @@ impl Member {
         match lost {
             Some(round) if back => {
                 peer.round = None;
-                self.requests.remove(&round.request);
+                self.outbox.give_up(round.request);
                 self.send_heartbeat(id);
             }
             Some(round) if news && round.attempts <= MAX_HEARTBEAT_RETRIES => {
-                self.requests.remove(&round.request);
+                self.outbox.give_up(round.request);
                 self.send_heartbeat(id);
             }
             Some(_) => {}
@@ -394,7 +395,7 @@ impl Member {
             set_name: self.options.set_name.clone(),
             state: self.state(),
             config_version: version,
-            term: self.term,
+            term: self.term(),
             primary_id: self.primary,
             syncing_to: self.sync_source_address(),
             electable: self.is_electable_now(),
@@ -430,7 +431,7 @@ impl Member {
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        self.config.is_some() || !self.log.written.op_time.is_null()
+        self.config.config().is_some() || !self.log.written.op_time.is_null()
     }
 
     pub(crate) fn sync_source_address(&self) -> Option<ServerAddress> {
@@ -460,7 +461,7 @@ impl Member {
         let Some(last_needed) = needed.checked_sub(1) else { return };
         match alive_until.get(last_needed) {
             Some(end) if *end > self.now => self.timers.set(Timer::Liveness, *end),
-            _ => self.become_follower(StepDownReason::LostMajority),
+            _ => self.step_down(StepDownReason::LostMajority),
         }
     }
 

@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use quorate_protocol::{MemberId, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress, Term};
 
-use crate::event::{Event, StepDownReason};
+use crate::event::Event;
 use crate::input::InitialSyncOutcome;
-use crate::member::{AfterPersist, Member, OwnLog};
+use crate::member::{Member, OwnLog};
+use crate::outbox::AfterPersist;
 use crate::output::{Change, InitialSyncStep, Output};
 use crate::peer::Contact;
 use crate::role::Role;
@@ -77,6 +78,32 @@ pub(crate) struct InitialSync {
     step: Option<InitialSyncStep>,
 }
 
+/// What initial syncs share within one process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copies {
+    /// How many this process has begun.
+    attempts: u32,
+    /// Documents were found at the start, and no log: not those of an unfinished copy.
+    strange_documents: bool,
+}
+
+impl Copies {
+    pub(crate) fn new(strange_documents: bool) -> Self {
+        Self { attempts: 0, strange_documents }
+    }
+
+    /// The number of the next attempt. None is used twice.
+    pub(crate) fn next_attempt(&mut self) -> u32 {
+        self.attempts += 1;
+        self.attempts
+    }
+
+    /// Whether a copy would remove documents that no set is known to have.
+    pub(crate) fn would_remove_strange_documents(&self) -> bool {
+        self.strange_documents
+    }
+}
+
 impl InitialSync {
     pub(crate) fn new(now: MonotonicTime, attempt: u32) -> Self {
         Self {
@@ -99,8 +126,7 @@ impl Member {
     pub(crate) fn begin_initial_sync(&mut self) {
         self.log = OwnLog::default();
         self.commit_point = OpTimeAndWallTime::default();
-        self.sync.last_fetched = self.log.written.op_time;
-        self.sync.diverged = false;
+        self.sync.restart_at(OpTime::NULL);
         self.continue_initial_sync();
     }
 
@@ -124,7 +150,7 @@ impl Member {
         sync.interruptions = 0;
         sync.interrupted = false;
         let attempt = sync.attempt;
-        self.outputs.push_back(Output::InitialSync { attempt, step });
+        self.outbox.push(Output::InitialSync { attempt, step });
     }
 
     /// News of a member, or the retry timer: go on if something was waited for.
@@ -142,7 +168,7 @@ impl Member {
             && let Some(step) = sync.step.clone()
         {
             let attempt = sync.attempt;
-            self.outputs.push_back(Output::InitialSync { attempt, step });
+            self.outbox.push(Output::InitialSync { attempt, step });
         }
     }
 
@@ -243,8 +269,7 @@ impl Member {
     fn fail_attempt(&mut self) {
         let Role::InitialSync(sync) = &mut self.role else { return };
         let attempt = sync.attempt;
-        self.copy_attempts += 1;
-        sync.attempt = self.copy_attempts;
+        sync.attempt = self.copies.next_attempt();
         sync.failures += 1;
         sync.source = None;
         let pause = if sync.failures >= MAX_ATTEMPTS {
@@ -256,7 +281,7 @@ impl Member {
         sync.not_before = self.now + pause;
         self.emit(Event::InitialSyncFailed { attempt });
         let cancel = InitialSyncStep::Cancel;
-        self.outputs.push_back(Output::InitialSync { attempt, step: cancel });
+        self.outbox.push(Output::InitialSync { attempt, step: cancel });
         if let Role::InitialSync(sync) = &mut self.role {
             sync.stage = InitialSyncStage::ChoosingSource;
             sync.step = None;
@@ -275,13 +300,13 @@ impl Member {
         // The copy may hold entries of an election that no heartbeat has told us of yet.
         self.adopt_term(Term(last.op_time.term));
         self.log = OwnLog { written: last, durable: last, applied: last, min_valid: last.op_time };
-        self.sync.last_fetched = last.op_time;
+        self.sync.restart_at(last.op_time);
         self.emit(Event::InitialSyncFinished { at: last.op_time });
         // In a configuration that marks it as newly added no vote and no copy of it has counted.
         if self.own_config().is_some_and(|own| own.newly_added) {
             self.remember_from_now_on();
         }
-        self.become_follower(StepDownReason::Reconfig);
+        self.become_follower();
         self.recollect();
         self.heartbeat_all_now();
     }
@@ -291,7 +316,7 @@ impl Member {
             && sync.stage != InitialSyncStage::Finishing
         {
             let step = InitialSyncStep::Cancel;
-            self.outputs.push_back(Output::InitialSync { attempt: sync.attempt, step });
+            self.outbox.push(Output::InitialSync { attempt: sync.attempt, step });
         }
     }
 

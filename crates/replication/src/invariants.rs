@@ -3,7 +3,7 @@
 //! A member that has broken one of these has a fault of ours; going on could lose what others were
 //! promised, so the process ends.
 
-use crate::member::{MAX_OUTPUTS, MAX_REQUESTS, Member};
+use crate::member::Member;
 use crate::quorum::is_vote_majority;
 use crate::role::{LeaderMode, Role};
 use crate::timers::Timer;
@@ -14,9 +14,9 @@ impl Member {
         let log = &self.log;
         assert!(log.durable <= log.written, "durable entries are in the log");
         assert!(log.applied <= log.written, "applied entries are in the log");
-        assert!(log.written.op_time.term <= self.term.0, "no entry is of a term to come");
+        assert!(log.written.op_time.term <= self.term().0, "no entry is of a term to come");
         assert!(
-            self.last_vote.is_none_or(|vote| vote.term <= self.term),
+            self.ballot.last_vote().is_none_or(|vote| vote.term <= self.term()),
             "no vote is of a term to come"
         );
         // An arbiter, also one that was removed, knows a commit point and has no log.
@@ -25,27 +25,28 @@ impl Member {
             "what is committed here is in the log"
         );
         assert!(self.sync.last_fetched >= log.written.op_time, "the log is what was fetched");
-        assert!(self.requests.len() <= MAX_REQUESTS && self.waiters.len() <= MAX_WAITERS);
-        assert!(self.outputs.len() <= MAX_OUTPUTS, "the host drains outputs after every input");
+        assert!(self.waiters.len() <= MAX_WAITERS, "waiting clients are bounded");
+        self.outbox.check_bounds();
         self.check_role();
     }
 
     fn check_role(&self) {
         let member = self.me();
         match &self.role {
-            Role::Startup => assert!(self.config.is_none(), "a configuration gives a role"),
-            Role::Removed => assert!(self.config.is_some() && member.is_none()),
+            Role::Startup => {
+                assert!(self.config.config().is_none(), "a configuration gives a role")
+            }
+            Role::Removed => assert!(self.config.config().is_some() && member.is_none()),
             _ => assert!(member.is_some(), "every other role is a member's"),
         }
-        if let Some(installed) = &self.config {
-            let others = installed.config.members.len() - usize::from(installed.me.is_some());
+        if let Some(config) = self.config.config() {
+            let others = config.members.len() - usize::from(member.is_some());
             assert_eq!(self.peers.len(), others, "every other member is a peer");
         }
         match &self.role {
             Role::Leader(leader) => {
                 assert_eq!(self.primary, member, "a leader knows who leads");
-                let own = self.last_vote.map(|vote| (vote.term, Some(vote.candidate)));
-                assert_eq!(own, Some((self.term, member)), "a leader voted for itself");
+                assert!(self.ballot.elects(self.term(), member), "a leader voted for itself");
                 let writes =
                     matches!(leader.mode, LeaderMode::Writable | LeaderMode::AttemptingStepDown(_));
                 assert_eq!(writes, leader.has_begun(), "writes begin with the first entry");
@@ -55,15 +56,15 @@ impl Member {
                 assert_ne!(self.primary, member, "a follower does not lead");
                 assert!(self.waiters.is_empty(), "only a primary acknowledges");
                 let standing = follower.campaign.is_some();
-                assert!(!(standing && self.installing), "no election while configuring");
+                assert!(
+                    !(standing && self.config.is_installing()),
+                    "no election while configuring"
+                );
             }
             _ => assert!(self.waiters.is_empty(), "only a primary acknowledges"),
         }
-        if let Some(installed) = &self.config {
-            debug_assert!(
-                is_vote_majority(&installed.config, |_| true),
-                "all members are a majority"
-            );
+        if let Some(config) = self.config.config() {
+            debug_assert!(is_vote_majority(config, |_| true), "all members are a majority");
         }
     }
 }

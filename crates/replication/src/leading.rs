@@ -123,19 +123,21 @@ impl Member {
     /// Everything that was copied must be applied before anything is written after it.
     pub(crate) fn continue_drain(&mut self) {
         let drained = self.log.applied.op_time >= self.sync.last_fetched;
-        if !matches!(self.leader_mode(), Some(LeaderMode::Draining)) || !drained || self.installing
+        if !matches!(self.leader_mode(), Some(LeaderMode::Draining))
+            || !drained
+            || self.config.is_installing()
         {
             return;
         }
         let Some(config) = self.installed_config() else { return };
         self.set_leader_mode(LeaderMode::BumpingConfig);
-        if config.term.is_none() || config.term == Some(self.term) {
+        if config.term.is_none() || config.term == Some(self.term()) {
             return self.write_first_entry();
         }
         // Configurations of older terms stop being able to elect a primary once this one is on a
         // majority: without the bump they could, beside us.
         let mut renewed = (*config).clone();
-        renewed.term = Some(self.term);
+        renewed.term = Some(self.term());
         self.store_config(Arc::new(renewed));
     }
 
@@ -143,8 +145,8 @@ impl Member {
     pub(crate) fn after_install_as_leader(&mut self) {
         match self.leader_mode() {
             Some(LeaderMode::BumpingConfig) => {
-                let term = self.config.as_ref().and_then(|installed| installed.config.term);
-                if term.is_none() || term == Some(self.term) {
+                let term = self.config.config().and_then(|config| config.term);
+                if term.is_none() || term == Some(self.term()) {
                     self.write_first_entry();
                 }
             }
@@ -156,8 +158,7 @@ impl Member {
 
     fn write_first_entry(&mut self) {
         self.set_leader_mode(LeaderMode::AwaitingNoop);
-        self.outputs
-            .push_back(Output::AppendNoop { reason: NoopReason::NewPrimary, term: self.term });
+        self.outbox.push(Output::AppendNoop { reason: NoopReason::NewPrimary, term: self.term() });
     }
 
     // -- Entries ---------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ impl Member {
         }
         self.log.written = last;
         self.sync.last_fetched = self.sync.last_fetched.max(last.op_time);
-        let term = self.term;
+        let term = self.term();
         if let Role::Leader(leader) = &mut self.role {
             self.timers.set(Timer::PeriodicNoop, self.now + PERIODIC_NOOP);
             if matches!(leader.mode, LeaderMode::AwaitingNoop) && last.op_time.term == term.0 {
@@ -247,8 +248,8 @@ impl Member {
 
     pub(crate) fn on_periodic_noop_timer(&mut self) {
         if matches!(self.leader_mode(), Some(LeaderMode::Writable)) {
-            let output = Output::AppendNoop { reason: NoopReason::Periodic, term: self.term };
-            self.outputs.push_back(output);
+            let output = Output::AppendNoop { reason: NoopReason::Periodic, term: self.term() };
+            self.outbox.push(output);
             self.timers.set(Timer::PeriodicNoop, self.now + PERIODIC_NOOP);
         }
     }
@@ -267,7 +268,7 @@ impl Member {
         is_vote_majority(config, |member| {
             let peer = self.peers.get(&member.id);
             Some(member.id) == me
-                || peer.is_some_and(|p| p.config_version == own && p.term == self.term)
+                || peer.is_some_and(|p| p.config_version == own && p.term == self.term())
         })
     }
 

@@ -19,7 +19,9 @@
 //! [`sync_source`], [`config_check`], [`reconfig_check`].
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod ballot;
 mod campaign;
+mod candidacy;
 pub mod commit_point;
 pub mod config_check;
 pub mod electability;
@@ -37,6 +39,7 @@ mod member;
 mod memory;
 #[cfg(test)]
 mod model_check;
+mod outbox;
 mod output;
 mod peer;
 pub mod quorum;
@@ -55,6 +58,7 @@ mod timers;
 mod waiting;
 mod write_concern;
 
+pub use candidacy::VetoRecord;
 pub use error::CommandError;
 pub use event::{CatchUpEnd, Event, SourceLost, StepDownReason};
 pub use explain::{CampaignRecord, ElectionExplanation, MemberExplanation};
@@ -64,7 +68,7 @@ pub use input::{
     FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome, Input, MemberOptions, Recovered,
     Reply, Request, RequestId, RequestToken, Ticket, Unreachable, WaiterId,
 };
-pub use member::{Member, VetoRecord};
+pub use member::Member;
 pub use memory::Memory;
 pub use output::{Change, Fatal, InitialSyncStep, NoopReason, Output};
 pub use peer::Contact;

@@ -1,44 +1,41 @@
 //! The member itself: its state, its five methods, and where each input goes.
 //!
-//! Owns dispatch and the numbering of requests, tickets and fetches. What each input means is said
-//! in the module of its subject.
+//! Owns dispatch. What each input means is said in the module of its subject; what belongs together is
+//! kept in a value with rules of its own: the term and the vote ([`Ballot`]), tries to be elected
+//! ([`Candidacy`]), configurations ([`Configuration`]), copying ([`Sync`], [`Copies`]), orders
+//! ([`Outbox`]).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::{
     MemberConfig, MemberId, MonotonicTime, OpTime, OpTimeAndWallTime, ReplicaSetConfig,
-    ReplicaSetSettings, ServerAddress, Term, Veto,
+    ReplicaSetSettings, ServerAddress, Term,
 };
 
+use crate::ballot::Ballot;
+use crate::candidacy::Candidacy;
 use crate::commit_point::Acknowledged;
 use crate::config_check::find_self;
-use crate::election::LastVote;
 use crate::error::CommandError;
 use crate::event::{Event, StepDownReason};
-use crate::explain::CampaignRecord;
+use crate::initial_sync::Copies;
 use crate::input::{
-    FetchId, Input, MemberOptions, Recovered, Reply, Request, RequestId, RequestToken, Ticket,
-    Unreachable,
+    Input, MemberOptions, Recovered, Reply, Request, RequestId, RequestToken, Ticket, Unreachable,
 };
 use crate::memory::Recollection;
+use crate::outbox::{AfterPersist, Asked, Outbox};
 use crate::output::{Change, Output};
 use crate::peer::Peer;
 use crate::random::SeededRandom;
-use crate::reconfiguring::{ConfigWait, Reconfiguring};
+use crate::reconfiguring::Configuration;
 use crate::role::Role;
 use crate::status::Status;
 use crate::syncing::Sync;
 use crate::timers::{Timer, TimerTable};
 use crate::waiting::Waiters;
 
-/// Requests under way to other members. Each peer has at most one of each kind.
-pub(crate) const MAX_REQUESTS: usize = 1024;
-/// Ordered writes that are not on disk yet. A member whose disk is this far behind gives no votes.
-pub(crate) const MAX_PERSISTS: usize = 256;
-/// Outputs that wait for the host: every waiting client's answer, and then some.
-pub(crate) const MAX_OUTPUTS: usize = crate::waiting::MAX_WAITERS + 16_384;
 /// Deadlines handled in one tick; more are left to the next, which is due at once.
 const MAX_TIMERS_PER_TICK: usize = 1024;
 
@@ -64,15 +61,11 @@ pub struct Member {
     pub(crate) options: MemberOptions,
     pub(crate) random: SeededRandom,
     pub(crate) now: MonotonicTime,
-    pub(crate) started: MonotonicTime,
-    /// When the process started, or was found in the configuration that it started with.
-    pub(crate) takes_part_since: MonotonicTime,
-    pub(crate) term: Term,
-    pub(crate) last_vote: Option<LastVote>,
+    pub(crate) presence: Presence,
+    pub(crate) ballot: Ballot,
     pub(crate) recollection: Recollection,
-    pub(crate) config: Option<Installed>,
-    /// A configuration is being stored: no election, no other configuration until it is installed.
-    pub(crate) installing: bool,
+    pub(crate) candidacy: Candidacy,
+    pub(crate) config: Configuration,
     pub(crate) role: Role,
     pub(crate) peers: BTreeMap<MemberId, Peer>,
     pub(crate) log: OwnLog,
@@ -80,47 +73,49 @@ pub struct Member {
     /// The primary of the present term.
     pub(crate) primary: Option<MemberId>,
     pub(crate) sync: Sync,
-    pub(crate) timers: TimerTable,
-    pub(crate) outputs: VecDeque<Output>,
-    pub(crate) requests: BTreeMap<RequestId, Asked>,
-    pub(crate) persists: BTreeMap<Ticket, AfterPersist>,
+    pub(crate) copies: Copies,
     pub(crate) waiters: Waiters,
-    pub(crate) reconfiguring: Option<Reconfiguring>,
-    pub(crate) config_waits: Vec<ConfigWait>,
-    pub(crate) default_write_concern_set: bool,
-    /// The last configuration that another member told of and that lists no name known to be this one's.
-    pub(crate) strange_config: Option<Arc<ReplicaSetConfig>>,
-    /// The process started with a configuration in which it has not found itself yet.
-    sought_since_start: bool,
     pub(crate) maintenance: u32,
-    pub(crate) ineligible_until: Option<MonotonicTime>,
-    pub(crate) vetoed_dry_runs: u32,
-    pub(crate) veto_counted_at: Option<MonotonicTime>,
-    /// The last veto against each candidate, given or received.
-    pub(crate) vetoes: BTreeMap<MemberId, VetoRecord>,
-    /// How its last try to be elected ended.
-    pub(crate) last_campaign: Option<CampaignRecord>,
     pub(crate) rollback_id: i32,
-    /// Documents were found at the start, and no log: not those of an unfinished copy.
-    pub(crate) documents_without_log: bool,
-    /// How many initial syncs this process has begun.
-    pub(crate) copy_attempts: u32,
+    pub(crate) timers: TimerTable,
+    pub(crate) outbox: Outbox,
     pub(crate) topology_counter: i64,
     pub(crate) shutting_down: bool,
-    /// Whether the disk has failed: nothing is stored any more.
-    pub(crate) disk_failed: bool,
     pub(crate) halted: bool,
-    next_number: u64,
 }
 
-/// The configuration in force.
-#[derive(Clone, Debug)]
-pub(crate) struct Installed {
-    pub(crate) config: Arc<ReplicaSetConfig>,
-    pub(crate) me: Option<MemberId>,
-    /// What was committed when it was installed: the next one waits until this is committed again,
-    /// under this one.
-    pub(crate) committed_before: OpTimeAndWallTime,
+/// Since when this process takes part in elections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Presence {
+    started: MonotonicTime,
+    /// When the process started, or was found in the configuration that it started with.
+    takes_part_since: MonotonicTime,
+    /// The process started with a configuration in which it has not found itself yet.
+    is_sought: bool,
+}
+
+impl Presence {
+    fn new(now: MonotonicTime) -> Self {
+        Self { started: now, takes_part_since: now, is_sought: false }
+    }
+
+    pub(crate) fn started(&self) -> MonotonicTime {
+        self.started
+    }
+
+    pub(crate) fn takes_part_since(&self) -> MonotonicTime {
+        self.takes_part_since
+    }
+
+    /// The member is in its configuration after all. Until now it could not take part: as far as elections
+    /// go, it starts only now. Says whether it was sought.
+    fn found(&mut self, now: MonotonicTime) -> bool {
+        let was_sought = std::mem::take(&mut self.is_sought);
+        if was_sought {
+            self.takes_part_since = now;
+        }
+        was_sought
+    }
 }
 
 /// How far this member's own log is.
@@ -132,66 +127,6 @@ pub(crate) struct OwnLog {
     pub(crate) min_valid: OpTime,
 }
 
-/// What a request under way was for.
-#[derive(Clone, Debug)]
-pub(crate) enum Asked {
-    Heartbeat {
-        peer: MemberId,
-    },
-    /// A heartbeat to a member that contacted us, to learn the configuration.
-    Introduction {
-        until: MonotonicTime,
-    },
-    Vote {
-        peer: MemberId,
-        dry_run: bool,
-        term: Term,
-    },
-    Position,
-    Poll {
-        member: MemberId,
-    },
-    /// To take over, of the last of these, after the others did not.
-    StepUp {
-        tried: Vec<MemberId>,
-        term: Term,
-    },
-}
-
-/// What becomes true, and may be said, when a write is on disk.
-#[derive(Clone, Debug)]
-pub(crate) enum AfterPersist {
-    Nothing,
-    /// The vote was given: say so.
-    Vote {
-        token: RequestToken,
-        reply: Reply,
-    },
-    /// The own vote was given: ask the others.
-    Candidacy {
-        term: Term,
-    },
-    Install {
-        config: Arc<ReplicaSetConfig>,
-    },
-    InitialSyncFlagged,
-    InitialSyncFinished,
-    RollBack {
-        common_point: OpTimeAndWallTime,
-    },
-}
-
-/// A veto, given or received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VetoRecord {
-    /// Who objected.
-    pub by: MemberId,
-    /// Why.
-    pub veto: Veto,
-    /// When.
-    pub at: MonotonicTime,
-}
-
 impl Member {
     /// A member that starts with what it found on its disk.
     pub fn new(
@@ -201,54 +136,37 @@ impl Member {
         now: MonotonicTime,
     ) -> Self {
         let Recovered { config, term, last_vote, last, commit_point, min_valid, .. } = recovered;
-        let voted = last_vote.map_or(Term::default(), |vote| vote.term);
         let configured = config.as_ref().and_then(|config| config.term).unwrap_or_default();
-        let term = term.max(voted).max(configured).max(Term(last.op_time.term));
+        let term = term.max(configured).max(Term(last.op_time.term));
+        let unfinished_copy = recovered.initial_sync;
+        let strange_documents =
+            recovered.has_documents && !unfinished_copy && last.op_time.is_null();
         let mut member = Self {
             options,
             random: SeededRandom::new(seed),
             now,
-            started: now,
-            takes_part_since: now,
-            term,
-            last_vote,
+            presence: Presence::new(now),
+            ballot: Ballot::recovered(term, last_vote),
             recollection: Recollection::new(recovered.memory),
-            config: None,
-            installing: false,
+            candidacy: Candidacy::default(),
+            config: Configuration::default(),
             role: Role::Startup,
             peers: BTreeMap::new(),
             log: OwnLog { written: last, durable: last, applied: last, min_valid },
             commit_point: commit_point.min(last),
             primary: None,
             sync: Sync::new(last.op_time),
-            timers: TimerTable::default(),
-            outputs: VecDeque::new(),
-            requests: BTreeMap::new(),
-            persists: BTreeMap::new(),
+            copies: Copies::new(strange_documents),
             waiters: Waiters::default(),
-            reconfiguring: None,
-            config_waits: Vec::new(),
-            default_write_concern_set: false,
-            strange_config: None,
-            sought_since_start: false,
             maintenance: 0,
-            ineligible_until: None,
-            vetoed_dry_runs: 0,
-            veto_counted_at: None,
-            vetoes: BTreeMap::new(),
-            last_campaign: None,
             rollback_id: recovered.rollback_id,
-            copy_attempts: 0,
-            documents_without_log: recovered.has_documents
-                && !recovered.initial_sync
-                && last.op_time.is_null(),
+            timers: TimerTable::default(),
+            outbox: Outbox::default(),
             topology_counter: 0,
             shutting_down: false,
-            disk_failed: false,
             halted: false,
-            next_number: 0,
         };
-        if recovered.initial_sync {
+        if unfinished_copy {
             // Whatever is there is an unfinished copy.
             member.log = OwnLog::default();
             member.commit_point = OpTimeAndWallTime::default();
@@ -256,7 +174,7 @@ impl Member {
         }
         if let Some(config) = config {
             member.install(Arc::new(config));
-            member.sought_since_start = member.me().is_none();
+            member.presence.is_sought = member.me().is_none();
             member.note_restart();
         }
         member.check_invariants();
@@ -275,10 +193,7 @@ impl Member {
         if before != after {
             self.topology_counter += 1;
             if before.state != after.state {
-                self.outputs.push_back(Output::Event(Event::StateChanged {
-                    from: before.state,
-                    to: after.state,
-                }));
+                self.emit(Event::StateChanged { from: before.state, to: after.state });
             }
         }
         self.check_invariants();
@@ -286,7 +201,7 @@ impl Member {
 
     /// The next thing the host has to do.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        self.outbox.pop()
     }
 
     /// When the next [`Input::Tick`] is due.
@@ -332,7 +247,7 @@ impl Member {
             Input::AcknowledgementAbandoned { waiter } => {
                 self.waiters.remove(waiter);
             }
-            Input::DefaultWriteConcernSet(set) => self.default_write_concern_set = set,
+            Input::DefaultWriteConcernSet(set) => self.config.set_default_write_concern(set),
             Input::ReachedUnder(name) => self.on_reached_under(name),
             Input::ShutdownWanted => self.on_shutdown_wanted(),
             Input::DiskFailed => self.on_disk_failed(),
@@ -386,7 +301,7 @@ impl Member {
 
     fn on_reply(&mut self, request: RequestId, reply: Reply, round_trip: Duration) {
         // A reply to a request that was given up is late: what it says may be long untrue.
-        let Some(asked) = self.requests.remove(&request) else { return };
+        let Some(asked) = self.outbox.answered(request) else { return };
         match (asked, reply) {
             (Asked::Heartbeat { peer }, reply) => {
                 self.on_heartbeat_reply(peer, request, reply, round_trip);
@@ -406,7 +321,7 @@ impl Member {
     }
 
     fn on_unreachable(&mut self, request: RequestId, cause: Unreachable) {
-        let Some(asked) = self.requests.remove(&request) else { return };
+        let Some(asked) = self.outbox.answered(request) else { return };
         match asked {
             Asked::Heartbeat { peer } => self.on_heartbeat_failed(peer, cause),
             Asked::Vote { peer, dry_run, term } => self.on_no_vote(peer, dry_run, term),
@@ -418,7 +333,7 @@ impl Member {
     }
 
     fn on_persisted(&mut self, ticket: Ticket) {
-        let Some(after) = self.persists.remove(&ticket) else { return };
+        let Some(after) = self.outbox.persisted(ticket) else { return };
         match after {
             AfterPersist::Nothing => {}
             AfterPersist::Vote { token, reply } => self.respond(token, Ok(reply)),
@@ -427,15 +342,14 @@ impl Member {
             AfterPersist::InitialSyncFlagged => self.on_initial_sync_flagged(),
             AfterPersist::InitialSyncFinished => self.on_initial_sync_finished(),
             AfterPersist::RollBack { common_point } => {
-                self.outputs.push_back(Output::RollBackTo { common_point });
+                self.outbox.push(Output::RollBackTo { common_point });
             }
         }
     }
 
     /// A primary hands over. What would have to be stored first, such as a vote, is not said any more.
     fn on_disk_failed(&mut self) {
-        self.disk_failed = true;
-        self.persists.clear();
+        self.outbox.fail_disk();
         self.on_shutdown_wanted();
     }
 
@@ -452,20 +366,11 @@ impl Member {
     // -- Small tools that every module uses -------------------------------------------------------
 
     pub(crate) fn emit(&mut self, event: Event) {
-        self.outputs.push_back(Output::Event(event));
+        self.outbox.emit(event);
     }
 
     pub(crate) fn respond(&mut self, token: RequestToken, reply: Result<Reply, CommandError>) {
-        self.outputs.push_back(Output::Respond { token, reply });
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number
-    }
-
-    pub(crate) fn next_fetch_id(&mut self) -> FetchId {
-        FetchId(self.number())
+        self.outbox.respond(token, reply);
     }
 
     pub(crate) fn send(
@@ -475,36 +380,27 @@ impl Member {
         message: Request,
         timeout: Duration,
     ) -> RequestId {
-        let request = RequestId(self.number());
-        if self.requests.len() >= MAX_REQUESTS {
-            // The oldest is the one whose answer matters least.
-            self.requests.pop_first();
-        }
-        self.requests.insert(request, asked);
-        self.outputs.push_back(Output::Send { request, to, message, timeout });
-        request
+        self.outbox.send(to, asked, message, timeout)
     }
 
     pub(crate) fn persist(&mut self, change: Change, after: AfterPersist) {
-        if self.disk_failed {
-            return;
-        }
-        let ticket = Ticket(self.number());
-        self.persists.insert(ticket, after);
-        self.outputs.push_back(Output::Persist { ticket, change });
+        self.outbox.persist(change, after);
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        self.ballot.term()
     }
 
     pub(crate) fn installed_config(&self) -> Option<Arc<ReplicaSetConfig>> {
-        self.config.as_ref().map(|installed| Arc::clone(&installed.config))
+        self.config.config().cloned()
     }
 
     pub(crate) fn me(&self) -> Option<MemberId> {
-        self.config.as_ref().and_then(|installed| installed.me)
+        self.config.me()
     }
 
     pub(crate) fn own_config(&self) -> Option<&MemberConfig> {
-        let installed = self.config.as_ref()?;
-        installed.config.member(installed.me?)
+        self.config.config()?.member(self.config.me()?)
     }
 
     fn on_reached_under(&mut self, name: ServerAddress) {
@@ -513,14 +409,12 @@ impl Member {
         }
         self.options.own_addresses.push(name);
         // A configuration in which it did not find itself may list it after all.
-        let lost = self.config.as_ref().filter(|installed| installed.me.is_none());
-        if let Some(config) = lost.map(|installed| Arc::clone(&installed.config))
+        let lost = self.installed_config().filter(|_| self.me().is_none());
+        if let Some(config) = lost
             && self.find_self(&config).is_some()
         {
             self.install(config);
-            if std::mem::take(&mut self.sought_since_start) {
-                // Until now it could not take part: as far as elections go, it starts only now.
-                self.takes_part_since = self.now;
+            if self.presence.found(self.now) {
                 self.note_restart();
             }
         }
@@ -543,13 +437,13 @@ impl Member {
     }
 
     pub(crate) fn settings(&self) -> ReplicaSetSettings {
-        self.config.as_ref().map(|installed| installed.config.settings.clone()).unwrap_or_default()
+        self.config.config().map(|config| config.settings.clone()).unwrap_or_default()
     }
 
     pub(crate) fn election_timeout(&self) -> Duration {
-        self.config.as_ref().map_or_else(
+        self.config.config().map_or_else(
             || ReplicaSetSettings::default().election_timeout(),
-            |installed| installed.config.settings.election_timeout(),
+            |config| config.settings.election_timeout(),
         )
     }
 
@@ -571,31 +465,31 @@ impl Member {
 
     /// The voters (this member among them) that are up.
     pub(crate) fn reachable_voters(&self) -> BTreeSet<MemberId> {
-        let Some(installed) = &self.config else { return BTreeSet::new() };
-        installed
-            .config
+        let Some(config) = self.config.config() else { return BTreeSet::new() };
+        let me = self.me();
+        config
             .voters()
             .map(|member| member.id)
-            .filter(|id| Some(*id) == installed.me || self.peers.get(id).is_some_and(Peer::is_up))
+            .filter(|id| Some(*id) == me || self.peers.get(id).is_some_and(Peer::is_up))
             .collect()
     }
 
     /// Goes to a higher term. A primary steps down first: nothing it still does belongs to the new one.
     pub(crate) fn adopt_term(&mut self, term: Term) {
-        if term <= self.term {
+        if term <= self.term() {
             return;
         }
         if matches!(self.role, Role::Leader(_)) {
-            self.become_follower(StepDownReason::HigherTerm(term));
+            self.step_down(StepDownReason::HigherTerm(term));
         }
         self.end_campaign("a higher term has begun");
-        self.term = term;
+        self.ballot.raise(term);
         self.primary = None;
         self.timers.cancel(Timer::PriorityTakeover);
         self.timers.cancel(Timer::CatchUpTakeover);
         self.emit(Event::TermRaised(term));
         // The term alone promises nothing; if the disk is far behind, the next vote stores it.
-        if self.persists.len() < MAX_PERSISTS {
+        if !self.outbox.is_disk_behind() {
             self.persist(Change::Term(term), AfterPersist::Nothing);
         }
     }

@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use quorate_protocol::{MemberId, OpTime, ReplicaSetConfig, Term};
 
 use crate::event::Event;
-use crate::member::{AfterPersist, Member};
+use crate::member::Member;
+use crate::outbox::AfterPersist;
 use crate::output::Change;
 
 /// What a member still knows of its votes.
@@ -62,7 +63,8 @@ impl Member {
     /// configuration of term 0 was never led, so that there was no vote under it.
     pub(crate) fn doubt_memory(&mut self, first: &ReplicaSetConfig) {
         let never_led = first.term == Some(Term(0));
-        if self.config.is_none() && self.recollection.memory == Memory::Whole && !never_led {
+        if self.config.config().is_none() && self.recollection.memory == Memory::Whole && !never_led
+        {
             self.recollection.memory = Memory::Lost;
             self.emit(Event::MemoryLost);
             // Stored before the configuration is: after a crash it is still known.
@@ -121,9 +123,9 @@ impl Member {
     /// From the next term on, this member votes.
     pub(crate) fn remember_from_now_on(&mut self) {
         if self.recollection.is_lost() {
-            let memory = Memory::Since(self.term);
+            let memory = Memory::Since(self.term());
             self.recollection.memory = memory;
-            self.emit(Event::MemoryRegained { since: self.term });
+            self.emit(Event::MemoryRegained { since: self.term() });
             self.persist(Change::Memory(memory), AfterPersist::Nothing);
             self.report_progress();
         }

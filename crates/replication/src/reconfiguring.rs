@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::{
-    ConfigVersion, MemberConfig, MemberId, MemberState, MonotonicTime, ReplicaSetConfig,
-    ServerAddress, Term,
+    ConfigVersion, MemberConfig, MemberId, MemberState, MonotonicTime, OpTimeAndWallTime,
+    ReplicaSetConfig, ServerAddress, Term,
 };
 
 use crate::config_check::{validate, validate_for_initiate};
 use crate::error::CommandError;
 use crate::event::{Event, StepDownReason};
 use crate::input::{Reply, Request, RequestToken};
-use crate::member::{AfterPersist, Asked, Installed, Member};
+use crate::member::Member;
+use crate::outbox::{AfterPersist, Asked};
 use crate::output::Change;
 use crate::peer::Peer;
 use crate::quorum::is_vote_majority;
@@ -30,11 +31,85 @@ use crate::timers::Timer;
 const FORCE_VERSION_STEP: i64 = 10_000;
 const FORCE_VERSION_RANDOM: u64 = 100_000;
 /// Administrators that can wait for a configuration to spread.
-pub(crate) const MAX_CONFIG_WAITS: usize = 64;
+const MAX_CONFIG_WAITS: usize = 64;
+
+/// The configuration in force, and what is to become of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Configuration {
+    installed: Option<Installed>,
+    /// One is being stored: no election, no other configuration until it is installed.
+    installing: bool,
+    under_way: Option<Reconfiguring>,
+    waits: Vec<ConfigWait>,
+    default_write_concern_set: bool,
+    /// The last one that another member told of and that lists no name known to be this member's.
+    told: Option<Arc<ReplicaSetConfig>>,
+}
+
+#[derive(Clone, Debug)]
+struct Installed {
+    config: Arc<ReplicaSetConfig>,
+    me: Option<MemberId>,
+    /// What was committed when it was installed: the next one waits until this is committed again,
+    /// under this one.
+    committed_before: OpTimeAndWallTime,
+}
+
+impl Configuration {
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> Option<&Arc<ReplicaSetConfig>> {
+        self.installed.as_ref().map(|installed| &installed.config)
+    }
+
+    /// Which member of it this is.
+    pub(crate) fn me(&self) -> Option<MemberId> {
+        self.installed.as_ref().and_then(|installed| installed.me)
+    }
+
+    pub(crate) fn is_installing(&self) -> bool {
+        self.installing
+    }
+
+    /// Whether one is being stored, or the members of a new one are being asked.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.installing || self.under_way.is_some()
+    }
+
+    pub(crate) fn set_default_write_concern(&mut self, is_set: bool) {
+        self.default_write_concern_set = is_set;
+    }
+
+    /// The configuration that lists no name known to be this member's: the one in force, or while there is
+    /// none, the last one that another member told of.
+    pub(crate) fn strange(&self) -> Option<&Arc<ReplicaSetConfig>> {
+        match &self.installed {
+            Some(installed) => Some(&installed.config).filter(|_| installed.me.is_none()),
+            None => self.told.as_ref(),
+        }
+    }
+
+    fn begin_storing(&mut self) {
+        assert!(!self.installing, "one configuration is stored at a time");
+        self.installing = true;
+    }
+
+    fn put_in_force(&mut self, installed: Installed) {
+        self.installed = Some(installed);
+        self.told = None;
+    }
+
+    /// What decides what happens next, for the comparison of states in the model check.
+    #[cfg(test)]
+    pub(crate) fn decisive(&self) -> impl std::fmt::Debug {
+        let installed = self.installed.as_ref();
+        let installed = installed.map(|i| (i.config.config_version(), i.committed_before.op_time));
+        (self.installing, installed)
+    }
+}
 
 /// A configuration that is about to be stored here first.
 #[derive(Clone, Debug)]
-pub(crate) struct Reconfiguring {
+struct Reconfiguring {
     token: Option<RequestToken>,
     config: Arc<ReplicaSetConfig>,
     stage: Stage,
@@ -59,7 +134,7 @@ enum Answer {
 
 /// An administrator that waits for a configuration to be on a majority.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ConfigWait {
+struct ConfigWait {
     token: RequestToken,
     version: ConfigVersion,
     deadline: Option<MonotonicTime>,
@@ -73,10 +148,10 @@ impl Member {
         token: RequestToken,
         config: Option<Box<ReplicaSetConfig>>,
     ) {
-        if self.config.is_some() {
+        if self.config.config().is_some() {
             return self.respond(token, Err(CommandError::AlreadyInitialized));
         }
-        if self.installing || self.reconfiguring.is_some() {
+        if self.config.is_changing() {
             return self.respond(token, Err(CommandError::ConfigurationInProgress));
         }
         let Some(own) = self.options.own_addresses.first().cloned() else {
@@ -138,10 +213,10 @@ impl Member {
         let (true, Some(first_of_term)) = (writable, self.first_of_term()) else {
             return Err(ReconfigError::NotWritablePrimary);
         };
-        if self.installing || self.reconfiguring.is_some() {
+        if self.config.is_changing() {
             return Err(ReconfigError::InProgress);
         }
-        new.term = Some(self.term);
+        new.term = Some(self.term());
         if token.is_some() {
             Self::mark_newly_added(&old, &mut new);
         }
@@ -149,7 +224,7 @@ impl Member {
             old: &old,
             new: &new,
             force: false,
-            default_write_concern_set: self.default_write_concern_set,
+            default_write_concern_set: self.config.default_write_concern_set,
         };
         check_documents(
             proposal,
@@ -167,10 +242,12 @@ impl Member {
         config: &ReplicaSetConfig,
         first_of_term: quorate_protocol::OpTime,
     ) -> Result<(), ReconfigError> {
-        let Some(installed) = &self.config else { return Err(ReconfigError::NotYetInitialized) };
+        let Some(installed) = &self.config.installed else {
+            return Err(ReconfigError::NotYetInitialized);
+        };
         let state = SetState {
             config,
-            term: self.term,
+            term: self.term(),
             committed_at_install: installed.committed_before,
             first_of_term,
         };
@@ -179,7 +256,7 @@ impl Member {
             &state,
             |id| {
                 if Some(id) == installed.me {
-                    return Some((own, self.term));
+                    return Some((own, self.term()));
                 }
                 let peer = self.peers.get(&id).filter(|peer| peer.is_up())?;
                 peer.config_version.map(|version| (version, peer.term))
@@ -208,7 +285,7 @@ impl Member {
         let Some(old) = self.installed_config() else {
             return Err(ReconfigError::NotYetInitialized);
         };
-        if self.installing || self.reconfiguring.is_some() {
+        if self.config.is_changing() {
             return Err(ReconfigError::InProgress);
         }
         let jump = i64::try_from(self.random.below(FORCE_VERSION_RANDOM)).unwrap_or(0);
@@ -227,7 +304,7 @@ impl Member {
         )?;
         self.end_campaign("the configuration is being forced");
         let config = Arc::new(new);
-        self.reconfiguring = Some(Reconfiguring {
+        self.config.under_way = Some(Reconfiguring {
             token: Some(token),
             config: Arc::clone(&config),
             stage: Stage::Storing { initiate: false },
@@ -277,7 +354,7 @@ impl Member {
             .collect();
         let timeout = config.settings.heartbeat_timeout();
         let waiting = others.iter().map(|(id, _)| *id).collect();
-        self.reconfiguring = Some(Reconfiguring {
+        self.config.under_way = Some(Reconfiguring {
             token,
             config: Arc::new(config),
             stage: Stage::Polling { initiate, waiting, answers: BTreeMap::new() },
@@ -296,7 +373,7 @@ impl Member {
             self.adopt_term(reply.term);
         }
         let Some(Reconfiguring { stage: Stage::Polling { initiate, .. }, config, .. }) =
-            &self.reconfiguring
+            &self.config.under_way
         else {
             return;
         };
@@ -315,13 +392,14 @@ impl Member {
                     Answer::Fine
                 }
             }
+            // A removed member says so, and is about to be a member again.
+            (Reply::Refused { code, .. }, Some(_))
+                if !*initiate && *code == CommandError::Removed.code() =>
+            {
+                Answer::Fine
+            }
             (Reply::Refused { message, .. }, Some(address)) => {
-                // A removed member says so, and is about to be a member again.
-                if *initiate || !message.contains("not in its configuration") {
-                    Answer::Refused(format!("{address}: {message}"))
-                } else {
-                    Answer::Fine
-                }
+                Answer::Refused(format!("{address}: {message}"))
             }
             _ => Answer::Silent,
         };
@@ -334,7 +412,7 @@ impl Member {
 
     fn take_poll_answer(&mut self, id: MemberId, answer: Answer) {
         if let Some(Reconfiguring { stage: Stage::Polling { waiting, answers, .. }, .. }) =
-            &mut self.reconfiguring
+            &mut self.config.under_way
             && waiting.remove(&id)
         {
             answers.insert(id, answer);
@@ -349,7 +427,7 @@ impl Member {
             stage: Stage::Polling { initiate, waiting, answers },
             config,
             ..
-        }) = &self.reconfiguring
+        }) = &self.config.under_way
         else {
             return;
         };
@@ -401,16 +479,16 @@ impl Member {
 
     fn store_polled(&mut self, config: Arc<ReplicaSetConfig>, initiate: bool) {
         self.timers.cancel(Timer::ReconfigPoll);
-        self.requests.retain(|_, asked| !matches!(asked, Asked::Poll { .. }));
+        self.outbox.give_up_all(|asked| matches!(asked, Asked::Poll { .. }));
         // Another primary's configuration may have arrived during the poll.
-        if self.installing || (initiate && self.config.is_some()) {
+        if self.config.is_installing() || (initiate && self.config.config().is_some()) {
             return self.abandon_reconfiguration(CommandError::ConfigurationInProgress);
         }
-        if let Some(reconfiguring) = &mut self.reconfiguring {
+        if let Some(reconfiguring) = &mut self.config.under_way {
             reconfiguring.stage = Stage::Storing { initiate };
         }
         if initiate {
-            self.installing = true;
+            self.config.begin_storing();
             let after = AfterPersist::Install { config: Arc::clone(&config) };
             self.persist(Change::Initiate(config), after);
         } else {
@@ -420,18 +498,18 @@ impl Member {
 
     fn abandon_reconfiguration(&mut self, error: CommandError) {
         self.timers.cancel(Timer::ReconfigPoll);
-        self.requests.retain(|_, asked| !matches!(asked, Asked::Poll { .. }));
-        if let Some(token) = self.reconfiguring.take().and_then(|r| r.token) {
+        self.outbox.give_up_all(|asked| matches!(asked, Asked::Poll { .. }));
+        if let Some(token) = self.config.under_way.take().and_then(|r| r.token) {
             self.respond(token, Err(error));
         }
     }
 
     /// The office is lost. What is being stored will be installed; its success is not reported.
     pub(crate) fn fail_reconfiguration(&mut self) {
-        if self.reconfiguring.is_some() {
+        if self.config.under_way.is_some() {
             self.abandon_reconfiguration(ReconfigError::SteppedDown.into());
         }
-        for wait in std::mem::take(&mut self.config_waits) {
+        for wait in std::mem::take(&mut self.config.waits) {
             self.respond(wait.token, Err(ReconfigError::SteppedDown.into()));
         }
         self.timers.cancel(Timer::ConfigSpread);
@@ -441,21 +519,20 @@ impl Member {
 
     /// Writes a configuration to disk; it is installed when it is there.
     pub(crate) fn store_config(&mut self, config: Arc<ReplicaSetConfig>) {
-        assert!(!self.installing, "one configuration is stored at a time");
-        self.installing = true;
+        self.config.begin_storing();
         self.persist(Change::Config(Arc::clone(&config)), AfterPersist::Install { config });
     }
 
     pub(crate) fn on_config_stored(&mut self, config: Arc<ReplicaSetConfig>) {
-        self.installing = false;
+        self.config.installing = false;
         let initiate = matches!(
-            &self.reconfiguring,
+            &self.config.under_way,
             Some(Reconfiguring { stage: Stage::Storing { initiate: true }, .. })
         );
         if initiate {
             assert!(!self.log.written.op_time.is_null(), "a new set begins with an entry");
         }
-        let own = self.reconfiguring.take_if(|r| Arc::ptr_eq(&r.config, &config));
+        let own = self.config.under_way.take_if(|r| Arc::ptr_eq(&r.config, &config));
         self.install(config);
         match own {
             Some(Reconfiguring { token: Some(token), .. }) if initiate => {
@@ -482,21 +559,21 @@ impl Member {
     ) {
         // A forced configuration is the administrator's word; no member is asked.
         let leads = matches!(self.role, Role::Leader(_));
-        if config.term.is_none() || !leads || self.config_waits.len() >= MAX_CONFIG_WAITS {
+        if config.term.is_none() || !leads || self.config.waits.len() >= MAX_CONFIG_WAITS {
             return self.respond(token, Ok(Reply::Done));
         }
         let deadline = max_time.map(|max_time| self.now + max_time);
-        self.config_waits.push(ConfigWait { token, version: config.config_version(), deadline });
+        self.config.waits.push(ConfigWait { token, version: config.config_version(), deadline });
         self.check_config_spread();
     }
 
     pub(crate) fn check_config_spread(&mut self) {
         let Some(config) = self.installed_config() else { return };
-        if self.config_waits.is_empty() {
+        if self.config.waits.is_empty() {
             return;
         }
         let (me, now) = (self.me(), self.now);
-        let mut waits = std::mem::take(&mut self.config_waits);
+        let mut waits = std::mem::take(&mut self.config.waits);
         let mut answers = Vec::new();
         waits.retain(|wait| {
             let spread = is_vote_majority(&config, |member| {
@@ -516,7 +593,7 @@ impl Member {
             Some(deadline) => self.timers.set(Timer::ConfigSpread, deadline),
             None => self.timers.cancel(Timer::ConfigSpread),
         }
-        self.config_waits = waits;
+        self.config.waits = waits;
         for (token, reply) in answers {
             self.respond(token, reply);
         }
@@ -525,9 +602,9 @@ impl Member {
     /// A configuration heard from another member.
     pub(crate) fn consider_config(&mut self, new: &Arc<ReplicaSetConfig>) {
         let version = new.config_version();
-        let current = self.config.as_ref().map(|installed| &installed.config);
+        let current = self.config.config();
         let newer = current.is_none_or(|own| version.is_newer_than(own.config_version()));
-        if !newer || self.installing {
+        if !newer || self.config.is_installing() {
             return;
         }
         let foreign =
@@ -540,10 +617,10 @@ impl Member {
             Some("it is of another set of the same name".to_owned())
         } else if not_yet_writable && version.term.is_some() {
             Some("a new primary is about to install its own".to_owned())
-        } else if self.config.is_none() && self.find_self(new).is_none() {
-            self.strange_config = Some(Arc::clone(new));
+        } else if self.config.config().is_none() && self.find_self(new).is_none() {
+            self.config.told = Some(Arc::clone(new));
             Some("this member is not in it".to_owned())
-        } else if self.config.is_none() && !self.log.written.op_time.is_null() {
+        } else if self.config.config().is_none() && !self.log.written.op_time.is_null() {
             Some("this member holds data but no configuration".to_owned())
         } else {
             None
@@ -554,7 +631,7 @@ impl Member {
         self.doubt_memory(new);
         // An election by the old configuration must not end under the new one.
         self.end_campaign("a newer configuration arrived");
-        if self.reconfiguring.is_some() {
+        if self.config.under_way.is_some() {
             self.abandon_reconfiguration(CommandError::ConfigurationInProgress);
         }
         self.store_config(Arc::clone(new));
@@ -568,9 +645,8 @@ impl Member {
             members: config.members.len(),
         });
         if let Some(term) = config.term
-            && term > self.term
+            && self.ballot.raise(term)
         {
-            self.term = term;
             self.primary = None;
         }
         let mut known = std::mem::take(&mut self.peers);
@@ -583,19 +659,18 @@ impl Member {
         }
         for gone in known.into_keys() {
             self.timers.cancel(Timer::Heartbeat(gone));
-            self.vetoes.remove(&gone);
+            self.candidacy.forget_member(gone);
         }
         let peers = &self.peers;
-        self.requests.retain(|_, asked| match asked {
-            Asked::Heartbeat { peer } | Asked::Vote { peer, .. } => peers.contains_key(peer),
-            _ => true,
+        self.outbox.give_up_all(|asked| match asked {
+            Asked::Heartbeat { peer } | Asked::Vote { peer, .. } => !peers.contains_key(peer),
+            _ => false,
         });
         if self.primary.is_some_and(|id| Some(id) != me && !self.peers.contains_key(&id)) {
             self.primary = None;
         }
-        self.strange_config = None;
         let committed_before = self.commit_point;
-        self.config = Some(Installed { config, me, committed_before });
+        self.config.put_in_force(Installed { config, me, committed_before });
         self.take_the_role_of_the_config();
         // A lone voter has no other to ask for what it forgot.
         self.recollect();
@@ -620,14 +695,14 @@ impl Member {
                 if self.log.written.op_time.is_null() {
                     self.become_initial_syncing();
                 } else {
-                    self.become_follower(StepDownReason::Reconfig);
+                    self.become_follower();
                 }
             }
             // It was removed and added again as another kind, and missed what was in between.
             Role::Arbiter if !arbiter => self.become_initial_syncing(),
             Role::Arbiter => {}
             _ if arbiter => self.become_arbiter(),
-            Role::Leader(_) if !electable => self.become_follower(StepDownReason::Reconfig),
+            Role::Leader(_) if !electable => self.step_down(StepDownReason::Reconfig),
             Role::Follower(_) => {
                 self.end_campaign("the configuration changed");
                 self.reset_election_timer();

@@ -163,57 +163,61 @@ impl Member {
     }
 
     pub(crate) fn become_removed(&mut self) {
-        self.leave_role(StepDownReason::Reconfig);
+        self.leave_role_or_office(StepDownReason::Reconfig);
         self.primary = None;
         self.role = Role::Removed;
     }
 
     pub(crate) fn become_arbiter(&mut self) {
-        self.leave_role(StepDownReason::Reconfig);
+        self.leave_role_or_office(StepDownReason::Reconfig);
         // What it held as another kind of member no longer counts as a replica.
         self.log = OwnLog::default();
-        self.sync.last_fetched = OpTime::NULL;
+        self.sync.restart_at(OpTime::NULL);
         self.role = Role::Arbiter;
     }
 
     pub(crate) fn become_initial_syncing(&mut self) {
-        self.leave_role(StepDownReason::Reconfig);
-        self.copy_attempts += 1;
-        if self.documents_without_log {
+        self.leave_role();
+        self.role = Role::InitialSync(InitialSync::new(self.now, self.copies.next_attempt()));
+        if self.copies.would_remove_strange_documents() {
             let fatal = Fatal::DocumentsWithoutLog;
             self.emit(Event::Fatal(fatal.clone()));
-            self.outputs.push_back(Output::Halt(fatal));
+            self.outbox.push(Output::Halt(fatal));
             self.halted = true;
-            self.role = Role::InitialSync(InitialSync::new(self.now, self.copy_attempts));
             return;
         }
-        self.role = Role::InitialSync(InitialSync::new(self.now, self.copy_attempts));
         self.begin_initial_sync();
     }
 
-    /// The door from every role that has entries: after a step-down, a rollback, an initial sync.
-    pub(crate) fn become_follower(&mut self, why: StepDownReason) {
-        self.leave_role(why);
+    /// The door from a start, a rollback and an initial sync.
+    pub(crate) fn become_follower(&mut self) {
+        self.leave_role();
+        self.follow();
+    }
+
+    /// The door from office.
+    pub(crate) fn step_down(&mut self, why: StepDownReason) {
+        self.leave_role_or_office(why);
+        self.follow();
+    }
+
+    fn follow(&mut self) {
         self.role = Role::Follower(Follower::default());
         self.reset_election_timer();
         self.timers.set(Timer::SyncSource, self.now);
     }
 
     pub(crate) fn become_rolling_back(&mut self, source: MemberId, fetch: FetchId) {
-        self.leave_role(StepDownReason::Reconfig);
+        self.leave_role();
         self.role = Role::RollBack(RollBack { source, stage: RollBackStage::Searching(fetch) });
     }
 
     pub(crate) fn become_leader(&mut self, reason: ElectionReason, term: Term) {
         assert!(matches!(self.role, Role::Follower(_)), "only a follower is elected");
-        assert!(
-            self.last_vote
-                .is_some_and(|vote| vote.term == term && Some(vote.candidate) == self.me()),
-            "a leader has its own stored vote"
-        );
-        self.leave_role(StepDownReason::Reconfig);
+        assert!(self.ballot.elects(term, self.me()), "a leader has its own stored vote");
+        self.leave_role();
         self.primary = self.me();
-        self.vetoed_dry_runs = 0;
+        self.candidacy.forget_vetoed_dry_runs();
         self.role = Role::Leader(Leader {
             mode: LeaderMode::CatchingUp {
                 heard: BTreeSet::new(),
@@ -227,8 +231,24 @@ impl Member {
         self.begin_leading();
     }
 
-    // Ends everything that belongs to the present role, and nothing else.
-    fn leave_role(&mut self, why: StepDownReason) {
+    fn leave_role_or_office(&mut self, why: StepDownReason) {
+        self.end_what_the_role_began();
+        if matches!(self.role, Role::Leader(_)) {
+            self.emit(Event::SteppedDown { term: self.term(), reason: why });
+            if self.primary == self.me() {
+                self.primary = None;
+            }
+            self.outbox.push(Output::StopWrites);
+            self.fail_everything_that_needs_a_primary();
+        }
+    }
+
+    fn leave_role(&mut self) {
+        assert!(!matches!(self.role, Role::Leader(_)), "an office is left for a reason");
+        self.end_what_the_role_began();
+    }
+
+    fn end_what_the_role_began(&mut self) {
         self.end_campaign("the member changed its role");
         self.drop_fetch(SourceLost::NoLongerWanted);
         for timer in [
@@ -246,17 +266,6 @@ impl Member {
         ] {
             self.timers.cancel(timer);
         }
-        match &self.role {
-            Role::Leader(_) => {
-                self.emit(Event::SteppedDown { term: self.term, reason: why });
-                if self.primary == self.me() {
-                    self.primary = None;
-                }
-                self.outputs.push_back(Output::StopWrites);
-                self.fail_everything_that_needs_a_primary();
-            }
-            Role::InitialSync(_) => self.cancel_initial_sync(),
-            _ => {}
-        }
+        self.cancel_initial_sync();
     }
 }

@@ -5,9 +5,10 @@
 
 use quorate_protocol::{MemberId, OpTime, OpTimeAndWallTime};
 
-use crate::event::{Event, SourceLost, StepDownReason};
+use crate::event::{Event, SourceLost};
 use crate::input::FetchId;
-use crate::member::{AfterPersist, Member};
+use crate::member::Member;
+use crate::outbox::AfterPersist;
 use crate::output::{Change, Fatal, Output};
 use crate::role::{Role, RollBackStage};
 use crate::syncing::DENY_AFTER_FAILURE;
@@ -18,9 +19,9 @@ impl Member {
         let address = peer.address.clone();
         self.emit(Event::RollbackStarted { source, last: self.log.written.op_time });
         self.drop_fetch(SourceLost::NoLongerWanted);
-        let fetch = self.next_fetch_id();
+        let fetch = self.outbox.next_fetch_id();
         self.become_rolling_back(source, fetch);
-        self.outputs.push_back(Output::FindCommonPoint { fetch, source: address });
+        self.outbox.push(Output::FindCommonPoint { fetch, source: address });
     }
 
     fn is_searching(&self, id: FetchId) -> bool {
@@ -39,7 +40,7 @@ impl Member {
                 commit_point: self.commit_point.op_time,
             };
             self.emit(Event::Fatal(fatal.clone()));
-            self.outputs.push_back(Output::Halt(fatal));
+            self.outbox.push(Output::Halt(fatal));
             self.halted = true;
             return;
         }
@@ -62,7 +63,7 @@ impl Member {
         let Role::RollBack(roll_back) = &self.role else { return };
         let (source, consistent_from) = (roll_back.source, self.log.min_valid);
         self.emit(Event::CommonPointBeforeCopy { common_point, consistent_from });
-        self.become_follower(StepDownReason::Reconfig);
+        self.become_follower();
         self.note_divergence(source, consistent_from);
     }
 
@@ -76,7 +77,7 @@ impl Member {
         let source = roll_back.source;
         let last = self.log.written.op_time;
         self.emit(Event::NoCommonPoint { source, last, source_oldest });
-        self.become_follower(StepDownReason::Reconfig);
+        self.become_follower();
         self.note_divergence(source, source_oldest);
     }
 
@@ -88,7 +89,7 @@ impl Member {
             self.deny(roll_back.source, DENY_AFTER_FAILURE);
         }
         // The source failed; another may show that nothing needs to be undone.
-        self.become_follower(StepDownReason::Reconfig);
+        self.become_follower();
     }
 
     pub(crate) fn on_rolled_back(&mut self, last: OpTimeAndWallTime, min_valid: OpTime) {
@@ -105,9 +106,8 @@ impl Member {
         self.log.durable = self.log.durable.min(last);
         self.log.applied = self.log.applied.min(last);
         self.log.min_valid = self.log.min_valid.max(min_valid);
-        self.sync.last_fetched = last.op_time;
-        self.sync.diverged = false;
+        self.sync.restart_at(last.op_time);
         self.emit(Event::RolledBack { last: last.op_time });
-        self.become_follower(StepDownReason::Reconfig);
+        self.become_follower();
     }
 }

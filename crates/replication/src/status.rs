@@ -45,7 +45,7 @@ impl Member {
             state: self.state(),
             writable: matches!(&self.role, Role::Leader(leader) if leader.is_writable()),
             stepping_down: matches!(self.leader_mode(), Some(LeaderMode::AttemptingStepDown(_))),
-            config: self.config.as_ref().map(|installed| installed.config.config_version()),
+            config: self.config.config().map(|config| config.config_version()),
             primary: self.primary,
             shutting_down: self.shutting_down,
         }
@@ -64,12 +64,12 @@ impl<'a> Status<'a> {
 
     /// `term`.
     pub fn term(&self) -> Term {
-        self.member.term
+        self.member.term()
     }
 
     /// The vote that was last given.
     pub fn last_vote(&self) -> Option<LastVote> {
-        self.member.last_vote
+        self.member.ballot.last_vote()
     }
 
     /// Whether clients may write: a primary that has written its first entry and does not step down.
@@ -84,7 +84,7 @@ impl<'a> Status<'a> {
 
     /// The configuration in force.
     pub fn config(&self) -> Option<&'a Arc<ReplicaSetConfig>> {
-        self.member.config.as_ref().map(|installed| &installed.config)
+        self.member.config.config()
     }
 
     /// The counts of that configuration.
@@ -100,10 +100,7 @@ impl<'a> Status<'a> {
     /// The configuration that lists no name known to be this member's: its own, or while it has none, the
     /// last one that another member told of.
     pub fn strange_config(&self) -> Option<&Arc<ReplicaSetConfig>> {
-        match &self.member.config {
-            Some(installed) => Some(&installed.config).filter(|_| installed.me.is_none()),
-            None => self.member.strange_config.as_ref(),
-        }
+        self.member.config.strange()
     }
 
     /// Whether one of the names in a configuration is known to be this member's.
@@ -191,7 +188,7 @@ impl<'a> Status<'a> {
 
     /// How long this process has run.
     pub fn uptime(&self, now: MonotonicTime) -> Duration {
-        now.since(self.member.started)
+        now.since(self.member.presence.started())
     }
 
     /// Whether the commit point can move: this member leads, and enough members that hold data are in

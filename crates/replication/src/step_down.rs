@@ -10,7 +10,8 @@ use quorate_protocol::{MemberConfig, MemberId, MemberState, Term};
 use crate::error::CommandError;
 use crate::event::{Event, StepDownReason};
 use crate::input::{Reply, Request, RequestToken};
-use crate::member::{Asked, Member};
+use crate::member::Member;
+use crate::outbox::Asked;
 use crate::output::Output;
 use crate::peer::Peer;
 use crate::quorum::Counts;
@@ -61,7 +62,7 @@ impl Member {
             _ => return self.respond(token, Err(CommandError::NotWritablePrimary)),
         }
         self.emit(Event::StepDownAttempted { wait: catch_up_period });
-        self.outputs.push_back(Output::StopWrites);
+        self.outbox.push(Output::StopWrites);
         self.timers.set(Timer::StepDown, now + catch_up_period);
         // Those who are behind hear of it now rather than at the next beat.
         self.heartbeat_all_now();
@@ -134,16 +135,16 @@ impl Member {
     /// timeout. If none has everything yet, the first that has will be asked.
     pub(crate) fn leave_office(&mut self, why: StepDownReason) {
         let handed_off = self.hand_off_past(Vec::new());
-        self.become_follower(why);
+        self.step_down(why);
         if let (false, Role::Follower(follower)) = (handed_off, &mut self.role) {
-            follower.owes_hand_off = Some(self.term);
+            follower.owes_hand_off = Some(self.ballot.term());
         }
     }
 
     /// Asks a successor that has everything by now, unless a later term has begun.
     pub(crate) fn hand_off_if_owed(&mut self) {
         let Role::Follower(Follower { owes_hand_off: Some(term), .. }) = &self.role else { return };
-        let is_over = *term != self.term || self.primary.is_some();
+        let is_over = *term != self.term() || self.primary.is_some();
         if (is_over || self.hand_off_past(Vec::new()))
             && let Role::Follower(follower) = &mut self.role
         {
@@ -157,7 +158,7 @@ impl Member {
         let address = peer.address.clone();
         self.emit(Event::HandedOff { to: id });
         tried.push(id);
-        let asked = Asked::StepUp { tried, term: self.term };
+        let asked = Asked::StepUp { tried, term: self.term() };
         let timeout = self.election_timeout();
         self.send(address, asked, Request::StepUp { skip_dry_run: true }, timeout);
         true
@@ -166,7 +167,7 @@ impl Member {
     /// The successor cannot, whatever its last heartbeat said: it was frozen or killed since. As long
     /// as no member has stood, the next one is asked.
     pub(crate) fn on_hand_off_failed(&mut self, tried: Vec<MemberId>, term: Term) {
-        if self.term == term && self.primary.is_none() && matches!(self.role, Role::Follower(_)) {
+        if self.term() == term && self.primary.is_none() && matches!(self.role, Role::Follower(_)) {
             self.hand_off_past(tried);
         }
     }
@@ -185,7 +186,7 @@ impl Member {
 
     fn make_ineligible(&mut self, period: Duration) {
         let until = self.now + period;
-        self.ineligible_until = Some(until);
+        self.candidacy.bar_until(until);
         self.timers.set(Timer::Unfreeze, until);
     }
 
@@ -212,7 +213,7 @@ impl Member {
 
     fn unfreeze(&mut self) {
         self.timers.cancel(Timer::Unfreeze);
-        if self.ineligible_until.take().is_none() {
+        if !self.candidacy.admit() {
             return;
         }
         self.emit(Event::Unfrozen);

@@ -13,11 +13,11 @@ use quorate_protocol::{
 };
 
 use crate::commit_point::Teller;
-use crate::election::MAX_VETOED_DRY_RUNS;
 use crate::error::CommandError;
 use crate::event::{Event, SourceLost};
 use crate::input::{FetchFailure, FetchId, FetchedBatch, Reply, Request, RequestToken};
-use crate::member::{Asked, Member};
+use crate::member::Member;
+use crate::outbox::Asked;
 use crate::output::Output;
 use crate::role::{LeaderMode, Role};
 use crate::sync_source::{
@@ -58,10 +58,6 @@ pub(crate) struct Sync {
     report: Report,
     /// When the last report was sent, if it may have arrived.
     reported_at: Option<MonotonicTime>,
-    /// The primary's process is known to be gone; how often we stood at once since.
-    pub(crate) crash_tries: Option<u32>,
-    /// Whether another candidate was given time since we last stood.
-    pub(crate) gave_way: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,9 +89,13 @@ impl Sync {
             changes: VecDeque::new(),
             report: Report::Idle,
             reported_at: None,
-            crash_tries: None,
-            gave_way: false,
         }
+    }
+
+    /// The log ends here now, and no source has shown anything against it.
+    pub(crate) fn restart_at(&mut self, last: OpTime) {
+        self.last_fetched = last;
+        self.diverged = false;
     }
 
     pub(crate) fn source(&self) -> Option<MemberId> {
@@ -149,7 +149,7 @@ impl Member {
 
     /// Whether others keep it from office because of what it lacks.
     fn is_refused(&self, own: &MemberConfig) -> bool {
-        own.is_electable() && self.vetoed_dry_runs >= MAX_VETOED_DRY_RUNS
+        own.is_electable() && self.candidacy.is_vetoed_too_often()
     }
 
     pub(crate) fn look_for_source(&mut self) {
@@ -173,12 +173,12 @@ impl Member {
         let Some(peer) = self.peers.get(&source) else { return };
         let address = peer.address.clone();
         let after = self.sync.last_fetched;
-        let id = self.next_fetch_id();
+        let id = self.outbox.next_fetch_id();
         let forced = self.sync.forced.take() == Some(source);
         self.sync.reported_at = None;
         self.sync.fetch = Some(Fetch { id, source, asked: after, rollback_id: None, forced });
         self.emit(Event::SourceChosen { source, after });
-        self.outputs.push_back(Output::FetchFrom { fetch: id, source: address, after });
+        self.outbox.push(Output::FetchFrom { fetch: id, source: address, after });
         self.timers.set(Timer::FetchSilence, self.now + SOURCE_SILENCE);
         self.timers.cancel(Timer::SyncSource);
         self.timers.set(Timer::PositionReport, self.now + self.election_timeout() / 2);
@@ -191,7 +191,7 @@ impl Member {
         let Some(fetch) = self.sync.fetch else { return };
         let follows = matches!(self.role, Role::Follower(_));
         if follows && fetch.rollback_id.is_none() && fetch.asked < last {
-            self.outputs.push_back(Output::CancelFetch { fetch: fetch.id });
+            self.outbox.push(Output::CancelFetch { fetch: fetch.id });
             self.sync.fetch = None;
             self.fetch_from(fetch.source);
         }
@@ -205,7 +205,7 @@ impl Member {
         // A report to it that is still under way must not hold up those to the next source.
         self.on_position_report_silence();
         self.emit(Event::SourceLost { source: fetch.source, why });
-        self.outputs.push_back(Output::CancelFetch { fetch: fetch.id });
+        self.outbox.push(Output::CancelFetch { fetch: fetch.id });
         if matches!(self.role, Role::Follower(_)) {
             self.timers.set_no_later(Timer::SyncSource, self.now);
         }
@@ -280,17 +280,17 @@ impl Member {
             self.sync.stale.clear();
             self.sync.diverged = false;
         }
-        if batch.source_is_primary && batch.term == self.term {
+        if batch.source_is_primary && batch.term == self.term() {
             if self.primary != Some(fetch.source) {
                 self.primary = Some(fetch.source);
-                self.emit(Event::PrimaryKnown { primary: fetch.source, term: self.term });
+                self.emit(Event::PrimaryKnown { primary: fetch.source, term: self.term() });
             }
             self.hear_from_primary();
         }
         if let Some(last) = batch.last.filter(|last| last.op_time > self.sync.last_fetched) {
             self.sync.last_fetched = last.op_time;
             let delay = self.own_config().map_or(Duration::ZERO, |own| own.secondary_delay());
-            self.outputs.push_back(Output::ApplyThrough { through: last.op_time, delay });
+            self.outbox.push(Output::ApplyThrough { through: last.op_time, delay });
         }
         self.learn_commit_point(&batch);
         self.reconsider_source();
@@ -485,7 +485,7 @@ impl Member {
         }
         let Some(peer) = self.peers.get(&source) else { return };
         let address = peer.address.clone();
-        let report = PositionReport { term: self.term, positions: self.known_positions() };
+        let report = PositionReport { term: self.term(), positions: self.known_positions() };
         self.sync.report = Report::UnderWay { more: false };
         self.sync.reported_at = Some(self.now);
         let timeout = self.election_timeout() / 2;
@@ -495,8 +495,8 @@ impl Member {
     }
 
     fn known_positions(&self) -> Vec<MemberPosition> {
-        let Some(installed) = &self.config else { return Vec::new() };
-        let config_version = installed.config.version;
+        let Some(config) = self.config.config() else { return Vec::new() };
+        let config_version = config.version;
         let own = self.me().map(|member| {
             let (written, applied, durable) = self.reported_positions();
             MemberPosition { member, config_version, written, applied, durable }
@@ -531,7 +531,7 @@ impl Member {
     pub(crate) fn on_position_report_silence(&mut self) {
         // The next progress, or the next keep-alive, sends everything again.
         self.timers.cancel(Timer::PositionReportSilence);
-        self.requests.retain(|_, asked| !matches!(asked, Asked::Position));
+        self.outbox.give_up_all(|asked| matches!(asked, Asked::Position));
         self.sync.report = Report::Idle;
         self.sync.reported_at = None;
     }

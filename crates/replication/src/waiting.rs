@@ -109,7 +109,7 @@ impl Member {
             _ => Some(Err(WriteConcernError::PrimarySteppedDown)),
         };
         match result {
-            Some(result) => self.outputs.push_back(Output::Acknowledge { waiter: id, result }),
+            Some(result) => self.outbox.push(Output::Acknowledge { waiter: id, result }),
             None => {
                 self.settle_waiters();
                 self.arm_waiters();
@@ -128,7 +128,7 @@ impl Member {
         let reached = self.commit_point.min(own).op_time;
         while let Some(waiter) = self.waiters.reached(reached) {
             self.waiters.remove(waiter);
-            self.outputs.push_back(Output::Acknowledge { waiter, result: Ok(()) });
+            self.outbox.push(Output::Acknowledge { waiter, result: Ok(()) });
         }
         let settled: Vec<_> = self
             .waiters
@@ -145,7 +145,7 @@ impl Member {
             .collect();
         for (waiter, result) in settled {
             self.waiters.remove(waiter);
-            self.outputs.push_back(Output::Acknowledge { waiter, result });
+            self.outbox.push(Output::Acknowledge { waiter, result });
         }
     }
 
@@ -180,7 +180,7 @@ impl Member {
         while let Some(waiter) = self.waiters.late(self.now) {
             self.waiters.remove(waiter);
             let result = Err(WriteConcernError::TimedOut);
-            self.outputs.push_back(Output::Acknowledge { waiter, result });
+            self.outbox.push(Output::Acknowledge { waiter, result });
         }
         self.arm_waiters();
     }
@@ -192,7 +192,7 @@ impl Member {
             WriteConcernError::PrimarySteppedDown
         };
         for waiter in std::mem::take(&mut self.waiters).known.into_keys() {
-            self.outputs.push_back(Output::Acknowledge { waiter, result: Err(error.clone()) });
+            self.outbox.push(Output::Acknowledge { waiter, result: Err(error.clone()) });
         }
         self.timers.cancel(Timer::Waiters);
         debug_assert!(matches!(self.role, Role::Leader(_)), "only a primary has waiters");

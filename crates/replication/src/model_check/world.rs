@@ -14,7 +14,8 @@ use crate::input::{
     FetchFailure, FetchId, FetchedBatch, Input, MemberOptions, Recovered, Reply, Request,
     RequestId, RequestToken, Ticket, Unreachable,
 };
-use crate::member::{AfterPersist, Member};
+use crate::member::Member;
+use crate::outbox::AfterPersist;
 use crate::output::{Change, Output};
 use crate::testing::{config, member, stamp};
 
@@ -618,8 +619,8 @@ impl World {
         self.messages.iter().all(|message| match message {
             Message::Vote { by, to, id, reply: Reply::Vote(reply) } if reply.vote_granted => {
                 let asked =
-                    self.processes[to.node].member.as_ref().and_then(|m| m.requests.get(id));
-                let real = matches!(asked, Some(crate::member::Asked::Vote { dry_run: false, .. }));
+                    self.processes[to.node].member.as_ref().and_then(|m| m.outbox.asked(*id));
+                let real = matches!(asked, Some(crate::outbox::Asked::Vote { dry_run: false, .. }));
                 let stored = self.processes[*by].facts.last_vote;
                 !real || stored.is_some_and(|stored| stored.term >= reply.term)
             }
@@ -722,23 +723,21 @@ impl World {
             }
             None => sync,
         };
-        let mut asked: Vec<String> = member.requests.values().map(|a| format!("{a:?}")).collect();
+        let mut asked: Vec<String> = member.outbox.under_way().map(|a| format!("{a:?}")).collect();
         asked.sort_unstable();
         let _ = write!(
             text,
-            "{:?}{:?}{:?}{:?}{:?}{:?}{:?}{sync}{asked:?}{:?}{:?}{:?}",
-            member.term,
-            member.last_vote,
+            "{:?}{:?}{:?}{:?}{:?}{:?}{sync}{asked:?}{:?}{:?}",
+            member.ballot.term(),
+            member.ballot.last_vote(),
             member.role,
-            member.installing,
             member.primary,
             member.log,
             member.commit_point.op_time,
-            member.vetoed_dry_runs,
-            member.ineligible_until,
-            member.config.as_ref().map(|c| (c.config.config_version(), c.committed_before.op_time)),
+            member.candidacy.decisive(),
+            member.config.decisive(),
         );
-        for after in member.persists.values() {
+        for after in member.outbox.being_stored() {
             let _ = match after {
                 AfterPersist::Vote { token, reply } => {
                     let (life, id) = asker(*token);
@@ -772,7 +771,7 @@ impl World {
     fn request_text(&self, life: Life, id: RequestId) -> String {
         let member = self.processes[life.node].member.as_ref().filter(|_| self.is_alive(life));
         member
-            .and_then(|member| member.requests.get(&id))
+            .and_then(|member| member.outbox.asked(id))
             .map_or(String::new(), |a| format!("{a:?}"))
     }
 
