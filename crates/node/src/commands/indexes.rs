@@ -223,6 +223,14 @@ fn check_field(name: &str, direction: &Bson) -> Result<(), CommandError> {
     match direction {
         // Equality is all a hashed index promises, and any order serves it.
         Bson::String(kind) if kind == "hashed" => Ok(()),
+        Bson::String(kind) if kind == "text" => Err(cannot(
+            "text indexes are not offered here; search with $regex, or keep the words of a text in an \
+             array with an index of its own"
+                .into(),
+        )),
+        Bson::String(kind) if kind.starts_with("2d") || kind == "geoHaystack" => Err(cannot(format!(
+            "{kind} indexes are not offered here; index the coordinates as numbers and compare them"
+        ))),
         Bson::String(kind) => {
             Err(cannot(format!("Unknown index plugin '{kind}'; use 1, -1 or 'hashed'")))
         }
