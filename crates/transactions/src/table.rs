@@ -390,6 +390,11 @@ impl<S: Clone + Ord> Transactions<S> {
         Ok(())
     }
 
+    /// How many transactions have ended so far, either way.
+    pub fn ended(&self) -> u64 {
+        self.committed + self.aborted
+    }
+
     /// Whether a transaction is open.
     pub fn is_open(&self, id: TransactionId) -> bool {
         self.open.contains_key(&id)
@@ -514,7 +519,9 @@ impl<S: Clone + Ord> Transactions<S> {
     }
 
     fn forget_changes(&mut self) {
-        let oldest = self.open.values().map(|open| open.snapshot).min();
+        // Who began first has the oldest snapshot.
+        let oldest = self.open.values().next().map(|open| open.snapshot);
+        debug_assert_eq!(oldest, self.open.values().map(|open| open.snapshot).min());
         self.keys.forget_through(oldest);
     }
 }

@@ -182,7 +182,12 @@ impl Writer<'_> {
 
     /// Lets go of what ended transactions held.
     pub(crate) fn forget_ended(&mut self) {
-        let ongoing = &self.state.transactions;
+        let ongoing = &mut self.state.transactions;
+        // A statement does not look at all open ones to learn that none has ended.
+        let count = ongoing.table.ended();
+        if std::mem::replace(&mut ongoing.forgotten, count) == count {
+            return;
+        }
         let ended = ongoing.bodies.keys().filter(|id| !ongoing.table.is_open(**id)).copied();
         let ended: Vec<_> = ended.collect();
         self.drop_bodies(&ended);
