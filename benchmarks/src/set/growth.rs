@@ -13,6 +13,8 @@ use crate::table::{Figures, line};
 
 /// Clients that write while the lag is measured.
 const BUSY_CLIENTS: usize = 16;
+/// Clients that write beside few and beside many documents.
+const MANY_CLIENTS: usize = 64;
 /// Bytes of the records that a new member copies.
 const COPIED_BYTES: usize = 1000;
 
@@ -21,6 +23,29 @@ pub async fn run(effort: Effort) {
     lag(effort).await;
     apply_rate(effort).await;
     initial_sync(effort).await;
+    size(effort).await;
+}
+
+/// Writes beside few documents and beside sixty times as many, in turns.
+async fn size(effort: Effort) {
+    let sizes = [effort.records / 10, effort.records * 6];
+    let sets = [Set::ready().await, Set::ready().await];
+    let mut addresses = Vec::new();
+    for (set, records) in sets.iter().zip(sizes) {
+        set.fill("load", records, 200).await;
+        addresses.push(set.address(set.primary().await));
+    }
+    let mut rates = [Figures::default(), Figures::default()];
+    for _ in 0..effort.rounds {
+        for (rate, to) in rates.iter_mut().zip(&addresses) {
+            let outcome = load::run(Dialect::Quorate, *to, MANY_CLIENTS, effort.load).await;
+            rate.push(outcome.per_second);
+        }
+    }
+    let [few, many] = &rates;
+    let measure = format!("durable majority writes/s, {MANY_CLIENTS} clients");
+    line(&measure, &format!("beside {} documents", sizes[1]), many, None);
+    line(&measure, &format!("beside {} documents", sizes[0]), few, Some(many));
 }
 
 async fn memory(effort: Effort) {
