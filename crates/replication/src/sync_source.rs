@@ -68,6 +68,9 @@ pub struct Chooser {
     /// copy from any member that holds entries: chaining, hiding and indexes are preferences of a set
     /// that works, and this one does not.
     pub rescue: bool,
+    /// Whether it has no data and copies all of it. A log tells of every index, the documents of a member that
+    /// builds none do not: such a copy would lack them for ever, unique ones too.
+    pub copies_everything: bool,
 }
 
 /// Whom to copy from.
@@ -134,7 +137,7 @@ fn is_possible(me: Chooser, member: &Candidate) -> bool {
         && ahead
         && !member.denied
         && (!member.hidden || me.rescue)
-        && (member.build_indexes || !me.build_indexes || me.rescue)
+        && (member.build_indexes || !me.build_indexes || (me.rescue && !me.copies_everything))
 }
 
 fn is_preferred(me: Chooser, member: &Candidate, newest: Option<u32>) -> bool {

@@ -38,6 +38,7 @@ const ME: Chooser = Chooser {
     chaining_allowed: true,
     forced: None,
     rescue: false,
+    copies_everything: false,
 };
 
 const fn at_50() -> OpTime {
@@ -150,6 +151,18 @@ fn a_set_without_a_primary_is_rescued_from_the_member_with_the_entries() {
     let stay =
         Stay { me: rescue, source: MemberId(1), source_was_forced: false, changes_within_hour: 0 };
     assert_eq!(should_leave(stay, &[hidden]), None);
+}
+
+/// Found by a world: the copy had no unique index, was elected, and took two documents with the same key.
+#[test]
+fn a_member_that_copies_everything_is_not_rescued_by_one_without_indexes() {
+    let without = Candidate { build_indexes: false, ..candidate(1, 1) };
+    let rescue = Chooser { rescue: true, copies_everything: true, ..ME };
+    assert_eq!(choose(rescue, std::slice::from_ref(&without)), Choice::NoSource);
+    let hidden = Candidate { hidden: true, ..candidate(2, 9) };
+    assert_eq!(choose(rescue, &[without.clone(), hidden]), source(2));
+    let me = Chooser { build_indexes: false, ..rescue };
+    assert_eq!(choose(me, &[without]), source(1), "it builds none either");
 }
 
 #[test]

@@ -139,6 +139,7 @@ impl Member {
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
             rescue: self.primary.is_none() && (self.copies_everything() || self.is_refused(own)),
+            copies_everything: self.copies_everything(),
         })
     }
 
