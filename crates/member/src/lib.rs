@@ -9,10 +9,12 @@
 //!
 //! [`Replica`] starts no thread, opens no file or socket and reads no clock. A host carries its orders
 //! out: `quorate-server` with threads and sockets, `quorate-simulator` in a world of its own. What a
-//! job does to the data is here as well ([`DataChange::make`], [`Copying`], [`EntrySource`]), so both
+//! job does to the data is here as well ([`DataChange::make`], [`Copying`], [`EntrySource`],
+//! [`CommonPointSearch`]), so both
 //! hosts run the same code and differ in who runs it and when.
 
 mod change;
+mod common_point;
 mod copying;
 mod progress;
 mod replica;
@@ -20,6 +22,7 @@ mod source;
 mod view;
 
 pub use change::{ChangeEnded, DataChange, Entries};
+pub use common_point::{COMPARED_AT_ONCE, CommonPointSearch, SearchAsk};
 pub use copying::{Ask, CopyFailure, CopyWork, Copying, apply_copied, batch_of};
 pub use progress::CloneProgress;
 pub use replica::{Fetched, Order, Replica};

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc};
-use quorate_member::{Ask, CloneProgress, CopyWork, Copying, EntrySource, SetView};
+use quorate_member::{
+    Ask, CloneProgress, CommonPointSearch, CopyWork, Copying, EntrySource, SearchAsk, SetView,
+};
 use quorate_node::{
     Client, Command, Context, Horizons, Interrupt, Node, NodeOptions, Now, Outcome, Published,
 };
@@ -14,7 +16,9 @@ use quorate_protocol::{
     HelloReply, MemberState, MonotonicTime, ObjectId, OpTime, OpTimeAndWallTime, ServerAddress,
     Term, TopologyVersion, WallTime,
 };
-use quorate_replication::{InitialSyncOutcome, InitialSyncStep, MemberHello, NoopReason};
+use quorate_replication::{
+    FetchId, InitialSyncOutcome, InitialSyncStep, Input, MemberHello, NoopReason,
+};
 use quorate_storage::ModelStore;
 
 fn now() -> Now {
@@ -212,4 +216,77 @@ fn a_copy_forgets_what_sessions_did_in_the_history_before_it() {
     lead(&copy);
     count(&copy, 7, 1);
     assert_eq!(counted(&copy), 2, "a write of another history was taken for this one");
+}
+
+/// Lets a search run to its end. Returns what the member is told, and how often the source was asked.
+fn search(source: &Node, member: &Node, at_once: usize) -> (Input, usize) {
+    let mut search = CommonPointSearch::new(FetchId(1), at_once);
+    let mut asked = 0;
+    loop {
+        match search.ask() {
+            SearchAsk::Command(command) => {
+                asked += 1;
+                let reply = bson::RawDocumentBuf::try_from(&run(source, command)).unwrap();
+                search.take_reply(&reply, member).unwrap();
+            }
+            SearchAsk::Done(input) => return (input, asked),
+        }
+    }
+}
+
+/// The entries of a log, given to another member.
+fn follow(source: &Node, member: &Node) {
+    let last = member.standing().last.op_time;
+    let after = match last == OpTime::NULL {
+        true => std::ops::Bound::Unbounded,
+        false => std::ops::Bound::Excluded(last.timestamp),
+    };
+    let found = source.read_oplog(after, usize::MAX, usize::MAX).unwrap();
+    member.apply(last, found.entries, now()).unwrap();
+}
+
+#[test]
+fn the_newest_entry_that_two_logs_share_is_found_in_batches_of_any_size() {
+    let (source, other) = (primary(), member());
+    for id in 0..30 {
+        run(&source, doc! { "insert": "many", "documents": [{ "_id": id }] });
+    }
+    follow(&source, &other);
+    let common_point = other.standing().last;
+    // Each goes on alone; the source has more entries than the member has to undo.
+    for id in 100..150 {
+        run(&source, doc! { "insert": "many", "documents": [{ "_id": id }] });
+    }
+    show(&other, MemberState::Primary);
+    other.set_writable(Some(Term(2)), now());
+    for id in 200..220 {
+        run(&other, doc! { "insert": "many", "documents": [{ "_id": id }] });
+    }
+    let found = Input::CommonPointFound { fetch: FetchId(1), common_point };
+    for at_once in [1, 7, 50, 51, 1000] {
+        let (input, asked) = search(&source, &other, at_once);
+        assert_eq!(input, found, "{at_once} at once");
+        assert!(at_once > 50 || asked > 1, "{at_once} at once were one batch");
+    }
+    // The other way round the searcher's log is the longer one.
+    assert_eq!(search(&other, &source, 7).0, found);
+}
+
+#[test]
+fn two_logs_without_a_common_entry_are_told_to_have_none() {
+    let (source, other) = (primary(), member());
+    show(&other, MemberState::Primary);
+    other.set_writable(Some(Term(2)), now());
+    for id in 0..5 {
+        run(&source, doc! { "insert": "many", "documents": [{ "_id": id }] });
+        run(&other, doc! { "insert": "many", "documents": [{ "_id": id }] });
+    }
+    let source_oldest = other.oldest_entry().unwrap();
+    for at_once in [1, 3, 1000] {
+        // The source's log ends first, or that of the member.
+        let told = search(&other, &source, at_once).0;
+        assert_eq!(told, Input::NoCommonPoint { fetch: FetchId(1), source_oldest });
+        let told = search(&source, &other, at_once).0;
+        assert!(matches!(told, Input::NoCommonPoint { .. }), "{told:?}");
+    }
 }

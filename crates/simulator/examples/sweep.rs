@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     let (mut truncations, mut too_stale, mut wipes) = (0, 0, 0);
     let (mut crash_elections, mut crash_elections_lost) = (0, 0);
     let (mut failures, mut rollbacks, mut terms) = (0, 0, 0);
+    let (mut lasted, mut inputs, mut sleeps) = (std::time::Duration::ZERO, 0, 0);
     let mut slowest = (std::time::Duration::ZERO, first);
     for seed in first..first.saturating_add(count) {
         if failures > 0 && ends_at_first {
@@ -41,6 +42,9 @@ fn main() -> ExitCode {
                 crash_elections_lost += figures.crash_elections_lost;
                 rollbacks += figures.rollbacks;
                 terms += figures.terms;
+                lasted += figures.lasted;
+                inputs += figures.inputs;
+                sleeps += figures.sleeps;
             }
             Ok(Err(failure)) => {
                 failures += 1;
@@ -53,6 +57,10 @@ fn main() -> ExitCode {
         }
     }
     println!("{failures} of {count} worlds failed; {terms} terms, {rollbacks} rollbacks");
+    let hours = lasted.as_secs_f64() / 3600.0;
+    println!(
+        "{hours:.1} simulated hours, {inputs} inputs of members, {sleeps} pauses of processes"
+    );
     println!("{truncations} oplogs cut, {too_stale} members too stale, {wipes} disks replaced");
     println!("{crash_elections} elections after crashes, {crash_elections_lost} of them lost");
     println!("the slowest to agree after all faults was seed {} ({:?})", slowest.1, slowest.0);

@@ -115,6 +115,17 @@ impl World {
 
     /// A member cannot go on, which no misfortune of these worlds may bring about.
     pub(crate) fn must_end(&mut self, index: usize, why: &str) {
+        if self.nodes[index].disk.take_failure() {
+            self.nodes[index].disk_failed = true;
+            self.note(Some(index), || format!("ends, since its disk failed: {why}"));
+            let life = self.nodes[index].life;
+            self.schedule(Duration::ZERO, Happening::Crash(life));
+            let pause = self.random.duration_up_to(Duration::from_secs(8));
+            return self.schedule(pause, Happening::Restart { node: index });
+        }
+        if self.nodes[index].disk_failed {
+            return;
+        }
         let judged = Err(Verdict(format!("n{index} must end: {why}")));
         self.verdict = self.verdict.clone().and(judged);
     }
@@ -181,8 +192,6 @@ impl World {
             }
             Message::Entries(request) => self.serve_entries(to, request),
             Message::EntriesSent(reply) => self.entries_sent(to, *reply),
-            Message::LogQuery { from, fetch } => self.serve_log_query(to, from, fetch),
-            Message::LogAnswer { fetch, op_times } => self.log_answered(to, fetch, &op_times),
             Message::Command { from, number, command } => {
                 self.serve_command(to, from, number, command);
             }

@@ -97,6 +97,11 @@ impl World {
         number: u64,
         command: Document,
     ) {
+        let served = self.nodes[index].served.entry(from).or_default();
+        if *served >= number {
+            return;
+        }
+        *served = number;
         let reply = if command.contains_key("replSetGetRBID") {
             let told = self.nodes[index].member.as_ref().map(|member| {
                 let (id, version) =
@@ -120,7 +125,7 @@ impl World {
         index: usize,
         command: Document,
     ) -> Option<RawDocumentBuf> {
-        let data = self.nodes[index].data()?;
+        let data = self.nodes[index].data().filter(|_| self.nodes[index].is_running())?;
         match data.run(&self.context(index), Command::new(command)) {
             Outcome::Reply(reply) => Some(reply.body),
             Outcome::Wait { .. } | Outcome::Long => None,
@@ -136,6 +141,9 @@ impl World {
     ) {
         let now = self.now_at(index);
         if self.nodes[index].life != to {
+            return;
+        }
+        if self.search_answered(index, number, reply) {
             return;
         }
         let Some(data) = self.nodes[index].data() else { return };

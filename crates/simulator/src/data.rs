@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
-use quorate_member::{DataChange, EntrySource, Fetched};
+use bson::RawDocument;
+use quorate_member::{CommonPointSearch, DataChange, EntrySource, Fetched, SearchAsk};
 use quorate_node::MAX_APPLY_ENTRIES;
 use quorate_protocol::{OpTime, ServerAddress};
 use quorate_replication::{FetchFailure, FetchId, Input};
 
 use crate::judges::Life;
 use crate::process::{
-    EntriesReply, EntriesRequest, Message, Purpose, Reading, Serving, StreamId, Told,
+    EntriesReply, EntriesRequest, Message, Purpose, Reading, Searching, Serving, StreamId, Told,
 };
 use crate::world::{Happening, World};
 
@@ -20,6 +21,10 @@ use crate::world::{Happening, World};
 const AWAIT_DATA: Duration = Duration::from_secs(1);
 /// How long the copying side waits for any answer.
 pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long a worker waits before it looks again whether its disk has room.
+const ROOM_CHECK: Duration = Duration::from_millis(100);
+/// Entries of either log that are compared at once, at most.
+const MAX_COMPARED_AT_ONCE: u64 = 40;
 /// Streams that a source serves at once; older ones are forgotten.
 const MAX_SERVED: usize = 64;
 
@@ -240,6 +245,9 @@ impl World {
         if let Some(wait) = self.held_back(index) {
             return self.schedule(wait, Happening::MakeChange(life));
         }
+        if self.nodes[index].data().is_some_and(|data| data.disk_is_full()) {
+            return self.schedule(ROOM_CHECK, Happening::MakeChange(life));
+        }
         let Some(change) = self.take_change(index) else { return };
         let Some(data) = self.nodes[index].data() else { return };
         let made = change.make(&data, self.now_at(index), &mut |_| Ok(()));
@@ -313,32 +321,53 @@ impl World {
         source: &ServerAddress,
     ) {
         let life = self.nodes[index].life;
-        if let Some(source) = self.index_at(source) {
-            self.transmit(index, source, Message::LogQuery { from: life, fetch });
-        }
         let input = Box::new(Input::CommonPointUnknown { fetch });
         self.schedule(FETCH_TIMEOUT, Happening::Local { life, input });
+        let Some(source) = self.index_at(source) else { return };
+        // Batches are small, so that a walk takes several and the source changes between them.
+        let at_once = 1 + self.random.below(MAX_COMPARED_AT_ONCE) as usize;
+        let search = CommonPointSearch::new(fetch, at_once);
+        self.nodes[index].searching = Some(Searching { search, source, asked: 0 });
+        self.ask_for_common_point(index);
     }
 
-    pub(crate) fn serve_log_query(&mut self, index: usize, from: Life, fetch: FetchId) {
-        let Some(data) = self.nodes[index].data() else { return };
-        let Ok(positions) = data.read_oplog_backward(None, usize::MAX) else { return };
-        let op_times = positions.iter().map(|position| position.op_time).collect();
-        self.transmit(index, from.node, Message::LogAnswer { fetch, op_times });
-    }
-
-    pub(crate) fn log_answered(&mut self, index: usize, fetch: FetchId, theirs: &[OpTime]) {
-        let Some(data) = self.nodes[index].data() else { return };
-        let Ok(ours) = data.read_oplog_backward(None, usize::MAX) else { return };
-        let is_theirs = |at: OpTime| theirs.binary_search_by(|their| at.cmp(their)).is_ok();
-        let common = ours.into_iter().find(|position| is_theirs(position.op_time));
-        let input = match common {
-            Some(common_point) => Input::CommonPointFound { fetch, common_point },
-            None => {
-                let source_oldest = theirs.last().copied().unwrap_or_default();
-                Input::NoCommonPoint { fetch, source_oldest }
+    fn ask_for_common_point(&mut self, index: usize) {
+        let number = self.nodes[index].number();
+        let life = self.nodes[index].life;
+        let Some(searching) = &mut self.nodes[index].searching else { return };
+        searching.asked = number;
+        let source = searching.source;
+        match searching.search.ask() {
+            SearchAsk::Command(command) => {
+                let asked = Message::Command { from: life, number, command };
+                self.transmit(index, source, asked);
             }
+            SearchAsk::Done(input) => {
+                self.nodes[index].searching = None;
+                self.feed(index, input);
+            }
+        }
+    }
+
+    /// The answer to a command of a search. Whether it is one.
+    pub(crate) fn search_answered(
+        &mut self,
+        index: usize,
+        number: u64,
+        reply: &RawDocument,
+    ) -> bool {
+        let Some(data) = self.nodes[index].data() else { return false };
+        let searching = self.nodes[index].searching.as_mut();
+        let Some(searching) = searching.filter(|searching| searching.asked == number) else {
+            return false;
         };
-        self.feed(index, input);
+        let refused = reply.get_f64("ok").is_ok_and(|ok| ok == 0.0);
+        if refused || searching.search.take_reply(reply, &data).is_err() {
+            // The member is told once its patience is over.
+            self.nodes[index].searching = None;
+            return true;
+        }
+        self.ask_for_common_point(index);
+        true
     }
 }

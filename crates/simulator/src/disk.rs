@@ -7,12 +7,14 @@
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use quorate_node::{CommandError, Node, NodeOptions, Now, entry_position};
+use quorate_node::{CommandError, ErrorCode, Node, NodeOptions, Now, entry_position};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_replication::election::LastVote;
 use quorate_replication::{Recovered, SeededRandom};
-use quorate_storage::{ModelStore, Store};
+use quorate_storage::{DiskOptions, DiskStore, Fate, ModelStore, SimulatedFiles, Store};
+use tempfile::TempDir;
 
 /// An entry of the log, as a judge remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,24 +32,78 @@ impl Entry {
     }
 }
 
+/// What a disk is made of.
+enum Medium {
+    /// A store in memory that loses whole commits.
+    Model(Arc<ModelStore>),
+    /// The store of real servers, over files that lose, tear and reorder what was not synced.
+    Files(OnFiles),
+}
+
+/// A store of real servers. Its trees are in a directory of the file system, and stay in memory as long as a world
+/// lasts: everything that survives a crash is in the simulated files.
+struct OnFiles {
+    files: SimulatedFiles,
+    directory: TempDir,
+}
+
+/// More than a world writes, so that no thread flushes a tree at a time that is not the world's.
+const MEMTABLE_BYTES: u64 = 256 << 20;
+
+impl OnFiles {
+    fn new(files: SimulatedFiles, from: Option<&Self>) -> Result<Self, CommandError> {
+        let failed = |error: std::io::Error| {
+            let what = format!("the world has no directory for a store: {error}");
+            CommandError::new(ErrorCode::INTERNAL_ERROR, what)
+        };
+        let directory = tempfile::tempdir().map_err(failed)?;
+        let files = match from {
+            Some(from) => files.moved(from.directory.path(), directory.path()),
+            None => files,
+        };
+        Ok(Self { files, directory })
+    }
+
+    fn open(&self) -> Result<Arc<dyn Store>, CommandError> {
+        let options = DiskOptions { cache_bytes: 1 << 20, memtable_bytes: MEMTABLE_BYTES };
+        let files = Arc::new(self.files.clone());
+        let store = DiskStore::open_on(files, self.directory.path(), options);
+        let failed = |error: quorate_storage::OpenError| {
+            CommandError::new(
+                ErrorCode::INTERNAL_ERROR,
+                format!("the store does not open: {error}"),
+            )
+        };
+        Ok(Arc::new(store.map_err(failed)?))
+    }
+}
+
 /// The disk of a process.
 pub(crate) struct Disk {
-    store: Arc<ModelStore>,
+    medium: Medium,
     /// How much history its member keeps.
     oplog_bytes: u64,
     log: Vec<Entry>,
     cuts: u64,
+    /// Whether a sync was made to fail.
+    fails: AtomicBool,
 }
 
 impl Disk {
-    /// An empty disk.
-    pub(crate) fn new(oplog_bytes: u64) -> Self {
-        Self { store: Arc::new(ModelStore::new()), oplog_bytes, log: Vec::new(), cuts: 0 }
+    /// An empty disk: a store in memory, or that of real servers over simulated files.
+    pub(crate) fn new(oplog_bytes: u64, on_files: bool) -> Self {
+        let files = on_files.then(|| OnFiles::new(SimulatedFiles::new(), None).ok()).flatten();
+        let medium = match files {
+            Some(files) => Medium::Files(files),
+            None => Medium::Model(Arc::new(ModelStore::new())),
+        };
+        let fails = AtomicBool::new(false);
+        Self { medium, oplog_bytes, log: Vec::new(), cuts: 0, fails }
     }
 
     /// Takes the place of this one when it breaks.
     pub(crate) fn replacement(&self) -> Self {
-        Self::new(self.oplog_bytes)
+        Self::new(self.oplog_bytes, matches!(self.medium, Medium::Files(_)))
     }
 
     /// A process starts on it.
@@ -56,29 +112,70 @@ impl Disk {
         seed: u64,
         now: Now,
     ) -> Result<(Arc<Node>, Recovered), CommandError> {
-        let (node, recovered) = open(Arc::clone(&self.store), self.oplog_bytes, seed, now)?;
+        let store: Arc<dyn Store> = match &self.medium {
+            Medium::Model(store) => Arc::<ModelStore>::clone(store),
+            Medium::Files(files) => files.open()?,
+        };
+        let (node, recovered) = open(store, self.oplog_bytes, seed, now)?;
         self.log = read_log(&node, Bound::Unbounded)?;
         self.cuts = node.standing().cuts;
         Ok((Arc::new(node), recovered))
     }
 
-    /// The process ends without warning. Of what was not synced, the first so many commits survive.
-    pub(crate) fn crash(&mut self, random: &mut SeededRandom) {
-        let (from, to) = self.store.unsynced();
-        let kept = from.as_u64() + random.below(to.as_u64() - from.as_u64() + 1);
-        self.store = Arc::new(self.store.crash_after(kept));
+    /// The process ends without warning. Of what was not synced, the first so many commits survive; of files any part
+    /// of it, in sectors.
+    pub(crate) fn crash(&mut self, random: &mut SeededRandom) -> Result<(), CommandError> {
+        self.medium = match &self.medium {
+            Medium::Model(store) => {
+                let (from, to) = store.unsynced();
+                let kept = from.as_u64() + random.below(to.as_u64() - from.as_u64() + 1);
+                Medium::Model(Arc::new(store.crash_after(kept)))
+            }
+            Medium::Files(files) => {
+                // All of it, nothing, or any part.
+                let percent = [0, 100, 50, 90][random.below(4) as usize];
+                let fate = || if random.chance(percent) { Fate::Kept } else { Fate::Lost };
+                Medium::Files(OnFiles::new(files.files.crash(fate), Some(files))?)
+            }
+        };
+        self.take_failure();
+        Ok(())
     }
 
     /// From now on nothing that is written is forced to disk, however it is asked for: the process is
     /// about to end in the middle of its work.
     pub(crate) fn ignore_syncs(&self) {
-        self.store.ignore_syncs(true);
+        match &self.medium {
+            Medium::Model(store) => store.ignore_syncs(true),
+            Medium::Files(files) => files.files.ignore_syncs(true),
+        }
+    }
+
+    /// The next attempt to force something to disk fails.
+    pub(crate) fn fail_next_sync(&self) {
+        self.fails.store(true, Ordering::Relaxed);
+        match &self.medium {
+            Medium::Model(store) => store.fail_next_sync(),
+            Medium::Files(files) => files.files.fail_syncs(true),
+        }
+    }
+
+    /// Whether what went wrong is that failure, which is told once.
+    pub(crate) fn take_failure(&self) -> bool {
+        self.fails.swap(false, Ordering::Relaxed)
     }
 
     /// The vote that a process would find if this one ended now.
     pub(crate) fn vote_after_crash(&self, now: Now) -> Result<Option<LastVote>, CommandError> {
-        let survivor = self.store.crash_after(0);
-        let (_, recovered) = open(Arc::new(survivor), self.oplog_bytes, 0, now)?;
+        let survivor = match &self.medium {
+            Medium::Model(store) => Arc::new(store.crash_after(0)) as Arc<dyn Store>,
+            Medium::Files(files) => {
+                let survivor = OnFiles::new(files.files.survivor(|| Fate::Lost), Some(files))?;
+                let (_, recovered) = open(survivor.open()?, self.oplog_bytes, 0, now)?;
+                return Ok(recovered.last_vote);
+            }
+        };
+        let (_, recovered) = open(survivor, self.oplog_bytes, 0, now)?;
         Ok(recovered.last_vote)
     }
 
@@ -119,12 +216,11 @@ impl Disk {
 }
 
 fn open(
-    store: Arc<ModelStore>,
+    store: Arc<dyn Store>,
     oplog_bytes: u64,
     seed: u64,
     now: Now,
 ) -> Result<(Node, Recovered), CommandError> {
-    let store: Arc<dyn Store> = store;
     let options = NodeOptions { seed, oplog_bytes: Some(oplog_bytes), ..NodeOptions::default() };
     let node = Node::open(store, options, now)?;
     let recovered = node.join_replica_set(now)?;

@@ -24,7 +24,8 @@ impl World {
             Err(why) => return self.fail(why),
         };
         for listed in config.members.iter().filter(|listed| !listed.arbiter_only) {
-            let Some(index) = self.index_at(&listed.host) else { continue };
+            let known = self.index_at(&listed.host);
+            let Some(index) = known.filter(|index| !self.gone.contains(index)) else { continue };
             if let Err(why) = self.judge_sessions(index) {
                 return self.fail(why);
             }

@@ -106,7 +106,8 @@ impl World {
             return;
         }
         let readable = |index: &usize| {
-            let member = self.nodes[*index].member.as_ref();
+            let member =
+                self.nodes[*index].member.as_ref().filter(|_| self.nodes[*index].is_running());
             member.is_some_and(|member| member.status().state().is_readable())
         };
         let members: Vec<usize> = (0..self.nodes.len()).filter(readable).collect();

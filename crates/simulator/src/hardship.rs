@@ -49,6 +49,11 @@ impl Hardship {
         Self { random, truncates, wipes, loses_majority, truce: None }
     }
 
+    /// Whether members may become too stale.
+    pub(crate) fn truncates(&self) -> bool {
+        self.truncates
+    }
+
     /// The size of the next process's oplog.
     pub(crate) fn oplog_bytes(&mut self) -> u64 {
         if self.truncates { 4_000 + self.random.below(20_000) } else { LARGE_OPLOG }

@@ -16,6 +16,7 @@ mod faults;
 mod following;
 mod hardship;
 pub mod judges;
+mod machines;
 mod network;
 mod process;
 mod reading;

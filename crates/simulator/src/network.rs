@@ -1,6 +1,6 @@
-//! The network between members: delay, loss, duplication, and cuts in one direction or both.
+//! The network between members: delay, loss, duplication, links that are slow, and cuts in one direction or both.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorate_replication::SeededRandom;
@@ -17,6 +17,8 @@ pub(crate) struct Network {
     pub(crate) duplicate_percent: u64,
     /// How many of a hundred messages are late by up to [`LATEST`].
     pub(crate) late_percent: u64,
+    /// From whom to whom messages take longer.
+    slow: BTreeMap<(usize, usize), Duration>,
     /// From whom to whom nothing gets through.
     cut: BTreeSet<(usize, usize)>,
 }
@@ -29,6 +31,7 @@ impl Network {
             drop_percent: 0,
             duplicate_percent: 0,
             late_percent: 0,
+            slow: BTreeMap::new(),
             cut: BTreeSet::new(),
         }
     }
@@ -43,12 +46,13 @@ impl Network {
         if self.is_cut(from, to) || random.chance(self.drop_percent) {
             return Vec::new();
         }
+        let way = self.slow.get(&(from, to)).copied().unwrap_or_default();
         let copies = if random.chance(self.duplicate_percent) { 2 } else { 1 };
         (0..copies)
             .map(|_| {
                 let late = self.late_percent > 0 && random.chance(self.late_percent);
                 let longest = if late { LATEST } else { self.jitter };
-                self.shortest + random.duration_up_to(longest)
+                way + self.shortest + random.duration_up_to(longest)
             })
             .collect()
     }
@@ -63,6 +67,11 @@ impl Network {
 
     pub(crate) fn cut_one_way(&mut self, from: usize, to: usize) {
         self.cut.insert((from, to));
+    }
+
+    /// Makes a link slower, in one direction.
+    pub(crate) fn slow_down(&mut self, from: usize, to: usize, by: Duration) {
+        self.slow.insert((from, to), by);
     }
 
     /// Separates one side from the rest.
@@ -81,6 +90,7 @@ impl Network {
 
     pub(crate) fn calm(&mut self) {
         self.repair();
+        self.slow.clear();
         self.drop_percent = 0;
         self.duplicate_percent = 0;
         self.late_percent = 0;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bson::{Document, RawDocumentBuf};
-use quorate_member::{Copying, DataChange, EntrySource, Replica, SentBatch};
+use quorate_member::{CommonPointSearch, Copying, DataChange, EntrySource, Replica, SentBatch};
 use quorate_node::Node;
 use quorate_protocol::{MonotonicTime, OpTime, ServerAddress};
 use quorate_replication::election::LastVote;
@@ -15,6 +15,7 @@ use quorate_replication::{
 use crate::disk::Disk;
 use crate::judges::Life;
 use crate::watching::Question;
+use crate::world::Happening;
 
 /// A message between two processes, with the life of the one that waits for the answer.
 #[derive(Clone, Debug)]
@@ -35,17 +36,7 @@ pub(crate) enum Message {
     /// The next entries of a stream are wanted.
     Entries(EntriesRequest),
     EntriesSent(Box<EntriesReply>),
-    /// Which entries do you have?
-    LogQuery {
-        from: Life,
-        fetch: FetchId,
-    },
-    LogAnswer {
-        fetch: FetchId,
-        /// Newest first.
-        op_times: Vec<OpTime>,
-    },
-    /// A command of a member that copies everything.
+    /// A command of a member that copies everything, or looks for the point where two logs part.
     Command {
         from: Life,
         number: u64,
@@ -118,6 +109,14 @@ pub(crate) struct CopyStep {
     pub(crate) stream: Option<u64>,
 }
 
+/// A search for the point where two logs part.
+pub(crate) struct Searching {
+    pub(crate) search: CommonPointSearch,
+    pub(crate) source: usize,
+    /// The number of the command that waits for its answer.
+    pub(crate) asked: u64,
+}
+
 /// Who waits for an answer of this member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
@@ -138,6 +137,15 @@ pub(crate) struct Process {
     pub(crate) disk: Disk,
     /// How far this machine's calendar is off.
     pub(crate) skew_millis: i64,
+    /// How much faster than the world's its clock runs, in millionths.
+    pub(crate) drift: i64,
+    /// Whether the process is paused, and what has reached it meanwhile.
+    pub(crate) asleep: bool,
+    pub(crate) held: Vec<Happening>,
+    /// Whether its disk failed to sync: the process ends.
+    pub(crate) disk_failed: bool,
+    /// Whether it waits for every other voter, because its disk was empty when it joined.
+    pub(crate) memory_lost: bool,
     pub(crate) tick_at: Option<MonotonicTime>,
     /// Ordered writes that have not reached the disk, oldest first.
     pub(crate) persisting: VecDeque<(Ticket, Change)>,
@@ -153,6 +161,9 @@ pub(crate) struct Process {
     /// The streams that it serves.
     pub(crate) serving: BTreeMap<StreamId, Serving>,
     pub(crate) copy: Option<CopyStep>,
+    pub(crate) searching: Option<Searching>,
+    /// The newest command of each process that was served: a connection doubles nothing.
+    pub(crate) served: BTreeMap<Life, u64>,
     /// Clients that wait for news of this member.
     pub(crate) awaiting: Vec<Question>,
     pub(crate) next_token: u64,
@@ -169,6 +180,11 @@ impl Process {
             member: None,
             disk,
             skew_millis,
+            drift: 0,
+            asleep: false,
+            held: Vec::new(),
+            disk_failed: false,
+            memory_lost: false,
             tick_at: None,
             persisting: VecDeque::new(),
             changes: VecDeque::new(),
@@ -178,6 +194,8 @@ impl Process {
             reading: BTreeMap::new(),
             serving: BTreeMap::new(),
             copy: None,
+            searching: None,
+            served: BTreeMap::new(),
             awaiting: Vec::new(),
             next_token: 0,
             next_number: 0,
@@ -187,6 +205,11 @@ impl Process {
 
     pub(crate) fn is_up(&self) -> bool {
         self.member.is_some()
+    }
+
+    /// Whether it is up and not paused.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_up() && !self.asleep
     }
 
     pub(crate) fn is_writable(&self) -> bool {
@@ -214,6 +237,8 @@ impl Process {
     /// Everything that a process takes with it when it dies.
     pub(crate) fn forget_volatile(&mut self) {
         self.member = None;
+        (self.asleep, self.disk_failed) = (false, false);
+        self.held.clear();
         self.tick_at = None;
         self.persisting.clear();
         self.changes.clear();
@@ -223,6 +248,8 @@ impl Process {
         self.reading.clear();
         self.serving.clear();
         self.copy = None;
+        self.searching = None;
+        self.served.clear();
     }
 }
 

@@ -12,7 +12,7 @@
 //! - a read shows no value that was never written to its key.
 //!
 //! Their luck is their own, so that a seed's other events stay as they are. Only linearizable reads
-//! write, and only worlds of the story `delays` have them. Those hardly ever hold a primary that does not
+//! write, and only worlds of the stories `delays` and `machines` have them. Those hardly ever hold a primary that does not
 //! know of its successor: the tests below let worlds of `usurpers`, which do, have them too.
 
 use std::collections::BTreeMap;
@@ -103,7 +103,10 @@ impl Readers {
     pub(crate) fn new(seed: u64, story: Story, clients: usize) -> Self {
         Self {
             random: SeededRandom::new(seed ^ LUCK),
-            linearizable_percent: if story == Story::Delays { 20 } else { 0 },
+            linearizable_percent: match story {
+                Story::Delays | Story::Machines => 20,
+                _ => 0,
+            },
             sessions: vec![Session::default(); clients],
             waiting: Vec::new(),
             told: BTreeMap::new(),
@@ -149,6 +152,7 @@ impl World {
         let serves = |index: &usize| {
             let node = &self.nodes[*index];
             match level {
+                _ if node.asleep => false,
                 Level::Linearizable => node.is_writable(),
                 _ => node.member.as_ref().is_some_and(|m| m.status().state().is_readable()),
             }

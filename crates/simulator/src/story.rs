@@ -44,10 +44,13 @@ pub enum Story {
     /// Every misfortune, most often of primaries that are cut off or lose their office and get it back, with clients
     /// that run transactions of several statements and repeat them, and consumers of change streams.
     Transactions,
+    /// Every misfortune, and those of machines: processes that are paused, clocks that drift and jump, links that are
+    /// slow, disks that are full or fail; some reads are linearizable, and in the end some members stay away.
+    Machines,
 }
 
 /// Every story and its name.
-const NAMES: [(Story, &str); 8] = [
+const NAMES: [(Story, &str); 9] = [
     (Story::Everything, "everything"),
     (Story::Delays, "delays"),
     (Story::MajorityLost, "forced"),
@@ -56,6 +59,7 @@ const NAMES: [(Story, &str); 8] = [
     (Story::Configurations, "configurations"),
     (Story::Votes, "votes"),
     (Story::Transactions, "transactions"),
+    (Story::Machines, "machines"),
 ];
 
 impl fmt::Display for Story {
@@ -80,14 +84,18 @@ impl FromStr for Story {
 impl Story {
     /// Whether only a few misfortunes happen.
     pub(crate) fn is_aimed(self) -> bool {
-        !matches!(self, Self::Everything | Self::Delays | Self::MajorityLost | Self::Transactions)
+        matches!(self, Self::Crashes | Self::Usurpers | Self::Configurations | Self::Votes)
     }
 
     /// How often a crash hits a vote that is being stored, and any other ordered write, if not as in
     /// the general worlds.
     pub(crate) fn crash_percents(self) -> Option<(u64, u64)> {
         match self {
-            Self::Everything | Self::Delays | Self::MajorityLost | Self::Transactions => None,
+            Self::Everything
+            | Self::Delays
+            | Self::MajorityLost
+            | Self::Transactions
+            | Self::Machines => None,
             Self::Votes => Some((5, 0)),
             Self::Crashes | Self::Usurpers | Self::Configurations => Some((0, 0)),
         }
@@ -108,9 +116,7 @@ impl Story {
             Self::Usurpers => (3, millis(300), millis(2_500)),
             Self::Configurations => (3 + random.below(2), millis(60), millis(4_000)),
             Self::Votes => (3, millis(200), millis(1_500)),
-            Self::Everything | Self::Delays | Self::MajorityLost | Self::Transactions => {
-                return scale;
-            }
+            _ => return scale,
         };
         if self == Self::Votes {
             // Requests that overtake each other reach members that have crashed since.
@@ -163,7 +169,7 @@ impl World {
                     self.often(node, 1, Duration::from_millis(60), Happening::Stand);
                 }
             }
-            Story::Everything | Story::Delays | Story::MajorityLost | Story::Transactions => {}
+            _ => {}
         }
     }
 

@@ -276,10 +276,14 @@ impl World {
         Work { operation, steps, attempts: 0, single, phase: Phase::Beginning }
     }
 
+    fn takes_writes(&self, index: usize) -> bool {
+        self.nodes[index].is_running() && self.nodes[index].is_writable()
+    }
+
     /// A member that takes writes, as the client finds it.
     fn some_primary(&mut self) -> Option<usize> {
         let found: Vec<usize> =
-            (0..self.nodes.len()).filter(|index| self.nodes[*index].is_writable()).collect();
+            (0..self.nodes.len()).filter(|index| self.takes_writes(*index)).collect();
         let place = self.transactors.random.below(found.len().max(1) as u64) as usize;
         found.get(place).copied()
     }
@@ -329,7 +333,7 @@ impl World {
     /// Where the next statement goes: where the last one went if that member still takes writes or does so again,
     /// otherwise to another one.
     fn primary_for(&mut self, life: Life) -> Option<usize> {
-        match self.is_alive(life) && self.nodes[life.node].is_writable() {
+        match self.is_alive(life) && self.takes_writes(life.node) {
             true => Some(life.node),
             false => self.some_primary(),
         }

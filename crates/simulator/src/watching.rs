@@ -98,6 +98,17 @@ impl Watchers {
     }
 }
 
+impl Watching {
+    /// The process that acts, if one does.
+    pub(crate) fn process(&self) -> Option<usize> {
+        match self {
+            Self::Asked(question) => Some(question.node),
+            Self::AwaitOver(life, _) => Some(life.node),
+            _ => None,
+        }
+    }
+}
+
 impl World {
     /// Lets every watcher begin.
     pub(crate) fn begin_watching(&mut self) {

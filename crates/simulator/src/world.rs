@@ -19,6 +19,7 @@ use crate::disk::{Disk, Entry};
 use crate::following::Followers;
 use crate::hardship::Hardship;
 use crate::judges::{Judges, Life, Verdict};
+use crate::machines::{self, Machines};
 use crate::network::Network;
 use crate::process::{Asker, Message, Process, StreamId, Told};
 use crate::reading::Readers;
@@ -88,6 +89,12 @@ pub struct Figures {
     pub configs: u64,
     /// Crashes.
     pub crashes: u64,
+    /// Processes that were paused.
+    pub sleeps: u64,
+    /// Processes that stayed away when a world calmed down.
+    pub left_behind: u64,
+    /// How long the world lasted.
+    pub lasted: Duration,
     /// Vetoed dry runs.
     pub vetoes: u64,
     /// Elections in which a member asked for real votes because its primary's process was gone.
@@ -156,10 +163,39 @@ pub(crate) enum Happening {
     Reconfigure(Life),
     WriteAt(Life),
     Restart { node: usize },
+    Machine,
+    Wake(Life),
+    DiskHasRoom(Life),
     Repair,
     Watch(Watching),
     Hardship,
     Resync(Life),
+}
+
+impl Happening {
+    /// The process that acts, if one does by itself: not while it is paused.
+    fn process(&self) -> Option<usize> {
+        match self {
+            Self::Deliver { to, .. } => Some(*to),
+            Self::Tick(life)
+            | Self::Persisted { life, .. }
+            | Self::LogSynced(life)
+            | Self::MakeChange(life)
+            | Self::ChangeSynced { life, .. }
+            | Self::ServeExpired { life, .. }
+            | Self::StreamTimeout { life, .. }
+            | Self::CopyTimeout { life, .. }
+            | Self::Maintain(life)
+            | Self::Local { life, .. }
+            | Self::StepUp(life)
+            | Self::Stand(life)
+            | Self::Reconfigure(life)
+            | Self::WriteAt(life)
+            | Self::DiskHasRoom(life) => Some(life.node),
+            Self::Watch(watching) => watching.process(),
+            _ => None,
+        }
+    }
 }
 
 /// A seeded world.
@@ -187,6 +223,9 @@ pub struct World {
     pub(crate) transactors: Transactors,
     pub(crate) followers: Followers,
     pub(crate) hardship: Hardship,
+    pub(crate) machines: Machines,
+    /// Processes that never come back.
+    pub(crate) gone: BTreeSet<usize>,
     /// Processes that do not come back before everything is repaired.
     pub(crate) lost: BTreeSet<usize>,
     trace: Option<Trace>,
@@ -210,11 +249,14 @@ impl World {
         let mut network = Network::new(&mut random);
         let scale = story.shape(seed, scale, &mut network);
         let mut hardship = Hardship::new(seed, story);
+        let mut machines = Machines::new(seed, story);
         let nodes = (0..scale.nodes)
             .map(|index| {
                 let skew = random.below(1_000) as i64 - 500;
-                let disk = Disk::new(hardship.oplog_bytes());
-                Process::new(index, address_of(index), disk, skew)
+                let disk = Disk::new(hardship.oplog_bytes(), machines.uses_files(seed));
+                let mut process = Process::new(index, address_of(index), disk, skew);
+                process.drift = machines.drift();
+                process
             })
             .collect();
         let mut world = Self {
@@ -240,6 +282,8 @@ impl World {
             transactors: Transactors::new(seed, story),
             followers: Followers::new(seed, story),
             hardship,
+            machines,
+            gone: BTreeSet::new(),
             lost: BTreeSet::new(),
             trace,
         };
@@ -255,6 +299,7 @@ impl World {
         world.begin_transactions();
         world.begin_following();
         world.expect_hardship();
+        world.expect_machine_fault();
         let first_fault = world.scale.between_faults;
         world.schedule(first_fault, Happening::Fault);
         world
@@ -280,6 +325,7 @@ impl World {
                 agreed_since = None;
             } else if self.now.since(*agreed_since.get_or_insert(self.now)) >= CALM {
                 self.figures.agreed_after = self.now.since(calm_since);
+                self.figures.lasted = self.now.since(MonotonicTime::ZERO);
                 return self.judge_the_end();
             }
         }
@@ -341,6 +387,9 @@ impl World {
     }
 
     fn happen(&mut self, happening: Happening) {
+        if let Some(node) = happening.process().filter(|node| self.nodes[*node].asleep) {
+            return self.nodes[node].held.push(happening);
+        }
         match happening {
             Happening::Tick(life) => {
                 // One that was put forward since has ticked already.
@@ -380,7 +429,7 @@ impl World {
             Happening::Fault => self.fault(),
             Happening::InitiateAgain => self.initiate_again(),
             Happening::Crash(life) => {
-                if self.is_alive(life) && self.turmoil {
+                if self.is_alive(life) && (self.turmoil || self.nodes[life.node].disk_failed) {
                     self.crash(life.node);
                 }
             }
@@ -406,6 +455,9 @@ impl World {
                 }
             }
             Happening::Restart { node } => self.start(node),
+            Happening::Machine => self.machine_fault(),
+            Happening::Wake(life) => self.wake(life),
+            Happening::DiskHasRoom(life) => self.disk_has_room(life),
             Happening::Watch(watching) => self.watch(watching),
             Happening::Hardship => self.suffer_hardship(),
             Happening::Resync(life) => self.resync(life),
@@ -429,7 +481,8 @@ impl World {
         let seed = self.random.next_u64();
         let process: u64 = self.random.next_u64();
         let node = &mut self.nodes[index];
-        if node.is_up() || (self.turmoil && self.lost.contains(&index)) {
+        let stays_away = (self.turmoil && self.lost.contains(&index)) || self.gone.contains(&index);
+        if node.is_up() || stays_away {
             return;
         }
         node.life.epoch += 1;
@@ -476,10 +529,13 @@ impl World {
         self.work_until_the_crash(index);
         let mut random = self.random.clone();
         let node = &mut self.nodes[index];
-        node.disk.crash(&mut random);
+        let crashed = node.disk.crash(&mut random);
         node.forget_volatile();
         let awaiting = std::mem::take(&mut node.awaiting);
         self.random = random;
+        if let Err(error) = crashed {
+            self.must_end(index, &error.message);
+        }
         self.reset_watchers(awaiting);
         self.reset_connections_to(index);
     }
@@ -527,7 +583,8 @@ impl World {
     }
 
     pub(crate) fn now_at(&self, index: usize) -> Now {
-        Now { wall: self.wall(index), monotonic: self.now }
+        let monotonic = machines::drifted(self.now, self.nodes[index].drift);
+        Now { wall: self.wall(index), monotonic }
     }
 
     /// The surroundings of a command at a member.
@@ -541,9 +598,10 @@ impl World {
         }
     }
 
-    fn schedule_tick(&mut self, index: usize) {
+    pub(crate) fn schedule_tick(&mut self, index: usize) {
         let node = &mut self.nodes[index];
         let Some(deadline) = node.member.as_ref().and_then(Replica::next_deadline) else { return };
+        let deadline = machines::undrifted(deadline, node.drift);
         if node.tick_at.is_none_or(|at| deadline < at) {
             let at = deadline.max(self.now);
             node.tick_at = Some(at);
@@ -553,7 +611,8 @@ impl World {
     }
 
     pub(crate) fn wall(&self, index: usize) -> WallTime {
-        let millis = (self.now.as_nanos() / 1_000_000) as i64;
+        let now = machines::drifted(self.now, self.nodes[index].drift);
+        let millis = (now.as_nanos() / 1_000_000) as i64;
         WallTime(EPOCH_MILLIS + millis + self.nodes[index].skew_millis)
     }
 
@@ -598,10 +657,12 @@ impl World {
         self.turmoil = false;
         self.network.calm();
         self.note(None, || "all faults end; everything restarts".to_owned());
+        self.calm_machines();
         for index in 0..self.nodes.len() {
             self.start(index);
             self.administer(index, "unfreeze", Request::Freeze(Duration::ZERO));
         }
+        self.lose_a_minority();
     }
 
     /// The configuration of the member that takes writes.
@@ -620,8 +681,14 @@ impl World {
         let (leader, config) = self.final_config()?;
         let last = self.nodes[leader].disk.last().op_time;
         for listed in &config.members {
-            let node = self.nodes.iter().find(|node| node.address == listed.host)?;
-            let status = node.member.as_ref()?.status();
+            let index = self.index_at(&listed.host)?;
+            if self.gone.contains(&index) {
+                continue;
+            }
+            let Some(member) = &self.nodes[index].member else {
+                return Some(format!("{} is down", listed.id));
+            };
+            let status = member.status();
             if listed.newly_added {
                 return Some(format!("{} is still newly added", listed.id));
             }
@@ -666,6 +733,8 @@ impl World {
                 let after_crash = self.nodes[index].stood_after_crash;
                 self.figures.crash_elections_lost += u64::from(after_crash);
             }
+            Event::MemoryLost => self.nodes[index].memory_lost = true,
+            Event::MemoryRegained { .. } => self.nodes[index].memory_lost = false,
             Event::RolledBack { .. } => self.figures.rollbacks += 1,
             Event::InitialSyncFinished { .. } => self.figures.initial_syncs += 1,
             Event::ConfigInstalled { .. } => self.figures.configs += 1,
@@ -676,7 +745,7 @@ impl World {
 
     /// An administrator asks something of a member, and reads the answer in the trace.
     pub(crate) fn administer(&mut self, index: usize, what: &'static str, request: Request) {
-        if self.nodes[index].is_up() {
+        if self.nodes[index].is_running() {
             self.note(Some(index), || format!("is asked: {what}"));
             let token = self.nodes[index].token(Asker::Admin(what));
             self.feed(index, Input::RequestReceived { token, request });

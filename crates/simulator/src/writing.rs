@@ -103,7 +103,7 @@ impl World {
         // know better and ask one that takes none.
         let astray = self.random.chance(8);
         let asked: Vec<usize> = (0..self.nodes.len())
-            .filter(|index| self.nodes[*index].is_up())
+            .filter(|index| self.nodes[*index].is_running())
             .filter(|index| astray || self.nodes[*index].is_writable())
             .collect();
         if asked.is_empty() {
@@ -131,7 +131,7 @@ impl World {
         if !command.contains_key("$db") {
             command.insert("$db", "test");
         }
-        let data = self.nodes[index].data()?;
+        let data = self.nodes[index].data().filter(|_| self.nodes[index].is_running())?;
         let before = data.standing();
         let Outcome::Reply(reply) = data.run(&self.context(index), Command::new(command)) else {
             return None;

@@ -74,7 +74,7 @@ fn worlds(seeds: std::ops::Range<u64>) {
     assert!(total.terms > 40 && total.acknowledged > 1_000, "{total:?}");
     assert!(total.published > 500 && total.reads > 1_000, "{total:?}");
     assert!(total.truncations > 20 && total.too_stale > 0 && total.wipes > 0, "{total:?}");
-    assert!(total.crashes > 25 && total.rollbacks > 1, "{total:?}");
+    assert!(total.crashes > 25 && total.rollbacks > 0, "{total:?}");
     assert!(total.initial_syncs > 30 && total.configs > 150 && total.vetoes > 2, "{total:?}");
 }
 
@@ -137,6 +137,21 @@ fn worlds_of_late_messages_keep_every_promise() {
     assert!(reads > 400, "{reads} reads show nothing");
 }
 
+/// Processes that are paused, clocks that drift and jump, slow links, disks that are full or fail; and a minority that
+/// never comes back.
+#[test]
+fn worlds_of_failing_machines_keep_every_promise() {
+    let (mut sleeps, mut left_behind, mut reads) = (0, 0, 0);
+    for seed in 0..12 {
+        let figures = world(seed, Story::Machines);
+        sleeps += figures.sleeps;
+        left_behind += figures.left_behind;
+        reads += figures.reads;
+    }
+    assert!(sleeps > 40 && left_behind > 0, "{sleeps} pauses, {left_behind} left behind");
+    assert!(reads > 400, "{reads} reads show nothing");
+}
+
 /// Transactions whose primaries crash, step down and are cut off between any two statements, and consumers of
 /// change streams that are killed: snapshot isolation, nothing twice, nothing missed.
 #[test]
@@ -167,7 +182,7 @@ fn worlds_that_were_never_run_before_keep_every_promise() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = 1_000_000_000 + (now.as_nanos() as u64 / 1_000) % 1_000_000_000_000;
     println!(
-        "fresh seeds from {first}: sweep -- {first} 6, sweep -- {first} 3 delays, and sweep -- {first} 3 transactions"
+        "fresh seeds from {first}: sweep -- {first} 6, and sweep -- {first} 3 with delays, transactions or machines"
     );
     for seed in first..first + 6 {
         world(seed, Story::Everything);
@@ -175,6 +190,7 @@ fn worlds_that_were_never_run_before_keep_every_promise() {
     for seed in first..first + 3 {
         world(seed, Story::Delays);
         world(seed, Story::Transactions);
+        world(seed, Story::Machines);
     }
 }
 

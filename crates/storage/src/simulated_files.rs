@@ -75,7 +75,8 @@ impl SimulatedFiles {
         self.lock().fail_syncs = fail;
     }
 
-    /// From now on syncs of files do nothing, as if the program had forgotten them.
+    /// From now on syncs of files and directories do nothing, as if the program had forgotten them or the power
+    /// had failed in the middle of its work.
     pub fn ignore_syncs(&self, ignore: bool) {
         self.lock().ignore_syncs = ignore;
     }
@@ -84,9 +85,15 @@ impl SimulatedFiles {
     /// synced, in order. Names that were not synced are lost. From now on syncs of the disk before
     /// the failure fail: a program that still runs on it can promise nothing more.
     #[must_use]
-    pub fn crash(&self, mut fate: impl FnMut() -> Fate) -> Self {
-        let mut disk = self.lock();
-        disk.fail_syncs = true;
+    pub fn crash(&self, fate: impl FnMut() -> Fate) -> Self {
+        self.fail_syncs(true);
+        self.survivor(fate)
+    }
+
+    /// What a power failure would leave now. This disk goes on.
+    #[must_use]
+    pub fn survivor(&self, mut fate: impl FnMut() -> Fate) -> Self {
+        let disk = self.lock();
         let mut after = Disk { next_file: disk.next_file, ..Disk::default() };
         after.directories.clone_from(&disk.directories);
         for (path, number) in &disk.synced_names {
@@ -105,6 +112,22 @@ impl SimulatedFiles {
             after.synced_names.insert(path.clone(), *number);
         }
         Self { disk: Arc::new(Mutex::new(after)) }
+    }
+
+    /// The same files in another directory.
+    #[must_use]
+    pub fn moved(self, from: &Path, to: &Path) -> Self {
+        let place =
+            |path: PathBuf| path.strip_prefix(from).map(|rest| to.join(rest)).unwrap_or(path);
+        let mut disk = self.lock();
+        let names = std::mem::take(&mut disk.names);
+        disk.names = names.into_iter().map(|(path, number)| (place(path), number)).collect();
+        let names = std::mem::take(&mut disk.synced_names);
+        disk.synced_names = names.into_iter().map(|(path, number)| (place(path), number)).collect();
+        let directories = std::mem::take(&mut disk.directories);
+        disk.directories = directories.into_iter().map(place).collect();
+        drop(disk);
+        self
     }
 
     /// Changes the bytes of a file behind the store's back.
@@ -199,6 +222,9 @@ impl Files for SimulatedFiles {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.lock();
+        if disk.ignore_syncs {
+            return Ok(());
+        }
         let within = |known: &PathBuf| known.parent() == Some(path);
         disk.synced_names.retain(|known, _| !within(known));
         let names: Vec<_> = disk.names.iter().filter(|(known, _)| within(known)).collect();

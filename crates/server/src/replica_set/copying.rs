@@ -1,5 +1,5 @@
 //! What a follower does with the logs of others besides copying them: holding entries back,
-//! finding where two logs part, and keeping what a rollback removes.
+//! the way to the source of a search for where two logs part, and keeping what a rollback removes.
 
 use std::fs::{File, create_dir_all};
 use std::io::Write;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{RawDocumentBuf, doc};
-use quorate_member::batch_of;
+use bson::RawDocumentBuf;
+use quorate_member::{COMPARED_AT_ONCE, CommonPointSearch, SearchAsk};
 use quorate_node::{CommandError, ErrorCode, Node, Undo, entry_position};
-use quorate_protocol::{OpTime, OpTimeAndWallTime, ServerAddress};
+use quorate_protocol::ServerAddress;
 use quorate_replication::{FetchId, Input};
 
 use super::client::{Client, ClientError};
@@ -20,12 +20,6 @@ use crate::dialer::Dialer;
 
 /// How long another member may take for one command.
 pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Entries of either log that are looked at in one go.
-const STEP: usize = 1000;
-
-/// The most entries of either log that are compared: more would not fit any oplog's use.
-const MAX_COMPARED: usize = 100_000_000;
 
 /// Returns once the newest of these entries is old enough for a delayed member.
 pub(super) fn wait_until_old_enough(entries: &[RawDocumentBuf], delay: Duration, clock: Clock) {
@@ -48,99 +42,31 @@ pub(super) async fn find_common_point(
     inbox: Inbox,
     dialer: Dialer,
 ) {
-    let input = match common_point(&dialer, &source, &node).await {
-        Ok(Ok(common_point)) => Input::CommonPointFound { fetch, common_point },
-        Ok(Err(NoCommonPoint { source_oldest })) => Input::NoCommonPoint { fetch, source_oldest },
-        Err(error) => {
-            tracing::warn!(%source, %error, "the common point was not found");
-            Input::CommonPointUnknown { fetch }
-        }
-    };
+    let input = common_point(fetch, &dialer, &source, &node).await.unwrap_or_else(|error| {
+        tracing::warn!(%source, %error, "the common point was not found");
+        Input::CommonPointUnknown { fetch }
+    });
     inbox.post(Message::Input(input));
 }
 
-/// The two oplogs were compared to the end of one of them, and share no entry.
-struct NoCommonPoint {
-    source_oldest: OpTime,
-}
-
 async fn common_point(
+    fetch: FetchId,
     dialer: &Dialer,
     source: &ServerAddress,
     node: &Node,
-) -> Result<Result<OpTimeAndWallTime, NoCommonPoint>, ClientError> {
-    let mut theirs = Backwards::open(dialer, source).await?;
-    let mut ours: Vec<OpTimeAndWallTime> = Vec::new();
-    let mut our_oldest = None;
-    let mut their_newest = theirs.next().await?;
-    let mut their_oldest = OpTime::NULL;
-    for _ in 0..MAX_COMPARED {
-        if ours.is_empty() {
-            ours = node
-                .read_oplog_backward(our_oldest, STEP)
-                .map_err(|error| ClientError::Reply(error.message))?;
-            ours.reverse();
-        }
-        their_oldest = their_newest.map_or(their_oldest, |their| their.op_time);
-        let (Some(mine), Some(their)) = (ours.last().copied(), their_newest) else {
-            return Ok(Err(NoCommonPoint { source_oldest: their_oldest }));
-        };
-        if mine.op_time == their.op_time {
-            return Ok(Ok(mine));
-        }
-        if mine.op_time > their.op_time {
-            our_oldest = Some(mine.op_time.timestamp);
-            ours.pop();
-        } else {
-            their_newest = theirs.next().await?;
+) -> Result<Input, ClientError> {
+    let mut client = Client::connect(dialer, source, COMMAND_TIMEOUT).await?;
+    let mut search = CommonPointSearch::new(fetch, COMPARED_AT_ONCE);
+    loop {
+        match search.ask() {
+            SearchAsk::Command(command) => {
+                let reply = client.run(&command).await?;
+                let taken = search.take_reply(&reply, node);
+                taken.map_err(|failure| ClientError::Reply(failure.0))?;
+            }
+            SearchAsk::Done(input) => return Ok(input),
         }
     }
-    Err(ClientError::Reply(format!("no common entry among the newest {MAX_COMPARED}")))
-}
-
-/// Another member's log, newest entry first.
-struct Backwards {
-    client: Client,
-    cursor: i64,
-    batch: Vec<OpTimeAndWallTime>,
-}
-
-impl Backwards {
-    async fn open(dialer: &Dialer, source: &ServerAddress) -> Result<Self, ClientError> {
-        let mut client = Client::connect(dialer, source, COMMAND_TIMEOUT).await?;
-        let find = doc! {
-            "find": "oplog.rs", "sort": { "$natural": -1 }, "batchSize": STEP as i32,
-            "projection": { "ts": 1, "t": 1, "wall": 1 },
-            "$readPreference": { "mode": "secondaryPreferred" }, "$db": "local",
-        };
-        let reply = client.run(&find).await?;
-        let (cursor, batch) = positions(&reply)?;
-        Ok(Self { client, cursor, batch })
-    }
-
-    async fn next(&mut self) -> Result<Option<OpTimeAndWallTime>, ClientError> {
-        if self.batch.is_empty() && self.cursor != 0 {
-            let more = doc! {
-                "getMore": self.cursor, "collection": "oplog.rs", "batchSize": STEP as i32,
-                "$db": "local",
-            };
-            let reply = self.client.run(&more).await?;
-            (self.cursor, self.batch) = positions(&reply)?;
-        }
-        Ok(self.batch.pop())
-    }
-}
-
-/// The cursor and the positions of a batch, the next one last.
-fn positions(reply: &RawDocumentBuf) -> Result<(i64, Vec<OpTimeAndWallTime>), ClientError> {
-    let (cursor, documents) = batch_of(reply).map_err(|failure| ClientError::Reply(failure.0))?;
-    let mut positions = Vec::with_capacity(documents.len());
-    for document in documents {
-        let position = entry_position(&document);
-        positions.push(position.map_err(|error| ClientError::Reply(error.message))?);
-    }
-    positions.reverse();
-    Ok((cursor, positions))
 }
 
 /// Files of documents that a rollback removes: one per collection, as plain BSON.
