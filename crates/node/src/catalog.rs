@@ -321,6 +321,28 @@ impl Catalog {
         self.collections.keys().map(|namespace| namespace.database.clone()).collect()
     }
 
+    /// Refuses a new database whose name differs from that of another only by its case, as MongoDB does: on some
+    /// disks both would be one directory.
+    pub(crate) fn check_case(&self, database: &str) -> Result<(), CommandError> {
+        const ALWAYS: [&str; 3] = ["admin", "config", "local"];
+        let first = Namespace { database: database.to_owned(), collection: String::new() };
+        let exists = self.collections.range(first..).next();
+        if ALWAYS.contains(&database) || exists.is_some_and(|(name, _)| name.database == database) {
+            return Ok(());
+        }
+        let names = self.collections.keys().map(|namespace| namespace.database.as_str());
+        match ALWAYS.into_iter().chain(names).find(|name| name.eq_ignore_ascii_case(database)) {
+            Some(existing) => Err(CommandError::new(
+                ErrorCode::DATABASE_DIFFER_CASE,
+                format!(
+                    "db already exists with different case already have: [{existing}] trying to create \
+                     [{database}]"
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn dropped(&self) -> impl Iterator<Item = Ident> {
         self.dropped.iter().copied()
     }

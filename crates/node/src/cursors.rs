@@ -3,7 +3,7 @@
 //! Owns their registry, their limits and their timeouts. What a cursor yields is a stream that the
 //! command which opened it has put together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bson::RawDocumentBuf;
@@ -264,12 +264,26 @@ pub(crate) struct OpenStream {
     pub(crate) last_used: MonotonicTime,
 }
 
+/// How many cursors that ended with their collection are remembered.
+const MAX_BEREFT: usize = 1000;
+
 /// All open cursors.
 pub(crate) struct Cursors {
     generator: Generator,
     open: BTreeMap<i64, Entry>,
+    /// The last cursors that ended with their collection, oldest first: their clients are told why, once.
+    bereft: VecDeque<Bereft>,
     timed_out: u64,
     opened: u64,
+}
+
+/// A cursor whose collection is gone.
+struct Bereft {
+    id: i64,
+    namespace: Namespace,
+    owner: Option<LoggedIn>,
+    /// What became of the collection.
+    why: &'static str,
 }
 
 /// Which client asks for a cursor: only the one that opened it gets it.
@@ -297,7 +311,8 @@ struct Entry {
 
 impl Cursors {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { generator: Generator::new(seed), open: BTreeMap::new(), timed_out: 0, opened: 0 }
+        let (open, bereft) = (BTreeMap::new(), VecDeque::new());
+        Self { generator: Generator::new(seed), open, bereft, timed_out: 0, opened: 0 }
     }
 
     /// Keeps a cursor for later and gives it an id.
@@ -339,10 +354,7 @@ impl Cursors {
         asker: &Asker<'_>,
     ) -> Result<Cursor, CommandError> {
         let Some(entry) = self.open.get_mut(&id) else {
-            return Err(CommandError::new(
-                ErrorCode::CURSOR_NOT_FOUND,
-                format!("cursor id {id} not found"),
-            ));
+            return Err(self.missing(id, asker));
         };
         if entry.namespace != *namespace {
             return Err(CommandError::new(
@@ -375,6 +387,21 @@ impl Cursors {
         entry.cursor.take().ok_or_else(|| {
             CommandError::new(ErrorCode(12051), format!("cursor id {id} is already in use"))
         })
+    }
+
+    /// Why there is no such cursor.
+    fn missing(&mut self, id: i64, asker: &Asker<'_>) -> CommandError {
+        let ended = |bereft: &Bereft| bereft.id == id && bereft.owner.as_ref() == asker.user;
+        let place = self.bereft.iter().position(ended);
+        match place.and_then(|place| self.bereft.remove(place)) {
+            Some(Bereft { namespace, why, .. }) => CommandError::new(
+                ErrorCode::QUERY_PLAN_KILLED,
+                format!("collection {why}. namespace: '{namespace}'"),
+            ),
+            None => {
+                CommandError::new(ErrorCode::CURSOR_NOT_FOUND, format!("cursor id {id} not found"))
+            }
+        }
     }
 
     /// Puts a used cursor back, unless it was killed in the meantime.
@@ -446,9 +473,17 @@ impl Cursors {
     }
 
     /// Closes the cursors of collections that are gone.
-    pub(crate) fn kill_namespaces(&mut self, gone: impl Fn(&Namespace) -> bool) {
+    pub(crate) fn kill_namespaces(&mut self, why: &'static str, gone: impl Fn(&Namespace) -> bool) {
         // A change stream tells its client what was dropped, and ends by itself.
-        self.open.retain(|_, entry| entry.is_stream || !gone(&entry.namespace));
+        let ended = self.open.extract_if(.., |_, entry| !entry.is_stream && gone(&entry.namespace));
+        self.bereft.extend(ended.map(|(id, entry)| Bereft {
+            id,
+            namespace: entry.namespace,
+            owner: entry.owner,
+            why,
+        }));
+        let surplus = self.bereft.len().saturating_sub(MAX_BEREFT);
+        self.bereft.drain(..surplus);
     }
 
     /// Closes cursors that were idle for too long.

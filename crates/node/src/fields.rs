@@ -99,6 +99,15 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A number that must be given as 64 bits.
+    pub(crate) fn long(&self, name: &str) -> Result<Option<i64>, CommandError> {
+        match self.raw(name) {
+            None => Ok(None),
+            Some(Bson::Int64(number)) => Ok(Some(*number)),
+            Some(other) => Err(self.wrong_type(name, other, "long")),
+        }
+    }
+
     /// A count that must not be negative.
     pub(crate) fn count(&self, name: &str) -> Result<Option<u64>, CommandError> {
         match self.integer(name)? {

@@ -143,3 +143,44 @@ fn a_cursor_with_an_end_takes_its_time_limit_from_the_command_that_opened_it() {
     assert_eq!(refused.get_i32("code").unwrap(), 2, "{refused}");
     assert!(is_open(&member, &own, 1, cursor), "it is still of use");
 }
+
+/// The client of a cursor learns why it ended, once; the server's code is 175.
+#[test]
+fn a_cursor_whose_collection_is_gone_says_so() {
+    let member = with_documents();
+    let first = |member: &Member| {
+        let opened = member.ok(doc! {"find": "c", "batchSize": 1});
+        opened.get_document("cursor").unwrap().get_i64("id").unwrap()
+    };
+    let more = |cursor: i64| doc! {"getMore": cursor, "collection": "c"};
+    for (ending, why) in [
+        (doc! {"drop": "c"}, "collection dropped"),
+        (
+            doc! {"renameCollection": "db.c", "to": "db.d", "dropTarget": true, "$db": "admin"},
+            "renamed",
+        ),
+        (doc! {"dropDatabase": 1}, "collection dropped"),
+    ] {
+        let cursor = first(&member);
+        member.ok(ending.clone());
+        let reply = member.run(more(cursor));
+        assert_eq!(reply.get_i32("code").ok(), Some(175), "{ending}: {reply}");
+        assert!(reply.get_str("errmsg").unwrap().contains(why), "{reply}");
+        assert_eq!(member.code(more(cursor)), 43, "it is told once");
+        member.insert("c", (0..50).map(|n| doc! {"_id": n}).collect());
+    }
+}
+
+/// It counts over the whole life of a session: the server takes 64 bits and nothing else.
+#[test]
+fn a_transaction_number_has_64_bits() {
+    let member = Member::with_history(quorate_storage::ModelStore::new(), 1 << 20);
+    let insert = |id: i32, number: bson::Bson| {
+        doc! {"insert": "c", "documents": [{"_id": id}], "lsid": lsid(1), "txnNumber": number}
+    };
+    for (id, number) in [bson::Bson::Int32(1), bson::Bson::Double(1.0)].into_iter().enumerate() {
+        let code = member.code(insert(id as i32, number.clone()));
+        assert_eq!(code, 14, "{number:?}");
+    }
+    member.ok(insert(9, 1_i64.into()));
+}

@@ -128,6 +128,7 @@ codes! {
     INTERRUPTED_AT_SHUTDOWN = 11600 "InterruptedAtShutdown",
     INTERRUPTED = 11601 "Interrupted",
     INTERRUPTED_DUE_TO_REPL_STATE_CHANGE = 11602 "InterruptedDueToReplStateChange",
+    DATABASE_DIFFER_CASE = 13297 "DatabaseDifferCase",
     NOT_PRIMARY_NO_SECONDARY_OK = 13435 "NotPrimaryNoSecondaryOk",
     NOT_PRIMARY_OR_SECONDARY = 13436 "NotPrimaryOrSecondary",
     OUT_OF_DISK_SPACE = 14031 "OutOfDiskSpace",

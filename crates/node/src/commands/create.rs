@@ -244,8 +244,9 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
     if writer.collection(&target).is_some() && !drop_target {
         return Err(CommandError::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
     }
+    writer.catalog().check_case(&target.database)?;
     writer.rename_collection(&collection, &target)?;
-    request.node.cursors().kill_namespaces(|namespace| *namespace == source);
+    request.node.cursors().kill_namespaces("renamed", |namespace| *namespace == source);
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 

@@ -31,7 +31,7 @@ pub(super) fn drop_collection(
         return Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, None));
     };
     writer.drop_collection(&collection)?;
-    request.node.cursors().kill_namespaces(|gone| *gone == namespace);
+    request.node.cursors().kill_namespaces("dropped", |gone| *gone == namespace);
     let answer = doc! {
         "nIndexesWas": collection.indexes.len() as i32,
         "ns": namespace.to_string(),
@@ -62,7 +62,7 @@ pub(super) fn drop_database(
     if !collections.is_empty() {
         writer.log_drop_database(&request.database)?;
     }
-    request.node.cursors().kill_namespaces(|gone| gone.database == request.database);
+    request.node.cursors().kill_namespaces("dropped", |gone| gone.database == request.database);
     let mut answer = doc! {};
     if !collections.is_empty() {
         answer.insert("dropped", &request.database);

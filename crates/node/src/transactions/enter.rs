@@ -55,7 +55,7 @@ pub(crate) fn enter(
     session: Option<&SessionId>,
 ) -> Result<Numbered, CommandError> {
     let fields = Fields::new(&command.body, facts.name);
-    let Some(number) = fields.integer("txnNumber")? else {
+    let Some(number) = fields.long("txnNumber")? else {
         let half = ["autocommit", "startTransaction"].into_iter().find(|name| fields.has(name));
         return match half {
             None if is_end(facts) => Err(invalid(format!("{} needs a txnNumber", facts.name))),

@@ -38,6 +38,7 @@ impl Writer<'_> {
         namespace: &Namespace,
         options: Document,
     ) -> Result<Arc<Collection>, CommandError> {
+        self.catalog().check_case(&namespace.database)?;
         let uuid = self.state.generator.uuid();
         self.create_with_uuid(namespace, options, uuid)
     }

@@ -16,12 +16,31 @@ use quorate_server::{LogFormat, Place, Server, StartOptions, log_to_stderr};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+const USAGE: &str = "\
+Serve a member of a replica set and print its port, for tests and benchmarks. For everything else: quorate serve
+
+Usage: quorate-member [OPTIONS]
+
+Options:
+      --replset <NAME>      The set it belongs to; a single server without it
+      --bind <IP>           The address it listens on, 127.0.0.1 unless given
+      --port <P>            Its port; any that is free unless given
+      --data <DIR>          Where its data are; in memory without it
+      --own <HOST:PORT>     An address under which others list it, such as that of a proxy; may be repeated
+      --oplog-bytes <N>     How much history it keeps
+      --leash               End when the standard input does
+  -h, --help                Print help";
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Box<dyn Error>> {
     if std::env::var_os("QUORATE_LOG").is_some() {
         log_to_stderr(tracing::Level::DEBUG, LogFormat::Text);
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        println!("{USAGE}");
+        return Ok(());
+    }
     let options = |name: &'static str| {
         let pairs = arguments.iter().zip(arguments.iter().skip(1));
         pairs.filter(move |(option, _)| *option == name).map(|(_, value)| value)
