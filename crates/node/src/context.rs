@@ -21,6 +21,9 @@ use crate::writer::check_command_value;
 /// Documents or statements up to which a write takes little time.
 const MAX_SHORT_DOCUMENTS: usize = 256;
 
+/// Bytes up to which a command takes little time to read: a query of many values takes long to prepare.
+const MAX_SHORT_BYTES: usize = 256 * 1024;
+
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
@@ -92,6 +95,8 @@ pub struct Command {
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
     facts: Option<&'static CommandFacts>,
     concerns: Concerns,
+    /// What it took when it arrived, without its document sequences.
+    bytes: usize,
 }
 
 /// The concerns that count for a command where they are not the client's own words.
@@ -118,7 +123,7 @@ impl Command {
     pub fn new(body: Document) -> Self {
         let facts = find(command_name(&body));
         let concerns = Concerns::default();
-        Self { body: Arc::new(body), sequences: Vec::new(), facts, concerns }
+        Self { body: Arc::new(body), sequences: Vec::new(), facts, concerns, bytes: 0 }
     }
 
     /// The read concern that counts: the client's, or one that the set has completed.
@@ -195,7 +200,8 @@ impl Command {
             }
         }
         let facts = find(command_name(&parsed));
-        Ok(Self { body: Arc::new(parsed), sequences, facts, concerns: Concerns::default() })
+        let (concerns, bytes) = (Concerns::default(), body.as_bytes().len());
+        Ok(Self { body: Arc::new(parsed), sequences, facts, concerns, bytes })
     }
 
     /// The body, to change it.
@@ -203,7 +209,7 @@ impl Command {
         Arc::make_mut(&mut self.body)
     }
 
-    /// Whether its arguments alone say that it works through many documents.
+    /// Whether its arguments alone say that it works through many documents, or that it takes long to read them.
     pub(crate) fn is_wide(&self) -> bool {
         let name = self.name();
         // Statements that name no single document go through as many as there are.
@@ -218,7 +224,9 @@ impl Command {
         let many = |documents: &Vec<RawDocumentBuf>| {
             documents.len() > MAX_SHORT_DOCUMENTS || documents.iter().any(is_wide)
         };
-        self.sequences.iter().any(|(_, documents)| many(documents))
+        let documents = || self.sequences.iter().map(|(_, documents)| documents);
+        let sent: usize = documents().flatten().map(|document| document.as_bytes().len()).sum();
+        self.bytes.saturating_add(sent) > MAX_SHORT_BYTES || documents().any(many)
     }
 
     /// A copy for running the command aside, made only of commands that may turn out to be long while
@@ -359,11 +367,14 @@ pub struct Interrupt {
 /// What a command that was stopped held: a sort of many documents takes longer to free than to stop. It is
 /// bounded by the memory of one operation, which it still counts for.
 #[derive(Default)]
-pub struct Remains(Vec<Box<dyn Any + Send>>);
+pub struct Remains {
+    values: Vec<Box<dyn Any + Send>>,
+    taken: bool,
+}
 
 impl fmt::Debug for Remains {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Remains({})", self.0.len())
+        write!(f, "Remains({})", self.values.len())
     }
 }
 
@@ -440,16 +451,19 @@ impl Interrupt {
     /// Keeps what a command that stops held, to be freed after its answer.
     pub(crate) fn leave(&self, remains: Box<dyn Any + Send>) {
         let mut left = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
-        if left.0.len() < MAX_REMAINS {
-            left.0.push(remains);
+        if !left.taken && left.values.len() < MAX_REMAINS {
+            left.values.push(remains);
         }
     }
 
     /// What the command left behind because it takes long to free, if anything. It must be taken once the
-    /// command has ended, and dropped where no client waits.
+    /// command has ended or its client has left, and dropped where no client waits. What comes later is freed
+    /// where it was held: remains refer to the interrupt, and would keep each other for ever.
     pub fn take_remains(&self) -> Option<Remains> {
         let mut left = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
-        (!left.0.is_empty()).then(|| std::mem::take(&mut *left))
+        let values = std::mem::take(&mut left.values);
+        left.taken = true;
+        (!values.is_empty()).then_some(Remains { values, taken: true })
     }
 
     pub(crate) fn work(&self) -> Work {
@@ -498,6 +512,18 @@ mod tests {
         assert!(is_wide("update", vec![rawdoc! { "q": {}, "u": {}, "multi": true }]));
         assert!(!is_wide("delete", vec![rawdoc! { "q": {}, "limit": 1 }]));
         assert!(is_wide("delete", vec![rawdoc! { "q": {}, "limit": 0 }]));
+        assert!(is_wide("insert", vec![rawdoc! { "text": "x".repeat(MAX_SHORT_BYTES) }]));
+    }
+
+    #[test]
+    fn a_command_of_many_values_is_wide() {
+        let find = |values: i32| {
+            let values: Vec<i32> = (0..values).collect();
+            let body = doc! { "find": "c", "filter": { "a": { "$in": values } }, "$db": "db" };
+            Command::from_raw(&RawDocumentBuf::try_from(&body).unwrap(), Vec::new()).unwrap()
+        };
+        assert!(!find(1000).is_wide());
+        assert!(find(100_000).is_wide());
     }
 
     #[test]

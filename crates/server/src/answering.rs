@@ -115,6 +115,18 @@ struct Admitted {
     began: Instant,
 }
 
+/// Frees what a command that was stopped leaves, once it has an answer or the connection's task ends: that may
+/// take longer than its client should wait.
+struct After(Arc<Interrupt>);
+
+impl Drop for After {
+    fn drop(&mut self) {
+        if let Some(remains) = self.0.take_remains() {
+            tokio::task::spawn_blocking(move || drop(remains));
+        }
+    }
+}
+
 impl Connection {
     /// Runs a command to its reply; none if the connection must be closed instead. Members of a set
     /// add their clock, and every error that tells of a change of state the topology version.
@@ -133,11 +145,9 @@ impl Connection {
             interrupt: Arc::new(Interrupt::default()),
         };
         let operation = self.shared.node.register(&context, &command);
+        let after = After(Arc::clone(&context.interrupt));
         let answered = self.answer(command, &mut context).await;
-        // A command that was stopped may leave more than can be freed while its client waits.
-        if let Some(remains) = context.interrupt.take_remains() {
-            tokio::task::spawn_blocking(move || drop(remains));
-        }
+        drop(after);
         let mut body = match answered {
             Ok(body) | Err(Ended::Reply(body)) => body,
             Err(Ended::Close) => return Ok(None),

@@ -16,6 +16,7 @@ use quorate_wire::{
     MsgFlags, MsgWriter, OpReply, Payload, ReplyFlags, RequestId,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::block_in_place;
 
 use crate::member_connection::MemberConnection;
 use crate::net::Stream;
@@ -141,7 +142,10 @@ impl Connection {
                 Some(message) => {
                     begun = None;
                     self.shared.node.count_received(message.header.message_length);
-                    take_apart(&message)
+                    match is_long(&message) {
+                        true => block_in_place(|| take_apart(&message)),
+                        false => take_apart(&message),
+                    }
                 }
                 None => {
                     if is_stranger && self.decoder.has_input() {
@@ -324,6 +328,13 @@ pub(crate) async fn read_more(
     let input = decoder.input();
     input.reserve(missing.clamp(READ_CHUNK, MAX_READ_CHUNK));
     Ok(stream.read_buf(input).await?)
+}
+
+/// Bytes of a command from which on the worker is left to other connections while it is read.
+const LONG_BODY: usize = 256 * 1024;
+
+fn is_long(message: &Message<'_>) -> bool {
+    matches!(&message.payload, Payload::Msg(msg) if msg.body().as_bytes().len() > LONG_BODY)
 }
 
 pub(crate) fn take_apart(message: &Message<'_>) -> Received {
