@@ -38,6 +38,13 @@ fn run(node: &Node, command: Document, interrupt: Arc<Interrupt>) -> Document {
     }
 }
 
+/// An array of small documents: what takes longest to copy and to free, byte for byte.
+fn pairs(count: i32) -> Bson {
+    bson!({ "$map": { "input": { "$range": [0, count] }, "in": {
+        "a": "$$this", "b": { "c": "$$this", "d": ["$$this"] },
+    } } })
+}
+
 fn commands() -> Vec<(&'static str, Document)> {
     let aggregate = |pipeline: Vec<Bson>| {
         doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {}, "$db": "db" }
@@ -66,7 +73,7 @@ fn commands() -> Vec<(&'static str, Document)> {
         (
             "$sortArray",
             compute(bson!({ "$size": { "$sortArray": {
-                "input": { "$map": { "input": { "$range": [0, 900_000] }, "in": {
+                "input": { "$map": { "input": { "$range": [0, 250_000] }, "in": {
                     "$mod": [{ "$multiply": ["$$this", 7919] }, 999_983],
                 } } },
                 "sortBy": 1,
@@ -75,6 +82,114 @@ fn commands() -> Vec<(&'static str, Document)> {
         (
             "$setUnion",
             compute(bson!({ "$size": { "$setUnion": [{ "$range": [0, 400_000] }, []] } })),
+        ),
+        (
+            "$setIntersection",
+            compute(bson!({ "$size": { "$setIntersection": [
+                { "$range": [0, 400_000] }, { "$range": [200_000, 600_000] },
+            ] } })),
+        ),
+        (
+            "$setDifference",
+            compute(bson!({ "$size": { "$setDifference": [
+                { "$range": [0, 400_000] }, { "$range": [200_000, 600_000] },
+            ] } })),
+        ),
+        ("$map to documents", compute(bson!({ "$size": pairs(100_000) }))),
+        (
+            "$concatArrays",
+            compute(bson!({ "$let": { "vars": { "a": pairs(50_000) }, "in": {
+                "$size": { "$concatArrays": ["$$a", "$$a"] },
+            } } })),
+        ),
+        (
+            "$filter and $reverseArray",
+            compute(bson!({ "$size": { "$reverseArray": { "$filter": {
+                "input": pairs(50_000), "cond": { "$gt": ["$$this.a", 3] },
+            } } } })),
+        ),
+        (
+            "$zip",
+            compute(bson!({ "$let": { "vars": { "a": pairs(40_000) }, "in": {
+                "$size": { "$zip": { "inputs": ["$$a", "$$a"] } },
+            } } })),
+        ),
+        (
+            "$reduce that grows",
+            compute(bson!({ "$size": { "$reduce": {
+                "input": { "$range": [0, 2_000] }, "initialValue": [],
+                "in": { "$concatArrays": ["$$value", pairs(10)] },
+            } } })),
+        ),
+        (
+            "$reduce of texts",
+            compute(bson!({ "$strLenBytes": { "$reduce": {
+                "input": { "$range": [0, 4_000] }, "initialValue": "",
+                "in": { "$concat": ["$$value", "a".repeat(4_000)] },
+            } } })),
+        ),
+        (
+            "$unwind",
+            aggregate(vec![
+                bson!({ "$limit": 1 }),
+                bson!({ "$project": { "v": pairs(50_000) } }),
+                bson!({ "$unwind": "$v" }),
+                bson!({ "$match": { "v.a": -1 } }),
+            ]),
+        ),
+        (
+            "$push",
+            aggregate(vec![
+                bson!({ "$limit": 100_000 }),
+                bson!({ "$group": { "_id": null, "all": { "$push": { "n": "$n", "m": { "o": "$n" } } } } }),
+            ]),
+        ),
+        (
+            "$bucketAuto",
+            aggregate(vec![bson!({ "$bucketAuto": {
+            "groupBy": { "$mod": [{ "$multiply": ["$n", 7919] }, 999_983] }, "buckets": 5000,
+        } })]),
+        ),
+        (
+            "$setWindowFields",
+            aggregate(vec![
+                bson!({ "$limit": 150_000 }),
+                bson!({ "$setWindowFields": {
+                "partitionBy": { "$mod": ["$n", 10] },
+                "sortBy": { "n": -1 },
+                "output": { "sum": { "$sum": "$n", "window": { "documents": ["unbounded", "current"] } } },
+            } }),
+            ]),
+        ),
+        (
+            "$graphLookup",
+            aggregate(vec![
+                bson!({ "$limit": 1 }),
+                bson!({ "$graphLookup": {
+                "from": "c", "startWith": 0, "connectFromField": "next", "connectToField": "back",
+                "as": "all",
+            } }),
+                bson!({ "$project": { "n": { "$size": "$all" } } }),
+            ]),
+        ),
+        (
+            "$lookup by a field",
+            aggregate(vec![
+                bson!({ "$lookup": {
+                "from": "c", "as": "others", "localField": "n", "foreignField": "n",
+            } }),
+                bson!({ "$match": { "others.n": -1 } }),
+            ]),
+        ),
+        (
+            "$facet",
+            aggregate(vec![
+                bson!({ "$facet": {
+            "a": [{ "$limit": 100_000 }, { "$group": { "_id": "$n" } }, { "$count": "n" }],
+            "b": [{ "$limit": 60_000 }, { "$project": { "n": 1 } }],
+        } }),
+                bson!({ "$project": { "a": 1 } }),
+            ]),
         ),
         (
             "regular expression",
@@ -106,46 +221,86 @@ fn main() {
     let node = Node::open(Arc::new(ModelStore::new()), NodeOptions::default(), now()).unwrap();
     let text = "a".repeat(60);
     for first in (0..DOCUMENTS).step_by(10_000) {
-        let documents = (first..first + 10_000).map(|n| doc! { "_id": n, "n": n, "text": &text });
+        let documents = (first..first + 10_000).map(|n| {
+            doc! { "_id": n, "n": n, "text": &text, "back": n / 1000, "next": n % 1000 }
+        });
         let documents: Vec<_> = documents.collect();
         let insert = doc! { "insert": "c", "documents": documents, "$db": "db" };
         assert_eq!(run(&node, insert, Arc::default()).get_f64("ok").ok(), Some(1.0));
     }
     println!(
-        "| command | whole, ms | after the interrupt, longest of {TIMES}, ms | freed after the answer, ms |\n\
-         |---|---|---|---|"
+        "| command | whole, ms | processor time after the interrupt, longest of {TIMES}, ms | by the clock, ms | freed after the answer, ms |\n\
+         |---|---|---|---|---|"
     );
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
     for (name, command) in commands() {
-        let start = Instant::now();
-        let patience = Arc::new(Interrupt::default());
-        let whole = std::thread::scope(|threads| {
-            let worker = threads.spawn(|| run(&node, command.clone(), Arc::clone(&patience)));
-            while !worker.is_finished() && start.elapsed() < Duration::from_secs(4) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let whole = worker.is_finished().then(|| start.elapsed());
-            patience.set(Interruption::Killed);
-            whole
-        });
-        let length = whole.unwrap_or(Duration::from_secs(4));
-        let (mut longest, mut freed) = (Duration::ZERO, Duration::ZERO);
-        for time in 1..=TIMES {
-            let interrupt = Arc::new(Interrupt::default());
-            std::thread::scope(|threads| {
-                let worker = threads.spawn(|| run(&node, command.clone(), Arc::clone(&interrupt)));
-                std::thread::sleep(length * time / (TIMES + 1));
-                interrupt.set(Interruption::Killed);
-                let told = Instant::now();
-                let _ = worker.join();
-                longest = longest.max(told.elapsed());
-            });
-            // The server frees it on another thread, when it has answered.
-            let freeing = Instant::now();
-            drop(interrupt.take_remains());
-            freed = freed.max(freeing.elapsed());
+        if !wanted.is_empty() && !wanted.iter().any(|wanted| name.contains(wanted.as_str())) {
+            continue;
         }
-        let whole = whole.map_or("more than 4000".to_owned(), |time| time.as_millis().to_string());
-        let millis = |time: Duration| time.as_secs_f64() * 1000.0;
-        println!("| {name} | {whole} | {:.1} | {:.1} |", millis(longest), millis(freed));
+        measure(&node, name, &command);
     }
+}
+
+/// The processor time of a thread of this process.
+fn processor_time(thread: &str) -> Duration {
+    let path = format!("/proc/self/task/{thread}/schedstat");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|first| first.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or_default())
+}
+
+fn this_thread() -> String {
+    let link = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    link.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+}
+
+fn measure(node: &Node, name: &str, command: &Document) {
+    let start = Instant::now();
+    let patience = Arc::new(Interrupt::default());
+    let whole = std::thread::scope(|threads| {
+        let worker = threads.spawn(|| run(node, command.clone(), Arc::clone(&patience)));
+        while !worker.is_finished() && start.elapsed() < Duration::from_secs(4) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let whole = worker.is_finished().then(|| start.elapsed());
+        patience.set(Interruption::Killed);
+        whole
+    });
+    drop(patience.take_remains());
+    let length = whole.unwrap_or(Duration::from_secs(4));
+    let (mut longest, mut by_clock, mut freed) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    for time in 1..=TIMES {
+        let interrupt = Arc::new(Interrupt::default());
+        std::thread::scope(|threads| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let worker = threads.spawn({
+                let interrupt = Arc::clone(&interrupt);
+                move || {
+                    let thread = this_thread();
+                    let _ = tell.send(thread.clone());
+                    run(node, command.clone(), interrupt);
+                    processor_time(&thread)
+                }
+            });
+            let thread = told.recv().unwrap_or_default();
+            std::thread::sleep(length * time / (TIMES + 1));
+            interrupt.set(Interruption::Killed);
+            let (told, used) = (Instant::now(), processor_time(&thread));
+            let ended = worker.join().unwrap_or_default();
+            by_clock = by_clock.max(told.elapsed());
+            longest = longest.max(ended.saturating_sub(used).min(told.elapsed()));
+        });
+        // The server frees it on another thread, when it has answered.
+        let freeing = Instant::now();
+        drop(interrupt.take_remains());
+        freed = freed.max(freeing.elapsed());
+    }
+    let whole = whole.map_or("more than 4000".to_owned(), |time| time.as_millis().to_string());
+    let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+    println!(
+        "| {name} | {whole} | {:.1} | {:.1} | {:.1} |",
+        millis(longest),
+        millis(by_clock),
+        millis(freed)
+    );
 }

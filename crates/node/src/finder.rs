@@ -23,6 +23,9 @@ use crate::sort::Sortable;
 /// Documents examined between two looks at the interrupt.
 const INTERRUPT_INTERVAL: u64 = 64;
 
+/// Bytes of documents examined between two looks at it: large documents take as long as many small ones.
+const INTERRUPT_BYTES: usize = 1024 * 1024;
+
 /// Records that an index must name one after the other until they are read on instead of looked up.
 const RUN_LENGTH: u32 = 4;
 
@@ -86,10 +89,11 @@ impl InterruptSlot {
     }
 
     /// Refuses to look at more than the command may while it keeps others waiting. What comes of the
-    /// command then is thrown away.
-    fn check_room(&self) -> Result<(), CommandError> {
+    /// command then is thrown away. Large documents are as bad as many.
+    fn check_room(&self, heavy: bool) -> Result<(), CommandError> {
         let limit = self.0.may_look_at.load(Ordering::Relaxed);
-        if limit == 0 || self.0.documents.load(Ordering::Relaxed) <= limit {
+        let few = !heavy && self.0.documents.load(Ordering::Relaxed) <= limit;
+        if limit == 0 || few {
             return Ok(());
         }
         self.0.gave_way.store(true, Ordering::Relaxed);
@@ -195,6 +199,8 @@ pub(crate) struct Finder {
     source: Source,
     interrupt: InterruptSlot,
     pub(crate) examined: Examined,
+    /// Bytes of documents since the interrupt was looked at.
+    unasked: usize,
 }
 
 enum Source {
@@ -238,7 +244,14 @@ impl Finder {
                 access,
             })),
         };
-        Ok(Self { collection, matcher, source, interrupt, examined: Examined::default() })
+        Ok(Self {
+            collection,
+            matcher,
+            source,
+            interrupt,
+            examined: Examined::default(),
+            unasked: 0,
+        })
     }
 
     /// The next document, matching or not.
@@ -271,13 +284,22 @@ impl Finder {
         }
     }
 
+    /// Whether the last few documents were large. One that is read alone is not.
+    fn is_heavy(&self) -> bool {
+        self.unasked >= INTERRUPT_BYTES && self.examined.documents > 1
+    }
+
     fn next_found(&mut self) -> Result<Option<Found>, CommandError> {
         while let Some((record, document)) = self.next_candidate()? {
             self.examined.documents += 1;
             count(&self.interrupt.0.documents, 1);
-            if self.examined.documents.is_multiple_of(INTERRUPT_INTERVAL) {
+            self.unasked += document.as_bytes().len();
+            if self.examined.documents.is_multiple_of(INTERRUPT_INTERVAL)
+                || self.unasked >= INTERRUPT_BYTES
+            {
                 self.interrupt.check()?;
-                self.interrupt.check_room()?;
+                self.interrupt.check_room(self.is_heavy())?;
+                self.unasked = 0;
             }
             if let Some(details) = self.matcher.matches_with_details(&*document)? {
                 return Ok(Some(Found { record, document, details }));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use quorate_query::value::Path;
-use quorate_query::{Charge, Meter, sorted};
+use quorate_query::{Charge, Kept, Meter, sorted};
 use quorate_storage::key::FieldOrder;
 
 use crate::error::{CommandError, ErrorCode};
@@ -178,7 +178,7 @@ impl Room {
         if runs.len() >= MAX_RUNS {
             return Err(exceeded("add an index for the sort or a limit"));
         }
-        let sorted = in_order(std::mem::take(kept), &self.meter)?;
+        let sorted = Kept::new(in_order(std::mem::take(kept), &self.meter)?, &self.meter);
         let records = sorted.iter().map(|sorted| {
             self.meter.step()?;
             Ok(sorted.to_record())

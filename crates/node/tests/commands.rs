@@ -167,6 +167,43 @@ fn collections_are_created_listed_renamed_and_dropped() {
     while member.node.maintain(now()).unwrap() {}
 }
 
+/// As MongoDB: on some disks both would be one directory.
+#[test]
+fn a_database_that_differs_from_another_only_by_case_is_refused() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}]);
+    for command in [
+        doc! {"insert": "c", "documents": [{"_id": 1}], "$db": "DB"},
+        doc! {"create": "c", "$db": "Db"},
+        doc! {"create": "c", "$db": "LOCAL"},
+        doc! {"renameCollection": "db.c", "to": "dB.c", "$db": "admin"},
+        doc! {"aggregate": "c", "pipeline": [{"$out": {"db": "DB", "coll": "c"}}], "cursor": {}, "$db": "db"},
+        doc! {"update": "c", "updates": [{"q": {}, "u": {"a": 1}, "upsert": true}], "$db": "DB"},
+        doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a"}], "$db": "DB"},
+    ] {
+        let reply = member.run(command.clone());
+        let code = reply.get_i32("code").ok().or_else(|| {
+            let errors = reply.get_array("writeErrors").ok()?;
+            errors.first()?.as_document()?.get_i32("code").ok()
+        });
+        assert_eq!(code, Some(13297), "{command}: {reply}");
+    }
+    member.ok(doc! {"find": "c", "$db": "DB"});
+    member.ok(doc! {"dropDatabase": 1, "$db": "db"});
+    member.ok(doc! {"create": "c", "$db": "DB"});
+}
+
+/// What a pipeline yields can be stored: the refusal comes before the document is written out.
+#[test]
+fn a_result_that_is_too_large_is_refused() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1, "text": "x".repeat(1_000_000)}]);
+    let texts: Vec<_> = (0..20).map(|_| "$text").collect();
+    let pipeline = bson::bson!([{ "$project": { "v": texts } }]);
+    let aggregate = doc! {"aggregate": "c", "pipeline": pipeline, "cursor": {}};
+    assert_eq!(member.code(aggregate), 10334);
+}
+
 #[test]
 fn indexes_are_built_over_what_is_there_and_kept_up() {
     let member = Member::new();
@@ -842,6 +879,12 @@ fn references_are_found_joined_and_indexed_by_their_fields() {
     let found = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
     let expected = doc! {"_id": 1, "id": 7, "names": ["seven"], "ids": [7, 8]};
     assert_eq!(found, &[Bson::from(expected)]);
+    for pulled in [reference(8), doc! {"$id": 7}] {
+        let pull = doc! {"q": {"_id": 1}, "u": {"$pull": {"all": pulled}}};
+        let reply = member.ok(doc! {"update": "c", "updates": [pull]});
+        assert_eq!(reply.get_i32("nModified").ok(), Some(1), "{reply}");
+    }
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"all": []}}), [1]);
 }
 
 #[test]

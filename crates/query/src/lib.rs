@@ -45,7 +45,7 @@ pub mod value;
 pub use error::{ErrorCode, QueryError};
 pub use evaluate::{Expression, ExpressionCompiler, NoExpressions};
 pub use matcher::Matcher;
-pub use meter::{Charge, Interrupt, Meter, ProcessMemory};
+pub use meter::{Charge, Interrupt, Kept, Meter, ProcessMemory};
 pub use projection::Projection;
 pub use sort::SortPattern;
 pub use sorting::sorted;

@@ -7,8 +7,11 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use bson::Bson;
 
 use crate::error::{ErrorCode, QueryError};
 
@@ -25,6 +28,9 @@ pub const STEPS_BETWEEN_CHECKS: u64 = 1024;
 /// How many bytes an operation takes from the process at a time, so that small operations never meet
 /// on the shared counter.
 const PROCESS_GRANULE: usize = 256 * 1024;
+
+/// How many values are freed between two questions: a thousand documents take a millisecond.
+const FREED_AT_ONCE: usize = 1024;
 
 /// Tells whether the operation should end: its time is up, its client has gone, or it was killed.
 pub trait Interrupt: fmt::Debug + Send + Sync {
@@ -91,6 +97,8 @@ pub struct Meter(Arc<Inner>);
 
 struct Inner {
     interrupt: Option<Arc<dyn Interrupt>>,
+    /// Set by the first question that was answered with no.
+    ended: AtomicBool,
     steps: AtomicU64,
     limit: usize,
     used: AtomicUsize,
@@ -124,6 +132,7 @@ impl Meter {
     ) -> Self {
         Self(Arc::new(Inner {
             interrupt,
+            ended: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             limit,
             used: AtomicUsize::new(0),
@@ -183,15 +192,75 @@ impl Meter {
         let after = before.wrapping_add(count);
         self.0.steps.store(after, Ordering::Relaxed);
         if before / STEPS_BETWEEN_CHECKS != after / STEPS_BETWEEN_CHECKS || before == 0 {
-            interrupt.check()?;
+            return self.ask(interrupt);
         }
         Ok(())
     }
 
-    /// Leaves what an operation that ends early held to the caller's interrupt, to be freed later.
+    /// Asks now whether to go on: before and after what takes long in one go.
+    ///
+    /// # Errors
+    ///
+    /// The interrupt's, if the operation should end.
+    pub fn check(&self) -> Result<(), QueryError> {
+        self.0.interrupt.as_ref().map_or(Ok(()), |interrupt| self.ask(interrupt))
+    }
+
+    fn ask(&self, interrupt: &Arc<dyn Interrupt>) -> Result<(), QueryError> {
+        interrupt.check().inspect_err(|_| self.0.ended.store(true, Ordering::Relaxed))
+    }
+
+    /// Whether the operation was told to end.
+    pub fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::Relaxed)
+    }
+
+    /// Leaves what an operation that ends early held to the caller's interrupt, to be freed later. It counts
+    /// for the process's memory until then.
     pub fn leave(&self, remains: impl Any + Send) {
         if let Some(interrupt) = &self.0.interrupt {
-            interrupt.leave(Box::new(remains));
+            interrupt.leave(Box::new((remains, self.clone())));
+        }
+    }
+
+    /// Frees many values, asking now and then whether to go on; what is left when the operation should end is
+    /// left to the interrupt.
+    pub fn free<I>(&self, values: I)
+    where
+        I: IntoIterator,
+        I::IntoIter: Send + 'static,
+    {
+        let mut values = values.into_iter();
+        while !self.has_ended() || values.size_hint().1 == Some(0) {
+            if values.by_ref().take(FREED_AT_ONCE).count() < FREED_AT_ONCE {
+                return;
+            }
+            // The answer is in `has_ended`.
+            let _ = self.check();
+        }
+        self.leave(values);
+    }
+
+    /// Frees a value in the same way, however its parts are nested.
+    pub fn free_value(&self, value: Bson) {
+        match value {
+            whole if self.has_ended() => self.leave(whole),
+            Bson::Array(elements) if elements.iter().any(has_parts) => {
+                let mut elements = elements.into_iter();
+                while let Some(element) = elements.next() {
+                    self.free_value(element);
+                    let _ = self.step();
+                    if self.has_ended() {
+                        return self.leave(elements);
+                    }
+                }
+            }
+            Bson::Array(elements) => self.free(elements),
+            Bson::Document(document) if document.values().any(has_parts) => {
+                document.into_iter().for_each(|(_, value)| self.free_value(value));
+            }
+            Bson::Document(document) => self.free(document),
+            _ => {}
         }
     }
 
@@ -224,6 +293,10 @@ impl Meter {
         let inner = &*self.0;
         let used = inner.used.fetch_sub(bytes, Ordering::Relaxed) - bytes;
         let Some(process) = &inner.process else { return };
+        // What an operation that ends has held may not be freed yet: it gives all of it back at last.
+        if self.has_ended() {
+            return;
+        }
         // A few granules stay with the operation, which will probably need them again.
         let reserved = inner.reserved.load(Ordering::Relaxed);
         let kept = used.next_multiple_of(PROCESS_GRANULE).saturating_add(4 * PROCESS_GRANULE);
@@ -315,6 +388,70 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+fn has_parts(value: &Bson) -> bool {
+    matches!(value, Bson::Array(_) | Bson::Document(_))
+}
+
+/// Many values that one operation holds. They are freed with questions in between, and after the client's
+/// answer if the operation should end.
+#[derive(Debug)]
+pub struct Kept<C>
+where
+    C: Default + IntoIterator,
+    C::IntoIter: Send + 'static,
+{
+    values: C,
+    meter: Meter,
+}
+
+impl<C> Kept<C>
+where
+    C: Default + IntoIterator,
+    C::IntoIter: Send + 'static,
+{
+    /// Keeps values for the operation of this meter.
+    pub fn new(values: C, meter: &Meter) -> Self {
+        Self { values, meter: meter.clone() }
+    }
+
+    /// The values, which their new owner frees.
+    pub fn into_inner(mut self) -> C {
+        std::mem::take(&mut self.values)
+    }
+}
+
+impl<C> Deref for Kept<C>
+where
+    C: Default + IntoIterator,
+    C::IntoIter: Send + 'static,
+{
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        &self.values
+    }
+}
+
+impl<C> DerefMut for Kept<C>
+where
+    C: Default + IntoIterator,
+    C::IntoIter: Send + 'static,
+{
+    fn deref_mut(&mut self) -> &mut C {
+        &mut self.values
+    }
+}
+
+impl<C> Drop for Kept<C>
+where
+    C: Default + IntoIterator,
+    C::IntoIter: Send + 'static,
+{
+    fn drop(&mut self) {
+        self.meter.free(std::mem::take(&mut self.values));
     }
 }
 

@@ -22,20 +22,13 @@ pub fn sorted<T: Send + 'static>(
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
 ) -> Result<Vec<T>, QueryError> {
-    let mut remains = Vec::new();
-    let result = sort_pieces(values, &compare, meter, &mut remains)
-        .and_then(|pieces| merge_pieces(pieces, &compare, meter, &mut remains));
-    if result.is_err() {
-        meter.leave(remains);
-    }
-    result
+    merge_pieces(sort_pieces(values, &compare, meter)?, &compare, meter)
 }
 
-fn sort_pieces<T>(
+fn sort_pieces<T: Send + 'static>(
     values: Vec<T>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
-    remains: &mut Vec<Vec<T>>,
 ) -> Result<Vec<Vec<T>>, QueryError> {
     let mut pieces = Vec::with_capacity(values.len() / PIECE + 1);
     let mut values = values.into_iter();
@@ -46,29 +39,27 @@ fn sort_pieces<T>(
         }
         piece.sort_by(&compare);
         pieces.push(piece);
-        if let Err(error) = meter.steps(PIECE as u64) {
-            remains.append(&mut pieces);
-            remains.push(values.collect());
+        if let Err(error) = meter.check() {
+            meter.leave((pieces, values));
             return Err(error);
         }
     }
 }
 
-fn merge_pieces<T>(
+fn merge_pieces<T: Send + 'static>(
     mut pieces: Vec<Vec<T>>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
-    remains: &mut Vec<Vec<T>>,
 ) -> Result<Vec<T>, QueryError> {
     while pieces.len() > 1 {
         let mut longer = Vec::with_capacity(pieces.len().div_ceil(2));
         let mut rest = pieces.into_iter();
         while let Some(left) = rest.next() {
             longer.push(match rest.next() {
-                Some(right) => match merged(left, right, &compare, meter, remains) {
+                Some(right) => match merged(left, right, &compare, meter) {
                     Ok(both) => both,
                     Err(error) => {
-                        remains.extend(longer.into_iter().chain(rest));
+                        meter.leave((longer, rest));
                         return Err(error);
                     }
                 },
@@ -81,12 +72,11 @@ fn merge_pieces<T>(
 }
 
 /// Two sorted pieces as one; of equal values those of the left one come first.
-fn merged<T>(
+fn merged<T: Send + 'static>(
     left: Vec<T>,
     right: Vec<T>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
-    remains: &mut Vec<Vec<T>>,
 ) -> Result<Vec<T>, QueryError> {
     let mut both = Vec::with_capacity(left.len() + right.len());
     let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
@@ -94,7 +84,7 @@ fn merged<T>(
         let next = if compare(first, second).is_le() { left.next() } else { right.next() };
         both.extend(next);
         if let Err(error) = meter.step() {
-            remains.extend([both, left.collect(), right.collect()]);
+            meter.leave((both, left, right));
             return Err(error);
         }
     }

@@ -120,7 +120,7 @@ pub(super) fn aggregate(request: &Request<'_>, command: Command) -> Result<Outco
             let Reply { body, .. } = reply;
             Ok(concern.reply(body, commit))
         }
-        None => open_cursor(request, namespace, raw_stream(run.documents), options),
+        None => open_cursor(request, namespace, raw_stream(request, run.documents), options),
     }
 }
 
@@ -136,7 +136,7 @@ pub(super) fn find_in_view(
     let reading = Reading::new(request, &namespace, &stages, options.interrupt.clone())?
         .with_room(sort_room(request, fields)?);
     let run = reading.start(&namespace, &stages, &variables, None)?;
-    open_cursor(request, namespace, raw_stream(run.documents), options)
+    open_cursor(request, namespace, raw_stream(request, run.documents), options)
 }
 
 /// The documents of a view that match a filter.
@@ -147,13 +147,33 @@ pub(super) fn read_view(
 ) -> Result<Documents, CommandError> {
     let interrupt = request.interrupt.clone();
     let variables = Variables::metered(request.node.next_seed(), request.meter().clone());
-    let reading = Reading::new(request, namespace, stages, interrupt)?;
+    let room = Room { meter: request.meter().clone(), scratch: None };
+    let reading = Reading::new(request, namespace, stages, interrupt)?.with_room(room);
     Ok(reading.start(namespace, stages, &variables, None)?.documents)
 }
 
-fn raw_stream(documents: Documents) -> DocumentStream {
-    Box::new(documents.map(|document| to_raw(&document?).map(DocumentBytes::from)))
+fn raw_stream(request: &Request<'_>, documents: Documents) -> DocumentStream {
+    let meter = request.meter().clone();
+    Box::new(documents.map(move |document| {
+        let document = document?;
+        let bytes = quorate_query::value::measure(&document).bytes;
+        if bytes <= MAX_RESULT_BYTES {
+            return to_raw(&document).map(DocumentBytes::from);
+        }
+        // It may hold all that the operation may: to write it would take long for nothing, and so does to free it.
+        meter.free_value(Bson::Document(document));
+        Err(CommandError::new(
+            ErrorCode::BSON_OBJECT_TOO_LARGE,
+            format!(
+                "BSONObj size: {bytes} is invalid: a result may have {MAX_RESULT_BYTES} bytes; project fewer \
+                 fields, or give the parts as documents of their own with $unwind"
+            ),
+        ))
+    }))
 }
+
+/// The largest document that a pipeline may yield: one that could be stored, and room for what commands put around it.
+const MAX_RESULT_BYTES: usize = 16 * 1024 * 1024 + 16 * 1024;
 
 /// A pipeline on its way.
 struct Run {
@@ -302,7 +322,9 @@ impl Reading {
             .map(|filter| Bson::from(doc! { "$match": filter.clone() }))
             .into_iter()
             .collect();
-        Ok(self.start(&namespace, &stages, &Variables::new(0), None)?.documents)
+        // A view has stages of its own, which count for the same operation.
+        let variables = Variables::metered(0, self.room.meter.clone());
+        Ok(self.start(&namespace, &stages, &variables, None)?.documents)
     }
 }
 
@@ -368,8 +390,17 @@ impl Environment for Reading {
 
     fn set_aside(&self, documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
         let Some(scratch) = &self.room.scratch else { return Ok(None) };
-        let records = documents.into_iter().map(|document| Ok(to_raw(&document)?.into_bytes()));
-        let run = PutAside::keep(&**scratch, records)?;
+        let meter = &self.room.meter;
+        let mut documents = documents.into_iter();
+        let records = documents.by_ref().map(|document| {
+            meter.check()?;
+            Ok(to_raw(&document)?.into_bytes())
+        });
+        let kept = PutAside::keep(&**scratch, records);
+        if meter.has_ended() {
+            meter.leave(documents);
+        }
+        let run = kept?;
         Ok(Some(Box::new(run.map(|record| {
             let parsed = Document::from_reader(&record?[..]);
             parsed.map_err(|error| CommandError::from(error).into())

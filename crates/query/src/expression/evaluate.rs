@@ -12,7 +12,7 @@ use super::operators::{self, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 use super::variables::{Frame, Scope};
 use super::{ExpressionError, fail};
-use crate::meter::Charge;
+use crate::meter::{Charge, Kept};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
@@ -61,7 +61,11 @@ fn positional<'a>(
     frame: Frame<'a>,
 ) -> Result<Operand<'a>> {
     let (values, _held) = arguments(operator.name, nodes, frame)?;
-    let value = operator.evaluate(&values, frame.variables.meter())?;
+    let meter = frame.variables.meter();
+    if values.iter().any(Operand::is_long) {
+        meter.check()?;
+    }
+    let value = operator.evaluate(&values, meter)?;
     made(operator.name, value, frame)
 }
 
@@ -70,6 +74,9 @@ fn named<'a>(operator: &Named, nodes: &'a [Option<Node>], frame: Frame<'a>) -> R
         .iter()
         .map(|node| node.as_ref().map(|node| node.evaluate(frame)).transpose())
         .collect::<Result<_>>()?;
+    if values.iter().flatten().any(Operand::is_long) {
+        frame.variables.meter().check()?;
+    }
     made(operator.name, (operator.evaluate)(&values)?, frame)
 }
 
@@ -262,7 +269,7 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
             format!("input to $map must be an array not {}", input.type_name()),
         ));
     };
-    let mut mapped = Vec::with_capacity(elements.len());
+    let mut mapped = Kept::new(Vec::with_capacity(elements.len()), frame.variables.meter());
     let mut charge = frame.variables.meter().charge();
     for element in elements {
         frame.variables.step()?;
@@ -275,7 +282,7 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
         charge.grow("$map", cost(value.or_null())?)?;
         mapped.push(value.into_bson().unwrap_or(Bson::Null));
     }
-    Ok(Operand::built(Bson::Array(mapped), charge))
+    Ok(Operand::built(Bson::Array(mapped.into_inner()), charge))
 }
 
 fn filter<'a>(
@@ -299,7 +306,7 @@ fn filter<'a>(
         None => usize::MAX,
         Some(node) => filter_limit(&node.evaluate(frame)?)?,
     };
-    let mut kept = Vec::new();
+    let mut kept = Kept::new(Vec::new(), frame.variables.meter());
     let mut charge = frame.variables.meter().charge();
     for element in elements {
         if kept.len() >= limit {
@@ -316,7 +323,7 @@ fn filter<'a>(
             kept.push(element.clone());
         }
     }
-    Ok(Operand::built(Bson::Array(kept), charge))
+    Ok(Operand::built(Bson::Array(kept.into_inner()), charge))
 }
 
 fn filter_limit(limit: &Operand<'_>) -> Result<usize> {
@@ -408,7 +415,7 @@ fn zip<'a>(
     }
     let lengths = arrays.iter().map(|array| array.len());
     let length = if use_longest { lengths.max() } else { lengths.min() }.unwrap_or(0);
-    let mut rows = Vec::new();
+    let mut rows = Kept::new(Vec::new(), frame.variables.meter());
     let mut charge = frame.variables.meter().charge();
     for position in 0..length {
         frame.variables.step()?;
@@ -420,5 +427,5 @@ fn zip<'a>(
         charge.grow("$zip", cost(&row)?)?;
         rows.push(row);
     }
-    Ok(Operand::built(Bson::Array(rows), charge))
+    Ok(Operand::built(Bson::Array(rows.into_inner()), charge))
 }

@@ -4,12 +4,12 @@
 //! "Missing" differs from null: a missing field leaves no trace in the document that is built from
 //! it. Comparison itself belongs to [`crate::value`]; this file only adds where "missing" stands.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use bson::Bson;
 
 use super::bounds::{approximate_value_size, cost};
+use super::operators::copy;
 use crate::error::QueryError;
 use crate::meter::{Charge, Meter};
 use crate::value;
@@ -18,40 +18,78 @@ use crate::value;
 /// few of them, and longer lists are charged as a whole.
 pub(super) const SMALL: usize = 1024;
 
+/// Values that cost at least this are freed with questions in between.
+const LARGE: usize = 256 * 1024;
+
 /// A value or its absence, and what it holds of the operation's memory.
 #[derive(Debug)]
-pub(crate) struct Operand<'a>(Option<Cow<'a, Bson>>, Option<Charge>);
+pub(crate) struct Operand<'a>(Option<Held<'a>>);
+
+#[derive(Debug)]
+enum Held<'a> {
+    Borrowed(&'a Bson),
+    /// Not charged: small, or charged by its holder.
+    Owned(Bson),
+    Charged(Charged),
+}
+
+/// A value that is charged to the operation for as long as it lives.
+#[derive(Debug)]
+struct Charged(Bson, Charge);
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        if self.1.bytes() >= LARGE {
+            self.1.meter().free_value(std::mem::replace(&mut self.0, Bson::Null));
+        }
+    }
+}
+
+impl Charged {
+    fn into_bson(mut self) -> Bson {
+        std::mem::replace(&mut self.0, Bson::Null)
+    }
+}
+
+impl Held<'_> {
+    fn get(&self) -> &Bson {
+        match self {
+            Self::Borrowed(value) => value,
+            Self::Owned(value) | Self::Charged(Charged(value, _)) => value,
+        }
+    }
+}
 
 static NULL: Bson = Bson::Null;
 
 impl<'a> Operand<'a> {
     /// No value.
-    pub(crate) const MISSING: Operand<'static> = Operand(None, None);
+    pub(crate) const MISSING: Operand<'static> = Operand(None);
 
     /// A value that lives elsewhere.
     pub(crate) fn borrowed(value: &'a Bson) -> Self {
-        Self(Some(Cow::Borrowed(value)), None)
+        Self(Some(Held::Borrowed(value)))
     }
 
     /// A value made here.
     pub(crate) fn owned(value: Bson) -> Operand<'static> {
-        Operand(Some(Cow::Owned(value)), None)
+        Operand(Some(Held::Owned(value)))
     }
 
     /// The value, if there is one.
     pub(crate) fn get(&self) -> Option<&Bson> {
-        self.0.as_deref()
+        self.0.as_ref().map(Held::get)
     }
 
     /// The value, with null standing for absence.
     pub(crate) fn or_null(&self) -> &Bson {
-        self.0.as_deref().unwrap_or(&NULL)
+        self.get().unwrap_or(&NULL)
     }
 
     /// What the value costs if it is held here and not charged yet.
     pub(crate) fn own_cost(&self) -> usize {
-        match (&self.0, &self.1) {
-            (Some(Cow::Owned(value)), None) => size_of::<Self>() + approximate_value_size(value),
+        match &self.0 {
+            Some(Held::Owned(value)) => size_of::<Self>() + approximate_value_size(value),
             _ => size_of::<Self>(),
         }
     }
@@ -86,7 +124,21 @@ impl<'a> Operand<'a> {
 
     /// The value, cloned only if it lives elsewhere.
     pub(crate) fn into_bson(self) -> Option<Bson> {
-        self.0.map(Cow::into_owned)
+        self.0.map(|held| match held {
+            Held::Borrowed(value) => value.clone(),
+            Held::Owned(value) => value,
+            Held::Charged(charged) => charged.into_bson(),
+        })
+    }
+
+    /// Whether an operator may take long over this value: one that is nested or long.
+    pub(crate) fn is_long(&self) -> bool {
+        match self.get() {
+            Some(Bson::Array(elements)) => !elements.is_empty(),
+            Some(Bson::Document(document)) => !document.is_empty(),
+            Some(Bson::String(text) | Bson::Symbol(text)) => text.len() >= SMALL,
+            _ => false,
+        }
     }
 
     /// A value that an operator made, charged to the operation.
@@ -99,14 +151,15 @@ impl<'a> Operand<'a> {
         if bytes < SMALL {
             return Ok(Self::owned(value));
         }
+        meter.check()?;
         let mut charge = meter.charge();
         charge.grow(operator, bytes)?;
-        Ok(Operand(Some(Cow::Owned(value)), Some(charge)))
+        Ok(Self::built(value, charge))
     }
 
     /// A value with what was charged while it was built.
     pub(crate) fn built(value: Bson, charge: Charge) -> Operand<'static> {
-        Operand(Some(Cow::Owned(value)), Some(charge))
+        Operand(Some(Held::Charged(Charged(value, charge))))
     }
 
     /// The same, no longer tied to anything; a copy is charged to the operation.
@@ -117,8 +170,13 @@ impl<'a> Operand<'a> {
     ) -> Result<Operand<'static>, QueryError> {
         match self.0 {
             None => Ok(Operand::MISSING),
-            Some(Cow::Owned(value)) => Ok(Operand(Some(Cow::Owned(value)), self.1)),
-            Some(Cow::Borrowed(value)) => Self::charged(value.clone(), operator, meter),
+            Some(Held::Borrowed(Bson::Array(elements))) => {
+                let copied = copy(elements, meter)?.into_inner();
+                Self::charged(Bson::Array(copied), operator, meter)
+            }
+            Some(Held::Borrowed(value)) => Self::charged(value.clone(), operator, meter),
+            Some(Held::Owned(value)) => Ok(Self::owned(value)),
+            Some(Held::Charged(charged)) => Ok(Operand(Some(Held::Charged(charged)))),
         }
     }
 

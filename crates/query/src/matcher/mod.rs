@@ -94,6 +94,18 @@ impl Matcher {
         Ok(Self { root: parse::parse_query(query, compiler)?, meter: compiler.meter() })
     }
 
+    /// Reads a query for documents in an array, in which the fields of a database reference are asked for by name.
+    ///
+    /// # Errors
+    ///
+    /// If the query is not valid.
+    pub(crate) fn parse_element(
+        query: &Document,
+        compiler: &dyn ExpressionCompiler,
+    ) -> Result<Self, QueryError> {
+        Ok(Self { root: parse::parse_element(query, compiler)?, meter: compiler.meter() })
+    }
+
     /// A query that matches every document.
     pub fn match_all() -> Self {
         Self { root: Node::And(Vec::new()), meter: None }

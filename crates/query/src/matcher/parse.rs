@@ -38,6 +38,11 @@ pub(super) fn parse_query(query: &Document, compiler: &dyn ExpressionCompiler) -
     Parser { compiler, inside_elem_match: false, field: "", regexes: &Cell::new(0) }.query(query, 0)
 }
 
+/// Parses a query for an element of an array.
+pub(super) fn parse_element(query: &Document, compiler: &dyn ExpressionCompiler) -> Parsed<Node> {
+    Parser { compiler, inside_elem_match: true, field: "", regexes: &Cell::new(0) }.query(query, 0)
+}
+
 /// Parses what may stand to the right of a field name.
 pub(super) fn parse_condition(
     value: &Bson,

@@ -9,12 +9,14 @@ use super::memory::Memory;
 use super::sort::parse_pattern;
 use crate::error::QueryError;
 use crate::expression::operators::accumulate::{
-    Deviation, Sum, check_method, count, percentiles, shares,
+    Deviation, Sum, check_method, count, percentiles_of_sorted, shares,
 };
 use crate::expression::{
     Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, fail,
 };
+use crate::meter::Meter;
 use crate::sort::{SortKey, SortPattern};
+use crate::sorting::sorted;
 use crate::value::types::type_name_of;
 use crate::value::{GroupKey, Number, compare};
 
@@ -376,6 +378,7 @@ impl Accumulator {
                     let order = compare(kept, &value);
                     if self.kind == Kind::MinN { order.is_le() } else { order.is_ge() }
                 });
+                memory.steps(moved(values.len() - place))?;
                 values.insert(place, value);
                 if values.len() > n
                     && let Some(last) = values.pop()
@@ -415,6 +418,7 @@ impl Accumulator {
         memory.hold(size(&key, &value))?;
         let place =
             entries.partition_point(|(kept, _)| sort.compare(kept, &key) != Ordering::Greater);
+        memory.steps(moved(entries.len()))?;
         entries.insert(place, (key, value));
         if entries.len() > n {
             let from_top = matches!(self.kind, Kind::Top | Kind::TopN);
@@ -426,8 +430,12 @@ impl Accumulator {
     }
 
     /// The accumulated value.
-    pub(super) fn finish(&self, state: State) -> Bson {
-        match (state, self.kind) {
+    ///
+    /// # Errors
+    ///
+    /// The interrupt's, if the operation should end.
+    pub(super) fn finish(&self, state: State, meter: &Meter) -> Result<Bson, QueryError> {
+        Ok(match (state, self.kind) {
             (State::Sum(sum), Kind::Avg) => sum.average(),
             (State::Sum(sum), _) => sum.total(),
             (State::Deviation(deviation), Kind::StdDevPop) => deviation.population(),
@@ -435,16 +443,24 @@ impl Accumulator {
             (State::Count(counted), _) => {
                 i32::try_from(counted).map_or(Bson::Int64(counted), Bson::Int32)
             }
-            (State::Numbers(numbers), Kind::Median) => {
-                percentiles(numbers, &self.shares).pop().unwrap_or(Bson::Null)
+            (State::Numbers(numbers), kind) => {
+                let numbers = sorted(numbers, f64::total_cmp, meter)?;
+                let mut picked = percentiles_of_sorted(&numbers, &self.shares);
+                match kind {
+                    Kind::Median => picked.pop().unwrap_or(Bson::Null),
+                    _ => Bson::Array(picked),
+                }
             }
-            (State::Numbers(numbers), _) => Bson::Array(percentiles(numbers, &self.shares)),
             (State::One(kept), _) => kept.unwrap_or(Bson::Null),
             (State::Many(values, n), Kind::LastN) => {
                 let surplus = values.len().saturating_sub(n);
                 Bson::Array(values.into_iter().skip(surplus).collect())
             }
-            (State::Set(_, values), _) | (State::Many(values, _), _) => Bson::Array(values),
+            (State::Set(seen, values), _) => {
+                meter.free(seen);
+                Bson::Array(values)
+            }
+            (State::Many(values, _), _) => Bson::Array(values),
             (State::Merged(merged), _) => Bson::Document(merged),
             (State::Sorted(mut entries, _), Kind::Top | Kind::Bottom) => {
                 entries.pop().map_or(Bson::Null, |(_, value)| value)
@@ -452,8 +468,13 @@ impl Accumulator {
             (State::Sorted(entries, _), _) => {
                 Bson::Array(entries.into_iter().map(|(_, value)| value).collect())
             }
-        }
+        })
     }
+}
+
+/// What it takes to put a value among so many others that move, in steps.
+fn moved(values: usize) -> u64 {
+    (values / 16) as u64
 }
 
 fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Result<(), QueryError> {

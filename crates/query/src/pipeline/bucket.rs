@@ -12,6 +12,7 @@ use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, Frame, ParseContext, fail};
+use crate::meter::Kept;
 use crate::value::types::TypeBracket;
 use crate::value::types::type_name_of;
 use crate::value::{ValueRef, compare};
@@ -236,7 +237,8 @@ impl BucketAuto {
 
     fn run(&self, input: Documents, run: &Run) -> Result<Made, QueryError> {
         let mut memory = Memory::new("$bucketAuto", run);
-        let mut sorted = Vec::new();
+        let meter = run.variables.meter();
+        let mut sorted = Kept::new(Vec::new(), meter);
         for document in input {
             let document = document?;
             let key = self.by.operand(Frame::new(&document, &run.variables))?;
@@ -246,7 +248,7 @@ impl BucketAuto {
             sorted.push((key, document));
         }
         let order = |(left, _): &(Bson, _), (right, _): &(Bson, _)| compare(left, right);
-        let sorted = crate::sorted(sorted, order, run.variables.meter())?;
+        let sorted = Kept::new(crate::sorted(sorted.into_inner(), order, meter)?, meter);
         // Rounded, as the server does, and at least one document in each bucket.
         let size = ((sorted.len() as f64 / self.buckets as f64).round() as usize).max(1);
         let mut results: Vec<Document> = Vec::new();
@@ -282,9 +284,13 @@ impl BucketAuto {
             let nothing = Document::new();
             let mut state = accumulator.start(&id, Frame::new(&nothing, &run.variables))?;
             for (_, document) in bucket {
+                run.variables.step()?;
                 accumulator.add(&mut state, Frame::new(document, &run.variables), memory)?;
             }
-            result.insert(accumulator.field.as_str(), accumulator.finish(state));
+            result.insert(
+                accumulator.field.as_str(),
+                accumulator.finish(state, run.variables.meter())?,
+            );
         }
         Ok(result)
     }

@@ -11,17 +11,30 @@ use bson::Document;
 use super::stage::{Flow, Stage, Step};
 use super::{Documents, Run};
 use crate::error::QueryError;
-use crate::meter::Charge;
+use crate::meter::{Charge, Meter};
 
 /// The documents that come out of some stages. Nothing happens before the first is asked for.
 pub(super) fn chain(stages: &[Arc<Stage>], input: Documents, run: &Run) -> Documents {
     let pending = Some((stages.to_vec(), run.clone()));
-    Box::new(Chain { pending, current: Some(input) })
+    Box::new(Chain { pending, current: Some(input), meter: run.variables.meter().clone() })
 }
 
 struct Chain {
     pending: Option<(Vec<Arc<Stage>>, Run)>,
     current: Option<Documents>,
+    meter: Meter,
+}
+
+/// Stages keep documents that have not gone on yet. Those of an operation that was told to end are freed after
+/// its answer.
+impl Drop for Chain {
+    fn drop(&mut self) {
+        if self.meter.has_ended()
+            && let Some(stages) = self.current.take()
+        {
+            self.meter.leave(stages);
+        }
+    }
 }
 
 impl Iterator for Chain {

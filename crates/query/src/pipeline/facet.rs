@@ -9,6 +9,7 @@ use super::memory::Memory;
 use super::stage::{Made, Stage, deferred, failed};
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
+use crate::meter::Kept;
 
 /// A `$unionWith` stage.
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Docum
     deferred(move || {
         let Stage::Facet(facets) = &*stage else { return Ok(Made::default()) };
         let mut memory = Memory::new("$facet", &run);
-        let mut documents: Vec<Document> = Vec::new();
+        let mut documents = Kept::new(Vec::<Document>::new(), run.variables.meter());
         for document in input {
             let document = document?;
             memory.hold_document(&document)?;
@@ -90,13 +91,13 @@ pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Docum
                 next += 1;
                 document.map(Ok)
             });
-            let mut found = Vec::new();
+            let mut found = Kept::new(Vec::new(), run.variables.meter());
             for document in pipeline.chain(Box::new(input), &run) {
                 let document = document?;
                 memory.hold_document(&document)?;
                 found.push(Bson::Document(document));
             }
-            result.insert(name.as_str(), found);
+            result.insert(name.as_str(), found.into_inner());
         }
         Ok(Made { documents: vec![result], memory: Some(memory) })
     })

@@ -11,11 +11,14 @@ use crate::error::QueryError;
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, ParseContext, cost, fail};
 use crate::matcher::Matcher;
-use crate::meter::Charge;
+use crate::meter::{Charge, Kept};
 use crate::value::GroupKey;
 use crate::value::types::type_name_of;
 
 const FAILED_TO_PARSE: i32 = 9;
+
+/// How many values of the frontier are asked for at a time: a query of more takes long to make.
+const MAX_VALUES: usize = 65_536;
 
 /// A `$graphLookup` stage.
 #[derive(Clone, Debug)]
@@ -110,34 +113,40 @@ impl GraphLookup {
         charge: &mut Charge,
     ) -> Result<Document, QueryError> {
         let start = self.start_with.evaluate(&document, &run.variables)?.unwrap_or(Bson::Null);
+        let meter = run.variables.meter();
         let mut search = Search {
             memory: Memory::new("$graphLookup", run),
-            asked: HashSet::new(),
-            found: HashSet::new(),
-            documents: Vec::new(),
+            asked: Kept::new(HashSet::new(), meter),
+            found: Kept::new(HashSet::new(), meter),
+            documents: Kept::new(Vec::new(), meter),
         };
         let mut frontier = Vec::new();
         search.ask(start, &mut frontier)?;
         let mut depth = 0;
         while !frontier.is_empty() && self.max_depth.is_none_or(|max| depth <= max) {
-            frontier = self.step(&frontier, depth, run, &mut search)?;
+            let mut next = Vec::new();
+            for values in frontier.chunks(MAX_VALUES) {
+                self.step(values, depth, run, &mut search, &mut next)?;
+            }
+            frontier = next;
             depth += 1;
         }
-        let found = Bson::Array(search.documents);
+        let found = Bson::Array(search.documents.into_inner());
         drop(search.memory);
         charge.grow("$graphLookup", cost(&found)?)?;
         set(&mut document, self.into.components(), found);
         Ok(document)
     }
 
-    /// Finds what the frontier leads to, and returns the next frontier.
+    /// Finds what values of the frontier lead to, and adds it to the next frontier.
     fn step(
         &self,
         frontier: &[Bson],
         depth: i64,
         run: &Run,
         search: &mut Search,
-    ) -> Result<Vec<Bson>, QueryError> {
+        next: &mut Vec<Bson>,
+    ) -> Result<(), QueryError> {
         let mut any = Document::new();
         any.insert("$in", frontier.to_vec());
         let mut filter = Document::new();
@@ -148,7 +157,7 @@ impl GraphLookup {
             filter.insert("$and", both);
         }
         let matcher = Matcher::parse(&filter)?;
-        let mut next = Vec::new();
+        run.variables.meter().check()?;
         for other in run.environment.read(&self.from, Some(&filter))? {
             run.variables.step()?;
             let mut other = other?;
@@ -158,7 +167,7 @@ impl GraphLookup {
             }
             let leads_to = self.connect_from.follow_document(&other).into_bson();
             if let Some(value) = leads_to {
-                search.ask(value, &mut next)?;
+                search.ask(value, next)?;
             }
             if let Some(field) = &self.depth_field {
                 set(&mut other, field.components(), Bson::Int64(depth));
@@ -166,7 +175,7 @@ impl GraphLookup {
             search.memory.hold_document(&other)?;
             search.documents.push(Bson::Document(other));
         }
-        Ok(next)
+        Ok(())
     }
 }
 
@@ -174,9 +183,9 @@ impl GraphLookup {
 /// is what ends the search.
 struct Search {
     memory: Memory,
-    asked: HashSet<GroupKey>,
-    found: HashSet<GroupKey>,
-    documents: Vec<Bson>,
+    asked: Kept<HashSet<GroupKey>>,
+    found: Kept<HashSet<GroupKey>>,
+    documents: Kept<Vec<Bson>>,
 }
 
 impl Search {

@@ -12,7 +12,7 @@ use super::stage::{Made, Stage, deferred};
 use super::{Decoder, Documents, Run, StoredDocuments};
 use crate::error::QueryError;
 use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext, fail};
-use crate::meter::Meter;
+use crate::meter::{Kept, Meter};
 use crate::value::{GroupKey, compare};
 
 /// What a group costs besides its key and values.
@@ -86,10 +86,13 @@ impl By {
     }
 }
 
+/// A group that is being made: its `_id` and what its accumulators hold.
+type Growing = (Bson, Vec<State>);
+
 struct Groups<'a> {
     stage: &'a Group,
-    places: HashMap<GroupKey, usize>,
-    groups: Vec<(Bson, Vec<State>)>,
+    places: Kept<HashMap<GroupKey, usize>>,
+    groups: Kept<Vec<Growing>>,
     /// The key of the last document, whose room the next one takes.
     key: GroupKey,
     memory: Memory,
@@ -99,8 +102,8 @@ impl<'a> Groups<'a> {
     fn new(stage: &'a Group, run: &Run) -> Self {
         Self {
             stage,
-            places: HashMap::new(),
-            groups: Vec::new(),
+            places: Kept::new(HashMap::new(), run.variables.meter()),
+            groups: Kept::new(Vec::new(), run.variables.meter()),
             key: GroupKey::default(),
             memory: Memory::new("$group", run),
         }
@@ -140,36 +143,26 @@ impl<'a> Groups<'a> {
             self.groups.sort_by(|(left, _), (right, _)| compare(left, right));
         }
         let accumulators = &self.stage.accumulators;
-        let finish = |(id, states): (Bson, Vec<State>)| {
+        let finish = |(id, states): Growing| {
             let mut document = Document::new();
             document.insert("_id", id);
             for (accumulator, state) in accumulators.iter().zip(states) {
-                document.insert(accumulator.field.as_str(), accumulator.finish(state));
+                document.insert(accumulator.field.as_str(), accumulator.finish(state, meter)?);
             }
-            document
+            meter.step().map(|()| document)
         };
-        let mut documents = Vec::with_capacity(self.groups.len());
-        let mut rest = self.groups.into_iter();
+        let mut documents = Kept::new(Vec::with_capacity(self.groups.len()), meter);
+        let mut rest = self.groups.into_inner().into_iter();
         while let Some(group) = rest.next() {
-            documents.push(finish(group));
-            if let Err(error) = meter.step() {
-                meter.leave((documents, rest, self.places, self.memory));
-                return Err(error);
+            match finish(group) {
+                Ok(document) => documents.push(document),
+                Err(error) => {
+                    meter.leave(rest);
+                    return Err(error);
+                }
             }
         }
-        Ok(Made { documents, memory: Some(self.memory) })
-    }
-
-    /// The groups, if all documents were added. Otherwise they are left to the meter: to free them may take
-    /// longer than the client should wait for its answer.
-    fn finish_if(self, added: Result<(), QueryError>, meter: &Meter) -> Result<Made, QueryError> {
-        match added {
-            Ok(()) => self.finish(meter),
-            Err(error) => {
-                meter.leave((self.places, self.groups, self.memory));
-                Err(error)
-            }
-        }
+        Ok(Made { documents: documents.into_inner(), memory: Some(self.memory) })
     }
 }
 
@@ -182,8 +175,8 @@ pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
         let add = |document: Result<Document, QueryError>| {
             groups.add(Frame::new(&document?, &run.variables))
         };
-        let added = input.try_for_each(add);
-        groups.finish_if(added, run.variables.meter())
+        input.try_for_each(add)?;
+        groups.finish(run.variables.meter())
     })
 }
 
@@ -203,11 +196,11 @@ where
         let mut groups = Groups::new(group, &run);
         let mut document = Document::new();
         let mut input = input;
-        let added = input.try_for_each(|stored| {
+        input.try_for_each(|stored| {
             run.variables.step()?;
             decoder.refill(&mut document, &stored?)?;
             groups.add(Frame::new(&document, &run.variables))
-        });
-        groups.finish_if(added, run.variables.meter())
+        })?;
+        groups.finish(run.variables.meter())
     })
 }

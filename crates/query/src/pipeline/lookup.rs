@@ -4,7 +4,7 @@
 //! table of the other collection, made once, if that fits into memory; by reading the other
 //! collection again for each document, if it does not.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bson::{Bson, Document};
@@ -16,7 +16,7 @@ use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
 use crate::expression::{Expression, FieldPath, Variables, approximate_size, cost};
 use crate::matcher::Matcher;
-use crate::meter::Charge;
+use crate::meter::{Charge, Kept};
 use crate::value::{DocumentRef, GroupKey, LeafArrays, Path, ValueRef};
 
 /// A `$lookup` stage.
@@ -51,8 +51,8 @@ enum Joiner {
 
 /// The other collection in memory, by the values of the field that must be equal.
 struct Table {
-    documents: Arc<Vec<Document>>,
-    places: HashMap<GroupKey, Vec<usize>>,
+    documents: Arc<Kept<Vec<Document>>>,
+    places: Kept<HashMap<GroupKey, Vec<usize>>>,
     /// What the table holds, for as long as it lives.
     _memory: Memory,
 }
@@ -61,7 +61,9 @@ impl Table {
     /// Reads the collection; `None` if it does not fit.
     fn read(from: &str, foreign: &Path, run: &Run) -> Result<Option<Self>, QueryError> {
         let mut memory = Memory::new("$lookup", run);
-        let (mut documents, mut places) = (Vec::new(), HashMap::<GroupKey, Vec<usize>>::new());
+        let meter = run.variables.meter();
+        let mut documents = Kept::new(Vec::new(), meter);
+        let mut places = Kept::new(HashMap::<GroupKey, Vec<usize>>::new(), meter);
         for document in run.environment.read(from, None)? {
             run.variables.step()?;
             let document = document?;
@@ -82,16 +84,23 @@ impl Table {
 
     /// The documents that may match, in the order of the collection.
     fn candidates(&self, value: &Bson) -> Documents {
+        let places = self.places_of(value);
+        let documents = Arc::clone(&self.documents);
+        Box::new(places.into_iter().filter_map(move |place| documents.get(place).cloned().map(Ok)))
+    }
+
+    fn places_of(&self, value: &Bson) -> Vec<usize> {
         let values = match value {
             Bson::Array(elements) => elements.as_slice(),
             single => std::slice::from_ref(single),
         };
-        let found = values.iter().filter_map(|value| self.places.get(&key_of(value.into())));
+        // Each value counts once: an array may hold one value a million times, and each find many places.
+        let keys: BTreeSet<GroupKey> = values.iter().map(|value| key_of(value.into())).collect();
+        let found = keys.iter().filter_map(|key| self.places.get(key));
         let mut places: Vec<usize> = found.flatten().copied().collect();
         places.sort_unstable();
         places.dedup();
-        let documents = Arc::clone(&self.documents);
-        Box::new(places.into_iter().filter_map(move |place| documents.get(place).cloned().map(Ok)))
+        places
     }
 }
 
@@ -121,13 +130,13 @@ impl Lookup {
         joiner: &mut Joiner,
         charge: &mut Charge,
     ) -> Result<Document, QueryError> {
-        let mut elements = Vec::new();
+        let mut elements = Kept::new(Vec::new(), run.variables.meter());
         for other in self.find(&document, run, joiner, charge)? {
             let other = other?;
             charge.grow("$lookup", approximate_size(&other))?;
             elements.push(Bson::Document(other));
         }
-        set(&mut document, self.into.components(), Bson::Array(elements));
+        set(&mut document, self.into.components(), Bson::Array(elements.into_inner()));
         Ok(document)
     }
 
@@ -223,4 +232,24 @@ fn equal_to(value: &Bson, foreign: &str) -> Option<Document> {
     condition.insert("$in", elements.iter().map(comparable).collect::<Vec<_>>());
     query.insert(foreign, condition);
     Some(query)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::Meter;
+
+    /// An array that holds one value many times finds each document once, and room is taken for each once.
+    #[test]
+    fn a_value_that_is_repeated_finds_its_documents_once() {
+        let key = key_of(ValueRef::from(&Bson::Int32(1)));
+        let table = Table {
+            documents: Arc::new(Kept::new(Vec::new(), &Meter::default())),
+            places: Kept::new([(key, (0..100).collect())].into(), &Meter::default()),
+            _memory: Memory::of("$lookup", &Meter::default()),
+        };
+        let places = table.places_of(&Bson::Array(vec![Bson::Int32(1); 1000]));
+        assert_eq!(places, (0..100).collect::<Vec<_>>());
+        assert!(places.capacity() < 1000, "room for {}", places.capacity());
+    }
 }

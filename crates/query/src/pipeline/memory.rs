@@ -5,7 +5,7 @@ use bson::{Bson, Document};
 use super::Run;
 use crate::error::{ErrorCode, QueryError};
 use crate::expression::{approximate_size, approximate_value_size};
-use crate::meter::Charge;
+use crate::meter::{Charge, Meter};
 
 /// Bytes held by one stage, given back when it is dropped.
 #[derive(Debug)]
@@ -16,7 +16,11 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(stage: &'static str, run: &Run) -> Self {
-        Self { stage, charge: run.variables.meter().charge() }
+        Self::of(stage, run.variables.meter())
+    }
+
+    pub(super) fn of(stage: &'static str, meter: &Meter) -> Self {
+        Self { stage, charge: meter.charge() }
     }
 
     /// Counts bytes that the stage now holds.
@@ -49,6 +53,11 @@ impl Memory {
 
     pub(super) fn hold_value(&mut self, value: &Bson) -> Result<(), QueryError> {
         self.hold(approximate_value_size(value))
+    }
+
+    /// Counts steps of the operation.
+    pub(super) fn steps(&self, count: u64) -> Result<(), QueryError> {
+        self.charge.meter().steps(count)
     }
 
     /// Counts bytes that the stage no longer holds.

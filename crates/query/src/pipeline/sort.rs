@@ -12,7 +12,7 @@ use super::stage::{Stage, deferred_stream, held};
 use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::{approximate_size, approximate_value_size, fail};
-use crate::meter::Meter;
+use crate::meter::{Kept, Meter};
 use crate::sort::{SortKey, SortPattern};
 use crate::sorting::sorted;
 
@@ -188,15 +188,15 @@ const MAX_RUNS: usize = 1000;
 
 fn documents_of(kept: BinaryHeap<Entry>, meter: &Meter) -> Result<Vec<Document>, QueryError> {
     let mut entries = sorted(kept.into_vec(), Ord::cmp, meter)?.into_iter();
-    let mut documents = Vec::with_capacity(entries.len());
+    let mut documents = Kept::new(Vec::with_capacity(entries.len()), meter);
     while let Some(entry) = entries.next() {
         documents.push(entry.document);
         if let Err(error) = meter.step() {
-            meter.leave((documents, entries));
+            meter.leave(entries);
             return Err(error);
         }
     }
-    Ok(documents)
+    Ok(documents.into_inner())
 }
 
 /// Sorted runs as one sorted stream. Equal documents come in the order of the runs, which is the

@@ -167,6 +167,19 @@ pub(super) fn set(document: &mut Document, components: &[String], value: Bson) {
     document.insert(first.as_str(), inner);
 }
 
+/// Takes an array out and leaves null in its place.
+fn take(document: &mut Document, components: &[String]) -> Vec<Bson> {
+    let Some((first, rest)) = components.split_first() else { return Vec::new() };
+    match (document.get_mut(first), rest) {
+        (Some(value), []) => match std::mem::replace(value, Bson::Null) {
+            Bson::Array(elements) => elements,
+            _ => Vec::new(),
+        },
+        (Some(Bson::Document(inner)), rest) => take(inner, rest),
+        _ => Vec::new(),
+    }
+}
+
 fn remove(document: &mut Document, components: &[String]) {
     match components.split_first() {
         None => {}
@@ -216,9 +229,8 @@ impl Unwound {
         match get(&document, components) {
             Some(Bson::Array(elements)) if !elements.is_empty() => {
                 self.memory.hold_document(&document)?;
-                let elements = elements.clone();
-                // The array itself is not copied with every element.
-                set(&mut document, components, Bson::Null);
+                // The array itself is taken out: it is not copied, now or with every element.
+                let elements = take(&mut document, components);
                 self.current = Some((document, elements.into_iter().enumerate()));
                 Ok(None)
             }

@@ -16,6 +16,7 @@ use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext, fail};
+use crate::meter::Kept;
 use crate::sort::{SortKey, SortPattern};
 use crate::value::types::type_name_of;
 use crate::value::{Number, compare};
@@ -133,7 +134,8 @@ impl WindowStage {
 
     fn run(&self, input: Documents, run: &Run) -> Result<Made, QueryError> {
         let mut memory = Memory::new("$setWindowFields", run);
-        let mut entries = Vec::new();
+        let meter = run.variables.meter();
+        let mut entries = Kept::new(Vec::new(), meter);
         for document in input {
             let document = document?;
             memory.hold_document(&document)?;
@@ -148,8 +150,8 @@ impl WindowStage {
             compare(&left.partition, &right.partition)
                 .then_with(|| self.sort.compare(&left.key, &right.key))
         };
-        let mut entries = crate::sorted(entries, order, run.variables.meter())?;
-        let mut finished = Vec::with_capacity(entries.len());
+        let mut entries = Kept::new(crate::sorted(entries.into_inner(), order, meter)?, meter);
+        let mut finished = Kept::new(Vec::with_capacity(entries.len()), meter);
         for partition in
             entries.chunk_by_mut(|left, right| compare(&left.partition, &right.partition).is_eq())
         {
@@ -170,7 +172,7 @@ impl WindowStage {
                 finished.push(document);
             }
         }
-        Ok(Made { documents: finished, memory: Some(memory) })
+        Ok(Made { documents: finished.into_inner(), memory: Some(memory) })
     }
 }
 
@@ -424,7 +426,7 @@ fn accumulate(
             accumulator.add(&mut state, rows.frame(next), &mut memory)?;
             next += 1;
         }
-        let value = accumulator.finish(state.clone());
+        let value = accumulator.finish(state.clone(), rows.run.variables.meter())?;
         held.hold_value(&value)?;
         column.push(Some(value));
         running = Some((low, next.max(high), state));

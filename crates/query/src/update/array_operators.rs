@@ -278,7 +278,7 @@ pub(super) fn parse_pull(
 ) -> Result<PullCondition, QueryError> {
     match argument {
         Bson::Document(query) if !is_operator_document(query) => {
-            Ok(PullCondition::Documents(Matcher::parse_with(query, compiler)?))
+            Ok(PullCondition::Documents(Matcher::parse_element(query, compiler)?))
         }
         Bson::Document(query)
             if matches!(query.keys().next().map(String::as_str), Some("$and" | "$or" | "$nor")) =>

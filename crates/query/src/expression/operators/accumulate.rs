@@ -94,8 +94,13 @@ pub(crate) fn check_method(name: &str, method: &Bson) -> Result<(), ExpressionEr
 
 /// For each share, the smallest number that at least that share of the numbers does not exceed;
 /// null if there are no numbers.
-pub(crate) fn percentiles(mut numbers: Vec<f64>, shares: &[f64]) -> Vec<Bson> {
-    numbers.sort_by(f64::total_cmp);
+fn percentiles(mut numbers: Vec<f64>, shares: &[f64]) -> Vec<Bson> {
+    numbers.sort_unstable_by(f64::total_cmp);
+    percentiles_of_sorted(&numbers, shares)
+}
+
+/// The same of numbers that are in order.
+pub(crate) fn percentiles_of_sorted(numbers: &[f64], shares: &[f64]) -> Vec<Bson> {
     let pick = |share: &f64| {
         let rank = (share * numbers.len() as f64).ceil() as usize;
         numbers.get(rank.saturating_sub(1)).map_or(Bson::Null, |number| Bson::Double(*number))

@@ -5,12 +5,15 @@ use std::cmp::Ordering;
 use bson::{Bson, Document};
 
 use super::string::{index, index_of, whole};
-use super::{Evaluated, Positional, as_i32, between, exactly, is_number, variadic};
+use super::{
+    Evaluated, Positional, as_i32, between, exactly, is_number, metered, metered_between,
+    metered_exactly,
+};
 use crate::expression::bounds::{Budget, too_large};
 use crate::expression::operand::{Operand, compare_options};
 use crate::expression::path::FieldPath;
 use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
-use crate::meter::Meter;
+use crate::meter::{Kept, Meter};
 use crate::sorting::sorted;
 use crate::value::compare;
 use crate::value::types::type_name_of;
@@ -19,12 +22,12 @@ pub(super) static OPERATORS: &[Positional] = &[
     exactly(2, "$arrayElemAt", array_elem_at),
     exactly(1, "$first", |args| end("$first", &args[0], |elements| elements.first())),
     exactly(1, "$last", |args| end("$last", &args[0], |elements| elements.last())),
-    variadic("$concatArrays", concat_arrays),
+    metered(0, "$concatArrays", concat_arrays),
     exactly(2, "$in", contains),
     index_of("$indexOfArray", index_of_array),
     exactly(1, "$isArray", |args| Ok(Some(Bson::Boolean(args[0].as_array().is_some())))),
     between(2, 3, "$range", range),
-    exactly(1, "$reverseArray", reverse_array),
+    metered_exactly(1, "$reverseArray", reverse_array),
     exactly(1, "$size", |args| match args[0].as_array() {
         Some(elements) => Ok(Some(whole(elements.len()))),
         None => Err(fail(
@@ -35,7 +38,7 @@ pub(super) static OPERATORS: &[Positional] = &[
             ),
         )),
     }),
-    between(2, 3, "$slice", slice),
+    metered_between(2, 3, "$slice", slice),
     exactly(1, "$arrayToObject", array_to_object),
     exactly(1, "$objectToArray", object_to_array),
 ];
@@ -96,8 +99,21 @@ fn end(name: &str, arg: &Operand<'_>, pick: fn(&[Bson]) -> Option<&Bson>) -> Eva
     }
 }
 
-fn concat_arrays(args: &[Operand<'_>]) -> Evaluated {
-    let mut joined = Vec::new();
+/// Copies elements, asking now and then whether to go on: those of a large array take long.
+pub(crate) fn copy<'a>(
+    elements: impl IntoIterator<Item = &'a Bson>,
+    meter: &Meter,
+) -> Result<Kept<Vec<Bson>>, ExpressionError> {
+    let mut copied = Kept::new(Vec::new(), meter);
+    for element in elements {
+        meter.step()?;
+        copied.push(element.clone());
+    }
+    Ok(copied)
+}
+
+fn concat_arrays(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
+    let mut joined = Kept::new(Vec::new(), meter);
     let mut budget = Budget::default();
     for arg in args {
         if arg.is_nullish() {
@@ -110,9 +126,9 @@ fn concat_arrays(args: &[Operand<'_>]) -> Evaluated {
             ));
         };
         budget.draw("$concatArrays", arg.or_null())?;
-        joined.extend(elements.iter().cloned());
+        joined.append(&mut *copy(elements, meter)?);
     }
-    Ok(Some(Bson::Array(joined)))
+    Ok(Some(Bson::Array(joined.into_inner())))
 }
 
 fn contains(args: &[Operand<'_>]) -> Evaluated {
@@ -199,12 +215,12 @@ fn range(args: &[Operand<'_>]) -> Evaluated {
     Ok(Some(Bson::Array(numbers.collect())))
 }
 
-fn reverse_array(args: &[Operand<'_>]) -> Evaluated {
+fn reverse_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if args[0].is_nullish() {
         return Ok(Some(Bson::Null));
     }
     match args[0].as_array() {
-        Some(elements) => Ok(Some(Bson::Array(elements.iter().rev().cloned().collect()))),
+        Some(elements) => Ok(Some(Bson::Array(copy(elements.iter().rev(), meter)?.into_inner()))),
         None => Err(fail(
             34435,
             format!(
@@ -236,7 +252,7 @@ fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32
     })
 }
 
-fn slice(args: &[Operand<'_>]) -> Evaluated {
+fn slice(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if args.iter().any(Operand::is_nullish) {
         return Ok(Some(Bson::Null));
     }
@@ -269,7 +285,7 @@ fn slice(args: &[Operand<'_>]) -> Evaluated {
     };
     let start = start.min(length);
     let end = start.saturating_add(count).min(length);
-    Ok(Some(Bson::Array(elements[start..end].to_vec())))
+    Ok(Some(Bson::Array(copy(&elements[start..end], meter)?.into_inner())))
 }
 
 fn array_to_object(args: &[Operand<'_>]) -> Evaluated {
@@ -482,6 +498,7 @@ pub(crate) fn sort_array(input: &Operand<'_>, by: &SortBy, meter: &Meter) -> Eva
             ),
         ));
     };
-    let sorted = sorted(elements.clone(), |left, right| by.compare(left, right), meter)?;
+    let elements = copy(elements, meter)?.into_inner();
+    let sorted = sorted(elements, |left, right| by.compare(left, right), meter)?;
     Ok(Some(Bson::Array(sorted)))
 }

@@ -27,7 +27,7 @@ use super::{ExpressionError, fail};
 use crate::meter::Meter;
 use crate::value::Number;
 
-pub(super) use array::{SortBy, sort_array};
+pub(super) use array::{SortBy, copy, sort_array};
 pub(super) use convert::{Target, convert};
 pub(super) use object::{GET_FIELD, SET_FIELD};
 pub(super) use regex::{Compiled, RegexKind};
@@ -44,7 +44,8 @@ pub(super) struct Positional {
 
 /// How an operator computes its result.
 pub(super) enum Compute {
-    /// In one go: the work is bounded by what one operator may build or by one pass over two values.
+    /// In one go: the work is bounded by what one operator may build or by one pass over two values. The
+    /// caller asks before it, if an argument is long, and after it, if the result is.
     AtOnce(fn(&[Operand<'_>]) -> Evaluated),
     /// Over any number of large values, counting its steps.
     Metered(fn(&[Operand<'_>], &Meter) -> Evaluated),
@@ -165,6 +166,23 @@ const fn metered(
     evaluate: fn(&[Operand<'_>], &Meter) -> Evaluated,
 ) -> Positional {
     Positional { name, arity: Arity::AtLeast(least), compute: Compute::Metered(evaluate) }
+}
+
+const fn metered_exactly(
+    count: usize,
+    name: &'static str,
+    evaluate: fn(&[Operand<'_>], &Meter) -> Evaluated,
+) -> Positional {
+    Positional { name, arity: Arity::Exactly(count), compute: Compute::Metered(evaluate) }
+}
+
+const fn metered_between(
+    least: usize,
+    most: usize,
+    name: &'static str,
+    evaluate: fn(&[Operand<'_>], &Meter) -> Evaluated,
+) -> Positional {
+    Positional { name, arity: Arity::Between(least, most), compute: Compute::Metered(evaluate) }
 }
 
 /// Every family of operators with a list of arguments.

@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 
 use bson::Bson;
 
-use super::{Evaluated, Positional, exactly, metered};
+use super::{Evaluated, Positional, exactly, metered, metered_exactly};
 use crate::expression::operand::{Operand, is_true};
 use crate::expression::{ExpressionError, cost, fail};
-use crate::meter::Meter;
+use crate::meter::{Charge, Kept, Meter};
 use crate::sorting::sorted;
 use crate::value::{GroupKey, compare};
 
 pub(super) static OPERATORS: &[Positional] = &[
     metered(0, "$setUnion", union),
     metered(0, "$setIntersection", intersection),
-    exactly(2, "$setDifference", difference),
+    metered_exactly(2, "$setDifference", difference),
     metered(2, "$setEquals", equals),
-    exactly(2, "$setIsSubset", is_subset),
+    metered_exactly(2, "$setIsSubset", is_subset),
     exactly(1, "$allElementsTrue", |args| {
         let elements = elements(&args[0], 17040, |kind| {
             format!("$allElementsTrue's argument must be an array, but is {kind}")
@@ -43,8 +43,44 @@ fn all_operands(operator: &str, kind: &str) -> String {
     format!("All operands of {operator} must be arrays. One argument is of type: {kind}")
 }
 
-fn keys(elements: &[Bson]) -> BTreeSet<GroupKey> {
-    elements.iter().map(GroupKey::of).collect()
+/// The different values of arrays. They are many small allocations, which take long to free.
+type Keys = Kept<BTreeSet<GroupKey>>;
+
+fn no_keys(meter: &Meter) -> Keys {
+    Kept::new(BTreeSet::new(), meter)
+}
+
+fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys, ExpressionError> {
+    let mut keys = no_keys(charge.meter());
+    for element in elements {
+        charge.meter().step()?;
+        let key = GroupKey::of(element);
+        let size = key.size();
+        if keys.insert(key) {
+            charge.grow(operator, size)?;
+        }
+    }
+    Ok(keys)
+}
+
+/// The elements whose keys are not among these; each joins them.
+fn add_new(
+    operator: &str,
+    elements: &[Bson],
+    keys: &mut Keys,
+    charge: &mut Charge,
+) -> Result<Kept<Vec<Bson>>, ExpressionError> {
+    let mut added = Kept::new(Vec::new(), charge.meter());
+    for element in elements {
+        charge.meter().step()?;
+        let key = GroupKey::of(element);
+        let size = key.size();
+        if keys.insert(key) {
+            charge.grow(operator, size + cost(element)?)?;
+            added.push(element.clone());
+        }
+    }
+    Ok(added)
 }
 
 fn in_order(elements: Vec<Bson>, meter: &Meter) -> Evaluated {
@@ -52,49 +88,52 @@ fn in_order(elements: Vec<Bson>, meter: &Meter) -> Evaluated {
 }
 
 fn union(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    let mut seen = BTreeSet::new();
+    let mut seen = no_keys(meter);
     let mut charge = meter.charge();
-    let mut result = Vec::new();
+    let mut result = Kept::new(Vec::new(), meter);
     for arg in args {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
-        for element in elements(arg, 17043, |kind| all_operands("$setUnion", kind))? {
-            meter.step()?;
-            let key = GroupKey::of(element);
-            let size = key.size();
-            if seen.insert(key) {
-                charge.grow("$setUnion", size + cost(element)?)?;
-                result.push(element.clone());
-            }
-        }
+        let here = elements(arg, 17043, |kind| all_operands("$setUnion", kind))?;
+        let mut added = add_new("$setUnion", here, &mut seen, &mut charge)?;
+        result.append(&mut added);
     }
-    in_order(result, meter)
+    in_order(result.into_inner(), meter)
 }
 
 fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    let mut common: Option<Vec<Bson>> = None;
+    const NAME: &str = "$setIntersection";
+    let mut common: Option<Kept<Vec<Bson>>> = None;
+    let mut charge = meter.charge();
     for arg in args {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
         }
-        let here = elements(arg, 17047, |kind| all_operands("$setIntersection", kind))?;
-        meter.steps(here.len() as u64)?;
+        let here = elements(arg, 17047, |kind| all_operands(NAME, kind))?;
         common = Some(match common {
-            None => {
-                let mut seen = BTreeSet::new();
-                here.iter().filter(|element| seen.insert(GroupKey::of(*element))).cloned().collect()
-            }
+            None => add_new(NAME, here, &mut no_keys(meter), &mut charge)?,
             Some(common) => {
-                let here = keys(here);
-                common.into_iter().filter(|element| here.contains(&GroupKey::of(element))).collect()
+                let here = keys(NAME, here, &mut charge)?;
+                let mut both = Kept::new(Vec::new(), meter);
+                let mut rest = common.into_inner().into_iter();
+                for element in rest.by_ref() {
+                    if let Err(error) = meter.step() {
+                        meter.leave(rest);
+                        return Err(error);
+                    }
+                    if here.contains(&GroupKey::of(&element)) {
+                        both.push(element);
+                    }
+                }
+                both
             }
         });
     }
-    in_order(common.unwrap_or_default(), meter)
+    in_order(common.map(Kept::into_inner).unwrap_or_default(), meter)
 }
 
-fn difference(args: &[Operand<'_>]) -> Evaluated {
+fn difference(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if args.iter().any(Operand::is_nullish) {
         return Ok(Some(Bson::Null));
     }
@@ -105,31 +144,35 @@ fn difference(args: &[Operand<'_>]) -> Evaluated {
     };
     let left = elements(&args[0], 17048, |kind| message("First", kind))?;
     let right = elements(&args[1], 17049, |kind| message("Second", kind))?;
-    let mut seen = keys(right);
-    let kept = left.iter().filter(|element| seen.insert(GroupKey::of(*element))).cloned();
-    Ok(Some(Bson::Array(kept.collect())))
+    let mut charge = meter.charge();
+    let mut seen = keys("$setDifference", right, &mut charge)?;
+    let kept = add_new("$setDifference", left, &mut seen, &mut charge)?;
+    Ok(Some(Bson::Array(kept.into_inner())))
 }
 
 fn equals(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
-    let mut first: Option<BTreeSet<GroupKey>> = None;
+    let mut first: Option<Keys> = None;
+    let mut charge = meter.charge();
     let mut equal = true;
     for arg in args {
         let here = elements(arg, 17044, |kind| all_operands("$setEquals", kind))?;
-        meter.steps(here.len() as u64)?;
-        let here = keys(here);
+        let here = keys("$setEquals", here, &mut charge)?;
         match &first {
             None => first = Some(here),
-            Some(first) => equal &= *first == here,
+            Some(first) => equal &= **first == *here,
         }
     }
     Ok(Some(Bson::Boolean(equal)))
 }
 
-fn is_subset(args: &[Operand<'_>]) -> Evaluated {
+fn is_subset(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let message = |which: &str, kind: &str| {
         format!("both operands of $setIsSubset must be arrays. {which} argument is of type: {kind}")
     };
     let left = elements(&args[0], 17046, |kind| message("First", kind))?;
     let right = elements(&args[1], 17042, |kind| message("Second", kind))?;
-    Ok(Some(Bson::Boolean(keys(left).is_subset(&keys(right)))))
+    let mut charge = meter.charge();
+    let left = keys("$setIsSubset", left, &mut charge)?;
+    let right = keys("$setIsSubset", right, &mut charge)?;
+    Ok(Some(Bson::Boolean(left.is_subset(&right))))
 }

@@ -4,6 +4,7 @@ use bson::Bson;
 
 use super::string::{index, index_of, whole};
 use super::{Evaluated, Positional, exactly};
+use crate::expression::bounds::Budget;
 use crate::expression::fail;
 use crate::expression::operand::Operand;
 
@@ -100,5 +101,12 @@ fn split(args: &[Operand<'_>]) -> Evaluated {
     if separator.is_empty() {
         return Err(fail(40087, "$split requires a non-empty separator"));
     }
-    Ok(Some(Bson::Array(input.split(separator).map(Bson::from).collect())))
+    // A part takes much more than a letter of the text: the parts are counted as they are made.
+    let mut budget = Budget::default();
+    let mut parts = Vec::new();
+    for part in input.split(separator) {
+        budget.draw_bytes("$split", size_of::<Bson>() + part.len())?;
+        parts.push(Bson::from(part));
+    }
+    Ok(Some(Bson::Array(parts)))
 }

@@ -73,6 +73,19 @@ fn expressions_that_multiply_values_are_refused() {
     }
 }
 
+/// The parts of a text take a hundred times as much as the text: one operator stops before it has made them all.
+#[test]
+fn a_text_that_is_split_into_its_letters_is_refused_on_the_way() {
+    let text = bson!({ "$reduce": {
+        "input": { "$range": [0, 10] }, "initialValue": "$text", "in": { "$concat": ["$$value", "$$value"] },
+    } });
+    exceeds(
+        bson!([{ "$project": { "v": { "$split": [text, "x"] } } }]),
+        input(1),
+        "$split would use",
+    );
+}
+
 #[test]
 fn constants_are_not_multiplied_before_the_operation_runs() {
     let expression = Bson::Array((0..1000).map(|_| bson!({ "$range": [0, 500_000] })).collect());

@@ -1,6 +1,7 @@
 //! Behaviour of stages, over documents and collections held in memory.
 
 mod grouping;
+mod interrupts;
 mod joining;
 mod memory;
 mod planning;

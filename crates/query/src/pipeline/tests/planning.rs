@@ -240,7 +240,7 @@ fn nothing_comes_after_an_error() {
 }
 
 #[derive(Debug)]
-struct Patience(std::sync::atomic::AtomicU32);
+pub(super) struct Patience(pub(super) std::sync::atomic::AtomicU32);
 
 impl crate::expression::Interrupt for Patience {
     fn check(&self) -> Result<(), QueryError> {
@@ -265,38 +265,4 @@ fn stages_that_make_much_of_one_document_can_be_interrupted() {
     let input = Box::new(std::iter::once(Ok(doc! {})));
     let mut documents = pipeline.run(input, environment(), &variables);
     assert_eq!(documents.next().unwrap().unwrap_err().code().0, 50);
-}
-
-/// Says no after some questions, and counts what is left to it.
-#[derive(Debug)]
-struct Heir(Patience, std::sync::atomic::AtomicU32);
-
-impl crate::expression::Interrupt for Heir {
-    fn check(&self) -> Result<(), QueryError> {
-        crate::expression::Interrupt::check(&self.0)
-    }
-
-    fn leave(&self, _: Box<dyn std::any::Any + Send>) {
-        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
-/// The client of a command that is stopped does not wait until what its stages held is freed.
-#[test]
-fn stages_that_hold_much_leave_it_when_they_are_interrupted() {
-    let group = bson!({ "$group": { "_id": "$a", "n": { "$sum": { "$add": ["$a", 1] } } } });
-    for stage in [group, bson!({ "$sort": { "a": 1 } })] {
-        // From the first document, while documents come, and when they are made into the result.
-        for patience in [1, 3, 8] {
-            let heir = Arc::new(Heir(Patience(patience.into()), 0.into()));
-            let variables = Variables::new(0).with_interrupt(heir.clone());
-            let stages = [bson!({ "$set": { "c": { "$add": ["$a", 1] } } }), stage.clone()];
-            let pipeline = Pipeline::parse(&stages, &variables).unwrap();
-            let input = (0..5000).map(|a| Ok(doc! { "a": a * 7919 % 5000, "b": 1 }));
-            let mut documents = pipeline.run(Box::new(input), environment(), &variables);
-            assert!(documents.find_map(Result::err).is_some(), "{stage} {patience}");
-            let left = heir.1.load(std::sync::atomic::Ordering::Relaxed);
-            assert!(left > 0, "{stage} after {patience} questions");
-        }
-    }
 }
