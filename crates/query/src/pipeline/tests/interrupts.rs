@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use bson::{Bson, Document, bson, doc};
 
-use super::planning::Patience;
 use super::environment;
+use super::planning::Patience;
 use crate::error::QueryError;
 use crate::expression::{Interrupt, Variables};
 use crate::meter::{Meter, ProcessMemory};
