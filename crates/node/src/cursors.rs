@@ -475,13 +475,14 @@ impl Cursors {
     /// Closes the cursors of collections that are gone.
     pub(crate) fn kill_namespaces(&mut self, why: &'static str, gone: impl Fn(&Namespace) -> bool) {
         // A change stream tells its client what was dropped, and ends by itself.
-        let ended = self.open.extract_if(.., |_, entry| !entry.is_stream && gone(&entry.namespace));
-        self.bereft.extend(ended.map(|(id, entry)| Bereft {
-            id,
-            namespace: entry.namespace,
-            owner: entry.owner,
-            why,
-        }));
+        let ends = |entry: &Entry| !entry.is_stream && gone(&entry.namespace);
+        let ended: Vec<i64> =
+            self.open.iter().filter(|(_, entry)| ends(entry)).map(|(&id, _)| id).collect();
+        for id in ended {
+            if let Some(Entry { namespace, owner, .. }) = self.open.remove(&id) {
+                self.bereft.push_back(Bereft { id, namespace, owner, why });
+            }
+        }
         let surplus = self.bereft.len().saturating_sub(MAX_BEREFT);
         self.bereft.drain(..surplus);
     }
