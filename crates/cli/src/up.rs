@@ -16,6 +16,7 @@ mod process;
 pub(crate) mod running;
 mod workload;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -84,22 +85,8 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     let endings = signals::Endings::listen().map_err(no_signals)?;
     tokio::pin!(stop);
     let plan = Plan::make(arguments, screen)?;
-    let mut members = Members::start(&plan)?;
-    let ready = tokio::select! {
-        ready = timeout(READY_WITHIN, begin(arguments, &plan, &mut members, screen)) => {
-            ready.unwrap_or_else(|_| Err(too_slow()))
-        }
-        () = &mut stop => {
-            members.stop().await;
-            return tell_stopped(Outcome::Fine, screen);
-        }
-    };
-    let begun = match ready {
-        Ok(begun) => begun,
-        Err(failure) => {
-            members.stop().await;
-            return Err(failure);
-        }
+    let Some((members, begun)) = start(arguments, &plan, stop.as_mut(), screen).await? else {
+        return tell_stopped(Outcome::Fine, screen);
     };
     let first = members.first().pid();
     let on_screen = then == Then::Show && dashboard::is_possible();
@@ -142,14 +129,7 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     }
     let ending = match has_command {
         false => Ending::Told(stop),
-        true => match command::Running::start(&arguments.command, &uri, endings) {
-            Ok(running) => Ending::Command(Box::new(running)),
-            Err(refused) => {
-                screen.talk(format_args!("{PROBLEM}error:{PROBLEM:#} {}", refused.text));
-                screen.event("error", json!({"message": refused.text}))?;
-                Ending::Refused(refused.code)
-            }
-        },
+        true => Ending::by_command(arguments, &uri, endings, screen)?,
     };
     let shown =
         live.as_ref().filter(|_| on_screen).map(|live| dashboard::show(live, Some(actions)));
@@ -157,6 +137,30 @@ async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<
     drop((lines, page, control));
     begun.client.close().await;
     tell_stopped(kept?, screen)
+}
+
+/// Starts the processes and makes them a set; none if the command was told to stop meanwhile. Processes of
+/// a start that comes to nothing are ended.
+async fn start(
+    arguments: &UpArguments,
+    plan: &Plan,
+    stop: Pin<&mut impl Future<Output = ()>>,
+    screen: &mut Screen,
+) -> Result<Option<(Members, Begun)>, Failure> {
+    let mut members = Members::start(plan)?;
+    let begun = tokio::select! {
+        begun = timeout(READY_WITHIN, begin(arguments, plan, &mut members, screen)) => {
+            begun.unwrap_or_else(|_| Err(too_slow())).map(Some)
+        }
+        () = stop => Ok(None),
+    };
+    match begun {
+        Ok(Some(begun)) => Ok(Some((members, begun))),
+        ended => {
+            members.stop().await;
+            ended.map(|_| None)
+        }
+    }
 }
 
 /// What ends a set.
@@ -170,6 +174,23 @@ enum Ending<Stop> {
 }
 
 impl<Stop: Future<Output = ()>> Ending<Stop> {
+    /// Runs the command that was given; the set ends with it.
+    fn by_command(
+        arguments: &UpArguments,
+        uri: &str,
+        endings: signals::Endings,
+        screen: &mut Screen,
+    ) -> Result<Self, Failure> {
+        match command::Running::start(&arguments.command, uri, endings) {
+            Ok(running) => Ok(Self::Command(Box::new(running))),
+            Err(refused) => {
+                screen.talk(format_args!("{PROBLEM}error:{PROBLEM:#} {}", refused.text));
+                screen.event("error", json!({"message": refused.text}))?;
+                Ok(Self::Refused(refused.code))
+            }
+        }
+    }
+
     async fn come(self) -> Result<Outcome, Failure> {
         match self {
             Self::Told(stop) => {

@@ -309,18 +309,34 @@ fn votes(seen: &Examination) -> Vec<Finding> {
     if seen.uri.options().direct_connection == Some(true) {
         return Vec::new();
     }
+    // Without a primary nothing is acknowledged at all, which is told elsewhere.
+    let has_arbiters = !members.arbiters.is_empty() && seen.topology.primary().is_some();
+    let mut findings = if has_arbiters { arbiters(seen, &members) } else { Vec::new() };
+    if members.count() == 2 {
+        findings.push(
+            Finding::warning("two_members", "two members vote: losing either stops writes")
+                .because("a majority of two is two")
+                .fix(format!(
+                    "add a third member that holds data: {}",
+                    seen.mongosh("rs.add(\"HOST:27017\")")
+                )),
+        );
+    }
+    findings
+}
+
+/// What arbiters do to the writes of a set that has a primary.
+fn arbiters(seen: &Examination, members: &Members<'_>) -> Vec<Finding> {
     let holds_data = |address: &&&ServerAddress| {
         let kind = kind_of(seen, address);
         matches!(kind, Some(ServerType::RsPrimary | ServerType::RsSecondary))
     };
     let answering = members.data.iter().filter(holds_data).count();
     let majority = members.majority();
-    let arbiters = members.arbiters.len();
+    let count = members.arbiters.len();
     let (data, told_data) = (members.data.len(), Counted(members.data.len(), "data member"));
     let mut findings = Vec::new();
-    let has_primary = seen.topology.primary().is_some();
-    // Without a primary nothing is acknowledged at all, which is told elsewhere.
-    if arbiters > 0 && answering < majority && has_primary {
+    if answering < majority {
         findings.push(
             Finding::problem(
                 "majority_without_data",
@@ -332,19 +348,19 @@ fn votes(seen: &Examination) -> Vec<Finding> {
             .because(format!(
                 "the set has {told_data} and {}; arbiters vote, but acknowledge no \
                  write",
-                Counted(arbiters, "arbiter")
+                Counted(count, "arbiter")
             ))
             .fix("start the missing data member")
             .fix("until then, w=1 is acknowledged, and may be rolled back"),
         );
-    } else if arbiters > 0 && data.saturating_sub(1) < majority && has_primary {
+    } else if data.saturating_sub(1) < majority {
         findings.push(
             Finding::warning(
                 "arbiter_trap",
                 format!(
                     "{told_data} and {}: losing one data member stops w: \
                      \"majority\"",
-                    Counted(arbiters, "arbiter")
+                    Counted(count, "arbiter")
                 ),
             )
             .because(
@@ -360,24 +376,14 @@ fn votes(seen: &Examination) -> Vec<Finding> {
             )),
         );
     }
-    if arbiters > 1 && has_primary {
+    if count > 1 {
         findings.push(
-            Finding::warning("several_arbiters", format!("the set has {arbiters} arbiters"))
+            Finding::warning("several_arbiters", format!("the set has {count} arbiters"))
                 .because("a majority may then hold fewer copies of the data than it seems")
                 .fix(seen.mongosh(&format!(
                     "rs.remove({})",
-                    remedy::quoted(members.arbiters[arbiters - 1].as_str())
+                    remedy::quoted(members.arbiters[count - 1].as_str())
                 ))),
-        );
-    }
-    if members.count() == 2 {
-        findings.push(
-            Finding::warning("two_members", "two members vote: losing either stops writes")
-                .because("a majority of two is two")
-                .fix(format!(
-                    "add a third member that holds data: {}",
-                    seen.mongosh("rs.add(\"HOST:27017\")")
-                )),
         );
     }
     findings
