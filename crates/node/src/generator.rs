@@ -2,12 +2,12 @@
 
 use bson::oid::ObjectId;
 use bson::{Binary, spec::BinarySubtype};
-use quorate_protocol::WallTime;
+use quorate_protocol::{SplitMix64, WallTime};
 
 /// A source of identifiers. The same seed gives the same identifiers.
 #[derive(Clone, Debug)]
 pub(crate) struct Generator {
-    state: u64,
+    random: SplitMix64,
     /// Stands for the process in every ObjectId it makes.
     process: [u8; 5],
     counter: u32,
@@ -15,20 +15,15 @@ pub(crate) struct Generator {
 
 impl Generator {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut generator = Self { state: seed, process: [0; 5], counter: 0 };
+        let mut generator = Self { random: SplitMix64::new(seed), process: [0; 5], counter: 0 };
         let drawn = generator.next_u64().to_be_bytes();
         generator.process.copy_from_slice(&drawn[..5]);
         generator.counter = generator.next_u64() as u32;
         generator
     }
 
-    /// The next number of the SplitMix64 sequence.
     pub(crate) fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        self.random.next_u64()
     }
 
     /// Seconds, process and counter, as the ObjectId specification has it.

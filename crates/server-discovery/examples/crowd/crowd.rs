@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress};
+use quorate_protocol::{HelloReply, MonotonicTime, ServerAddress, SplitMix64};
 use quorate_server_discovery::{
     ApplicationError, CheckFailure, CheckFailureKind, CheckId, CheckKind, DiscoveryOptions,
     HandshakeProgress, Input, MonitorCommand, Output, PoolCommand, PoolGeneration, Topology,
@@ -87,7 +87,7 @@ pub(crate) struct Crowd {
     members: Members,
     /// Streamed hellos that wait at each member, by client.
     awaiting: Vec<BTreeMap<u32, Request>>,
-    random: u64,
+    random: SplitMix64,
     /// The primary that the clients must learn of, once it leads.
     wanted: Option<usize>,
     ignorant: usize,
@@ -153,7 +153,7 @@ impl Crowd {
             clients: (0..clients).map(client).collect(),
             members: Members::new(),
             awaiting: vec![BTreeMap::new(); MEMBERS],
-            random: seed,
+            random: SplitMix64::new(seed),
             wanted: None,
             ignorant: clients,
         };
@@ -492,13 +492,8 @@ impl Crowd {
         most.mul_f64(share)
     }
 
-    /// SplitMix64.
     fn chance(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.random.next_u64()
     }
 }
 
