@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bson::raw::RawDocument;
 use quorate_authentication::Authenticator;
-use quorate_protocol::{HelloReply, ServerAddress};
-use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckId, HelloCommand, Input};
+use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
+use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckId, Input};
 use quorate_wire::{Compressor, CompressorId, HandshakeReply, command_error, parse_hello};
 
 use crate::client::Client;
@@ -110,7 +110,7 @@ impl Client {
                 .map_err(|error| connection_failed(&error.into()))?;
         let options = &self.options;
         let user = self.authenticator.as_ref().and_then(Authenticator::mechanism_question);
-        let body = first_hello(options.app_name.as_deref(), &options.compressors, user);
+        let body = first_hello(options.app_name.as_deref(), &options.compressors, user.as_deref());
         let started = self.now();
         let reply = connection
             .round_trip(Request::new(&body), clock, timeout)

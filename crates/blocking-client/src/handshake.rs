@@ -1,14 +1,13 @@
 //! The commands that ask a server about itself, and who we say we are.
 //!
-//! Follows "Connection handshake" in the MongoDB Handshake specification: OP_MSG throughout, legacy
-//! hello with `helloOk: true` first (a stable API version cannot be requested here), client metadata
-//! in the first command alone. Left out: `client.env`, and `backpressure`, which would promise
-//! retries with pauses that this client does not make.
+//! `quorate-wire` writes the command; here is what this client puts into it: OP_MSG throughout, legacy hello
+//! first, as a stable API version cannot be requested. Left out: `client.env`, and `backpressure`, which
+//! would promise retries with pauses that this client does not make.
 
 use bson::raw::{RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_server_discovery::HelloCommand;
-use quorate_wire::CompressorId;
+use quorate_protocol::HelloCommand;
+use quorate_wire::{CompressorId, FirstHello};
 
 /// The name that servers write into their logs.
 const DRIVER_NAME: &str = "quorate-blocking";
@@ -19,35 +18,21 @@ const DRIVER_NAME: &str = "quorate-blocking";
 pub(crate) fn first_hello(
     app_name: Option<&str>,
     compressors: &[CompressorId],
-    user: Option<String>,
+    user: Option<&str>,
 ) -> RawDocumentBuf {
-    let mut hello = begin(HelloCommand::Legacy);
-    hello.append(cstr!("client"), client_metadata(app_name));
-    if !compressors.is_empty() {
-        let names = compressors.iter().map(|id| id.name()).collect::<bson::raw::RawArrayBuf>();
-        hello.append(cstr!("compression"), names);
-    }
-    if let Some(user) = user {
-        hello.append(cstr!("saslSupportedMechs"), user);
-    }
-    end(hello)
+    let client = client_metadata(app_name);
+    let first = FirstHello {
+        client: Some(&client),
+        compressors: Some(compressors).filter(|compressors| !compressors.is_empty()),
+        mechanisms_of: user,
+        ..FirstHello::default()
+    };
+    first.command(HelloCommand::Legacy, |_| {})
 }
 
 /// Any later check on it.
 pub(crate) fn later_hello(command: HelloCommand) -> RawDocumentBuf {
-    end(begin(command))
-}
-
-fn begin(command: HelloCommand) -> RawDocumentBuf {
-    match command {
-        HelloCommand::Hello => rawdoc! { "hello": 1, "helloOk": true },
-        HelloCommand::Legacy => rawdoc! { "isMaster": 1, "helloOk": true },
-    }
-}
-
-fn end(mut hello: RawDocumentBuf) -> RawDocumentBuf {
-    hello.append(cstr!("$db"), "admin");
-    hello
+    quorate_wire::later_hello(command, |_| {})
 }
 
 /// Well below the 512 bytes that servers take: the name of the application has at most 128.
@@ -85,7 +70,7 @@ mod tests {
     #[test]
     fn only_the_first_command_says_who_we_are() {
         let compressors = [CompressorId::Zstd, CompressorId::Zlib];
-        let first = first_hello(Some("shop"), &compressors, Some("admin.ann".to_owned()));
+        let first = first_hello(Some("shop"), &compressors, Some("admin.ann"));
         assert_eq!(first.get_i32("isMaster").unwrap(), 1);
         assert!(first.get_bool("helloOk").unwrap());
         let client = first.get_document("client").unwrap();

@@ -7,16 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::raw::{RawArrayBuf, RawDocumentBuf, cstr};
-use bson::rawdoc;
+use bson::raw::{RawDocumentBuf, cstr};
 use quorate_authentication::Attempt;
-use quorate_protocol::{HelloReply, ServerAddress};
+use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
 use quorate_server_discovery::{
-    ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, HelloCommand,
+    ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress,
 };
 use quorate_wire::{
-    CommandError, Compressor, CompressorId, FieldError, HelloError, KnownMembers, command_error,
-    parse_handshake_of, parse_hello_of,
+    CommandError, Compressor, CompressorId, FieldError, FirstHello, HelloError, KnownMembers,
+    command_error, later_hello, parse_handshake_of, parse_hello_of,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -94,50 +93,34 @@ pub struct ConnectionFacts {
 impl Handshake {
     /// Which command begins a connection: `hello` where the server is sure to know it.
     pub fn first_command(&self) -> HelloCommand {
-        if self.server_api.is_some() || self.load_balanced {
-            HelloCommand::Hello
-        } else {
-            HelloCommand::Legacy
-        }
+        HelloCommand::first(self.server_api.is_some() || self.load_balanced)
     }
 
     /// A hello that carries nothing of the handshake, for connections that have shaken hands.
     pub fn plain_hello(&self, command: HelloCommand) -> RawDocumentBuf {
-        let mut hello = match command {
-            HelloCommand::Hello => rawdoc! { "hello": 1, "helloOk": true },
-            HelloCommand::Legacy => rawdoc! { "isMaster": 1, "helloOk": true },
-        };
-        if let Some(api) = &self.server_api {
-            api.append_to(&mut hello);
-        }
-        hello.append(cstr!("$db"), "admin");
-        hello
+        later_hello(command, |hello| self.declare(hello))
     }
 
     fn hello(&self, attempt: Option<&Attempt>) -> RawDocumentBuf {
-        let mut hello = match self.first_command() {
-            HelloCommand::Hello => rawdoc! { "hello": 1, "helloOk": true },
-            HelloCommand::Legacy => rawdoc! { "isMaster": 1, "helloOk": true },
+        let proving = self.authenticator.as_ref().zip(attempt);
+        let question = proving.and_then(|(authenticator, _)| authenticator.mechanism_question());
+        let speculative =
+            proving.map(|(authenticator, attempt)| authenticator.speculative_command(attempt));
+        let first = FirstHello {
+            backpressure: Some(BACKPRESSURE),
+            client: Some(&self.metadata),
+            compressors: Some(&self.compressors),
+            load_balanced: self.load_balanced,
+            mechanisms_of: question.as_deref(),
+            speculative: speculative.as_deref(),
         };
-        hello.append(cstr!("backpressure"), BACKPRESSURE);
-        hello.append(cstr!("client"), self.metadata.clone());
-        let names = self.compressors.iter().map(|id| id.name());
-        hello.append(cstr!("compression"), RawArrayBuf::from_iter(names));
-        if self.load_balanced {
-            hello.append(cstr!("loadBalanced"), true);
-        }
-        if let (Some(authenticator), Some(attempt)) = (&self.authenticator, attempt) {
-            if let Some(question) = authenticator.mechanism_question() {
-                hello.append(cstr!("saslSupportedMechs"), question);
-            }
-            let speculative = authenticator.speculative_command(attempt);
-            hello.append(cstr!("speculativeAuthenticate"), speculative);
-        }
+        first.command(self.first_command(), |hello| self.declare(hello))
+    }
+
+    fn declare(&self, command: &mut RawDocumentBuf) {
         if let Some(api) = &self.server_api {
-            api.append_to(&mut hello);
+            api.append_to(command);
         }
-        hello.append(cstr!("$db"), "admin");
-        hello
     }
 
     /// Shakes hands on a monitoring connection: no authentication, and no compression, for all

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use bson::raw::cstr;
-use quorate_protocol::{HelloReply, ServerAddress};
-use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckKind, HelloCommand};
+use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
+use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckKind};
 use quorate_wire::{MsgFlags, topology_version_document};
 use tokio::time::{Instant, timeout};
 

@@ -91,3 +91,29 @@ pub struct LastWrite {
     /// `lastWriteDate`.
     pub last_write_date: Option<WallTime>,
 }
+
+/// Which command asks a server about itself. Both carry `helloOk: true`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelloCommand {
+    /// `hello`.
+    Hello,
+    /// `isMaster`, which old servers know.
+    Legacy,
+}
+
+impl HelloCommand {
+    /// The one for a connection of which nothing is known: `hello` only where every server that may be
+    /// there knows it, as with a stable API.
+    pub const fn first(is_known: bool) -> Self {
+        if is_known { Self::Hello } else { Self::Legacy }
+    }
+}
+
+impl std::fmt::Display for HelloCommand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Hello => "hello",
+            Self::Legacy => "legacy hello",
+        })
+    }
+}

@@ -21,7 +21,7 @@ mod time;
 pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 pub use address_list::AddressList;
 pub use error_code::ErrorCode;
-pub use hello::{HelloReply, LastWrite, WireVersionRange};
+pub use hello::{HelloCommand, HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
 pub use monitoring_mode::ServerMonitoringMode;
 pub use optime::{OpTime, Timestamp};

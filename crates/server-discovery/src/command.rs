@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_protocol::{HelloReply, ObjectId, ServerAddress, TopologyVersion};
+use quorate_protocol::{HelloCommand, HelloReply, ObjectId, ServerAddress, TopologyVersion};
 
 use crate::event::{DiscoveryEvent, MonitorConnectionId};
 use crate::fault::{ApplicationError, CheckFailure};
@@ -207,21 +207,6 @@ impl CheckKind {
     }
 }
 
-/// Which command asks a server about itself. Both carry `helloOk: true`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HelloCommand {
-    /// `hello`.
-    Hello,
-    /// `isMaster`, which old servers know.
-    Legacy,
-}
-
-impl HelloCommand {
-    pub(crate) const fn first(stable_api: bool) -> Self {
-        if stable_api { Self::Hello } else { Self::Legacy }
-    }
-}
-
 /// What to do about a server's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolCommand {
@@ -289,15 +274,6 @@ impl fmt::Display for CheckKind {
             }
             Self::ReadNext => f.write_str("read next"),
         }
-    }
-}
-
-impl fmt::Display for HelloCommand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Hello => "hello",
-            Self::Legacy => "legacy hello",
-        })
     }
 }
 

@@ -59,8 +59,8 @@ mod transition;
 mod types;
 
 pub use command::{
-    CheckId, CheckKind, HandshakeProgress, HelloCommand, Input, MonitorCommand, Output,
-    PoolCommand, PoolGeneration,
+    CheckId, CheckKind, HandshakeProgress, Input, MonitorCommand, Output, PoolCommand,
+    PoolGeneration,
 };
 pub use event::{DiscoveryEvent, Heartbeat, MonitorConnectionId, TopologyId, Warning};
 pub use fault::{

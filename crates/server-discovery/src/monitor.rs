@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use quorate_protocol::{HelloReply, MonotonicTime, TopologyVersion};
+use quorate_protocol::{HelloCommand, HelloReply, MonotonicTime, TopologyVersion};
 
-use crate::command::{CheckId, CheckKind, HelloCommand};
+use crate::command::{CheckId, CheckKind};
 use crate::event::MonitorConnectionId;
 use crate::options::{DiscoveryOptions, MIN_HEARTBEAT_FREQUENCY};
 use crate::round_trip::RoundTripEstimator;

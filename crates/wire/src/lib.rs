@@ -42,6 +42,7 @@ mod field;
 mod handshake;
 mod header;
 mod hello;
+mod hello_request;
 mod op_msg;
 mod op_query;
 mod op_reply;
@@ -66,6 +67,7 @@ pub use hello::{
     HelloError, KnownMembers, MAX_LISTED_MEMBERS, MAX_TAGS, MAX_TEXT_LENGTH, parse_hello,
     parse_hello_of, parse_topology_version,
 };
+pub use hello_request::{FirstHello, later_hello};
 pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, MsgWriter, OpMsg};
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};

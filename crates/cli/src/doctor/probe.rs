@@ -8,12 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bson::rawdoc;
 use quorate_client::connection::{Connection, ConnectionError, Request};
 use quorate_client::net::{ConnectErrorKind, Connector, ConnectorOptions, Stream};
 use quorate_client::tls::{Tls, TlsOptions};
-use quorate_protocol::{HelloReply, ServerAddress};
-use quorate_wire::{command_error, parse_hello};
+use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
+use quorate_wire::{command_error, later_hello, parse_hello};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -209,7 +208,7 @@ impl Prober {
 
 async fn exchange(stream: Stream) -> Result<Answer, HelloFault> {
     let mut connection = Connection::new(stream);
-    let hello = rawdoc! { "isMaster": 1, "helloOk": true, "$db": "admin" };
+    let hello = later_hello(HelloCommand::Legacy, |_| {});
     let began = Instant::now();
     let reply = connection.round_trip(Request::new(&hello)).await.map_err(fault)?;
     let round_trip = began.elapsed();
