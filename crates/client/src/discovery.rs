@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quorate_protocol::{MonotonicTime, ServerAddress};
+use quorate_protocol::{HelloCommand, MonotonicTime, ServerAddress};
 use quorate_server_discovery::{
-    CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, HelloCommand, Input, MonitorCommand,
-    OptionsError, Output, PoolCommand, RecordingStart, Topology, TopologyDescription, TopologyId,
+    CheckId, CheckKind, DiscoveryEvent, DiscoveryOptions, Input, MonitorCommand, OptionsError,
+    Output, PoolCommand, RecordingStart, Topology, TopologyDescription, TopologyId,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};

@@ -391,6 +391,7 @@ pub(crate) fn to_discovery(error: &CommandError) -> DiscoveryCommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bson::rawdoc;
     use quorate_connection_string::ConnectionString;
     use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
