@@ -93,8 +93,9 @@ impl Drop for Process {
 
 /// A set of ours.
 pub struct Set {
-    directory: TempDir,
+    /// Fields are dropped in this order: the processes end before their directory is removed.
     pub members: Vec<(Option<Process>, u16)>,
+    directory: TempDir,
 }
 
 impl Set {
