@@ -143,8 +143,13 @@ impl Command {
         self.concerns.read = Some(Arc::new(concern));
     }
 
-    /// The write concern that the member sees to; none if the set does.
-    pub(crate) fn write_concern(&self) -> Result<Option<&Document>, CommandError> {
+    /// The write concern that the member sees to; none if the set does, or none is given. Null is none: the
+    /// set's default counts.
+    ///
+    /// # Errors
+    ///
+    /// If it is no document.
+    pub fn write_concern(&self) -> Result<Option<&Document>, CommandError> {
         match &self.concerns.write {
             EffectiveWriteConcern::Given => {
                 Fields::new(&self.body, self.name()).document("writeConcern")

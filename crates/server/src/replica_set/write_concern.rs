@@ -63,7 +63,8 @@ impl ReplicaSet {
             // A transaction's write concern is its commit's; the member refuses any other.
             return Ok(None);
         }
-        let Ok(given) = given_concern(&command.body) else { return Ok(None) };
+        // One that cannot be read is the member's to refuse.
+        let Ok(given) = command.write_concern() else { return Ok(None) };
         let explicit = given.is_some();
         if !explicit && !writes {
             return Ok(None);
@@ -171,19 +172,6 @@ pub(crate) fn write_concern_error(why: &CommandError) -> Document {
     doc! { "code": why.code.0, "codeName": why.code.name(), "errmsg": &why.message }
 }
 
-/// A write concern that is no document, for the member to refuse.
-#[derive(Debug, PartialEq, Eq)]
-struct Malformed;
-
-/// The write concern that a command gives. Null is none: the set's default counts.
-fn given_concern(command: &Document) -> Result<Option<&Document>, Malformed> {
-    match command.get("writeConcern") {
-        None | Some(Bson::Null | Bson::Undefined) => Ok(None),
-        Some(Bson::Document(given)) => Ok(Some(given)),
-        Some(_) => Err(Malformed),
-    }
-}
-
 /// What needs other members; none for `w: 0` and `w: 1`.
 fn parse(given: &Document) -> Result<Option<WriteConcern>, CommandError> {
     let bad = |why: &str| CommandError::new(ErrorCode::FAILED_TO_PARSE, why.to_owned());
@@ -253,11 +241,16 @@ mod tests {
     /// A driver may send null for what was not given; the write still waits for the set's default.
     #[test]
     fn a_write_concern_of_null_is_none() {
-        let null = doc! { "insert": "c", "writeConcern": Bson::Null };
-        assert_eq!(given_concern(&null), Ok(None));
-        assert_eq!(given_concern(&doc! { "insert": "c" }), Ok(None));
-        let given = doc! { "writeConcern": { "w": 1 } };
-        assert_eq!(given_concern(&given), Ok(Some(&doc! { "w": 1 })));
-        assert_eq!(given_concern(&doc! { "writeConcern": 1 }), Err(Malformed));
+        let insert = |concern: Bson| {
+            Command::new(doc! { "insert": "c", "writeConcern": concern })
+                .write_concern()
+                .map(|given| given.cloned())
+        };
+        for none in [Bson::Null, Bson::Undefined] {
+            assert_eq!(insert(none), Ok(None));
+        }
+        assert_eq!(Command::new(doc! { "insert": "c" }).write_concern(), Ok(None));
+        assert_eq!(insert(doc! { "w": 1 }.into()), Ok(Some(doc! { "w": 1 })));
+        assert!(insert(1.into()).is_err());
     }
 }
