@@ -86,7 +86,7 @@ impl<R> DataChange<R> {
             Self::RollBack { common_point } => {
                 let done = node.roll_back_to(common_point, now, keep)?;
                 ended.undone = done.entries;
-                ended.input = Some(Input::RolledBack { last: done.last, min_valid: OpTime::NULL });
+                ended.input = Some(Input::RolledBack { last: done.last });
             }
             Self::Wipe { attempt } => {
                 node.wipe(now)?;

@@ -351,8 +351,6 @@ pub enum Input {
     RolledBack {
         /// The last entry now.
         last: OpTimeAndWallTime,
-        /// The data is consistent only from here on; null if the rollback itself left it consistent.
-        min_valid: OpTime,
     },
     /// A step of the initial sync ended.
     InitialSync {

@@ -239,7 +239,7 @@ impl Member {
                 self.on_no_common_point(fetch, source_oldest);
             }
             Input::CommonPointUnknown { fetch } => self.on_common_point_unknown(fetch),
-            Input::RolledBack { last, min_valid } => self.on_rolled_back(last, min_valid),
+            Input::RolledBack { last } => self.on_rolled_back(last),
             Input::InitialSync { attempt, outcome } => self.on_initial_sync(attempt, outcome),
             Input::AcknowledgementWanted { waiter, op_time, concern } => {
                 self.on_acknowledgement_wanted(waiter, op_time, concern);

@@ -92,7 +92,7 @@ impl Member {
         self.become_follower();
     }
 
-    pub(crate) fn on_rolled_back(&mut self, last: OpTimeAndWallTime, min_valid: OpTime) {
+    pub(crate) fn on_rolled_back(&mut self, last: OpTimeAndWallTime) {
         let undoing = matches!(&self.role, Role::RollBack(roll_back)
             if roll_back.stage == RollBackStage::Undoing);
         if !undoing {
@@ -105,7 +105,6 @@ impl Member {
         self.log.written = last;
         self.log.durable = self.log.durable.min(last);
         self.log.applied = self.log.applied.min(last);
-        self.log.min_valid = self.log.min_valid.max(min_valid);
         self.sync.restart_at(last.op_time);
         self.emit(Event::RolledBack { last: last.op_time });
         self.become_follower();

@@ -602,7 +602,7 @@ impl World {
                 let log = &mut self.nodes[at].log;
                 log.retain(|entry| *entry <= common_point);
                 let last = log.last().copied().unwrap_or_default();
-                let input = Input::RolledBack { last, min_valid: OpTime::NULL };
+                let input = Input::RolledBack { last };
                 let delay = self.sync();
                 self.schedule(delay, Happening::RollBack { at, input });
             }

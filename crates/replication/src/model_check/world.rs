@@ -595,7 +595,7 @@ impl World {
                 process.log.retain(|entry| *entry <= common_point);
                 process.synced = process.log.len();
                 let last = process.last();
-                self.settle(node, Some(Input::RolledBack { last, min_valid: OpTime::NULL }));
+                self.settle(node, Some(Input::RolledBack { last }));
             }
             Output::Halt(_) => self.broken = Some("a member had to end itself"),
             Output::InitialSync { .. } => self.broken = Some("a member copies everything"),

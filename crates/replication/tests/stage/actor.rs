@@ -194,7 +194,7 @@ impl Stage {
                 let removed = before - self.actors[index].log.len();
                 self.say(index, &format!("(host) keeps {removed} undone entries in a file"));
                 let last = self.actors[index].last();
-                let input = Input::RolledBack { last, min_valid: OpTime::NULL };
+                let input = Input::RolledBack { last };
                 self.cue(HOP, Cue::Give(index, life, Box::new(input)));
             }
             Output::InitialSync { attempt, step } => self.initial_sync_step(index, attempt, step),
