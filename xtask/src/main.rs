@@ -20,6 +20,7 @@ mod publishable;
 mod purity;
 mod pymongo_suite;
 mod shape;
+mod site;
 mod soak;
 
 use std::env;
@@ -64,6 +65,8 @@ const USAGE: &str = "usage: cargo xtask <chore>
                                   word in their name, file or package
   map                             draws the crates in docs/architecture.md anew
   shape                           files and functions keep their bounds
+  site [--pages-only]             docs and the documentation of the crates as a site in target/site,
+                                  links checked
   soak [--minutes N] [--seed S]   a set of real processes under load and faults (10 minutes): members
                                   end identical, and nothing acknowledged is lost
 
@@ -87,6 +90,7 @@ enum Chore {
     PymongoGuard,
     PymongoSuite { selection: Selection, record: bool },
     Shape,
+    Site { api: bool },
     Soak { minutes: u64, seed: Option<u64> },
     Help,
 }
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Some(Chore::Mutants { words }) => mutants::run(&words),
         Some(Chore::Package { program }) => package::run(program),
         Some(Chore::Shape) => shape::run().map(|told| println!("{told}")),
+        Some(Chore::Site { api }) => site::run(api).map(|told| println!("{told}")),
         Some(Chore::Soak { minutes, seed }) => soak::run(minutes, seed),
         Some(Chore::Help) => {
             println!("{USAGE}");
@@ -164,6 +169,8 @@ fn read_arguments(arguments: &[String]) -> Option<Chore> {
         ["package"] => Some(Chore::Package { program: None }),
         ["package", "--program", file] => Some(Chore::Package { program: Some(file.into()) }),
         ["shape"] => Some(Chore::Shape),
+        ["site"] => Some(Chore::Site { api: true }),
+        ["site", "--pages-only"] => Some(Chore::Site { api: false }),
         ["soak", options @ ..] => soak_chore(options),
         ["help" | "--help" | "-h"] => Some(Chore::Help),
         _ => None,
