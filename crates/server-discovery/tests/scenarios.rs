@@ -2,7 +2,7 @@
 //!
 //! Each file in `scenarios/` is a list of blocks: a command, a line `----`, and everything that the
 //! core put out. A reader sees an election as it unfolds, and a change of behaviour as a diff. The
-//! commands are described at [`Story::run`]; to write the outputs anew, set `QUORATE_UPDATE=1`.
+//! commands are described at [`Story::run`]; to write the outputs anew, set `QUORATE_UPDATE_SNAPSHOTS=1`.
 //!
 //! Every story is also recorded, written to lines, read back and replayed: the outputs must be the
 //! same to the byte.
@@ -34,7 +34,7 @@ fn every_scenario_reads_as_written() {
         fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 10, "the scenarios are missing");
-    let update = std::env::var_os("QUORATE_UPDATE").is_some();
+    let update = std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some();
     let mut differing = Vec::new();
     for file in files {
         let written = fs::read_to_string(&file).unwrap();
@@ -47,7 +47,7 @@ fn every_scenario_reads_as_written() {
     }
     assert!(
         differing.is_empty(),
-        "these differ; QUORATE_UPDATE=1 writes them anew:\n{}",
+        "these differ; QUORATE_UPDATE_SNAPSHOTS=1 writes them anew:\n{}",
         differing.join("\n")
     );
 }

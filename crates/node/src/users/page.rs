@@ -1,6 +1,6 @@
 //! The tables of rights in `docs/security.md`, made from the command table and the roles.
 //!
-//! `QUORATE_UPDATE=1 cargo test -p quorate-node the_page_lists_the_rights` writes them anew.
+//! `QUORATE_UPDATE_SNAPSHOTS=1 cargo test -p quorate-node the_page_lists_the_rights` writes them anew.
 //! `tests/roles.rs` reads them and tries every role, namespace and command.
 
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use crate::command_table::Access;
 use crate::commands::TABLE;
 use crate::touched::Touch;
 
-const BEGIN: &str = "<!-- The next two tables are made from the code: QUORATE_UPDATE=1 cargo test -p \
+const BEGIN: &str = "<!-- The next two tables are made from the code: QUORATE_UPDATE_SNAPSHOTS=1 cargo test -p \
                      quorate-node the_page_lists_the_rights -->\n";
 const END: &str = "<!-- End of the made tables. -->\n";
 
@@ -95,8 +95,8 @@ fn the_page_lists_the_rights() {
     let (before, rest) = page.split_once(BEGIN).expect("the page has the tables");
     let (_, after) = rest.split_once(END).expect("the tables end");
     let made = format!("{before}{BEGIN}{}{END}{after}", tables());
-    if std::env::var_os("QUORATE_UPDATE").is_some() {
+    if std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, &made).unwrap();
     }
-    assert!(page == made, "docs/security.md is out of date; QUORATE_UPDATE=1 writes it anew");
+    assert!(page == made, "docs/security.md is out of date; QUORATE_UPDATE_SNAPSHOTS=1 writes it anew");
 }
