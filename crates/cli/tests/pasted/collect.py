@@ -4,7 +4,8 @@
 
 QUORATE is the program. FOLDER holds what registries and compilers give: `npm` (node_modules with
 mongodb, mongodb-4 and mongoose), `mongosh` (its node_modules), `python` (an interpreter with pymongo), and
-the built programs `c`, `go` and `Java.class`; `mongodump` too. Debian has php-mongodb, ruby-mongo,
+the built programs `c`, `go`, `rust` (the example `pasted` of quorate-driver-tests) and `Java.class`;
+`mongodump` too. Debian has php-mongodb, ruby-mongo,
 libmongodb-perl, libmongodb-java, libmongoc-dev and golang-mongodb-mongo-driver-dev. A client that is
 missing is left out.
 """
@@ -37,6 +38,11 @@ def npm(name):
     return json.load(open(path))["version"] if os.path.exists(path) else ""
 
 
+def crate(name):
+    lock = open(os.path.join(HERE, "..", "..", "..", "..", "Cargo.lock")).read()
+    return lock.split(f'name = "{name}"\nversion = "')[1].split('"')[0]
+
+
 def clients():
     """Name, version, and the command that takes a connection string and an operation."""
     at = lambda *parts: os.path.join(FOLDER, *parts)
@@ -44,6 +50,7 @@ def clients():
     python = at("python", "bin", "python")
     mongosh = at("mongosh", "node_modules", ".bin", "mongosh")
     dump = at("mongodump")
+    rust = at("rust")
     shell = {"insert": "db.getSiblingDB('shop').orders.insertOne({x: 1})",
              "find": "db.getSiblingDB('shop').orders.find().toArray()"}
     modules = at("npm", "node_modules")
@@ -63,6 +70,8 @@ def clients():
     yield "C driver", package("libmongoc-dev"), lambda uri, op: [at("c"), uri, op]
     yield "Go driver", package("golang-mongodb-mongo-driver-dev"), \
         lambda uri, op: [at("go"), uri, op]
+    yield "Rust crate", crate("mongodb") if os.path.exists(rust) else "", \
+        lambda uri, op: [rust, uri, op]
     jars = "/usr/share/java/mongo-java-driver.jar:" + FOLDER
     yield "Java driver", package("libmongodb-java"), \
         lambda uri, op: ["java", "-cp", jars, "Java", uri, op]
