@@ -82,6 +82,7 @@ pub(super) const RULES: &[Rule] = &[
             r"TLS handshake failed: Connection timed out calling \w+ on '(?P<host>[^':]+):(?P<port>\d+)'",
             r"socket disconnected before secure TLS connection was established",
             r"(?:SSL|TLS) handshake failed|SSLHandshakeException|SSL connection failed for",
+            r"remote party has closed the transport stream",
         ],
         accepts: any,
         explain: tls_handshake,
@@ -94,9 +95,11 @@ pub(super) const RULES: &[Rule] = &[
             r"unable to authenticate using mechanism \x22(?P<mechanism>[^\x22]+)\x22",
             r"Could not find user \x22?(?P<user>[^\x22@\s]+)",
             r"(?P<mechanism>SCRAM-SHA-\d+) (?:authentication failed|failure)",
-            r"(?i)authentication ?failed|bad auth\b|storedKey mismatch",
+            r"(?i)authentication ?failed(?P<detail> because the remote party|, see inner exception)?",
+            r"(?i)bad auth\b|storedKey mismatch",
         ],
-        accepts: any,
+        // .NET calls the handshake of TLS so too.
+        accepts: |evidence| evidence.word("detail").is_none(),
         explain: authentication_failed,
     },
     Rule {
