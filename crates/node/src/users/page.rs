@@ -98,5 +98,8 @@ fn the_page_lists_the_rights() {
     if std::env::var_os("QUORATE_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, &made).unwrap();
     }
-    assert!(page == made, "docs/security.md is out of date; QUORATE_UPDATE_SNAPSHOTS=1 writes it anew");
+    assert!(
+        page == made,
+        "docs/security.md is out of date; QUORATE_UPDATE_SNAPSHOTS=1 writes it anew"
+    );
 }
