@@ -33,7 +33,7 @@ const MAX_WAYS: usize = 16;
 const MAX_TRANSLATED: usize = 256;
 
 /// What an entry tells to streams that were opened in one way; none if each stream has to look at it by itself.
-type Told = Option<Arc<Vec<Event>>>;
+pub(super) type Told = Option<Arc<Vec<Event>>>;
 
 /// Entries with their times.
 type Entries = Vec<(u64, Arc<Document>)>;
@@ -198,7 +198,7 @@ pub(super) fn translate(entry: &Document, options: &Options) -> Told {
 }
 
 /// Whether an entry of a transaction is all of it.
-fn is_whole(entry: &Document) -> bool {
+pub(super) fn is_whole(entry: &Document) -> bool {
     let before = entry.get_document("prevOpTime").and_then(|before| before.get_timestamp("ts"));
     let follows = before.is_ok_and(|time| timestamp_from(time).as_u64() > 0);
     let object = entry.get_document("o");

@@ -201,7 +201,8 @@ impl ChangeStream {
     /// What a stream that has caught up has to tell by now. It moves on past the changes that it does not show.
     fn outlook(&mut self, node: &Node) -> Outlook {
         self.catch_up();
-        if self.resume_after.is_some() || !self.waiting.is_empty() || self.ended {
+        let within = !self.unfinished.is_empty();
+        if self.resume_after.is_some() || !self.waiting.is_empty() || self.ended || within {
             return Outlook::Unknown;
         }
         let blind = needs_images(&self.options);

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::Document;
-use quorate_change_events::{Event, Options};
+use quorate_change_events::{Event, NoImages, Options, transaction_events};
 use quorate_query::pipeline::Pipeline;
 
-use super::feed::translate;
-use super::{Outlook, READ_STEP, needs_images};
+use super::feed::{Told, is_whole, translate};
+use super::{Outlook, READ_STEP, earlier_entries, needs_images, transaction_key};
 use crate::node::Node;
 
 /// What a stream that waits is told by: it has news.
@@ -21,6 +21,9 @@ pub type Wake = Box<dyn Fn() + Send>;
 
 /// Batches of entries that one turn looks at. More of them wait for the next commit point.
 const MAX_BATCHES: usize = 64;
+
+/// Transactions whose last entry has not come that a group remembers. With more of them its streams look by themselves.
+const MAX_UNFINISHED: usize = 64;
 
 /// What waits, and how much was done for it.
 #[derive(Default)]
@@ -37,6 +40,9 @@ struct Group {
     options: Options,
     /// Every entry up to here is dealt with.
     position: u64,
+    /// The place before the first entry of each transaction whose last one has not come: nothing of it was shown, so
+    /// no stream may go on behind it.
+    unfinished: BTreeMap<Vec<u8>, u64>,
     streams: BTreeMap<i64, Waiter>,
 }
 
@@ -90,7 +96,7 @@ impl Room {
     fn leave(&mut self, cursor: i64) {
         for group in &mut self.groups {
             if let Some(waiter) = group.streams.remove(&cursor) {
-                waiter.passed.set(group.position.max(waiter.since));
+                waiter.passed.set(group.reached().max(waiter.since));
             }
         }
         self.groups.retain(|group| !group.streams.is_empty());
@@ -100,7 +106,8 @@ impl Room {
         let known = self.groups.iter().position(|group| group.options == *options);
         let place = known.unwrap_or_else(|| {
             let (options, position) = (options.clone(), waiter.since);
-            self.groups.push(Group { options, position, streams: BTreeMap::new() });
+            let (unfinished, streams) = (BTreeMap::new(), BTreeMap::new());
+            self.groups.push(Group { options, position, unfinished, streams });
             self.groups.len() - 1
         });
         self.groups[place].streams.insert(cursor, waiter);
@@ -110,7 +117,7 @@ impl Room {
     pub(super) fn positions(&self) -> BTreeMap<i64, u64> {
         let groups = self.groups.iter();
         let streams = groups.flat_map(|group| {
-            group.streams.iter().map(|(id, waiter)| (*id, group.position.max(waiter.since)))
+            group.streams.iter().map(|(id, waiter)| (*id, group.reached().max(waiter.since)))
         });
         streams.collect()
     }
@@ -127,11 +134,11 @@ impl Room {
         self.groups.clear();
     }
 
-    fn tell(&mut self, entries: &[(u64, Arc<Document>)]) {
+    fn tell(&mut self, node: &Node, entries: &[(u64, Arc<Document>)]) {
         for group in &mut self.groups {
             let start = entries.partition_point(|(time, _)| *time <= group.position);
             for (time, entry) in &entries[start..] {
-                let (asked, woken) = group.tell(*time, entry);
+                let (asked, woken) = group.tell(node, *time, entry);
                 self.asked += asked;
                 self.woken += woken;
             }
@@ -142,22 +149,53 @@ impl Room {
 
 impl Group {
     fn wake_all(&mut self) {
+        let reached = self.reached();
         for waiter in std::mem::take(&mut self.streams).into_values() {
-            waiter.passed.set(self.position.max(waiter.since));
+            waiter.passed.set(reached.max(waiter.since));
             (waiter.wake)();
         }
     }
 
+    /// Up to where a stream may go on that was shown nothing.
+    fn reached(&self) -> u64 {
+        self.unfinished.values().copied().min().unwrap_or(u64::MAX).min(self.position)
+    }
+
+    /// What an entry tells. Those of a transaction that come before its last one tell nothing yet.
+    fn events_of(&mut self, node: &Node, entry: &Arc<Document>) -> Told {
+        let key = match transaction_key(entry) {
+            Some(key) if !is_whole(entry) => key,
+            _ => return translate(entry, &self.options),
+        };
+        let object = entry.get_document("o").ok()?;
+        if object.contains_key("abortTransaction") {
+            self.unfinished.remove(&key);
+            return Some(Arc::default());
+        }
+        if object.get_bool("partialTxn").unwrap_or(false) {
+            if self.unfinished.len() >= MAX_UNFINISHED {
+                return None;
+            }
+            self.unfinished.entry(key).or_insert(self.position);
+            return Some(Arc::default());
+        }
+        self.unfinished.remove(&key);
+        let mut entries = earlier_entries(node, entry).ok()?;
+        entries.push(Arc::clone(entry));
+        let entries: Vec<Document> = entries.iter().map(|entry| (**entry).clone()).collect();
+        transaction_events(&entries, &NoImages, &self.options).ok().map(Arc::new)
+    }
+
     /// Deals with an entry. Returns how many filters were asked, and how many streams woken.
-    fn tell(&mut self, time: u64, entry: &Document) -> (u64, u64) {
-        let events = translate(entry, &self.options);
+    fn tell(&mut self, node: &Node, time: u64, entry: &Arc<Document>) -> (u64, u64) {
+        let position = self.reached();
+        let events = self.events_of(node, entry);
         let (mut asked, waiting) = (0, self.streams.len());
         match events {
             None => self.wake_all(),
             Some(events) if events.is_empty() => {}
             Some(events) => {
                 let blind = needs_images(&self.options);
-                let position = self.position;
                 self.streams.retain(|_, waiter| {
                     asked += 1;
                     if waiter.since >= time || !(blind || shows(&waiter.pipeline, &events)) {
@@ -219,7 +257,7 @@ impl Node {
             let Some(from) = room.groups.iter().map(|group| group.position).min() else { return };
             match self.change_feed().after(self, from, READ_STEP) {
                 Ok(entries) if entries.is_empty() => return,
-                Ok(entries) => room.tell(&entries),
+                Ok(entries) => room.tell(self, &entries),
                 // Each of them meets the error by itself.
                 Err(_) => room.wake_all(),
             }

@@ -147,3 +147,59 @@ fn a_stream_with_images_waits_through_changes_elsewhere() {
     let now = member.node.await_stream(stream.id, Box::new(|| ()));
     assert!(matches!(now, Awaited::News));
 }
+
+/// A transaction of several entries wakes the streams that show one of its changes. Until its last entry has come a
+/// stream does not pass the first: a client that goes on from its token misses nothing.
+#[test]
+fn a_transaction_of_several_entries_wakes_only_the_streams_that_show_it() {
+    const STREAMS: i32 = 20;
+    let member = primary();
+    member.node.split_transactions_at(1);
+    member.insert("c", vec![doc! { "_id": -1 }]);
+    member.insert("other", vec![doc! { "_id": -1 }]);
+    let stages =
+        |n: i32| vec![doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": n } }];
+    let mut streams: Vec<Stream<'_>> =
+        (0..STREAMS).map(|n| open(&member, aggregate("c".into(), stages(n)))).collect();
+    let woken = Arc::new(Mutex::new(Vec::new()));
+    let wait = |id: i64| {
+        let woken = Arc::clone(&woken);
+        match member.node.await_stream(id, Box::new(move || woken.lock().unwrap().push(id))) {
+            Awaited::Waits(wait) => wait,
+            Awaited::News | Awaited::Unknown => panic!("nothing has happened"),
+        }
+    };
+    let mut waits: Vec<StreamWait> = streams.iter().map(|stream| wait(stream.id)).collect();
+    let insert =
+        |to: &str, id: i32, n: i32| doc! { "insert": to, "documents": [{ "_id": id, "n": n }] };
+    transact(&member, 1, vec![insert("other", 1, 7), insert("other", 2, 8)]);
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(stream_figures(&member), (0, 0), "no filter is asked about another collection");
+    let before = position(&member);
+    transact(&member, 2, vec![insert("c", 1, 7), insert("other", 3, 1), insert("c", 2, 8)]);
+    // Only the first entry is committed: its operation is not shown yet.
+    let after = std::ops::Bound::Excluded(before.op_time.timestamp);
+    let first = member.node.read_oplog(after, 1, usize::MAX).unwrap().last.unwrap();
+    assert!(first.op_time < position(&member).op_time, "the transaction has one entry");
+    support::set::commit(&member, first);
+    member.node.tell_streams();
+    assert!(woken.lock().unwrap().is_empty());
+    // A stream that waits no longer stands before the first entry: going on from its token shows the change.
+    drop(waits.remove(7));
+    let reply = streams[7].get_more();
+    let cursor = reply.get_document("cursor").unwrap();
+    assert!(cursor.get_array("nextBatch").unwrap().is_empty());
+    let resume =
+        doc! { "resumeAfter": cursor.get_document("postBatchResumeToken").unwrap().clone() };
+    let after = vec![doc! { "$changeStream": resume }, doc! { "$match": { "fullDocument.n": 7 } }];
+    commit(&member);
+    member.node.tell_streams();
+    assert_eq!(*woken.lock().unwrap(), [streams[8].id]);
+    assert_eq!(stream_figures(&member), (i64::from(STREAMS) - 1, 1));
+    assert_eq!(streams[8].types(), ["insert"]);
+    assert_eq!(streams[7].types(), ["insert"]);
+    assert_eq!(open(&member, aggregate("c".into(), after)).types(), ["insert"]);
+    waits.clear();
+    assert!(streams[9].events().is_empty());
+}
