@@ -13,7 +13,7 @@ use quorate_node::{Client, Context, Interrupt, Now};
 use quorate_protocol::{
     ElectionReason, MemberState, MonotonicTime, ObjectId, ReplicaSetConfig, ServerAddress, WallTime,
 };
-use quorate_replication::{Event, Input, MemberOptions, Request, SeededRandom, Ticket};
+use quorate_replication::{Event, Input, MemberOptions, Memory, Request, SeededRandom, Ticket};
 
 use crate::disk::{Disk, Entry};
 use crate::following::Followers;
@@ -508,6 +508,8 @@ impl World {
             // Every operation of a transaction of these worlds has an entry of its own.
             data.split_transactions_at(1);
         }
+        // What it had learned may not have reached the disk.
+        self.nodes[index].memory_lost = recovered.memory == Memory::Lost;
         let progress = Default::default();
         let member = Replica::new(options, recovered, data, progress, seed, now);
         self.nodes[index].member = Some(member);
