@@ -121,8 +121,10 @@ struct After(Arc<Interrupt>);
 
 impl Drop for After {
     fn drop(&mut self) {
-        if let Some(remains) = self.0.take_remains() {
-            tokio::task::spawn_blocking(move || drop(remains));
+        let Some(remains) = self.0.take_remains() else { return };
+        // A task may be dropped after its runtime has gone; what it left then goes at once.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(remains));
         }
     }
 }
