@@ -28,3 +28,8 @@ pub use progress::CloneProgress;
 pub use replica::{Fetched, Order, Replica};
 pub use source::{EntrySource, MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, SentBatch};
 pub use view::{RoleView, SetView};
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

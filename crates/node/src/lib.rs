@@ -73,3 +73,8 @@ pub use replication::{
 pub use scratch::{Scratch, ScratchFile};
 pub use sessions::{MAX_SESSIONS, SESSION_TIMEOUT_MINUTES};
 pub use users::Login;
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -77,3 +77,8 @@ pub use status::{MemberView, Status};
 pub use write_concern::{
     Acknowledgements, UnsatisfiableWriteConcern, WriteConcern, WriteConcernError,
 };
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -40,3 +40,8 @@ pub use table::{
     Transactions,
 };
 pub use verdict::{AbortReason, Arrival, Kind, Refusal, Stored, StoredState, Verdict};
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
