@@ -169,6 +169,12 @@ async fn drill(
         screen.talk_unless_json(format_args!("{} leads already", primary.address()));
         return Ok((Outcome::Fine, None));
     }
+    if let Some(to) = plan.to.filter(|to| standing::is_awaited(to, &client.topology())) {
+        screen.event("waiting", json!({"member": to.as_str()}))?;
+        progress.stage("waiting for the member that is to lead");
+        standing::known(to, client).await;
+        progress.clear();
+    }
     let others = standing::others(plan.to, &client.topology())?;
     let ours = RunningSet::with_member(primary.address().as_str())?;
     permit(plan, &primary, ours.as_ref(), database)?;

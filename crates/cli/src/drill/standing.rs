@@ -12,6 +12,7 @@ use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{ServerType, TopologyDescription};
 use tokio::time::timeout;
 
+use super::timeline;
 use crate::remedy;
 use crate::screen::Failure;
 use crate::words::listed;
@@ -22,6 +23,35 @@ const FROZEN_SECONDS: i32 = 60;
 
 /// How long one member may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a member that is to lead may take until the client has seen what it is.
+const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Returns when the client knows what the named member is, or does not list it, or has waited long enough:
+/// a client finds the primary before it has heard of every member.
+pub(super) async fn known(to: &ServerAddress, client: &Client) {
+    let settled = async {
+        let mut events = client.events();
+        while is_awaited(to, &client.topology()) {
+            if timeline::next_topology(&mut events).await.is_none() {
+                // Events were missed; the description is not.
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    let _ = timeout(KNOWN_WITHIN, settled).await;
+}
+
+/// Whether the set lists this member, and the client does not know yet that it can lead. A member that is
+/// down or copies everything may answer as a secondary in a moment.
+pub(super) fn is_awaited(to: &ServerAddress, topology: &TopologyDescription) -> bool {
+    topology.servers().iter().find(|server| server.address() == to).is_some_and(|server| {
+        matches!(
+            server.server_type(),
+            ServerType::Unknown | ServerType::PossiblePrimary | ServerType::RsOther
+        )
+    })
+}
 
 /// The secondaries besides the one that is to lead; none if none was named.
 ///

@@ -125,6 +125,28 @@ fn the_member_leads_that_was_named() {
     assert_eq!(set.terminate(), Some(0));
 }
 
+/// A client finds the primary before it has heard of every member.
+#[test]
+fn the_member_that_is_to_lead_is_waited_for() {
+    let run = RunDirectory::new();
+    let (set, members, uri) = own_set(&run, &[]);
+    until("every member serves", || status(&run, &uri).1 == 0);
+    let primary = status(&run, &uri).0["primary"].as_str().unwrap().to_owned();
+    let (to, pid) = members.iter().find(|(host, _)| *host != primary).unwrap();
+    let signal = |name: &str| {
+        let sent = std::process::Command::new("kill").args([name, &pid.to_string()]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-STOP");
+    let mut switching = run.start(&["switchover", &uri, "--to", to, "--json"]);
+    let waiting = switching.wait_for("waiting", |_| true);
+    assert_eq!(waiting["member"], to.as_str());
+    signal("-CONT");
+    let verdict = switching.wait_for("drill", |_| true);
+    assert_eq!(verdict["new_primary"], to.as_str(), "{verdict}");
+    assert_eq!(set.terminate(), Some(0));
+}
+
 /// Each step-down lets the old primary stand again, so that the third one finds a successor.
 #[test]
 fn three_step_downs_in_a_row_find_a_successor() {
