@@ -122,8 +122,7 @@ fn a_backup_is_of_one_moment_and_goes_forward_to_any_later_one() {
     });
     assert!(made["bytes"].as_u64().unwrap() > 100_000, "{made}");
     assert!(!directory.path().join("backup.partial").exists());
-    let copied = Command::new("cp").arg("-r").arg(&place).arg(&early).status().unwrap();
-    assert!(copied.success());
+    copy(&place, &early);
 
     // An accident, and the moment before it.
     let accident = with_client(&uri, async |client| {
@@ -192,6 +191,88 @@ fn a_backup_that_is_killed_is_not_there() {
     }
 }
 
+/// The bytes in the files of a directory.
+fn size(directory: &Path) -> u64 {
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    let sizes = files.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => size(&entry.path()),
+        // A file that is removed meanwhile.
+        found => found.map_or(0, |found| found.len()),
+    });
+    sizes.sum()
+}
+
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-r").arg(from).arg(to).status().unwrap().success());
+}
+
+/// Either side is killed while a backup goes forward: what is there is of one moment, no earlier than
+/// before, and the next try goes on from it.
+#[test]
+fn a_backup_whose_way_forward_is_killed_stays_whole() {
+    const BASE: i32 = 300;
+    const LAST: i32 = 3000;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (data, place) = (at("data"), at("backup"));
+    let set = set(1, Some(&data));
+    let uri = set.uri().to_owned();
+    fill(&uri, 0..BASE);
+    fine(&["backup", "--json", &uri, place.to_str().unwrap()]);
+    fill(&uri, BASE..LAST);
+    let forward = ["backup", "--forward", "--json", &uri, place.to_str().unwrap()];
+    let mut kept = Vec::new();
+    // Ours is killed, each time a little later.
+    for round in 0..3 {
+        let before = size(&place);
+        let mut going = start(&forward);
+        until("it goes forward", || {
+            size(&place) > before + round * 500_000 || going.try_wait().unwrap().is_some()
+        });
+        let _ = going.kill();
+        going.wait().unwrap();
+        kept.push(at(&format!("kept-{round}")));
+        copy(&place, &kept[kept.len() - 1]);
+    }
+    // The member is killed.
+    let before = size(&place);
+    let mut going = start(&forward);
+    until("it goes forward", || {
+        size(&place) > before + 100_000 || going.try_wait().unwrap().is_some()
+    });
+    let host = set.members()[0].host().to_owned();
+    set.members()[0].kill().unwrap();
+    going.wait().unwrap();
+    kept.push(at("kept-last"));
+    copy(&place, &kept[kept.len() - 1]);
+    drop(set);
+
+    let mut least = BASE as usize;
+    for kept in &kept {
+        let member = serve(kept, &host);
+        let found = numbers(&uri);
+        assert!(found.len() >= least, "{} after {least}", found.len());
+        assert_eq!(found, (0..found.len() as i32).collect::<Vec<_>>(), "a moment, without holes");
+        least = found.len();
+        assert_eq!(member.terminate(), Some(0));
+    }
+    // The member comes back with its oplog, and the rest of the way is gone.
+    let member = serve(&member_data(&data), &host);
+    fine(&forward);
+    assert_eq!(member.terminate(), Some(0));
+    let member = serve(&place, &host);
+    assert_eq!(numbers(&uri), (0..LAST).collect::<Vec<_>>());
+    assert_eq!(member.terminate(), Some(0));
+}
+
+/// The directory of the only member below that of its set.
+fn member_data(set: &Path) -> std::path::PathBuf {
+    let entries = std::fs::read_dir(set).unwrap().map(|entry| entry.unwrap().path());
+    let mut directories: Vec<_> = entries.filter(|path| path.is_dir()).collect();
+    assert_eq!(directories.len(), 1, "{directories:?}");
+    directories.remove(0)
+}
+
 /// All members of a set start from one backup; each asks the others before it votes.
 #[test]
 fn a_whole_set_starts_from_one_backup() {
@@ -208,9 +289,7 @@ fn a_whole_set_starts_from_one_backup() {
     fine(&["backup", "--json", &uri, places[0].to_str().unwrap()]);
     set.stop();
     for other in &places[1..] {
-        assert!(
-            Command::new("cp").arg("-r").arg(&places[0]).arg(other).status().unwrap().success()
-        );
+        copy(&places[0], other);
     }
     let members: Vec<Living> =
         places.iter().zip(&hosts).map(|(place, host)| serve(place, host)).collect();

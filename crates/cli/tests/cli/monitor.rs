@@ -1,6 +1,16 @@
 //! What monitors and load balancers ask, and what a watcher says of logins and locks.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use quorate_test_support::Authority;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::down::RunDirectory;
 use crate::http::{Reply, request};
@@ -22,8 +32,8 @@ fn exporter(uri: &str, more: &[&str]) -> (Living, String) {
         Living::start(&[&["watch", "--json", "--metrics", "127.0.0.1:0"], more, &[uri]].concat());
     let told = watch.wait_for("metrics", |_| true);
     let url = told["url"].as_str().unwrap();
-    let address = url.trim_start_matches("http://").trim_end_matches("/metrics").to_owned();
-    (watch, address)
+    let (_, address) = url.split_once("://").unwrap();
+    (watch, address.trim_end_matches("/metrics").to_owned())
 }
 
 fn get(address: &str, path: &str, token: Option<&str>) -> Reply {
@@ -82,6 +92,67 @@ fn metrics_beyond_this_machine_take_a_token() {
     let run = quorate(&["watch", "--metrics", "0.0.0.0:0", "mongodb://127.0.0.1:1/"]);
     assert_eq!(run.code(), 2, "{}", run.stderr());
     assert!(run.stderr().contains("--metrics-token"), "{}", run.stderr());
+}
+
+/// What the endpoint answers over TLS to a client with this certificate, or why it does not.
+fn ask_with_tls(address: &str, ca: &Path, own: Option<&Path>) -> Result<String, std::io::Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let certificate = CertificateDer::from_pem_file(own).unwrap();
+            let key = PrivateKeyDer::from_pem_file(own).unwrap();
+            builder.with_client_auth_cert(vec![certificate], key).unwrap()
+        }
+    };
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let socket = TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = StreamOwned::new(connection, socket);
+    write!(stream, "GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
+    let mut told = String::new();
+    stream.read_to_string(&mut told)?;
+    Ok(told)
+}
+
+/// A certificate of the named authorities is as good as a token, and nothing else is.
+#[test]
+fn metrics_are_told_to_certificates_of_the_named_authorities_alone() {
+    let mut served = Living::start(&["serve", "--memory", "--port", "0", "--json"]);
+    let uri = served.event()["uri"].as_str().unwrap().to_owned();
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let certificate = ours.issue("metrics", "quorate");
+    let (certificate, ca) = (certificate.to_str().unwrap(), ours.ca());
+    let files = ["--metrics-cert", certificate, "--metrics-key", certificate];
+    let proof = ["--metrics-ca", ca.to_str().unwrap()];
+    let (watch, address) = exporter(&uri, &[&files[..], &proof].concat());
+
+    let known = ours.issue("prometheus", "quorate");
+    let told = ask_with_tls(&address, &ca, Some(&known)).unwrap();
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    assert!(told.contains("quorate_member_up"), "{told}");
+    for stranger in [None, Some(theirs.issue("prometheus", "quorate"))] {
+        let told = ask_with_tls(&address, &ca, stranger.as_deref());
+        assert!(told.is_err(), "{told:?}");
+    }
+    assert!(ask_with_tls(&address, &theirs.ca(), Some(&known)).is_err(), "a client checks as well");
+    assert_eq!(watch.terminate(), Some(0));
+
+    // With it, other machines may ask; without anything to prove they may not, TLS or not.
+    let beyond = ["watch", "--json", "--metrics", "0.0.0.0:0"];
+    let mut watch = Living::start(&[&beyond[..], &files, &proof, &[&uri]].concat());
+    watch.wait_for("metrics", |_| true);
+    assert_eq!(watch.terminate(), Some(0));
+    let open = quorate(&[&beyond[..], &files, &[&uri]].concat());
+    assert_eq!(open.code(), 2, "{}", open.stderr());
+    assert!(open.stderr().contains("--metrics-ca"), "{}", open.stderr());
+    assert_eq!(served.terminate(), Some(0));
 }
 
 /// Watching needs no login, so that a wrong one would go unnoticed.
