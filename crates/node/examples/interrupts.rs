@@ -45,13 +45,25 @@ fn pairs(count: i32) -> Bson {
     } } })
 }
 
-fn commands() -> Vec<(&'static str, Document)> {
-    let aggregate = |pipeline: Vec<Bson>| {
-        doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {}, "$db": "db" }
-    };
-    let compute = |value: Bson| {
-        aggregate(vec![bson!({ "$limit": 1 }), bson!({ "$project": { "v": value } })])
-    };
+type Named = (&'static str, Document);
+
+fn aggregate(pipeline: Vec<Bson>) -> Document {
+    doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {}, "$db": "db" }
+}
+
+fn compute(value: Bson) -> Document {
+    aggregate(vec![bson!({ "$limit": 1 }), bson!({ "$project": { "v": value } })])
+}
+
+fn commands() -> Vec<Named> {
+    let mut all = scans();
+    all.extend(arrays());
+    all.extend(stages());
+    all.extend(writes_and_joins());
+    all
+}
+
+fn scans() -> Vec<Named> {
     let endless = bson!({ "$reduce": {
         "input": { "$range": [0, 1_000_000] }, "initialValue": 0,
         "in": { "$add": ["$$value", { "$size": { "$range": [0, 100] } }] },
@@ -70,6 +82,12 @@ fn commands() -> Vec<(&'static str, Document)> {
         ),
         ("$group", aggregate(vec![bson!({ "$group": { "_id": other, "n": { "$sum": 1 } } })])),
         ("expression", compute(endless)),
+    ]
+}
+
+/// Operators that make long arrays.
+fn arrays() -> Vec<Named> {
+    vec![
         (
             "$sortArray",
             compute(bson!({ "$size": { "$sortArray": {
@@ -128,6 +146,12 @@ fn commands() -> Vec<(&'static str, Document)> {
                 "in": { "$concat": ["$$value", "a".repeat(4_000)] },
             } } })),
         ),
+    ]
+}
+
+/// Stages that hold or make many documents.
+fn stages() -> Vec<Named> {
+    vec![
         (
             "$unwind",
             aggregate(vec![
@@ -191,6 +215,12 @@ fn commands() -> Vec<(&'static str, Document)> {
                 bson!({ "$project": { "a": 1 } }),
             ]),
         ),
+    ]
+}
+
+fn writes_and_joins() -> Vec<Named> {
+    let missing = doc! { "n": -1 };
+    vec![
         (
             "regular expression",
             doc! { "find": "c", "filter": { "text": { "$regex": "(a|aa)+(?=b)\\1$" } }, "$db": "db" },

@@ -10,7 +10,8 @@ use quorate_protocol::{MemberState, OpTime, Term, Timestamp, WallTime};
 use quorate_replication::NoopReason;
 use quorate_storage::{ModelStore, Store};
 use support::set::{
-    OPLOG_BYTES, commit, entries, hash, position, primary, secondary, show, write_everything,
+    OPLOG_BYTES, commit, entries, hash, position, primary, secondary, show, show_without_indexes,
+    write_everything,
 };
 use support::{Member, now};
 
@@ -90,6 +91,25 @@ fn a_rollback_restores_exactly_what_was_there() {
         member.validate(collection);
     }
     assert!(kept.iter().any(|(ns, d)| ns == "db.fresh" && d.get_bool("lost").unwrap()));
+}
+
+#[test]
+fn a_member_that_builds_no_indexes_rolls_back_past_those_of_others() {
+    let (from, to) = (primary(), secondary());
+    show_without_indexes(&to.node);
+    from.insert("a", vec![doc! {"_id": 1, "n": 1}]);
+    let first = to.node.apply(OpTime::NULL, entries(&from), now()).unwrap();
+    let index = doc! {"key": {"n": 1}, "name": "n_1", "unique": true};
+    from.ok(doc! {"createIndexes": "a", "indexes": [index]});
+    from.ok(doc! {"dropIndexes": "a", "index": "n_1"});
+    let all = entries(&from);
+    let known = entries(&to).len();
+    to.node.apply(first.op_time, all[known..].to_vec(), now()).unwrap();
+    assert_eq!(position(&to), position(&from));
+    let done = to.node.roll_back_to(first, now(), &mut |_| Ok(())).unwrap();
+    assert_eq!((done.last, position(&to)), (first, first));
+    show(&to.node, MemberState::Primary, true);
+    to.validate("a");
 }
 
 #[test]

@@ -104,6 +104,11 @@ pub(super) fn statement_of(entry: &RawDocument) -> Result<Option<Statement>, Com
     Ok(Some((RetryableWrite { session, number }, statement)))
 }
 
+/// Whether a command makes or removes an index.
+fn is_about_index(command: &RawDocument) -> bool {
+    ["createIndexes", "dropIndexes"].iter().any(|name| matches!(command.get(name), Ok(Some(_))))
+}
+
 impl Writer<'_> {
     fn undo(
         &mut self,
@@ -138,6 +143,8 @@ impl Writer<'_> {
         match entry.get_str("op").map_err(|_| damaged("op"))? {
             "n" => {}
             "c" if object.get("dropDatabase").is_ok_and(|field| field.is_some()) => {}
+            // A member that builds no indexes has none to bring back or to remove.
+            "c" if row.is_none() && is_about_index(object) => {}
             "c" => self.undo_command(&row.unwrap_or_default())?,
             operation => {
                 let id = if operation == "u" { entry.get_document("o2") } else { Ok(object) };

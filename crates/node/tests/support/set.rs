@@ -15,10 +15,20 @@ use super::{Member, now};
 pub(crate) const OPLOG_BYTES: u64 = 1 << 30;
 
 pub(crate) fn show(node: &Node, state: MemberState, writable: bool) {
+    show_as(node, state, writable, false);
+}
+
+/// A secondary with `buildIndexes: false`.
+#[allow(dead_code, reason = "not every test program has such a member")]
+pub(crate) fn show_without_indexes(node: &Node) {
+    show_as(node, MemberState::Secondary, false, true);
+}
+
+fn show_as(node: &Node, state: MemberState, writable: bool, builds_no_indexes: bool) {
     let hello = MemberHello {
         reply: HelloReply { set_name: Some("rs0".into()), ..HelloReply::default() },
         secondary_delay_secs: None,
-        builds_no_indexes: false,
+        builds_no_indexes,
         majority: None,
         info: None,
     };
