@@ -49,6 +49,10 @@ const MORE_THAN_THE_OPLOG: usize = 800;
 const SLICES: usize = 8;
 const SLICE: usize = 150;
 
+/// Writes of one stop that fill what lies between two members, and the bytes of each.
+const LARGE_WRITES: usize = 30;
+const LARGE: usize = 1024 * 1024;
+
 const FULL: u64 = 4 * 1024 * 1024;
 
 /// How often members may be wiped before all are healthy again.
@@ -147,6 +151,12 @@ fn a_follower_that_is_stopped_in_slices_says_that_it_is_too_stale_or_misses_noth
     let load = Load::start(&set);
     for _ in 0..SLICES {
         set.freeze(follower);
+        // More than fits between the two members: the source's place in its history stays where it is.
+        for _ in 0..LARGE_WRITES {
+            let large = doc! { "text": "x".repeat(LARGE) };
+            let insert = doc! { "insert": "large", "documents": [large], "$db": "soak" };
+            let _ = set.run(set.primary(), insert);
+        }
         load.wait_for(SLICE);
         set.thaw(follower);
         // It answers again, which is when it goes on copying.
