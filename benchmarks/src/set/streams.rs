@@ -26,6 +26,8 @@ struct Consumer {
     /// When the document of a number arrived.
     arrivals: Arc<Mutex<Vec<(i64, Instant)>>>,
     task: JoinHandle<()>,
+    /// Its cursor.
+    id: i64,
 }
 
 /// What is followed.
@@ -104,7 +106,7 @@ impl Consumer {
     async fn start(source: Source, to: SocketAddr, mut stop: watch::Receiver<bool>) -> Self {
         let arrivals = Arc::new(Mutex::new(Vec::new()));
         let mut talk = Talk::open(to).await.unwrap();
-        let (_, first, more) = source.open(&mut talk, None).await;
+        let (id, first, more) = source.open(&mut talk, None).await;
         let kept = Arc::clone(&arrivals);
         let keep = move |batch: &[Bson]| {
             let now = Instant::now();
@@ -121,7 +123,23 @@ impl Consumer {
                 keep(reply.get_document("cursor").unwrap().get_array("nextBatch").unwrap());
             }
         });
-        Self { arrivals, task }
+        Self { arrivals, task, id }
+    }
+
+    /// Waits for the ends of consumers that were told to stop, and closes their cursors: a member keeps those of
+    /// a connection that is gone for ten minutes, and has room for 10,000.
+    async fn end_all(consumers: Vec<Self>, to: SocketAddr) {
+        let mut ids = Vec::new();
+        for consumer in consumers {
+            consumer.task.await.unwrap();
+            ids.push(Bson::from(consumer.id));
+        }
+        if ids.is_empty() {
+            return;
+        }
+        let mut talk = Talk::open(to).await.unwrap();
+        let kill = doc! { "killCursors": "watched", "cursors": ids, "$db": "bench" };
+        talk.run(kill).await.unwrap();
     }
 }
 
@@ -185,8 +203,7 @@ async fn latency(effort: Effort, to: SocketAddr, streams: usize, next: &mut i64)
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             stopper.send(true).unwrap();
-            for consumer in consumers {
-                consumer.task.await.unwrap();
+            for consumer in &consumers {
                 for (number, arrived) in consumer.arrivals.lock().unwrap().iter() {
                     let (_, at) = acknowledged[(*number - acknowledged[0].0) as usize];
                     let behind = arrived.saturating_duration_since(at).as_secs_f64();
@@ -195,6 +212,7 @@ async fn latency(effort: Effort, to: SocketAddr, streams: usize, next: &mut i64)
                     );
                 }
             }
+            Consumer::end_all(consumers, to).await;
             late.sort_by(f64::total_cmp);
             p50.push(late[late.len() / 2]);
             p99.push(late[late.len() * 99 / 100]);
@@ -278,9 +296,7 @@ async fn growth(effort: Effort, set: &Set, primary: usize, next: &mut i64) {
                 memory.push((set.process(primary).resident() - resident) * 1024.0 / streams as f64);
             }
             stopper.send(true).unwrap();
-            for consumer in consumers {
-                consumer.task.await.unwrap();
-            }
+            Consumer::end_all(consumers, to).await;
         }
         let measure = format!("CPU µs a write, primary, {streams} streams");
         line(&measure, "ours", &processor, None);
