@@ -22,7 +22,7 @@ use crate::writer::check_command_value;
 const MAX_SHORT_DOCUMENTS: usize = 256;
 
 /// Bytes up to which a command takes little time to read: a query of many values takes long to prepare.
-const MAX_SHORT_BYTES: usize = 256 * 1024;
+pub const MAX_SHORT_BYTES: usize = 256 * 1024;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

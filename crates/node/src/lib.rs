@@ -53,8 +53,8 @@ mod writer;
 pub use change_stream::{Awaited, StreamWait, Wake};
 pub use command_table::{Answerer, CommandFacts, InTransaction};
 pub use context::{
-    Certificate, Client, Command, Context, Interrupt, Interruption, Now, Outcome, Remains, Reply,
-    WaitFor,
+    Certificate, Client, Command, Context, Interrupt, Interruption, MAX_SHORT_BYTES, Now, Outcome,
+    Remains, Reply, WaitFor,
 };
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use default_concerns::DefaultConcerns;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bson::{Document, RawDocument, RawDocumentBuf};
-use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode};
+use quorate_node::{Client, Command, CommandError, CommandFacts, ErrorCode, MAX_SHORT_BYTES};
 use quorate_protocol::OpTime;
 use quorate_wire::{
     Compressor, CompressorId, DecodeError, Decoder, EncodeError, MAX_MESSAGE_SIZE, Message,
@@ -61,11 +61,11 @@ pub(crate) enum Next {
 /// A message that has been taken apart.
 pub(crate) struct Received {
     pub(crate) request: RequestId,
-    pub(crate) flags: MsgFlags,
+    flags: MsgFlags,
     /// Whether it is an OP_QUERY, which wants an OP_REPLY.
     legacy: bool,
     compressed: bool,
-    pub(crate) command: Result<Command, CommandError>,
+    command: Result<Command, CommandError>,
 }
 
 impl Received {
@@ -330,11 +330,9 @@ pub(crate) async fn read_more(
     Ok(stream.read_buf(input).await?)
 }
 
-/// Bytes of a command from which on the worker is left to other connections while it is read.
-const LONG_BODY: usize = 256 * 1024;
-
+/// Whether the worker is left to other connections while a command is read.
 fn is_long(message: &Message<'_>) -> bool {
-    matches!(&message.payload, Payload::Msg(msg) if msg.body().as_bytes().len() > LONG_BODY)
+    matches!(&message.payload, Payload::Msg(msg) if msg.body().as_bytes().len() > MAX_SHORT_BYTES)
 }
 
 pub(crate) fn take_apart(message: &Message<'_>) -> Received {

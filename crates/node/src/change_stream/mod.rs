@@ -287,7 +287,7 @@ impl ChangeStream {
             self.unfinished.insert(key, entries);
             return Ok(Vec::new());
         }
-        let entries: Vec<Document> = entries.iter().map(|entry| (**entry).clone()).collect();
+        let entries: Vec<Document> = entries.into_iter().map(Arc::unwrap_or_clone).collect();
         transaction_events(&entries, images, &self.options).map_err(event_error)
     }
 

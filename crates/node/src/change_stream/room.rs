@@ -182,7 +182,7 @@ impl Group {
         self.unfinished.remove(&key);
         let mut entries = earlier_entries(node, entry).ok()?;
         entries.push(Arc::clone(entry));
-        let entries: Vec<Document> = entries.iter().map(|entry| (**entry).clone()).collect();
+        let entries: Vec<Document> = entries.into_iter().map(Arc::unwrap_or_clone).collect();
         transaction_events(&entries, &NoImages, &self.options).ok().map(Arc::new)
     }
 

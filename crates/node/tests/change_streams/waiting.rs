@@ -68,6 +68,24 @@ fn stream_figures(member: &Member) -> (i64, i64) {
     (shown.get_i64("filtersAsked").unwrap(), shown.get_i64("wokenUp").unwrap())
 }
 
+/// The cursors of streams that were woken, in the order of it.
+type Woken = Arc<Mutex<Vec<i64>>>;
+
+/// A stream on `c` that shows the documents of one number.
+fn showing(n: i32) -> Document {
+    let filter = doc! { "$match": { "fullDocument.n": n } };
+    aggregate("c".into(), vec![doc! { "$changeStream": {} }, filter])
+}
+
+/// Lets a stream wait that has nothing to tell.
+fn wait(member: &Member, id: i64, woken: &Woken) -> StreamWait {
+    let woken = Arc::clone(woken);
+    match member.node.await_stream(id, Box::new(move || woken.lock().unwrap().push(id))) {
+        Awaited::Waits(wait) => wait,
+        Awaited::News | Awaited::Unknown => panic!("nothing has happened"),
+    }
+}
+
 /// Of a thousand streams that wait a change wakes the one that shows it. A change of another collection, alone or in
 /// a transaction, costs none of them anything.
 #[test]
@@ -76,19 +94,10 @@ fn a_change_wakes_only_the_streams_that_show_it() {
     let member = primary();
     member.insert("c", vec![doc! { "_id": -1 }]);
     member.insert("other", vec![doc! { "_id": -1 }]);
-    let stages =
-        |n: i32| vec![doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": n } }];
-    let mut streams: Vec<Stream<'_>> =
-        (0..STREAMS).map(|n| open(&member, aggregate("c".into(), stages(n)))).collect();
-    let woken = Arc::new(Mutex::new(Vec::new()));
-    let wait = |id: i64| {
-        let woken = Arc::clone(&woken);
-        match member.node.await_stream(id, Box::new(move || woken.lock().unwrap().push(id))) {
-            Awaited::Waits(wait) => wait,
-            Awaited::News | Awaited::Unknown => panic!("nothing has happened"),
-        }
-    };
-    let mut waits: Vec<StreamWait> = streams.iter().map(|stream| wait(stream.id)).collect();
+    let mut streams: Vec<Stream<'_>> = (0..STREAMS).map(|n| open(&member, showing(n))).collect();
+    let woken = Woken::default();
+    let mut waits: Vec<StreamWait> =
+        streams.iter().map(|stream| wait(&member, stream.id, &woken)).collect();
     member.insert("other", (0..10).map(|id| doc! { "_id": id, "n": 1 }).collect());
     transact(&member, 1, vec![doc! { "insert": "other", "documents": [{ "_id": 77, "n": 1 }] }]);
     commit(&member);
@@ -103,7 +112,7 @@ fn a_change_wakes_only_the_streams_that_show_it() {
     assert_eq!(*woken.lock().unwrap(), [streams[7].id]);
     assert_eq!(stream_figures(&member), (STREAMS.into(), 1));
     assert_eq!(streams[7].types(), ["insert"]);
-    waits[7] = wait(streams[7].id);
+    waits[7] = wait(&member, streams[7].id, &woken);
     transact(&member, 2, vec![doc! { "insert": "c", "documents": [{ "_id": 2, "n": 8 }] }]);
     commit(&member);
     member.node.tell_streams();
@@ -157,19 +166,10 @@ fn a_transaction_of_several_entries_wakes_only_the_streams_that_show_it() {
     member.node.split_transactions_at(1);
     member.insert("c", vec![doc! { "_id": -1 }]);
     member.insert("other", vec![doc! { "_id": -1 }]);
-    let stages =
-        |n: i32| vec![doc! { "$changeStream": {} }, doc! { "$match": { "fullDocument.n": n } }];
-    let mut streams: Vec<Stream<'_>> =
-        (0..STREAMS).map(|n| open(&member, aggregate("c".into(), stages(n)))).collect();
-    let woken = Arc::new(Mutex::new(Vec::new()));
-    let wait = |id: i64| {
-        let woken = Arc::clone(&woken);
-        match member.node.await_stream(id, Box::new(move || woken.lock().unwrap().push(id))) {
-            Awaited::Waits(wait) => wait,
-            Awaited::News | Awaited::Unknown => panic!("nothing has happened"),
-        }
-    };
-    let mut waits: Vec<StreamWait> = streams.iter().map(|stream| wait(stream.id)).collect();
+    let mut streams: Vec<Stream<'_>> = (0..STREAMS).map(|n| open(&member, showing(n))).collect();
+    let woken = Woken::default();
+    let mut waits: Vec<StreamWait> =
+        streams.iter().map(|stream| wait(&member, stream.id, &woken)).collect();
     let insert =
         |to: &str, id: i32, n: i32| doc! { "insert": to, "documents": [{ "_id": id, "n": n }] };
     transact(&member, 1, vec![insert("other", 1, 7), insert("other", 2, 8)]);

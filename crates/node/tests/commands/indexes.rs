@@ -1,0 +1,327 @@
+//! Indexes: how they are built, what they refuse, and which one explain names.
+
+use super::*;
+
+#[test]
+fn indexes_are_built_over_what_is_there_and_kept_up() {
+    let member = Member::new();
+    member.insert("c", (0..10).map(|n| doc! {"_id": n, "a": n % 3, "tags": [n, n + 1]}).collect());
+    let reply = member.ok(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"a": 1, "_id": -1}, "name": "a_1__id_-1"},
+        {"key": {"tags": 1}, "name": "tags_1"},
+    ]});
+    assert_eq!(reply.get_i32("numIndexesAfter").unwrap(), 3);
+    member.insert("c", vec![doc! {"_id": 10, "a": 1, "tags": []}]);
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 4}, "limit": 1}]});
+    member.validate("c");
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"a": 1}}), [10, 7, 1]);
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"tags": 5}}), [5]);
+    assert_eq!(
+        member.code(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"b": 1}, "name": "tags_1"}]}),
+        86
+    );
+    assert_eq!(
+        member.code(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"a": 1, "_id": -1}, "name": "other"}]}),
+        85
+    );
+    assert_eq!(
+        member.code(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"a": 1}, "name": "u", "unique": true}]}),
+        11000
+    );
+    member.ok(doc! {"dropIndexes": "c", "index": "a_1__id_-1"});
+    assert_eq!(member.code(doc! {"dropIndexes": "c", "index": "a_1__id_-1"}), 27);
+    assert_eq!(member.code(doc! {"dropIndexes": "c", "index": "_id_"}), 72);
+    let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "c");
+    assert_eq!(listed.len(), 2);
+    assert_eq!(member.code(doc! {"listIndexes": "missing"}), 26);
+    while member.node.maintain(now()).unwrap() {}
+    member.validate("c");
+}
+
+#[test]
+fn unique_sparse_and_partial_indexes_refuse_only_what_they_hold() {
+    let member = Member::new();
+    member.ok(doc! {"createIndexes": "c", "indexes": [
+        {"key": {"s": 1}, "name": "s", "unique": true, "sparse": true},
+        {"key": {"p": 1}, "name": "p", "unique": true,
+            "partialFilterExpression": {"on": true}},
+    ]});
+    member.insert("c", vec![doc! {}, doc! {}, doc! {"p": 1}, doc! {"p": 1, "on": true, "s": 1}]);
+    for duplicate in [doc! {"s": 1}, doc! {"p": 1, "on": true}] {
+        let reply = member.ok(doc! {"insert": "c", "documents": [duplicate]});
+        assert_eq!(reply.get_i32("n").unwrap(), 0, "{reply}");
+    }
+    // A sparse index must not hide the documents it leaves out.
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"s": Bson::Null}}).len(), 3);
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"p": 1}}).len(), 2);
+    member.validate("c");
+}
+
+#[test]
+fn expired_documents_go() {
+    let member = Member::new();
+    let index = doc! {"key": {"at": 1}, "name": "at", "expireAfterSeconds": 60};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let date = |seconds: i64| {
+        Bson::DateTime(bson::DateTime::from_millis(now().wall.as_millis() - seconds * 1000))
+    };
+    member.insert(
+        "c",
+        vec![
+            doc! {"_id": 1, "at": date(61)},
+            doc! {"_id": 2, "at": date(59)},
+            doc! {"_id": 3, "at": "never"},
+            doc! {"_id": 4},
+            doc! {"_id": 5, "at": [date(0), date(100)]},
+        ],
+    );
+    assert_eq!(member.node.remove_expired(now()).unwrap(), 2);
+    assert_eq!(member.ids(doc! {"find": "c"}), [2, 3, 4]);
+    member.validate("c");
+}
+
+#[test]
+fn an_update_that_breaks_a_unique_index_changes_nothing() {
+    let member = Member::new();
+    let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    member.insert("c", vec![doc! {"_id": 1, "u": 1}, doc! {"_id": 2, "u": 2}]);
+    let reply =
+        member.ok(doc! {"update": "c", "updates": [{"q": {"_id": 2}, "u": {"$set": {"u": 1}}}]});
+    let errors = reply.get_array("writeErrors").unwrap();
+    assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 11000);
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"u": 2}}), [2]);
+    member.validate("c");
+}
+
+#[test]
+fn a_join_by_an_index_finds_what_a_join_without_one_finds_and_explain_tells() {
+    let member = Member::new();
+    member.insert(
+        "c",
+        vec![
+            doc! {"_id": 1, "of": 1},
+            doc! {"_id": 2, "of": [2, 3]},
+            doc! {"_id": 3},
+            doc! {"_id": 4, "of": Bson::Null},
+            doc! {"_id": 5, "of": 99},
+        ],
+    );
+    let others = [
+        doc! {"_id": 1, "key": 1},
+        doc! {"_id": 2, "key": [1, 2]},
+        doc! {"_id": 3, "key": Bson::Null},
+        doc! {"_id": 4},
+        doc! {"_id": 5, "key": 3.0},
+    ];
+    member.insert("others", others.to_vec());
+    let lookup =
+        doc! {"$lookup": {"from": "others", "localField": "of", "foreignField": "key", "as": "k"}};
+    let run = || {
+        let sorted = doc! {"$set": {"k": {"$sortArray": {"input": "$k", "sortBy": {"_id": 1}}}}};
+        let pipeline = vec![lookup.clone(), sorted];
+        member.drain(member.ok(doc! {"aggregate": "c", "pipeline": pipeline, "cursor": {}}), "c")
+    };
+    let explain = || {
+        let inner = doc! {"aggregate": "c", "pipeline": [lookup.clone()], "cursor": {}};
+        let reply = member.ok(doc! {"explain": inner});
+        let stage = reply.get_array("stages").unwrap()[1].as_document().unwrap().clone();
+        let index = stage.get_str("indexName").ok().map(str::to_owned);
+        (stage.get_str("strategy").unwrap().to_owned(), index)
+    };
+    let without = run();
+    assert_eq!(explain(), ("HashJoin".to_owned(), None));
+    let ids = |place: usize| -> Vec<_> {
+        let found = without[place].get_array("k").unwrap().iter();
+        found.map(|other| other.as_document().unwrap().get_i32("_id").unwrap()).collect()
+    };
+    assert_eq!([ids(0), ids(1), ids(2), ids(4)], [vec![1, 2], vec![2, 5], vec![3, 4], vec![]]);
+    // Such an index does not hold every document.
+    let sparse = doc! {"key": {"key": 1}, "name": "sparse", "sparse": true};
+    member.ok(doc! {"createIndexes": "others", "indexes": [sparse]});
+    assert_eq!((run(), explain().1), (without.clone(), None));
+    let whole = doc! {"key": {"key": 1, "_id": 1}, "name": "whole"};
+    member.ok(doc! {"createIndexes": "others", "indexes": [whole]});
+    assert_eq!(explain(), ("IndexedLoopJoin".to_owned(), Some("whole".to_owned())));
+    assert_eq!(run(), without);
+}
+
+#[test]
+fn explain_says_which_index_is_used() {
+    let member = Member::new();
+    member.insert("c", (0..20).map(|n| doc! {"_id": n, "a": n % 5}).collect());
+    let explain = |filter: Document| {
+        let reply = member.ok(doc! {"explain": {"find": "c", "filter": filter}});
+        let plan = reply.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap();
+        let stats = reply.get_document("executionStats").unwrap();
+        let examined = stats.get_i64("totalDocsExamined").unwrap();
+        let input = plan.get_document("inputStage").ok();
+        let index = input.map(|stage| stage.get_str("indexName").unwrap().to_owned());
+        (plan.get_str("stage").unwrap().to_owned(), index, examined)
+    };
+    assert_eq!(explain(doc! {"a": 3}), ("COLLSCAN".to_owned(), None, 20));
+    member.ok(doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]});
+    assert_eq!(explain(doc! {"a": 3}), ("FETCH".to_owned(), Some("a_1".to_owned()), 4));
+    assert_eq!(explain(doc! {"_id": 3}), ("IDHACK".to_owned(), None, 1));
+    let range = doc! {"_id": {"$gte": 3, "$lt": 5}};
+    assert_eq!(explain(range), ("FETCH".to_owned(), Some("_id_".to_owned()), 2));
+    let reply = member.ok(doc! {"explain": {"find": "c", "filter": {"_id": 3}}});
+    assert!(reply.get_document("queryPlanner").unwrap().get_array("rejectedPlans").is_ok());
+    for (projection, expected) in [
+        (doc! {"a": 1, "_id": false}, "PROJECTION_SIMPLE"),
+        (doc! {"a.b": 1}, "PROJECTION_DEFAULT"),
+        (doc! {"b": {"$add": ["$a", 1]}}, "PROJECTION_DEFAULT"),
+    ] {
+        let find = doc! {"find": "c", "filter": {"_id": 3}, "projection": &projection};
+        let reply = member.ok(doc! {"explain": find});
+        let plan = reply.get_document("queryPlanner").unwrap().get_document("winningPlan").unwrap();
+        assert_eq!(plan.get_str("stage").unwrap(), expected);
+        assert_eq!(plan.get_document("transformBy").unwrap(), &projection);
+        assert_eq!(plan.get_document("inputStage").unwrap().get_str("stage").unwrap(), "IDHACK");
+    }
+}
+
+#[test]
+fn the_index_on_id_may_be_asked_for_again_as_what_it_is() {
+    let member = Member::new();
+    member.ok(doc! {"createIndexes": "c", "indexes": [{"key": {"_id": 1}, "name": "_id_"}]});
+    member
+        .ok(doc! {"createIndexes": "c", "indexes": [{"key": {"_id": 1}, "name": "_id_", "v": 2}]});
+    // Everything else is refused, also what is true of it anyway.
+    for (option, value) in [
+        ("unique", Bson::from(true)),
+        ("unique", false.into()),
+        ("sparse", true.into()),
+        ("background", true.into()),
+        ("expireAfterSeconds", 60.into()),
+        ("partialFilterExpression", doc! {"a": 1}.into()),
+        ("hidden", true.into()),
+    ] {
+        let spec = doc! {"key": {"_id": 1}, "name": "_id_", option: value};
+        assert_eq!(member.code(doc! {"createIndexes": "c", "indexes": [spec]}), 197, "{option}");
+    }
+    let other = doc! {"key": {"_id": -1}, "name": "_id_-1", "background": true};
+    member.ok(doc! {"createIndexes": "d", "indexes": [other]});
+    let listed = member.drain(member.ok(doc! {"listIndexes": "c"}), "$cmd.listIndexes.c");
+    assert_eq!(listed.len(), 1, "{listed:?}");
+}
+
+/// Records that lie one after the other are read on instead of looked up, over small gaps and in both
+/// directions; what is found must not depend on it.
+#[test]
+fn an_index_finds_the_same_documents_whatever_the_order_and_gaps_of_their_records() {
+    let member = Member::new();
+    // By the first field records rise, by the second they fall, by the third they are scattered.
+    let document = |n: i32| doc! {"_id": n, "up": n, "down": -n, "scattered": (n * 7919) % 1009};
+    member.insert("c", (0..400).map(document).collect());
+    for field in ["up", "down", "scattered"] {
+        let index = doc! {"key": {field: 1}, "name": field};
+        member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    }
+    // Gaps of one to nine records.
+    let mut gone: Vec<i32> = Vec::new();
+    for gap in 1..10 {
+        gone.extend((0..gap).map(|n| gap * 30 + n));
+    }
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": {"$in": &gone}}, "limit": 0}]});
+    let left: Vec<i32> = (0..400).filter(|n| !gone.contains(n)).collect();
+    for field in ["up", "down", "scattered"] {
+        for direction in [1, -1] {
+            let found = member.find(doc! {
+                "find": "c", "hint": field, "sort": {field: direction}, "batchSize": 500,
+            });
+            let mut expected: Vec<Document> = left.iter().map(|&n| document(n)).collect();
+            expected.sort_by_key(|document| document.get_i32(field).unwrap() * direction);
+            assert_eq!(found, expected, "{field} {direction}");
+        }
+    }
+}
+
+/// Keys that rise are not looked up; whichever way the greatest one came, it is taken.
+#[test]
+fn a_unique_key_is_taken_however_it_came() {
+    let member = Member::new();
+    let index = doc! {"key": {"u": 1}, "name": "u", "unique": true};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let taken = |id: i32, u: i32| {
+        let reply = member.ok(doc! {"insert": "c", "documents": [{"_id": id, "u": u}]});
+        reply.contains_key("writeErrors")
+    };
+    let set = |id: i32, u: i32| {
+        let updates = vec![doc! {"q": {"_id": id}, "u": {"$set": {"u": u}}}];
+        member.ok(doc! {"update": "c", "updates": updates}).contains_key("writeErrors")
+    };
+    assert!(!taken(1, 10) && taken(2, 10), "by an insert");
+    assert!(!set(1, 20) && taken(2, 20), "by an update");
+    assert!(!taken(2, 15) && set(2, 20), "an update to a taken key");
+    assert!(!taken(3, 10), "a key that was given up");
+    let documents: Vec<Document> = vec![doc! {"_id": 4, "u": 30}, doc! {"_id": 5, "u": 30}];
+    let reply = member.ok(doc! {"insert": "c", "documents": documents});
+    assert_eq!(reply.get_i32("n").unwrap(), 1, "within one command");
+    member.ok(doc! {"delete": "c", "deletes": [{"q": {"_id": 4}, "limit": 1}]});
+    assert!(!taken(4, 30), "by no document after a delete");
+    let restarted = Member::over(member.store.crash(member.store.last_committed()));
+    let reply = restarted.ok(doc! {"insert": "c", "documents": [{"_id": 9, "u": 30}]});
+    assert!(reply.contains_key("writeErrors"), "before a restart");
+    let index = doc! {"key": {"v": 1}, "name": "v", "unique": true, "sparse": true};
+    restarted.insert("c", vec![doc! {"_id": 20, "u": 40, "v": 7}]);
+    restarted.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    let reply = restarted.ok(doc! {"insert": "c", "documents": [{"_id": 21, "u": 41, "v": 7}]});
+    assert!(reply.contains_key("writeErrors"), "before its index was built");
+    restarted.validate("c");
+}
+
+#[test]
+fn a_running_index_build_tells_how_far_it_is() {
+    let member = Member::new();
+    member.insert("c", (0..50).map(|id| doc! {"_id": id, "a": id}).collect());
+    let build =
+        doc! {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}], "$db": "db"};
+    let (context, command) = (context(), Command::new(build));
+    let registered = member.node.register(&context, &command);
+    assert!(matches!(member.node.run(&context, command), Outcome::Reply(_)));
+    // It is over only when the thread that ran it lets go.
+    let builds = || {
+        let reply = member.ok(doc! {"currentOp": 1, "command.createIndexes": "c", "$db": "admin"});
+        reply.get_array("inprog").unwrap().clone()
+    };
+    let running = builds();
+    let [Bson::Document(build)] = running.as_slice() else { panic!("{running:?}") };
+    let progress = build.get_document("progress").unwrap();
+    assert_eq!(progress, &doc! {"done": 50_i64, "total": 50_i64});
+    assert!(build.get_str("msg").unwrap().contains("100"), "{build}");
+    drop(registered);
+    assert!(builds().is_empty());
+}
+
+#[test]
+fn references_are_found_joined_and_indexed_by_their_fields() {
+    let member = Member::new();
+    let reference = |id: i32| doc! {"$ref": "d", "$id": id};
+    member
+        .insert("c", vec![doc! {"_id": 1, "r": reference(7), "all": [reference(7), reference(8)]}]);
+    member.insert("d", vec![doc! {"_id": 7, "name": "seven"}]);
+    let index = doc! {"key": {"r.$id": 1}, "name": "by_reference"};
+    member.ok(doc! {"createIndexes": "c", "indexes": [index]});
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"r.$id": 7}}), [1]);
+    let element = doc! {"all": {"$elemMatch": {"$id": 8, "$ref": "d"}}};
+    assert_eq!(member.ids(doc! {"find": "c", "filter": element}), [1]);
+    assert_eq!(member.code(doc! {"find": "c", "filter": {"$id": 8}}), 2);
+    let joined =
+        doc! {"$lookup": {"from": "d", "localField": "r.$id", "foreignField": "_id", "as": "j"}};
+    let shown = doc! {"$project": {"id": "$r.$id", "names": "$j.name", "ids": {"$map": {"input": "$all", "in": "$$this.$id"}}}};
+    let pipeline = vec![Bson::from(joined), Bson::from(shown)];
+    let reply = member.ok(doc! {"aggregate": "c", "pipeline": pipeline, "cursor": {}});
+    let found = reply.get_document("cursor").unwrap().get_array("firstBatch").unwrap();
+    let expected = doc! {"_id": 1, "id": 7, "names": ["seven"], "ids": [7, 8]};
+    assert_eq!(found, &[Bson::from(expected)]);
+    for pulled in [reference(8), doc! {"$id": 7}] {
+        let pull = doc! {"q": {"_id": 1}, "u": {"$pull": {"all": pulled}}};
+        let reply = member.ok(doc! {"update": "c", "updates": [pull]});
+        assert_eq!(reply.get_i32("nModified").ok(), Some(1), "{reply}");
+    }
+    assert_eq!(member.ids(doc! {"find": "c", "filter": {"all": []}}), [1]);
+}
