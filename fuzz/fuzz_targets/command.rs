@@ -81,7 +81,7 @@ fuzz_target!(|bytes: &[u8]| {
         // As they are: what no driver sends.
         if let Ok(body) = RawDocument::from_bytes(raw) {
             if let Ok(command) = Command::from_raw(body, Vec::new()) {
-                answered(&member(), (*command.body).clone());
+                answered(&member(), command.body.to_document());
             }
         }
         return;

@@ -8,8 +8,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use bson::Document;
-
+use crate::body::CommandBody;
 use crate::commands;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -111,7 +110,7 @@ pub(crate) type Run = fn(&Request<'_>, Command) -> Result<Outcome, CommandError>
 /// Shows the namespaces that a command touches, one after the other.
 pub(crate) type Touching = fn(
     &CommandFacts,
-    &Document,
+    &CommandBody,
     &str,
     &mut dyn FnMut(Touch<'_>) -> Result<(), CommandError>,
 ) -> Result<(), CommandError>;

@@ -10,13 +10,13 @@ use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use quorate_protocol::{MonotonicTime, OpTime, WallTime};
 use quorate_storage::CommitSequence;
 
+use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, find};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, whole_number};
 use crate::profile::Work;
 use crate::touched::writing_stage;
 use crate::users::Login;
-use crate::writer::check_command_value;
 
 /// Documents or statements up to which a write takes little time.
 const MAX_SHORT_DOCUMENTS: usize = 256;
@@ -90,7 +90,7 @@ pub struct Context {
 pub struct Command {
     /// Everything but the document sequences. Its first key is the name of the command. Shared with
     /// the commands that show what is in progress.
-    pub body: Arc<Document>,
+    pub body: Arc<CommandBody>,
     /// Document sequences by name. They belong to the fields of the same names.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
     facts: Option<&'static CommandFacts>,
@@ -121,7 +121,8 @@ enum EffectiveWriteConcern {
 impl Command {
     /// A command without document sequences.
     pub fn new(body: Document) -> Self {
-        let facts = find(command_name(&body));
+        let body = CommandBody::from(body);
+        let facts = find(body.name());
         let concerns = Concerns::default();
         Self { body: Arc::new(body), sequences: Vec::new(), facts, concerns, bytes: 0 }
     }
@@ -181,37 +182,20 @@ impl Command {
         body: &RawDocument,
         mut sequences: Vec<(String, Vec<RawDocumentBuf>)>,
     ) -> Result<Self, CommandError> {
-        let mut parsed = Document::new();
-        let mut payload = None;
-        for element in body {
-            let (name, value) = element?;
-            let name = name.as_str();
-            // Parsing recurses, so the depth is checked before.
-            check_command_value(value)?;
-            if let Some(documents) = payload.and_then(|wanted| payload_of(wanted, name, value))
-                && sequences.is_empty()
-            {
-                sequences.push((name.to_owned(), documents));
-                continue;
-            }
-            if parsed.is_empty() {
-                payload = payload_name(name);
-            }
-            if parsed.insert(name, Bson::try_from(value)?).is_some() {
-                return Err(CommandError::new(
-                    ErrorCode::DUPLICATE_FIELD,
-                    format!("BSON field '{}.{name}' is a duplicate field", command_name(&parsed)),
-                ));
-            }
+        let mut parsed = CommandBody::from_raw(body)?;
+        if let Some(payload) = payload_name(parsed.name()).filter(|_| sequences.is_empty())
+            && let Some(documents) = parsed.take_documents(payload)
+        {
+            sequences.push((payload.to_owned(), documents));
         }
-        let facts = find(command_name(&parsed));
+        let facts = find(parsed.name());
         let (concerns, bytes) = (Concerns::default(), body.as_bytes().len());
         Ok(Self { body: Arc::new(parsed), sequences, facts, concerns, bytes })
     }
 
-    /// The body, to change it.
-    pub fn body_mut(&mut self) -> &mut Document {
-        Arc::make_mut(&mut self.body)
+    /// Gives a field of the body another value, or adds it.
+    pub fn set(&mut self, name: &str, value: impl Into<Bson>) {
+        Arc::make_mut(&mut self.body).insert(name, value);
     }
 
     /// Whether its arguments alone say that it works through many documents, or that it takes long to read them.
@@ -266,12 +250,12 @@ impl Command {
 
     /// The first key.
     pub fn name(&self) -> &str {
-        command_name(&self.body)
+        self.body.name()
     }
 
     /// The database it is meant for.
     pub fn database(&self) -> &str {
-        command_database(&self.body)
+        self.body.database()
     }
 
     /// Takes a document sequence out.
@@ -279,16 +263,6 @@ impl Command {
         let place = self.sequences.iter().position(|(known, _)| known == name)?;
         Some(self.sequences.swap_remove(place).1)
     }
-}
-
-/// The first key of a command.
-pub(crate) fn command_name(body: &Document) -> &str {
-    body.keys().next().map_or("", String::as_str)
-}
-
-/// The database that a command is meant for.
-pub(crate) fn command_database(body: &Document) -> &str {
-    body.get_str("$db").unwrap_or("admin")
 }
 
 /// The array of a command that may also come as a document sequence.
@@ -299,13 +273,6 @@ fn payload_name(command: &str) -> Option<&'static str> {
         "delete" => Some("deletes"),
         _ => None,
     }
-}
-
-/// The documents of an array, as if they had come as a document sequence: they stay unparsed.
-/// None for another field, and for an array that holds anything else, which is the command's to refuse.
-fn payload_of(wanted: &str, name: &str, value: RawBsonRef<'_>) -> Option<Vec<RawDocumentBuf>> {
-    let array = value.as_array().filter(|_| name == wanted)?;
-    array.into_iter().map(|item| Some(item.ok()?.as_document()?.to_owned())).collect()
 }
 
 /// What came of a command.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document};
 
+use crate::body::CommandBody;
 use crate::context::{Command, Context};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, whole_number};
@@ -220,9 +221,12 @@ impl FailPoints {
     }
 
     /// Whether the command that a session has just run is to end with its connection.
-    pub(crate) fn take_cut_off(&mut self, lsid: &Document) -> bool {
-        !self.cut_off.is_empty()
-            && SessionId::from_lsid(lsid).is_ok_and(|session| self.cut_off.remove(&session))
+    pub(crate) fn take_cut_off(&mut self, command: &CommandBody) -> bool {
+        if self.cut_off.is_empty() {
+            return false;
+        }
+        let session = SessionId::from_command(command).ok().flatten();
+        session.is_some_and(|session| self.cut_off.remove(&session))
     }
 }
 
@@ -408,16 +412,16 @@ mod tests {
         };
         assert!(points.on_transactional_write(&session).is_ok());
         set(&mut points, Bson::Document(doc! {"times": 1}), doc! {});
-        assert!(!points.take_cut_off(&session.to_lsid()));
+        assert!(!points.take_cut_off(&doc! { "lsid": session.to_lsid() }.into()));
         assert!(points.on_transactional_write(&session).is_ok());
-        assert!(points.take_cut_off(&session.to_lsid()));
+        assert!(points.take_cut_off(&doc! { "lsid": session.to_lsid() }.into()));
         assert!(points.on_transactional_write(&session).is_ok());
-        assert!(!points.take_cut_off(&session.to_lsid()));
+        assert!(!points.take_cut_off(&doc! { "lsid": session.to_lsid() }.into()));
         let data = doc! {"failBeforeCommitExceptionCode": 1, "closeConnection": false};
         set(&mut points, Bson::Document(doc! {"skip": 1}), data);
         assert!(points.on_transactional_write(&session).is_ok());
         assert_eq!(points.on_transactional_write(&session).unwrap_err().code, ErrorCode(1));
-        assert!(!points.take_cut_off(&session.to_lsid()));
+        assert!(!points.take_cut_off(&doc! { "lsid": session.to_lsid() }.into()));
         set(&mut points, "off".into(), doc! {});
         assert!(points.on_transactional_write(&session).is_ok());
     }

@@ -3,26 +3,60 @@
 //! Owns which BSON types stand for which Rust types: whole doubles pass for integers, numbers pass
 //! for booleans, null passes for absence. A field of another type is named in the error.
 
+use std::sync::Arc;
+
 use bson::{Bson, Document, RawDocumentBuf};
 use quorate_query::value::type_name_of;
 
+use crate::body::CommandBody;
 use crate::error::{CommandError, ErrorCode};
+
+/// Where fields are read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// A command or a statement.
+    Body(&'a CommandBody),
+    /// A part of one.
+    Document(&'a Document),
+}
+
+impl<'a> From<&'a CommandBody> for Source<'a> {
+    fn from(body: &'a CommandBody) -> Self {
+        Self::Body(body)
+    }
+}
+
+impl<'a> From<&'a Arc<CommandBody>> for Source<'a> {
+    fn from(body: &'a Arc<CommandBody>) -> Self {
+        Self::Body(body)
+    }
+}
+
+impl<'a> From<&'a Document> for Source<'a> {
+    fn from(document: &'a Document) -> Self {
+        Self::Document(document)
+    }
+}
 
 /// The fields of a command or of a part of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {
-    document: &'a Document,
+    source: Source<'a>,
     /// Where the fields are, for messages: `find`, or `update.updates`.
     path: &'a str,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(document: &'a Document, path: &'a str) -> Self {
-        Self { document, path }
+    pub(crate) fn new(source: impl Into<Source<'a>>, path: &'a str) -> Self {
+        Self { source: source.into(), path }
     }
 
     pub(crate) fn raw(&self, name: &str) -> Option<&'a Bson> {
-        self.document.get(name).filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
+        let value = match self.source {
+            Source::Body(body) => body.get(name),
+            Source::Document(document) => document.get(name),
+        };
+        value.filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -160,12 +194,12 @@ pub(crate) fn unknown_field(path: &str, field: &str, known: &[&str]) -> CommandE
 
 /// Refuses fields that a statement does not have.
 pub(crate) fn check_known(
-    document: &Document,
+    names: impl IntoIterator<Item: AsRef<str>>,
     path: &str,
     known: &[&str],
 ) -> Result<(), CommandError> {
-    match document.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(field) => Err(unknown_field(path, field, known)),
+    match names.into_iter().find(|name| !known.contains(&name.as_ref())) {
+        Some(field) => Err(unknown_field(path, field.as_ref(), known)),
         None => Ok(()),
     }
 }

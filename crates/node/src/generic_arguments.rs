@@ -1,10 +1,11 @@
 //! Fields that any command may have: the version of the API, time limits and read concerns. Every
 //! command's own fields are checked here too.
 
-use bson::{Bson, Document};
+use bson::Bson;
 use quorate_protocol::Timestamp;
 use quorate_wire::timestamp_from;
 
+use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, KnownFields};
 use crate::context::Command;
 use crate::error::{CommandError, ErrorCode};
@@ -54,14 +55,14 @@ pub(crate) fn is_generic(field: &str) -> bool {
 }
 
 /// Refuses fields that the command does not have: a misspelt filter would match everything.
-pub(crate) fn check_fields(facts: &CommandFacts, body: &Document) -> Result<(), CommandError> {
+pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(), CommandError> {
     let KnownFields::Only(known) = facts.fields else { return Ok(()) };
-    for (field, value) in body.iter().skip(1) {
-        if is_generic(field) || known.contains(&field.as_str()) {
+    for field in body.keys().skip(1) {
+        if is_generic(field) || known.contains(&field) {
             continue;
         }
-        if facts.not_offered.contains(&field.as_str()) {
-            if is_absent(value) {
+        if facts.not_offered.contains(&field) {
+            if body.get(field).is_some_and(is_absent) {
                 continue;
             }
             return Err(CommandError::new(
@@ -71,9 +72,12 @@ pub(crate) fn check_fields(facts: &CommandFacts, body: &Document) -> Result<(), 
         }
         return Err(unknown_field(facts.name, field, known));
     }
-    NESTED.iter().try_for_each(|(field, known)| match body.get(*field) {
-        Some(Bson::Document(nested)) => check_known(nested, field, known),
-        _ => Ok(()),
+    NESTED.iter().try_for_each(|(field, known)| match body.get_raw_document(field) {
+        Some(nested) => check_known(nested.iter().flatten().map(|(name, _)| name), field, known),
+        None => match body.get(field) {
+            Some(Bson::Document(nested)) => check_known(nested.keys(), field, known),
+            _ => Ok(()),
+        },
     })
 }
 

@@ -11,6 +11,7 @@
 //! Queries, updates and aggregation are evaluated by `quorate-query`; bytes are kept by
 //! `quorate-storage`.
 
+mod body;
 mod catalog;
 mod change_stream;
 mod command_table;
@@ -43,6 +44,7 @@ mod scratch;
 mod select;
 mod sessions;
 mod sort;
+mod structure;
 mod tail;
 mod touched;
 mod transactions;
@@ -50,6 +52,7 @@ mod ttl;
 mod users;
 mod writer;
 
+pub use body::{CommandBody, NoSuchValue};
 pub use change_stream::{Awaited, StreamWait, Wake};
 pub use command_table::{Answerer, CommandFacts, InTransaction};
 pub use context::{

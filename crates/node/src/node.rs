@@ -16,6 +16,7 @@ use quorate_query::ProcessMemory;
 use quorate_storage::{Batch, CommitError, CommitSequence, Damage, Store};
 use sha2::{Digest, Sha256};
 
+use crate::body::CommandBody;
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::change_stream::Feed;
 use crate::context::{Client, Command, Context, Now, Outcome, Reply};
@@ -349,8 +350,8 @@ impl Node {
     }
 
     /// Whether a fail point ends the connection of the command that this session has just run.
-    pub fn take_cut_off(&self, lsid: &bson::Document) -> bool {
-        lock(&self.fail_points).take_cut_off(lsid)
+    pub fn take_cut_off(&self, command: &CommandBody) -> bool {
+        lock(&self.fail_points).take_cut_off(command)
     }
 
     /// Whether a fail point keeps this member from copying what others write.

@@ -10,9 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 
-use crate::context::{
-    Client, Command, Context, Interrupt, Interruption, Now, command_database, command_name,
-};
+use crate::body::CommandBody;
+use crate::context::{Client, Command, Context, Interrupt, Interruption, Now};
 use crate::profile::Work;
 use crate::sessions::SessionId;
 
@@ -33,7 +32,7 @@ pub struct OperationId(pub i64);
 pub(crate) struct Operation {
     client: Arc<Client>,
     started: Now,
-    command: Arc<Document>,
+    command: Arc<CommandBody>,
     /// The first statement of an update or a delete.
     statement: Option<RawDocumentBuf>,
     interrupt: Arc<Interrupt>,
@@ -202,11 +201,11 @@ impl Operation {
     }
 
     pub(crate) fn kind(&self) -> &'static str {
-        kind_of(command_name(&self.command))
+        kind_of(self.command.name())
     }
 
     pub(crate) fn database(&self) -> &str {
-        command_database(&self.command)
+        self.command.database()
     }
 
     pub(crate) fn namespace(&self) -> String {
@@ -302,9 +301,9 @@ fn kind_of(name: &str) -> &'static str {
     }
 }
 
-fn namespace_of(command: &Document) -> String {
-    let database = command_database(command);
-    match (command.get(command_name(command)), command.get("collection")) {
+fn namespace_of(command: &CommandBody) -> String {
+    let database = command.database();
+    match (command.get(command.name()), command.get("collection")) {
         (Some(Bson::String(collection)), _) | (_, Some(Bson::String(collection))) => {
             format!("{database}.{collection}")
         }
@@ -313,16 +312,16 @@ fn namespace_of(command: &Document) -> String {
 }
 
 /// The command without its secrets and without what is long.
-fn describe(command: &Document) -> Document {
-    let name = command_name(command);
+fn describe(command: &CommandBody) -> Document {
+    let name = command.name();
     if SECRET.contains(&name) {
-        return doc! { name: "xxx", "$db": command_database(command) };
+        return doc! { name: "xxx", "$db": command.database() };
     }
     let shown = command.iter().map(|(key, value)| match value {
         Bson::Array(elements) if elements.len() > MAX_SHOWN_ELEMENTS => {
-            (key.clone(), Bson::from(format!("{} elements", elements.len())))
+            (key.to_owned(), Bson::from(format!("{} elements", elements.len())))
         }
-        value => (key.clone(), value.clone()),
+        value => (key.to_owned(), value.clone()),
     });
     shown.collect()
 }

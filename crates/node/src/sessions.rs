@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bson::{Binary, Bson, Document, spec::BinarySubtype};
+use bson::{Binary, Bson, Document, RawBsonRef, spec::BinarySubtype};
 use quorate_protocol::MonotonicTime;
 
+use crate::body::CommandBody;
 use crate::error::{CommandError, ErrorCode};
 use crate::users::LoggedIn;
 
@@ -20,6 +21,9 @@ pub const MAX_SESSIONS: usize = 100_000;
 
 const SESSION_TIMEOUT: Duration = Duration::from_secs(SESSION_TIMEOUT_MINUTES as u64 * 60);
 
+/// Bytes of a UUID.
+const UUID_BYTES: usize = 16;
+
 /// The UUID of a session.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SessionId(Vec<u8>);
@@ -30,7 +34,15 @@ impl SessionId {
     }
 
     /// Reads the `lsid` of a command.
-    pub(crate) fn from_command(body: &Document) -> Result<Option<Self>, CommandError> {
+    pub(crate) fn from_command(body: &CommandBody) -> Result<Option<Self>, CommandError> {
+        // Nearly every command has one: it is read where it is.
+        if let Some(lsid) = body.get_raw_document("lsid")
+            && let Ok(Some(RawBsonRef::Binary(id))) = lsid.get("id")
+            && id.subtype == BinarySubtype::Uuid
+            && id.bytes.len() == UUID_BYTES
+        {
+            return Ok(Some(Self(id.bytes.to_vec())));
+        }
         match body.get("lsid") {
             None | Some(Bson::Null | Bson::Undefined) => Ok(None),
             Some(Bson::Document(lsid)) => Self::from_lsid(lsid).map(Some),
@@ -41,7 +53,9 @@ impl SessionId {
     /// Reads `{id: <UUID>}`.
     pub(crate) fn from_lsid(lsid: &Document) -> Result<Self, CommandError> {
         match lsid.get("id") {
-            Some(Bson::Binary(id)) if id.subtype == BinarySubtype::Uuid && id.bytes.len() == 16 => {
+            Some(Bson::Binary(id))
+                if id.subtype == BinarySubtype::Uuid && id.bytes.len() == UUID_BYTES =>
+            {
                 Ok(Self(id.bytes.clone()))
             }
             Some(Bson::Binary(_)) => Err(CommandError::new(
@@ -165,7 +179,7 @@ mod tests {
         let error = SessionId::from_lsid(&doc! {"id": short}).unwrap_err();
         assert_eq!(error.code, ErrorCode::INVALID_UUID);
         assert!(SessionId::from_lsid(&doc! {}).is_err());
-        assert_eq!(SessionId::from_command(&doc! {"ping": 1}).unwrap(), None);
+        assert_eq!(SessionId::from_command(&doc! {"ping": 1}.into()).unwrap(), None);
     }
 
     #[test]

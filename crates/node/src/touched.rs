@@ -5,8 +5,9 @@
 //! what a view stands on, the command inside an `explain`. Rights and protection are decided from what
 //! they show, so both cover the same namespaces.
 
-use bson::{Bson, Document};
+use bson::Bson;
 
+use crate::body::CommandBody;
 use crate::command_table::{Access, CommandFacts, Effect, find};
 use crate::error::CommandError;
 use crate::fields::whole_number;
@@ -50,10 +51,6 @@ pub(crate) fn is_users(database: &str, collection: &str) -> bool {
 
 type Visit<'v> = dyn FnMut(Touch<'_>) -> Result<(), CommandError> + 'v;
 
-fn first(body: &Document) -> Option<&Bson> {
-    body.iter().next().map(|(_, value)| value)
-}
-
 fn touch<'a>(facts: &CommandFacts, database: &'a str, collection: Option<&'a str>) -> Touch<'a> {
     Touch { database, collection, access: facts.access, changes: facts.effect == Effect::Writes }
 }
@@ -61,7 +58,7 @@ fn touch<'a>(facts: &CommandFacts, database: &'a str, collection: Option<&'a str
 /// The database as a whole, or nothing in particular.
 pub(crate) fn database(
     facts: &CommandFacts,
-    _: &Document,
+    _: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
@@ -71,17 +68,17 @@ pub(crate) fn database(
 /// The collection that the first field names.
 pub(crate) fn named(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
-    visit(touch(facts, database, first(body).and_then(Bson::as_str)))
+    visit(touch(facts, database, body.first().and_then(Bson::as_str)))
 }
 
 /// The collection of a cursor. Cursors of commands such as `listCollections` belong to none.
 pub(crate) fn cursor(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
@@ -104,11 +101,11 @@ fn watches_every_database(stages: &[Bson]) -> bool {
 /// What a pipeline reads, and where its documents go.
 pub(crate) fn pipeline(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
-    let source = first(body);
+    let source = body.first();
     let stages = body.get_array("pipeline").ok();
     let is_of_database = source.and_then(whole_number) == Some(1);
     let opening = stages.and_then(|stages| stages.first()?.as_document()?.keys().next());
@@ -133,7 +130,7 @@ pub(crate) fn pipeline(
 }
 
 /// The stage by which a pipeline writes.
-pub(crate) fn writing_stage(command: &Document) -> Option<&str> {
+pub(crate) fn writing_stage(command: &CommandBody) -> Option<&str> {
     let last = command.get("pipeline")?.as_array()?.last()?.as_document()?;
     last.keys().next().map(String::as_str).filter(|name| matches!(*name, "$out" | "$merge"))
 }
@@ -159,11 +156,11 @@ fn output<'a>(stages: &'a [Bson], database: &'a str) -> Option<(&'a str, &'a str
 /// The collection that goes, and the one that comes or is replaced.
 pub(crate) fn rename(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
-    for name in [first(body), body.get("to")] {
+    for name in [body.first(), body.get("to")] {
         let name = name.and_then(Bson::as_str).and_then(|name| name.split_once('.'));
         match name {
             Some((database, collection)) => visit(touch(facts, database, Some(collection)))?,
@@ -176,7 +173,7 @@ pub(crate) fn rename(
 /// A collection or a view, and what the view stands on.
 pub(crate) fn view(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
@@ -192,16 +189,16 @@ pub(crate) fn view(
 /// What the explained command would touch. Nothing is changed.
 pub(crate) fn explained(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
-    let inner = first(body).and_then(Bson::as_document);
+    let inner = body.first().and_then(Bson::as_document);
     let inner = inner.and_then(|inner| Some((find(inner.keys().next()?)?, inner)));
     match inner {
         // One explain inside another is refused by the command itself.
         Some((known, inner)) if known.name != facts.name => {
-            (known.touching)(known, inner, database, &mut |touch| {
+            (known.touching)(known, &CommandBody::from(inner.clone()), database, &mut |touch| {
                 visit(Touch { changes: false, ..touch })
             })
         }
@@ -212,7 +209,7 @@ pub(crate) fn explained(
 /// The databases whose users are asked for.
 pub(crate) fn users(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
@@ -223,7 +220,7 @@ pub(crate) fn users(
         Bson::Document(user) => visit(touch(facts, user.get_str("db").unwrap_or(database), None)),
         _ => visit(touch(facts, database, None)),
     };
-    match first(body) {
+    match body.first() {
         Some(Bson::Array(several)) if !several.is_empty() => several.iter().try_for_each(one),
         Some(single) => one(single),
         None => one(&Bson::Null),
@@ -233,7 +230,7 @@ pub(crate) fn users(
 /// The server; for `$ownOps` only what the client itself runs.
 pub(crate) fn operations(
     facts: &CommandFacts,
-    body: &Document,
+    body: &CommandBody,
     database: &str,
     visit: &mut Visit<'_>,
 ) -> Result<(), CommandError> {
@@ -248,14 +245,14 @@ pub(crate) fn operations(
 
 #[cfg(test)]
 mod tests {
-    use bson::doc;
+    use bson::{Document, doc};
 
     use super::*;
 
     fn touches(body: Document) -> Vec<(String, Option<String>, Access, bool)> {
         let facts = find(body.keys().next().unwrap()).unwrap();
         let mut seen = Vec::new();
-        let done = (facts.touching)(facts, &body, "db", &mut |touch| {
+        let done = (facts.touching)(facts, &CommandBody::from(body), "db", &mut |touch| {
             let collection = touch.collection.map(str::to_owned);
             seen.push((touch.database.to_owned(), collection, touch.needed(), touch.changes));
             Ok(())

@@ -68,7 +68,7 @@ fn killing_a_session_stops_what_runs_in_it_and_ending_it_does_not() {
         let context = context();
         let command = Command::new(doc! {"find": "c", "lsid": lsid(session), "$db": "db"});
         let registered = member.node.register(&context, &command);
-        member.expect(&context, (*command.body).clone());
+        member.expect(&context, command.body.to_document());
         (context, registered)
     };
     let (first, second) = (run(1), run(2));

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_node::{
-    Answerer, Awaited, Command, CommandError, CommandFacts, Context, ErrorCode, Injection,
-    Interrupt, Interruption, Outcome, Registered, Reply, WaitFor,
+    Answerer, Awaited, Command, CommandBody, CommandError, CommandFacts, Context, ErrorCode,
+    Injection, Interrupt, Interruption, Outcome, Registered, Reply, WaitFor,
 };
 use quorate_protocol::OpTimeAndWallTime;
 use tokio::sync::{Notify, watch};
@@ -30,6 +30,9 @@ use crate::write_gate::Entered;
 
 /// Documents that a command may look at before it counts as long and runs aside.
 const SHORT_DOCUMENTS: u64 = 256;
+
+/// The command whose argument the set checks before the member keeps it.
+const SET_DEFAULTS: &str = "setDefaultRWConcern";
 
 /// Whether a reply is an error that tells of a change of the member's state.
 fn is_state_change(body: &RawDocumentBuf) -> bool {
@@ -106,7 +109,7 @@ struct Admitted {
     writes: bool,
     retryable: bool,
     /// The session of a retryable write: only that can meet the fail point that cuts it off.
-    lsid: Option<Document>,
+    session: Option<Arc<CommandBody>>,
     read_concern: Option<ReadConcern>,
     write_concern: Option<Wanted>,
     patience: Patience,
@@ -251,26 +254,33 @@ impl Connection {
 
     /// Ends the command if another component than the member answers it.
     async fn answer_here(&self, command: &Command, context: &Context) -> Result<(), Ended> {
-        if is_answered_here(command) {
+        let answerer = command.facts().map_or(Answerer::Member, CommandFacts::answerer);
+        if answerer != Answerer::Member || acts_here(command) {
             self.shared.node.authorize(&self.client, command)?;
         }
-        if command.facts().is_some_and(|facts| facts.answerer() == Answerer::Process)
-            || locks(command)
-        {
-            return self.answer_as_process(command, context).await;
+        if answerer == Answerer::Process || locks(command) {
+            return Box::pin(self.answer_as_process(command, context)).await;
         }
         if is_hello(command.name()) && self.shared.quiescing.load(Ordering::SeqCst) {
             return Err(quiescing().into());
         }
         let Some(set) = &self.shared.replica_set else { return Ok(()) };
         set.hear_time(command, &self.client)?;
-        if let Some(body) = set.answer(command).await {
+        // On the heap: what the member answers needs no room for these.
+        if answerer == Answerer::ReplicaSet
+            && let Some(body) = Box::pin(set.answer(command)).await
+        {
             return Err(Ended::Reply(body));
         }
-        if let Some(body) = set.forward(command).await {
+        if set.forwards(command)
+            && let Some(body) = Box::pin(set.forward(command)).await
+        {
             return Err(Ended::Reply(body));
         }
-        Ok(set.check_default(command).await?)
+        if command.name() == SET_DEFAULTS {
+            Box::pin(set.check_default(command)).await?;
+        }
+        Ok(())
     }
 
     /// Commands about the process: its log, its end, its lock against writes.
@@ -329,12 +339,12 @@ impl Connection {
         self.reads_majority = read_concern == Some(ReadConcern::Majority) && !writes;
         // Statements of a transaction are not repeated by themselves.
         let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
-        let lsid = command.body.get_document("lsid").ok().filter(|_| retryable).cloned();
+        let session = retryable.then(|| Arc::clone(&command.body));
         Ok(Admitted {
             command,
             writes,
             retryable,
-            lsid,
+            session,
             read_concern,
             write_concern,
             patience,
@@ -377,7 +387,7 @@ impl Connection {
             again = news.then(|| command.clone());
             outcome = self.run_command(context, command, &admitted.patience).await?;
         }
-        if admitted.lsid.take().is_some_and(|lsid| shared.node.take_cut_off(&lsid)) {
+        if admitted.session.take().is_some_and(|command| shared.node.take_cut_off(&command)) {
             return Err(Ended::Close);
         }
         // The news may have come while the command ran, with or without waiting.
@@ -588,12 +598,10 @@ fn quiescing() -> CommandError {
     )
 }
 
-/// Whether another component than the member answers the command, or acts before the member does, so
-/// that whether it is allowed is asked here.
-fn is_answered_here(command: &Command) -> bool {
-    locks(command)
-        || command.name() == "setDefaultRWConcern"
-        || command.facts().is_some_and(|facts| facts.answerer() != Answerer::Member)
+/// Whether another component acts before the member answers the command, so that whether it is allowed is
+/// asked here.
+fn acts_here(command: &Command) -> bool {
+    locks(command) || command.name() == SET_DEFAULTS
 }
 
 /// Waits until writes may pass, or the server ends.

@@ -353,7 +353,7 @@ pub(crate) fn take_apart(message: &Message<'_>) -> Received {
                         "OP_QUERY is only understood for hello; use OP_MSG",
                     ));
                 }
-                command.body_mut().insert("$db", query.database());
+                command.set("$db", query.database());
                 Ok(command)
             });
             (MsgFlags::NONE, true, command)
@@ -385,7 +385,7 @@ fn next_of_stream(mut command: Command, reply: &RawDocumentBuf) -> Option<Comman
         // Only a hello that may wait is worth repeating.
         command.body.get("maxAwaitTimeMS")?;
         let version = reply.get_document("topologyVersion").ok()?;
-        command.body_mut().insert("topologyVersion", Document::try_from(version).ok()?);
+        command.set("topologyVersion", Document::try_from(version).ok()?);
         return Some(command);
     }
     if command.name() == "getMore" {

@@ -1,6 +1,8 @@
 //! When to give up on a command: its time is over, or another command stops it.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use quorate_node::{CommandError, Interrupt, Interruption};
@@ -43,8 +45,16 @@ impl Patience {
         &self,
         what: impl Future<Output = Result<T, CommandError>>,
     ) -> Result<T, CommandError> {
-        let mut kills = self.shared.kills.subscribe();
         let mut what = std::pin::pin!(what);
+        // Most of what is waited for is there already.
+        let there = poll_fn(|context| match what.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending => Poll::Ready(None),
+        });
+        if let Some(result) = there.await {
+            return result;
+        }
+        let mut kills = self.shared.kills.subscribe();
         loop {
             tokio::select! {
                 biased;

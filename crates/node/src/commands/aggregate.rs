@@ -580,7 +580,7 @@ impl Sink<'_, '_> {
                     _ => ToldAs::ShortestDifference,
                 };
                 let old = &found.document;
-                writer.replace(collection, found.record, old, raw, &told_as, self.bypass)
+                writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
             }
             None => match merge.when_not_matched {
                 WhenNotMatched::Discard => Ok(()),

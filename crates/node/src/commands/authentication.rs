@@ -19,7 +19,7 @@ use crate::users::{
 const NONCE_LENGTH: usize = 24;
 
 pub(super) fn sasl_start(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
-    let opening = Opening::read(request, &command.body, &request.database)?;
+    let opening = Opening::read(request, &command.body.to_document(), &request.database)?;
     let mut answer = opening.start(request)?;
     answer.insert("ok", 1.0);
     reply(&answer)
@@ -102,7 +102,8 @@ pub(super) fn sasl_continue(
             "No SASL session state found; begin with saslStart",
         ));
     };
-    let message = payload(&command.body)?;
+    let body = command.body.to_document();
+    let message = payload(&body)?;
     let conversations = std::mem::take(&mut pending.conversations);
     let finished = conversations.iter().map(|conversation| conversation.finish(message));
     let mut answer = match finished.reduce(Result::or) {

@@ -8,6 +8,7 @@ use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
 
+use crate::body::CommandBody;
 use crate::change_stream::ChangeStream;
 use crate::context::{Command, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
@@ -251,7 +252,7 @@ pub(super) fn open_list(
     request: &Request<'_>,
     namespace: Namespace,
     documents: Vec<Document>,
-    command: &Document,
+    command: &CommandBody,
 ) -> Result<Outcome, CommandError> {
     let mut options = CursorOptions::new(request);
     let cursor = Fields::new(command, &request.name).document("cursor")?;

@@ -156,7 +156,7 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
         before.insert("indexOptions", index_options_before(&answer));
     }
     let given = command.body.iter().filter(|(name, _)| !is_generic(name));
-    let mut change: Document = given.map(|(name, it)| (name.clone(), it.clone())).collect();
+    let mut change: Document = given.map(|(name, it)| (name.to_owned(), it.clone())).collect();
     // Change streams show it.
     change.insert("stateBeforeChange", before);
     writer.alter_collection(altered, Some(change))?;

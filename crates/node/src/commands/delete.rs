@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use bson::{Document, doc};
+use bson::doc;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, check_collation, command_compiler};
 use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
 use super::steps::{Search, Steps, Wanted};
+use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
@@ -24,7 +25,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
     check_writable(&namespace)?;
     let statements = statements(&mut command, "deletes", "delete")?;
     for statement in &statements {
-        check_known(statement, "delete.deletes", &STATEMENT_FIELDS)?;
+        check_known(statement.keys(), "delete.deletes", &STATEMENT_FIELDS)?;
     }
     let fields = Fields::new(&command.body, "delete");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
@@ -68,7 +69,7 @@ fn delete_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     (namespace, command, place): (&Namespace, &Fields<'_>, usize),
-    statement: &Document,
+    statement: &CommandBody,
 ) -> Result<u64, CommandError> {
     let fields = Fields::new(statement, "delete.deletes");
     check_collation(&fields)?;

@@ -118,8 +118,8 @@ pub(super) fn current_operations(
     let filter: Document = command
         .body
         .iter()
-        .filter(|(name, _)| !is_generic(name) && !CURRENT_OP_OPTIONS.contains(&name.as_str()))
-        .map(|(name, value)| (name.clone(), value.clone()))
+        .filter(|(name, _)| !is_generic(name) && !CURRENT_OP_OPTIONS.contains(name))
+        .map(|(name, value)| (name.to_owned(), value.clone()))
         .collect();
     let matcher = Matcher::parse(&filter)?;
     let own = request.context.client.connection_id;

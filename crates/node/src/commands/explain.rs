@@ -11,6 +11,7 @@ use super::aggregate::{Target, resolve_view};
 use super::common::{command_compiler, command_variables, reply};
 use super::find::as_pipeline;
 use super::{delete, update};
+use crate::body::CommandBody;
 use crate::change_stream;
 use crate::command_table;
 use crate::context::{Command, Outcome};
@@ -42,7 +43,7 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
         .map(|(name, argument)| (name.clone(), argument.clone()))
         .ok_or_else(|| CommandError::bad_value("explain needs a command"))?;
     if let Some(facts) = command_table::find(&name) {
-        generic_arguments::check_fields(facts, &inner)?;
+        generic_arguments::check_fields(facts, &CommandBody::from(inner.clone()))?;
     }
     let inner_fields = Fields::new(&inner, &name);
     if name == "aggregate" {
@@ -68,8 +69,8 @@ pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome
     };
     let statement = statement.ok_or_else(|| CommandError::bad_value("nothing to explain"))?;
     match name.as_str() {
-        "update" => check_known(&statement, "update.updates", &update::STATEMENT_FIELDS)?,
-        "delete" => check_known(&statement, "delete.deletes", &delete::STATEMENT_FIELDS)?,
+        "update" => check_known(statement.keys(), "update.updates", &update::STATEMENT_FIELDS)?,
+        "delete" => check_known(statement.keys(), "delete.deletes", &delete::STATEMENT_FIELDS)?,
         _ => {}
     }
     let statement_fields = Fields::new(&statement, &name);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::update::Changed;
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
-use quorate_query::update::Change;
 use quorate_query::{Projection, Update};
 
 use super::common::{WriteConcern, check_collation, command_compiler};
@@ -37,7 +37,7 @@ const POST_IMAGE: &str = "postImage";
 enum Action {
     Nothing,
     Remove(Found),
-    Store(Found, Change),
+    Store(Found, Changed),
     Insert(Document),
 }
 

@@ -5,12 +5,13 @@ use bson::{Bson, Document, RawBsonRef, RawDocumentBuf, Timestamp, doc};
 
 use super::common::WriteConcern;
 use super::hello::MAX_WRITE_BATCH_SIZE;
+use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::namespace::Namespace;
-use crate::writer::{Writer, check_command_nesting, with_room_for};
+use crate::writer::{Writer, with_room_for};
 
 /// What a reply without errors takes, with the times that a set adds to it.
 const REPLY_BYTES: usize = 192;
@@ -161,21 +162,21 @@ pub(super) fn statements(
     command: &mut Command,
     name: &str,
     path: &str,
-) -> Result<Vec<Document>, CommandError> {
+) -> Result<Vec<CommandBody>, CommandError> {
     let statements = match command.take_sequence(name) {
-        Some(sequence) => {
-            let parse = |raw: &RawDocumentBuf| {
-                check_command_nesting(raw)?;
-                Ok::<_, CommandError>(Document::try_from(&**raw)?)
-            };
-            sequence.iter().map(parse).collect::<Result<Vec<_>, _>>()?
+        Some(sequence) => sequence
+            .iter()
+            .map(|statement| CommandBody::from_raw(statement))
+            .collect::<Result<Vec<_>, _>>()?,
+        None => {
+            let given = Fields::new(&command.body, path).documents(name)?.ok_or_else(|| {
+                CommandError::new(
+                    ErrorCode::MISSING_FIELD,
+                    format!("BSON field '{path}.{name}' is missing but a required field"),
+                )
+            })?;
+            given.into_iter().map(CommandBody::from).collect()
         }
-        None => Fields::new(&command.body, path).documents(name)?.ok_or_else(|| {
-            CommandError::new(
-                ErrorCode::MISSING_FIELD,
-                format!("BSON field '{path}.{name}' is missing but a required field"),
-            )
-        })?,
     };
     check_statement_count(statements.len())?;
     Ok(statements)

@@ -110,7 +110,7 @@ pub(super) fn set_parameter(
         return reply(&doc! { "was": was, "ok": 1.0 });
     }
     let known = parameters(request);
-    let named = command.body.keys().skip(1).find(|name| known.contains_key(name.as_str()));
+    let named = command.body.keys().skip(1).find(|name| known.contains_key(*name));
     Err(CommandError::new(
         ErrorCode::INVALID_OPTIONS,
         match named {
@@ -151,6 +151,6 @@ pub(super) fn configure_fail_point(
     request: &Request<'_>,
     command: Command,
 ) -> Result<Outcome, CommandError> {
-    let count = request.node.fail_points().configure(&command.body)?;
+    let count = request.node.fail_points().configure(&command.body.to_document())?;
     reply(&doc! { "count": count, "ok": 1.0 })
 }

@@ -11,6 +11,7 @@ use quorate_wire::to_bson_date_time;
 
 use super::common::reply;
 use super::create::not_found;
+use crate::body::CommandBody;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::cursors::CursorStatistics;
@@ -208,7 +209,7 @@ fn index_size(view: &View, prefix: [u8; 8]) -> Result<i64, CommandError> {
     Ok(bytes)
 }
 
-fn scale(command: &Document) -> Result<i64, CommandError> {
+fn scale(command: &CommandBody) -> Result<i64, CommandError> {
     match Fields::new(command, "collStats").integer("scale")? {
         Some(scale) if scale < 1 => Err(CommandError::bad_value("scale has to be > 0")),
         Some(scale) => Ok(scale),

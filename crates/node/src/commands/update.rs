@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bson::{Bson, DateTime, Document, doc};
+use quorate_query::diff::ToldAs;
 use quorate_query::matcher::Matcher;
 use quorate_query::update::Change;
 use quorate_query::{Update, UpdateContext};
@@ -13,6 +14,7 @@ use super::insert::{
     write_errors,
 };
 use super::steps::{Search, Steps, Wanted};
+use crate::body::CommandBody;
 use crate::catalog::Collection;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
@@ -21,7 +23,7 @@ use crate::fields::{Fields, check_known, to_raw};
 use crate::finder::Found;
 use crate::namespace::Namespace;
 use crate::select::Selection;
-use crate::writer::Writer;
+use crate::writer::{Telling, Writer};
 
 /// The fields of a statement.
 pub(super) const STATEMENT_FIELDS: [&str; 7] =
@@ -45,7 +47,7 @@ pub(super) fn update(request: &Request<'_>, mut command: Command) -> Result<Outc
     // Clients decide by the failure of the whole command whether `sort`, which comes with wire version
     // 25, is understood.
     for statement in &statements {
-        check_known(statement, "update.updates", &STATEMENT_FIELDS)?;
+        check_known(statement.keys(), "update.updates", &STATEMENT_FIELDS)?;
     }
     let fields = Fields::new(&command.body, "update");
     let ordered = fields.boolean("ordered")?.unwrap_or(true);
@@ -138,6 +140,19 @@ fn summary(results: &[Result<Updated, CommandError>]) -> Document {
     reply
 }
 
+/// A document before and after an update.
+pub(super) struct Changed {
+    before: Document,
+    pub(super) after: Document,
+    told_as: ToldAs,
+}
+
+impl Changed {
+    fn telling(&self) -> Telling<'_> {
+        Telling { told_as: &self.told_as, versions: Some((&self.before, &self.after)) }
+    }
+}
+
 /// An update with the query that it belongs to.
 pub(super) struct ParsedUpdate {
     pub(super) matcher: Arc<Matcher>,
@@ -148,10 +163,11 @@ pub(super) struct ParsedUpdate {
 
 impl ParsedUpdate {
     /// The document after the update; none if it stays the same.
-    pub(super) fn apply(&self, found: &Found) -> Result<Option<Change>, CommandError> {
+    pub(super) fn apply(&self, found: &Found) -> Result<Option<Changed>, CommandError> {
         let before = Document::try_from(&*found.document)?;
         let context = self.context.with_array_index(found.details.array_index);
-        Ok(self.update.change(&before, &context)?)
+        let change = self.update.change(&before, &context)?;
+        Ok(change.map(|Change { after, told_as }| Changed { before, after, told_as }))
     }
 
     /// The document that the query and the update describe.
@@ -188,11 +204,11 @@ impl ParsedUpdate {
         writer: &mut Writer<'_>,
         collection: &mut Arc<Collection>,
         found: &Found,
-        change: &Change,
+        change: &Changed,
     ) -> Result<(), CommandError> {
         let (raw, bypass) = (to_raw(&change.after)?, self.bypass_validation);
         let old = &found.document;
-        writer.replace(collection, found.record, old, raw, &change.told_as, bypass)
+        writer.replace(collection, found.record, old, raw, change.telling(), bypass)
     }
 }
 
@@ -212,7 +228,7 @@ fn update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     target: &Target<'_>,
-    statement: &Document,
+    statement: &CommandBody,
 ) -> Result<Updated, CommandError> {
     loop {
         match try_update_statement(request, writer, target, statement) {
@@ -231,7 +247,7 @@ fn try_update_statement(
     request: &Request<'_>,
     writer: &mut Writer<'_>,
     target: &Target<'_>,
-    statement: &Document,
+    statement: &CommandBody,
 ) -> Result<Updated, CommandError> {
     let Target { namespace, command, place } = *target;
     let fields = Fields::new(statement, "update.updates");

@@ -147,7 +147,7 @@ fn change_user(
     let mut collection = writer.collection_or_create(&users_namespace())?;
     let raw = to_raw(&document)?;
     let told_as = ToldAs::Replacement;
-    writer.replace(&mut collection, found.record, &found.document, raw, &told_as, true)?;
+    writer.replace(&mut collection, found.record, &found.document, raw, (&told_as).into(), true)?;
     Ok(concern.reply(to_raw(&doc! { "ok": 1.0 })?, writer.last_commit()))
 }
 
@@ -249,7 +249,7 @@ fn roles(request: &Request<'_>, fields: &Fields<'_>) -> Result<Option<Vec<Bson>>
     let mut roles = Vec::with_capacity(named.len());
     for value in named {
         if let Bson::Document(role) = value {
-            check_known(role, "roles", &["role", "db"])?;
+            check_known(role.keys(), "roles", &["role", "db"])?;
         }
         let role = Role::parse(value, &request.database)
             .ok_or_else(|| CommandError::bad_value("a role is a name or {role, db}"))?;

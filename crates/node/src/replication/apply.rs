@@ -212,7 +212,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         match self.find_by_id(collection, &document)? {
             Some((record, old)) => {
-                self.replace(collection, record, &old, document, &ToldAs::default(), true)
+                self.replace(collection, record, &old, document, (&ToldAs::default()).into(), true)
             }
             None => self.insert(collection, vec![document], true, true)?.into_iter().collect(),
         }
@@ -264,7 +264,13 @@ impl Writer<'_> {
                 check_document(&new)?;
                 {
                     let (old, new) = ((&*old, before), (new, after));
-                    self.replace_with_keys(&mut collection, record, old, new, &ToldAs::default())
+                    self.replace_with_keys(
+                        &mut collection,
+                        record,
+                        old,
+                        new,
+                        (&ToldAs::default()).into(),
+                    )
                 }
             }
             Change::Remove { record, old, keys } => {

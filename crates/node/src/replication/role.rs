@@ -2,7 +2,7 @@
 //!
 //! docs/replication-rules.md §12 and §13.
 
-use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
 use quorate_transactions::{Place, labels};
@@ -10,6 +10,7 @@ use quorate_wire::replica_set::optime_document;
 use quorate_wire::{to_bson_date_time, to_bson_object_id};
 
 use super::{Replication, Standing};
+use crate::body::CommandBody;
 use crate::command_table::Effect;
 use crate::context::{Client, Command};
 use crate::error::{CommandError, ErrorCode};
@@ -44,9 +45,10 @@ pub(crate) fn check_role(
     }
 }
 
-fn allows_secondary(body: &Document) -> bool {
-    let preference = body.get_document("$readPreference");
-    preference.and_then(|preference| preference.get_str("mode")).is_ok_and(|mode| mode != "primary")
+fn allows_secondary(body: &CommandBody) -> bool {
+    let preference = body.get_document("$readPreference").ok();
+    let mode = preference.and_then(|preference| preference.get_str("mode").ok());
+    mode.is_some_and(|mode| mode != "primary")
 }
 
 impl Replication {
@@ -91,9 +93,17 @@ impl Node {
         let is_news = |reply: &RawDocument| {
             reply.get_i32("code").is_ok_and(|code| ErrorCode(code).is_state_change())
         };
-        let concern = reply.get_document("writeConcernError").ok();
-        let in_concern = concern.is_some_and(is_news);
-        if !in_concern && !is_news(reply) {
+        let (mut in_concern, mut in_reply) = (false, false);
+        for (name, value) in reply.iter().flatten() {
+            match (name.as_str(), value) {
+                ("code", RawBsonRef::Int32(code)) => in_reply = ErrorCode(code).is_state_change(),
+                ("writeConcernError", RawBsonRef::Document(concern)) => {
+                    in_concern = is_news(concern);
+                }
+                _ => {}
+            }
+        }
+        if !in_concern && !in_reply {
             return;
         }
         let Ok(mut changed) = Document::try_from(&**reply) else { return };

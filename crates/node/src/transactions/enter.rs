@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use bson::{Bson, Document, RawBsonRef};
+use bson::{Bson, RawBsonRef};
 use quorate_transactions::{AbortReason, Arrival, Kind, Place, Refusal, Verdict, labels};
 
 use super::rows::SessionRow;
 use super::stage::Stage;
 use super::{Body, refused};
+use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, InTransaction};
 use crate::context::{Command, Context, Outcome};
 use crate::dispatch::Request;
@@ -376,8 +377,8 @@ fn raise_conflict(outcome: Outcome) -> Result<Outcome, CommandError> {
 }
 
 /// Where an error of this command happens.
-fn place_of(command: &Document) -> Place {
-    let name = command.keys().next().map_or("", String::as_str);
+fn place_of(command: &CommandBody) -> Place {
+    let name = command.name();
     if !command.contains_key("txnNumber") {
         Place::Outside
     } else if matches!(name, "commitTransaction" | "abortTransaction") {
@@ -390,7 +391,7 @@ fn place_of(command: &Document) -> Place {
 }
 
 /// Gives an error the labels that its code has for this command.
-pub(crate) fn label(error: &mut CommandError, command: &Document) {
+pub(crate) fn label(error: &mut CommandError, command: &CommandBody) {
     for label in labels(error.code.0, place_of(command)) {
         if !error.labels.iter().any(|known| known == label.name()) {
             error.labels.push(label.name().to_owned());

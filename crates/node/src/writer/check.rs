@@ -1,17 +1,15 @@
 //! What may be stored, and under which keys an index holds it.
 
 use bson::{Bson, Document, RawBsonRef, RawDocument};
-use quorate_query::value::{DocumentRef, MAX_NESTING};
+use quorate_query::value::DocumentRef;
 
 use crate::catalog::{Collection, Index};
 use crate::error::{CommandError, ErrorCode};
 use crate::index_keys::{DocumentKeys, document_keys};
+use crate::structure::{Depth, check_document_bytes, malformed};
 
 /// The largest document that may be stored.
 const MAX_DOCUMENT_BYTES: usize = 16 * 1024 * 1024;
-
-/// Levels that a command adds around the documents in it.
-const COMMAND_WRAPPING: usize = 20;
 
 /// The keys under which an index holds a document; none if the index leaves it out.
 pub(crate) fn index_keys_of(
@@ -54,7 +52,7 @@ pub(crate) fn check_document(document: &RawDocument) -> Result<(), CommandError>
             ),
         ));
     }
-    check_depth(document, 1, MAX_NESTING)?;
+    check_document_bytes(document.as_bytes(), Depth::STORED)?;
     match document.get("_id") {
         Ok(Some(RawBsonRef::Array(_))) => Err(invalid_id("array")),
         Ok(Some(RawBsonRef::RegularExpression(_))) => Err(invalid_id("regex")),
@@ -89,49 +87,6 @@ fn invalid_id(kind: &str) -> CommandError {
     )
 }
 
-/// A command may nest deeper than a document: an insert wraps documents, an update wraps operators.
-pub(crate) fn check_command_nesting(command: &RawDocument) -> Result<(), CommandError> {
-    check_depth(command, 1, MAX_NESTING + COMMAND_WRAPPING)
-}
-
-/// One value of a command, with the same limit.
-pub(crate) fn check_command_value(value: RawBsonRef<'_>) -> Result<(), CommandError> {
-    check_value_depth(value, 1, MAX_NESTING + COMMAND_WRAPPING)
-}
-
-/// Visits every value, so that later readers of the document need not fear malformed bytes.
-fn check_depth(document: &RawDocument, depth: usize, limit: usize) -> Result<(), CommandError> {
-    for element in document {
-        let (_, value) = element.map_err(|_| malformed())?;
-        check_value_depth(value, depth, limit)?;
-    }
-    Ok(())
-}
-
-fn check_value_depth(
-    value: RawBsonRef<'_>,
-    depth: usize,
-    limit: usize,
-) -> Result<(), CommandError> {
-    if depth > limit {
-        return Err(CommandError::new(
-            ErrorCode::OVERFLOW,
-            format!("documents may nest at most {MAX_NESTING} levels deep"),
-        ));
-    }
-    match value {
-        RawBsonRef::Document(inner) => check_depth(inner, depth + 1, limit),
-        RawBsonRef::Array(items) => {
-            for item in items {
-                check_value_depth(item.map_err(|_| malformed())?, depth + 1, limit)?;
-            }
-            Ok(())
-        }
-        RawBsonRef::JavaScriptCodeWithScope(code) => check_depth(code.scope, depth + 1, limit),
-        _ => Ok(()),
-    }
-}
-
 pub(super) fn check_validator(
     collection: &Collection,
     document: &RawDocument,
@@ -150,10 +105,6 @@ pub(super) fn check_validator(
         return Err(error);
     }
     Ok(())
-}
-
-pub(super) fn malformed() -> CommandError {
-    CommandError::new(ErrorCode(22), "a document is malformed BSON")
 }
 
 pub(super) fn duplicate_key(

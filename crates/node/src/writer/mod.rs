@@ -17,19 +17,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
-use quorate_query::diff::ToldAs;
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
 use quorate_transactions::TransactionId;
 use quorate_wire::to_bson_timestamp;
 
 use self::build::Build;
-pub(crate) use self::check::{
-    check_command_nesting, check_command_value, check_document, index_keys_of, keys_of,
-};
-use self::check::{check_validator, duplicate_key, malformed};
+pub(crate) use self::check::{check_document, index_keys_of, keys_of};
+use self::check::{check_validator, duplicate_key};
 pub(crate) use self::lock::{Held, WriteLock};
-pub(crate) use self::oplog::{ENTRY_VERSION, Entry, Operation, oplog_namespace, with_room_for};
+pub(crate) use self::oplog::{
+    ENTRY_VERSION, Entry, Operation, Telling, oplog_namespace, with_room_for,
+};
 use self::retry::Retry;
 pub(crate) use self::retry::RetryableWrite;
 use crate::catalog::{Collection, Ident};
@@ -41,6 +40,7 @@ use crate::namespace::Namespace;
 use crate::node::Node;
 use crate::records::{View, index_entry, parse_record, record_key};
 use crate::replication::{LogState, Replication};
+use crate::structure::malformed;
 use crate::transactions::{Ongoing, Staging};
 
 /// Inserts are joined into batches of about this size.
@@ -378,7 +378,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         old: &RawDocument,
         new: RawDocumentBuf,
-        told_as: &ToldAs,
+        telling: Telling<'_>,
         bypass_validation: bool,
     ) -> Result<(), CommandError> {
         check_document(&new)?;
@@ -386,7 +386,7 @@ impl<'n> Writer<'n> {
             check_validator(collection, &new)?;
         }
         let (before, after) = (keys_of(collection, old)?, keys_of(collection, &new)?);
-        self.replace_with_keys(collection, record, (old, before), (new, after), told_as)
+        self.replace_with_keys(collection, record, (old, before), (new, after), telling)
     }
 
     /// Replaces a document that was checked before. With it and its successor come their keys.
@@ -396,7 +396,7 @@ impl<'n> Writer<'n> {
         record: RecordId,
         (old, before): (&RawDocument, Vec<DocumentKeys>),
         (new, after): (RawDocumentBuf, Vec<DocumentKeys>),
-        told_as: &ToldAs,
+        telling: Telling<'_>,
     ) -> Result<(), CommandError> {
         let keyspaces = self.node.keyspaces();
         let mut batch = Batch::new();
@@ -428,7 +428,7 @@ impl<'n> Writer<'n> {
         }
         self.note_change(collection.ident, record);
         self.note_multikey(collection, &multikey)?;
-        self.log_update(&mut batch, collection, old, &new, told_as)?;
+        self.log_update(&mut batch, collection, old, &new, telling)?;
         let growth = new.as_bytes().len() as i64 - old.as_bytes().len() as i64;
         let key = record_key(collection.ident, record);
         batch.insert(keyspaces.records, key, self.stored_document(new));

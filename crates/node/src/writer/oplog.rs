@@ -64,6 +64,20 @@ pub(crate) struct Entry<'a> {
     pub(crate) statement: Option<i32>,
 }
 
+/// How an entry tells of an update.
+#[derive(Clone, Copy)]
+pub(crate) struct Telling<'a> {
+    pub(crate) told_as: &'a ToldAs,
+    /// The document before and after, where they have been read already.
+    pub(crate) versions: Option<(&'a Document, &'a Document)>,
+}
+
+impl<'a> From<&'a ToldAs> for Telling<'a> {
+    fn from(told_as: &'a ToldAs) -> Self {
+        Self { told_as, versions: None }
+    }
+}
+
 /// The name of the history.
 pub(crate) fn oplog_namespace() -> Namespace {
     Namespace { database: LOCAL_DATABASE.to_owned(), collection: "oplog.rs".to_owned() }
@@ -91,7 +105,7 @@ impl Writer<'_> {
         collection: &Collection,
         old: &RawDocument,
         new: &RawDocument,
-        told_as: &ToldAs,
+        telling: Telling<'_>,
     ) -> Result<(), CommandError> {
         if !self.logs(Some(collection)) {
             return Ok(());
@@ -100,7 +114,12 @@ impl Writer<'_> {
         if !self.is_staging() && self.log_otherwise(batch, Some(&before), Some(collection))? {
             return Ok(());
         }
-        let change = oplog_update(&Document::try_from(old)?, &Document::try_from(new)?, told_as);
+        let change = match telling {
+            Telling { told_as, versions: Some((old, new)) } => oplog_update(old, new, told_as),
+            Telling { told_as, versions: None } => {
+                oplog_update(&Document::try_from(old)?, &Document::try_from(new)?, told_as)
+            }
+        };
         let OplogUpdate::Entry(change) = change else { return Ok(()) };
         let (object, target) = (to_raw(&change)?, id_document(new));
         let entry = Entry {

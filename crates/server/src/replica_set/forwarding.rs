@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bson::{Document, RawDocumentBuf};
-use quorate_node::{CommandError, ErrorCode};
+use quorate_node::{CommandBody, CommandError, ErrorCode};
 use quorate_protocol::ServerAddress;
 use quorate_wire::MsgFlags;
 
@@ -17,13 +17,15 @@ use crate::dialer::Dialer;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether a command is a pipeline that writes, from a client that takes a secondary.
-pub(super) fn is_wanted(command: &Document) -> bool {
+pub(super) fn is_wanted(command: &CommandBody) -> bool {
+    if command.name() != "aggregate" {
+        return false;
+    }
     let last = command.get_array("pipeline").ok().and_then(|stages| stages.last()?.as_document());
     let writes = last.and_then(|stage| stage.keys().next());
     let preference = command.get_document("$readPreference");
     let mode = preference.ok().and_then(|preference| preference.get_str("mode").ok());
-    command.contains_key("aggregate")
-        && writes.is_some_and(|name| name == "$out" || name == "$merge")
+    writes.is_some_and(|name| name == "$out" || name == "$merge")
         && mode.is_some_and(|mode| mode != "primary")
 }
 
@@ -31,10 +33,9 @@ pub(super) fn is_wanted(command: &Document) -> bool {
 pub(super) async fn forward(
     dialer: &Dialer,
     primary: &ServerAddress,
-    command: &Document,
+    mut command: Document,
     limit: Duration,
 ) -> RawDocumentBuf {
-    let mut command = command.clone();
     command.remove("$readPreference");
     let sent = async {
         let mut client = Client::connect(dialer, primary, limit).await?;
@@ -59,13 +60,14 @@ mod tests {
     #[test]
     fn only_writing_pipelines_for_secondaries_are_sent_on() {
         let secondary = doc! { "mode": "secondaryPreferred" };
-        let command = |stage: Document, preference: &Document| {
-            doc! { "aggregate": "c", "pipeline": [stage], "$readPreference": preference.clone() }
+        let command = |stage: Document, preference: &Document| -> CommandBody {
+            let preference = preference.clone();
+            doc! { "aggregate": "c", "pipeline": [stage], "$readPreference": preference }.into()
         };
         assert!(is_wanted(&command(doc! { "$out": "d" }, &secondary)));
         assert!(is_wanted(&command(doc! { "$merge": "d" }, &secondary)));
         assert!(!is_wanted(&command(doc! { "$match": {} }, &secondary)));
         assert!(!is_wanted(&command(doc! { "$out": "d" }, &doc! { "mode": "primary" })));
-        assert!(!is_wanted(&doc! { "aggregate": "c", "pipeline": [{ "$out": "d" }] }));
+        assert!(!is_wanted(&doc! { "aggregate": "c", "pipeline": [{ "$out": "d" }] }.into()));
     }
 }

@@ -247,7 +247,7 @@ impl ReplicaSet {
                 self.inspect(rollback_id).await
             }
             "quorateExplainElection" => self.inspect(status::explanation_document).await,
-            _ => match commands::request(&command.body)? {
+            _ => match commands::request(&command.body.to_document())? {
                 Ok(request) => self.ask(request).await,
                 Err(error) => Err(error),
             },
@@ -269,16 +269,17 @@ impl ReplicaSet {
         }
     }
 
-    /// Sends a pipeline that writes on to the primary, if this member is a secondary that may be
-    /// asked for it; none if the command is to run here. Clients of servers with users are told to go
-    /// to the primary themselves: members do not vouch for them.
+    /// Whether a command is a pipeline that writes, and this member a secondary that may be asked for it.
+    /// Clients of servers with users are told to go to the primary themselves: members do not vouch for
+    /// them.
+    pub(crate) fn forwards(&self, command: &Command) -> bool {
+        forwarding::is_wanted(&command.body)
+            && !self.view.borrow().is_primary
+            && !self.node.options().authentication
+    }
+
+    /// Sends a command on to the primary; none if no primary is known.
     pub(crate) async fn forward(&self, command: &Command) -> Option<RawDocumentBuf> {
-        if self.view.borrow().is_primary
-            || self.node.options().authentication
-            || !forwarding::is_wanted(&command.body)
-        {
-            return None;
-        }
         let (sender, receiver) = oneshot::channel();
         self.inbox.post(Message::Inspect(Box::new(move |status, _| {
             let primary = status.primary().and_then(|id| status.address_of(id));
@@ -287,7 +288,8 @@ impl ReplicaSet {
         })));
         let primary = receiver.await.ok().flatten()?;
         let limit = command.max_time().unwrap_or(forwarding::PATIENCE);
-        let forwarded = forwarding::forward(&self.dialer, &primary, &command.body, limit);
+        let forwarded =
+            forwarding::forward(&self.dialer, &primary, command.body.to_document(), limit);
         Some(self.cut().guard(forwarded).await)
     }
 

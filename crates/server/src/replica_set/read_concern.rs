@@ -132,11 +132,18 @@ impl ReplicaSet {
     /// Takes the time from a client that has spoken to other members. Without signatures a time proves
     /// nothing: where clients must log in, only members are believed.
     pub(crate) fn hear_time(&self, command: &Command, client: &Client) -> Result<(), CommandError> {
-        let Some(given) = command.body.get("$clusterTime") else { return Ok(()) };
-        if self.node.authorize_member(client).is_err() {
+        if !command.body.contains_key("$clusterTime") || self.node.authorize_member(client).is_err()
+        {
             return Ok(());
         }
-        let seen = given.as_document().and_then(|given| given.get_timestamp("clusterTime").ok());
+        let given = command.body.get_raw_document("$clusterTime");
+        let seen = match given.and_then(|given| given.get_timestamp("clusterTime").ok()) {
+            None => {
+                let given = command.body.get_document("$clusterTime").ok();
+                given.and_then(|given| given.get_timestamp("clusterTime").ok())
+            }
+            seen => seen,
+        };
         let Some(seen) = seen else {
             return Err(CommandError::type_mismatch(
                 "$clusterTime needs a clusterTime, a timestamp",

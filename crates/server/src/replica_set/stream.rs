@@ -10,6 +10,7 @@ use bson::raw::cstr;
 use bson::spec::ElementType;
 use bson::{Document, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc};
 use quorate_member::SentBatch;
+use quorate_node::CommandBody;
 use quorate_node::entry_position;
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term};
 use quorate_replication::FetchedBatch;
@@ -32,7 +33,7 @@ pub(super) fn find_command(after: OpTime, term: Term) -> Document {
 }
 
 /// Where the stream that a command asks for begins; none if it asks for none.
-pub(super) fn wanted(command: &Document) -> Option<OpTime> {
+pub(super) fn wanted(command: &CommandBody) -> Option<OpTime> {
     let is_stream = command.get_str("find").is_ok_and(|name| name == "oplog.rs")
         && command.get_str("$db").is_ok_and(|database| database == "local")
         && command.contains_key("$oplogQueryData");

@@ -1,0 +1,407 @@
+//! The fields of a command, read when they are asked for.
+//!
+//! A command arrives as bytes, and its code looks at few of its fields. The bytes are checked once, when they
+//! arrive; a value becomes a [`Bson`] when it is first looked at, and stays one. A document that is not looked
+//! at (the session, the cluster's time, the statement of a command that is refused) costs nothing more.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use bson::spec::ElementType;
+use bson::{Bson, Document, RawBsonRef, RawDocument, Timestamp};
+
+use crate::error::{CommandError, ErrorCode};
+use crate::structure::{Depth, Element, Elements, check_value_bytes, is_rare, read_rare};
+
+/// Fields up to which each is compared with all others to find one that is given twice.
+const FEW_FIELDS: usize = 32;
+
+/// The fields of a command or of a statement, in their order.
+#[derive(Clone, Default)]
+pub struct CommandBody {
+    /// What the fields' places refer to: the document as it came, or only the names.
+    bytes: Box<[u8]>,
+    fields: Vec<Field>,
+}
+
+/// The body has no such field, or it has another type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSuchValue;
+
+#[derive(Clone)]
+struct Field {
+    name: Range<usize>,
+    kind: ElementType,
+    /// Where its value is, without the type and the name.
+    place: Range<usize>,
+    value: OnceLock<Bson>,
+}
+
+impl From<Document> for CommandBody {
+    fn from(document: Document) -> Self {
+        let mut names = Vec::new();
+        let mut fields = Vec::with_capacity(document.len());
+        for (name, value) in document {
+            let start = names.len();
+            names.extend(name.as_bytes());
+            fields.push(Field {
+                name: start..names.len(),
+                kind: value.element_type(),
+                place: 0..0,
+                value: OnceLock::from(value),
+            });
+        }
+        Self { bytes: names.into(), fields }
+    }
+}
+
+impl CommandBody {
+    /// Checks a document that has arrived: its structure, its texts, and how deep it nests.
+    ///
+    /// # Errors
+    ///
+    /// If it is malformed, nests too deeply, or has a field twice.
+    pub(crate) fn from_raw(document: &RawDocument) -> Result<Self, CommandError> {
+        let bytes: Box<[u8]> = document.as_bytes().into();
+        let mut fields = Vec::with_capacity(8);
+        let mut elements = Elements::new(&bytes)?;
+        while let Some(Element { kind, name, place }) = elements.next()? {
+            check_value_bytes(kind, &bytes[place.clone()], Depth::COMMAND)?;
+            let value = match is_rare(kind) {
+                true => OnceLock::from(read_rare(kind, &bytes[place.clone()])?),
+                false => OnceLock::new(),
+            };
+            fields.push(Field { name, kind, place, value });
+        }
+        let body = Self { bytes, fields };
+        match body.doubled() {
+            Some(name) => Err(CommandError::new(
+                ErrorCode::DUPLICATE_FIELD,
+                format!("BSON field '{}.{name}' is a duplicate field", body.name()),
+            )),
+            None => Ok(body),
+        }
+    }
+
+    /// A name that is given twice.
+    fn doubled(&self) -> Option<&str> {
+        let name = |field: &Field| &self.bytes[field.name.clone()];
+        if self.fields.len() > FEW_FIELDS {
+            let mut names: Vec<&[u8]> = self.fields.iter().map(name).collect();
+            names.sort_unstable();
+            let pair = names.windows(2).find(|pair| pair[0] == pair[1])?;
+            return std::str::from_utf8(pair[0]).ok();
+        }
+        let is_earlier = |place: usize, field: &Field| {
+            self.fields[..place].iter().any(|earlier| name(earlier) == name(field))
+        };
+        let mut fields = self.fields.iter().enumerate();
+        fields.find(|(place, field)| is_earlier(*place, field)).map(|(_, field)| self.text(field))
+    }
+
+    fn text(&self, field: &Field) -> &str {
+        std::str::from_utf8(&self.bytes[field.name.clone()]).unwrap_or_default()
+    }
+
+    fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| self.bytes[field.name.clone()] == *name.as_bytes())
+    }
+
+    fn value<'a>(&'a self, field: &'a Field) -> &'a Bson {
+        field.value.get_or_init(|| read(field.kind, &self.bytes[field.place.clone()]))
+    }
+
+    /// The first name, which is the command's.
+    pub fn name(&self) -> &str {
+        self.fields.first().map_or("", |field| self.text(field))
+    }
+
+    /// The database that the command is meant for.
+    pub fn database(&self) -> &str {
+        self.get_str("$db").unwrap_or("admin")
+    }
+
+    /// The value of the first field.
+    pub fn first(&self) -> Option<&Bson> {
+        self.fields.first().map(|field| self.value(field))
+    }
+
+    /// The value of a field.
+    pub fn get(&self, name: &str) -> Option<&Bson> {
+        self.field(name).map(|field| self.value(field))
+    }
+
+    /// The embedded document of a field, as it came. None for a body that did not come as bytes.
+    pub fn get_raw_document(&self, name: &str) -> Option<&RawDocument> {
+        let field = self.field(name).filter(|field| !field.place.is_empty())?;
+        let bytes = &self.bytes[field.place.clone()];
+        (field.kind == ElementType::EmbeddedDocument)
+            .then(|| RawDocument::from_bytes(bytes).ok())?
+    }
+
+    /// Whether it has a field of this name.
+    pub fn contains_key(&self, name: &str) -> bool {
+        self.field(name).is_some()
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field, or it is no text.
+    pub fn get_str(&self, name: &str) -> Result<&str, NoSuchValue> {
+        self.get(name).and_then(Bson::as_str).ok_or(NoSuchValue)
+    }
+
+    /// A number of 32 bits.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field, or it is no such number.
+    pub fn get_i32(&self, name: &str) -> Result<i32, NoSuchValue> {
+        self.get(name).and_then(Bson::as_i32).ok_or(NoSuchValue)
+    }
+
+    /// A number of 64 bits.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field, or it is no such number.
+    pub fn get_i64(&self, name: &str) -> Result<i64, NoSuchValue> {
+        self.get(name).and_then(Bson::as_i64).ok_or(NoSuchValue)
+    }
+
+    /// A truth value.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field, or it is no truth value.
+    pub fn get_bool(&self, name: &str) -> Result<bool, NoSuchValue> {
+        self.get(name).and_then(Bson::as_bool).ok_or(NoSuchValue)
+    }
+
+    /// A document.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field, or it is no document.
+    pub fn get_document(&self, name: &str) -> Result<&Document, NoSuchValue> {
+        self.get(name).and_then(Bson::as_document).ok_or(NoSuchValue)
+    }
+
+    /// An array.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field, or it is no array.
+    pub fn get_array(&self, name: &str) -> Result<&Vec<Bson>, NoSuchValue> {
+        self.get(name).and_then(Bson::as_array).ok_or(NoSuchValue)
+    }
+
+    /// The names of the fields.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.fields.iter().map(|field| self.text(field))
+    }
+
+    /// The fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Bson)> {
+        self.fields.iter().map(|field| (self.text(field), self.value(field)))
+    }
+
+    /// All of it as a document.
+    pub fn to_document(&self) -> Document {
+        self.iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
+    }
+
+    /// Gives a field another value, or appends it.
+    pub fn insert(&mut self, name: &str, value: impl Into<Bson>) {
+        let mut document = self.to_document();
+        document.insert(name, value);
+        *self = Self::from(document);
+    }
+
+    /// Takes the documents of an array out, as they came. None for another field, and for an array that holds
+    /// anything else, which is the command's to refuse.
+    pub(crate) fn take_documents(&mut self, name: &str) -> Option<Vec<bson::RawDocumentBuf>> {
+        let place = self.fields.iter().position(|field| {
+            field.kind == ElementType::Array
+                && !field.place.is_empty()
+                && self.bytes[field.name.clone()] == *name.as_bytes()
+        })?;
+        let array = RawDocument::from_bytes(&self.bytes[self.fields[place].place.clone()]).ok()?;
+        let document = |item: bson::error::Result<(_, RawBsonRef<'_>)>| {
+            Some(item.ok()?.1.as_document()?.to_owned())
+        };
+        let documents = array.iter().map(document).collect::<Option<Vec<_>>>()?;
+        self.fields.remove(place);
+        Some(documents)
+    }
+}
+
+impl fmt::Debug for CommandBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl PartialEq<Document> for CommandBody {
+    fn eq(&self, other: &Document) -> bool {
+        self.fields.len() == other.len()
+            && self.iter().eq(other.iter().map(|(k, v)| (k.as_str(), v)))
+    }
+}
+
+/// A value whose bytes were checked when they arrived.
+fn read(kind: ElementType, bytes: &[u8]) -> Bson {
+    let eight = || bytes.try_into().map(u64::from_le_bytes).unwrap_or_default();
+    match kind {
+        ElementType::Double => Bson::Double(f64::from_bits(eight())),
+        ElementType::Int64 => Bson::Int64(eight() as i64),
+        ElementType::Int32 => {
+            Bson::Int32(bytes.try_into().map(i32::from_le_bytes).unwrap_or_default())
+        }
+        ElementType::Boolean => Bson::Boolean(bytes.first() == Some(&1)),
+        ElementType::DateTime => Bson::DateTime(bson::DateTime::from_millis(eight() as i64)),
+        ElementType::Timestamp => {
+            let (increment, time) = (eight() as u32, (eight() >> 32) as u32);
+            Bson::Timestamp(Timestamp { time, increment })
+        }
+        ElementType::ObjectId => Bson::ObjectId(
+            bytes.try_into().map(bson::oid::ObjectId::from_bytes).unwrap_or_default(),
+        ),
+        ElementType::String => {
+            let text = bytes.get(4..bytes.len().saturating_sub(1)).unwrap_or_default();
+            Bson::String(String::from_utf8_lossy(text).into_owned())
+        }
+        ElementType::EmbeddedDocument => {
+            let document = RawDocument::from_bytes(bytes).and_then(Document::try_from);
+            Bson::Document(document.unwrap_or_default())
+        }
+        ElementType::Array => {
+            let items = RawDocument::from_bytes(bytes).into_iter().flatten();
+            Bson::Array(items.filter_map(|item| Bson::try_from(item.ok()?.1).ok()).collect())
+        }
+        _ => Bson::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Binary, RawDocumentBuf, doc, spec::BinarySubtype};
+    use quorate_protocol::SplitMix64;
+
+    use super::*;
+
+    /// One value of every type.
+    fn every_type() -> Document {
+        let scope = doc! { "x": [1, { "y": 2 }] };
+        doc! {
+            "find": "c",
+            "double": 1.5, "document": { "a": { "b": [1, "two", 3.0] } }, "array": [1, { "b": 2 }],
+            "binary": Binary { subtype: BinarySubtype::Generic, bytes: vec![1, 2, 3] },
+            "old": Binary { subtype: BinarySubtype::BinaryOld, bytes: vec![1, 2, 3] },
+            "id": bson::oid::ObjectId::from_bytes([7; 12]), "truth": true, "untruth": false,
+            "date": bson::DateTime::from_millis(-5), "null": Bson::Null, "undefined": Bson::Undefined,
+            "regex": bson::Regex { pattern: "^a".try_into().unwrap(), options: "i".try_into().unwrap() },
+            "code": Bson::JavaScriptCode("f()".to_owned()), "symbol": Bson::Symbol("s".to_owned()),
+            "scoped": bson::JavaScriptCodeWithScope { code: "g()".to_owned(), scope },
+            "int": 7, "time": Timestamp { time: 3, increment: 4 }, "long": 1_i64 << 40,
+            "decimal": "1.25".parse::<bson::Decimal128>().unwrap(),
+            "min": Bson::MinKey, "max": Bson::MaxKey, "empty": "", "none": {},
+        }
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<CommandBody, CommandError> {
+        CommandBody::from_raw(
+            RawDocument::from_bytes(bytes).map_err(|_| crate::structure::malformed())?,
+        )
+    }
+
+    #[test]
+    fn values_of_every_type_are_what_was_sent() {
+        let sent = every_type();
+        let body = from_bytes(RawDocumentBuf::try_from(&sent).unwrap().as_bytes()).unwrap();
+        assert_eq!(body, sent);
+        assert_eq!(body.to_document(), sent);
+        assert_eq!((body.name(), body.get_str("find")), ("find", Ok("c")));
+        assert_eq!(body.get_i64("int"), Err(NoSuchValue));
+        assert_eq!(CommandBody::from(sent.clone()), sent);
+    }
+
+    /// What passes is read without loss, and what the library cannot read does not pass.
+    #[test]
+    fn bytes_that_were_tampered_with_are_refused_or_read_whole() {
+        let whole = RawDocumentBuf::try_from(&every_type()).unwrap().into_bytes();
+        let mut chance = SplitMix64::new(0x5eed);
+        let (mut refused, mut read) = (0, 0);
+        for round in 0..40_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..=round % 3 {
+                let place = (chance.next_u64() as usize) % bytes.len();
+                bytes[place] =
+                    if chance.next_u64().is_multiple_of(2) { chance.next_u64() as u8 } else { 0 };
+            }
+            let Ok(document) = RawDocument::from_bytes(&bytes) else { continue };
+            match CommandBody::from_raw(document) {
+                Ok(body) => {
+                    read += 1;
+                    let parsed =
+                        Document::try_from(document).expect("the library reads it as well");
+                    assert_eq!(format!("{:?}", body.to_document()), format!("{parsed:?}"));
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > 1000 && read > 1000, "{refused} {read}");
+    }
+
+    #[test]
+    fn a_field_that_is_given_twice_is_refused() {
+        for fields in [3, 2 * FEW_FIELDS as i32] {
+            let mut twice = RawDocumentBuf::new();
+            (0..fields).for_each(|field| {
+                let name =
+                    bson::raw::CString::try_from(format!("f{}", field % (fields - 1))).unwrap();
+                twice.append(name, field);
+            });
+            let error = CommandBody::from_raw(&twice).unwrap_err();
+            assert_eq!(error.code, ErrorCode::DUPLICATE_FIELD);
+            assert!(error.message.contains("'f0.f0'"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_nests_too_deeply_is_refused_before_it_is_read() {
+        let nested = |depth: usize| {
+            let mut document = doc! { "a": 1 };
+            (0..depth).for_each(|_| document = doc! { "a": document.clone() });
+            CommandBody::from_raw(&RawDocumentBuf::try_from(&document).unwrap()).map(drop)
+        };
+        assert!(nested(100).is_ok());
+        assert_eq!(nested(250).unwrap_err().code, ErrorCode::OVERFLOW);
+        // Far deeper than the stack would bear, and inside the scope of code too.
+        let mut bytes = vec![0; 5];
+        bytes[0] = 5;
+        for _ in 0..200_000 {
+            let mut outer = (bytes.len() as i32 + 7).to_le_bytes().to_vec();
+            outer.extend([3, 0]);
+            outer.append(&mut bytes);
+            outer.push(0);
+            bytes = outer;
+            if bytes.len() > 64 * 1024 {
+                break;
+            }
+        }
+        let mut scoped = (bytes.len() as i32 + 9).to_le_bytes().to_vec();
+        scoped.extend([1, 0, 0, 0, 0]);
+        scoped.extend(&bytes);
+        let mut whole = (scoped.len() as i32 + 7).to_le_bytes().to_vec();
+        whole.extend([15, 0]);
+        whole.extend(scoped);
+        whole.push(0);
+        for bytes in [bytes, whole] {
+            assert_eq!(from_bytes(&bytes).unwrap_err().code, ErrorCode::OVERFLOW);
+        }
+    }
+}

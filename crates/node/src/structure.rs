@@ -1,0 +1,204 @@
+//! The structure of documents that arrive: every length, text and type in them, and how deep they nest.
+//!
+//! What has passed here can be read later without fear of malformed bytes. It is walked through once, without a
+//! value being made of it; types that are rare are left to the library to judge.
+
+use std::ops::Range;
+
+use bson::spec::{BinarySubtype, ElementType};
+use bson::{Bson, RawDocument};
+
+use quorate_query::value::MAX_NESTING;
+
+use crate::error::{CommandError, ErrorCode};
+
+/// The error for bytes that are no document.
+pub(crate) fn malformed() -> CommandError {
+    CommandError::new(ErrorCode(22), "a document is malformed BSON")
+}
+
+/// How deep a value may nest, and how deep it lies itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depth {
+    pub(crate) at: usize,
+    pub(crate) limit: usize,
+}
+
+/// Levels of a command around the documents that it carries: an insert wraps documents, an update wraps
+/// operators.
+const COMMAND_WRAPPING: usize = 20;
+
+impl Depth {
+    /// Of the values of a stored document.
+    pub(crate) const STORED: Self = Self { at: 1, limit: MAX_NESTING };
+    /// Of the values of a command.
+    pub(crate) const COMMAND: Self = Self { at: 1, limit: MAX_NESTING + COMMAND_WRAPPING };
+
+    fn check(self) -> Result<(), CommandError> {
+        if self.at <= self.limit {
+            return Ok(());
+        }
+        Err(CommandError::new(
+            ErrorCode::OVERFLOW,
+            format!("documents may nest at most {MAX_NESTING} levels deep"),
+        ))
+    }
+}
+
+/// Where an element of a document lies.
+pub(crate) struct Element {
+    pub(crate) kind: ElementType,
+    pub(crate) name: Range<usize>,
+    /// Its value, without the type and the name.
+    pub(crate) place: Range<usize>,
+}
+
+/// Walks through the elements of a document.
+pub(crate) struct Elements<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Elements<'a> {
+    /// # Errors
+    ///
+    /// If the bytes are not as long as they say.
+    pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, CommandError> {
+        let elements = Self { bytes, at: 4 };
+        match elements.announced(0)? == bytes.len() && bytes.len() > 4 {
+            true => Ok(elements),
+            false => Err(malformed()),
+        }
+    }
+
+    /// The next element; none at the end. Its value is there, and not checked.
+    pub(crate) fn next(&mut self) -> Result<Option<Element>, CommandError> {
+        let kind = *self.bytes.get(self.at).ok_or_else(malformed)?;
+        self.at += 1;
+        if kind == 0 {
+            return if self.at == self.bytes.len() { Ok(None) } else { Err(malformed()) };
+        }
+        let kind = ElementType::from(kind).ok_or_else(malformed)?;
+        let name = self.at..self.at + self.c_string(self.at)?;
+        std::str::from_utf8(&self.bytes[name.clone()]).map_err(|_| malformed())?;
+        let start = name.end + 1;
+        let end = start.checked_add(self.length_of_value(kind, start)?);
+        // The last byte ends the document itself.
+        let place = start..end.filter(|end| *end < self.bytes.len()).ok_or_else(malformed)?;
+        self.at = place.end;
+        Ok(Some(Element { kind, name, place }))
+    }
+
+    /// How many bytes there are before the next zero.
+    fn c_string(&self, from: usize) -> Result<usize, CommandError> {
+        let rest = self.bytes.get(from..).unwrap_or_default();
+        rest.iter().position(|byte| *byte == 0).ok_or_else(malformed)
+    }
+
+    /// The length that stands at this place.
+    fn announced(&self, at: usize) -> Result<usize, CommandError> {
+        let four = self.bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
+        let length = four.map(|four| i32::from_le_bytes(*four)).map(usize::try_from);
+        length.ok_or_else(malformed)?.map_err(|_| malformed())
+    }
+
+    /// How many bytes a value takes, whether or not they are there.
+    fn length_of_value(&self, kind: ElementType, at: usize) -> Result<usize, CommandError> {
+        Ok(match kind {
+            ElementType::Null
+            | ElementType::Undefined
+            | ElementType::MinKey
+            | ElementType::MaxKey => 0,
+            ElementType::Boolean => 1,
+            ElementType::Int32 => 4,
+            ElementType::Int64
+            | ElementType::Double
+            | ElementType::DateTime
+            | ElementType::Timestamp => 8,
+            ElementType::ObjectId => 12,
+            ElementType::Decimal128 => 16,
+            ElementType::EmbeddedDocument
+            | ElementType::Array
+            | ElementType::JavaScriptCodeWithScope => self.announced(at)?,
+            ElementType::String | ElementType::Symbol | ElementType::JavaScriptCode => {
+                self.announced(at)? + 4
+            }
+            ElementType::Binary => self.announced(at)? + 5,
+            ElementType::DbPointer => self.announced(at)? + 16,
+            ElementType::RegularExpression => {
+                let pattern = self.c_string(at)? + 1;
+                pattern + self.c_string(at + pattern)? + 1
+            }
+        })
+    }
+}
+
+/// Whether a value of this type is read by the library at once, because it is rare.
+pub(crate) fn is_rare(kind: ElementType) -> bool {
+    !matches!(
+        kind,
+        ElementType::EmbeddedDocument
+            | ElementType::Array
+            | ElementType::String
+            | ElementType::Boolean
+            | ElementType::Null
+            | ElementType::Int32
+            | ElementType::Int64
+            | ElementType::Double
+            | ElementType::DateTime
+            | ElementType::Timestamp
+            | ElementType::ObjectId
+    )
+}
+
+/// Checks a document and all that it holds.
+pub(crate) fn check_document_bytes(bytes: &[u8], depth: Depth) -> Result<(), CommandError> {
+    let mut elements = Elements::new(bytes)?;
+    while let Some(element) = elements.next()? {
+        check_value_bytes(element.kind, &bytes[element.place], depth)?;
+    }
+    Ok(())
+}
+
+/// Checks the bytes of one value.
+pub(crate) fn check_value_bytes(
+    kind: ElementType,
+    bytes: &[u8],
+    depth: Depth,
+) -> Result<(), CommandError> {
+    depth.check()?;
+    let below = Depth { at: depth.at + 1, ..depth };
+    match kind {
+        ElementType::EmbeddedDocument | ElementType::Array => check_document_bytes(bytes, below),
+        ElementType::String => match bytes.get(4..) {
+            Some([text @ .., 0]) if std::str::from_utf8(text).is_ok() => Ok(()),
+            _ => Err(malformed()),
+        },
+        ElementType::Boolean if bytes[0] > 1 => Err(malformed()),
+        // The old form has a length of its own inside.
+        ElementType::Binary if bytes[4] != u8::from(BinarySubtype::BinaryOld) => Ok(()),
+        ElementType::JavaScriptCodeWithScope => {
+            // Reading recurses, so the depth is checked before: behind two lengths and the code.
+            let code = Elements { bytes, at: 0 }.announced(4)?;
+            let scope = bytes.get(8..).and_then(|rest| rest.get(code..)).ok_or_else(malformed)?;
+            check_document_bytes(scope, below)?;
+            read_rare(kind, bytes).map(drop)
+        }
+        _ if !is_rare(kind) => Ok(()),
+        _ => read_rare(kind, bytes).map(drop),
+    }
+}
+
+/// A value of a rare type, by way of a document that holds nothing else.
+pub(crate) fn read_rare(kind: ElementType, bytes: &[u8]) -> Result<Bson, CommandError> {
+    // The length of a document, the type, an empty name, and the zero at the end.
+    const AROUND: usize = 4 + 1 + 1 + 1;
+    let mut alone = Vec::with_capacity(bytes.len() + AROUND);
+    alone.extend(((bytes.len() + AROUND) as i32).to_le_bytes());
+    alone.extend([kind as u8, 0]);
+    alone.extend(bytes);
+    alone.push(0);
+    let alone = RawDocument::from_bytes(&alone).map_err(|_| malformed())?;
+    let (_, value) = alone.iter().next().ok_or_else(malformed)?.map_err(|_| malformed())?;
+    Ok(Bson::try_from(value)?)
+}
