@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_member::{CloneProgress, Order, Replica, SetView};
-use quorate_node::{Author, Node, Standing};
+use quorate_node::{Author, Node, Now, Standing};
 use quorate_protocol::{
     MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, ServerAddress, Term,
 };
@@ -175,13 +175,13 @@ pub(super) struct Host {
 
 impl Host {
     /// Lets the member do what is due. Gives how the host ends, if it does.
-    pub(super) fn settle(&mut self) -> Option<Result<(), String>> {
+    pub(super) fn settle(&mut self, now: Now) -> Option<Result<(), String>> {
         if self.ended {
             return None;
         }
-        self.replica.tick(self.clock.now());
+        self.replica.tick(now);
         self.carry_out_all();
-        let now = self.clock.now().monotonic;
+        let now = now.monotonic;
         let ending = self.ending_at.is_some() || self.broken.is_some();
         let handing_over = |at: MonotonicTime| at > now && !self.replica.has_handed_over();
         if !ending || self.ending_at.is_some_and(handing_over) {
@@ -215,11 +215,15 @@ impl Host {
         self.carry_out_all();
     }
 
-    pub(super) fn take(&mut self, message: Message) {
+    /// The time on both clocks.
+    pub(super) fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    pub(super) fn take(&mut self, message: Message, now: Now) {
         if self.ended {
             return;
         }
-        let now = self.clock.now();
         match message {
             Message::Input(input) => {
                 if matches!(input, Input::ShutdownWanted) {

@@ -148,9 +148,17 @@ impl Inbox {
         let unfinished = Unfinished(self);
         let runtime = host.runtime.clone();
         let entered = runtime.enter();
+        let mut messages = std::mem::take(&mut host.messages);
         let mut taken = 0;
+        std::mem::swap(&mut self.queue().messages, &mut messages);
         loop {
-            let end = host.settle();
+            // One look at the clocks for all messages that were there.
+            let now = host.now();
+            taken += messages.len();
+            for message in messages.drain(..) {
+                host.take(message, now);
+            }
+            let end = host.settle(now);
             let mut queue = self.queue();
             if let Some(at) = host.rearm() {
                 queue.armed = Some(at);
@@ -169,15 +177,9 @@ impl Inbox {
                 self.shared.wake.notify_one();
                 break;
             }
-            let mut messages = std::mem::take(&mut host.messages);
             std::mem::swap(&mut queue.messages, &mut messages);
-            drop(queue);
-            taken += messages.len();
-            for message in messages.drain(..) {
-                host.take(message);
-            }
-            host.messages = messages;
         }
+        host.messages = messages;
         drop(entered);
         std::mem::forget(unfinished);
         let applier = host.applier.clone();
