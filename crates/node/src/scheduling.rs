@@ -36,8 +36,13 @@ impl Node {
     /// Whether a command is known to take long before it begins.
     pub fn is_long(&self, command: &Command) -> bool {
         let Some(facts) = command.facts() else { return false };
-        if facts.scans || command.is_wide() {
+        if command.is_wide() {
             return true;
+        }
+        if facts.scans {
+            // A consumer that has seen everything asks again and again.
+            let cursor = command.body.get_i64("getMore").ok();
+            return !cursor.is_some_and(|cursor| self.is_quiet_stream(cursor));
         }
         if facts.effect != Effect::Writes {
             return false;

@@ -244,6 +244,15 @@ impl Node {
         }
     }
 
+    /// Whether a cursor is a change stream that has looked at everything there is. A command finds nothing in
+    /// it but what happens meanwhile.
+    pub(crate) fn is_quiet_stream(&self, cursor: i64) -> bool {
+        let Some(mut borrowed) = self.cursors().borrow(cursor) else { return false };
+        let is_quiet = borrowed.changes.as_mut().is_some_and(|stream| stream.is_quiet(self));
+        self.cursors().give_back(cursor, borrowed);
+        is_quiet
+    }
+
     /// Whether a cursor is open. A command that waits for it may find it killed.
     pub fn has_cursor(&self, cursor: i64) -> bool {
         self.cursors().is_open(cursor)
