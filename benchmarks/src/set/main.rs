@@ -63,7 +63,8 @@ const QUICK: Effort = Effort {
     clients: &[1, 16, 64],
 };
 
-const MEASURES: [&str; 6] = ["writes", "transactions", "streams", "failover", "growth", "fan-out"];
+const MEASURES: [&str; 7] =
+    ["writes", "transactions", "streams", "stream-growth", "failover", "growth", "fan-out"];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -100,6 +101,9 @@ fn main() {
         }
         if is("streams") {
             streams::run(effort).await;
+        }
+        if is("stream-growth") {
+            streams::run_growth(effort).await;
         }
         if is("failover") {
             failover::run(effort).await;

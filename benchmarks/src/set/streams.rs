@@ -159,18 +159,29 @@ async fn write(to: SocketAddr, first: i64, count: i64, streams: i64) -> Vec<(i64
     acknowledged
 }
 
-pub async fn run(effort: Effort) {
+/// A set with a collection to watch.
+async fn watched() -> (Set, usize) {
     let set = Set::ready().await;
     let primary = set.primary().await;
-    let to = set.address(primary);
     let create = doc! { "create": "watched", "$db": "bench", "writeConcern": { "w": 3 } };
     set.run(primary, create).await.unwrap();
+    (set, primary)
+}
+
+/// What more and more streams cost.
+pub async fn run_growth(effort: Effort) {
+    let (set, primary) = watched().await;
+    growth(effort, &set, primary, &mut 0).await;
+}
+
+pub async fn run(effort: Effort) {
+    let (set, primary) = watched().await;
+    let to = set.address(primary);
     let mut next = 0;
     for streams in [1, MANY] {
         latency(effort, to, streams, &mut next).await;
     }
     drain(effort, &set, primary, &mut next).await;
-    growth(effort, &set, primary, &mut next).await;
 }
 
 /// From the acknowledgement to the arrival. An event may arrive before the acknowledgement: both wait for the same
