@@ -1,5 +1,7 @@
 //! Streams that wait: what a change costs those that show it, and those that do not.
 
+use quorate_node::Command;
+
 use super::*;
 
 /// A thousand streams that keep up cost one scan of the oplog.
@@ -202,4 +204,29 @@ fn a_transaction_of_several_entries_wakes_only_the_streams_that_show_it() {
     assert_eq!(open(&member, aggregate("c".into(), after)).types(), ["insert"]);
     waits.clear();
     assert!(streams[9].events().is_empty());
+}
+
+#[test]
+fn only_a_stream_that_has_seen_everything_is_asked_on_the_worker() {
+    let member = primary();
+    member.ok(doc! { "insert": "c", "documents": [{ "_id": 0 }] });
+    let mut stream = watch(&member, "c", doc! {});
+    assert!(stream.events().is_empty());
+    let is_long = |id: i64, collection: &str| {
+        member
+            .node
+            .is_long(&Command::new(doc! { "getMore": id, "collection": collection, "$db": "db" }))
+    };
+    assert!(!is_long(stream.id, "c"));
+    // A write counts once a majority has it.
+    member.ok(doc! { "insert": "c", "documents": [{ "_id": 1 }] });
+    assert!(!is_long(stream.id, "c"));
+    commit(&member);
+    assert!(is_long(stream.id, "c"));
+    assert_eq!(stream.events().len(), 1);
+    assert!(!is_long(stream.id, "c"));
+    // Other cursors may scan, and unknown ones are not looked into.
+    let found = member.ok(doc! { "find": "c", "batchSize": 1 });
+    let id = found.get_document("cursor").unwrap().get_i64("id").unwrap();
+    assert!(is_long(id, "c") && is_long(1, "c"));
 }
