@@ -65,8 +65,7 @@ fn string() -> ConnectionString {
 #[tokio::test]
 async fn seeds_come_from_dns_and_the_host_map_leads_to_them() {
     let server = FakeServer::start().await.unwrap();
-    let resolver =
-        SeedListResolver::with_name_server(name_server("db0.test.example", 27017).await).unwrap();
+    let resolver = SeedListResolver::with_name_server(name_server("db0.test.example", 27017).await);
     let reachable = server.address().clone();
     let string = string();
     let client = Client::connect_with_resolver(&string, resolver, |options| {
@@ -81,8 +80,7 @@ async fn seeds_come_from_dns_and_the_host_map_leads_to_them() {
 
 #[tokio::test]
 async fn strangers_in_dns_are_refused() {
-    let resolver =
-        SeedListResolver::with_name_server(name_server("db0.evil.example", 27017).await).unwrap();
+    let resolver = SeedListResolver::with_name_server(name_server("db0.evil.example", 27017).await);
     let refused = Client::connect_with_resolver(&string(), resolver, |_| ()).await;
     assert!(matches!(refused, Err(ClientError::Resolve(_))), "{refused:?}");
 }

@@ -8,19 +8,19 @@
 //! asked for as fully qualified: search domains could send credentials astray.
 
 pub mod blocking;
+mod message;
+mod resolver;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
-use hickory_resolver::net::NetError;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::proto::rr::RData;
 use quorate_connection_string::{
     ConnectionString, MAX_SEEDS, SeedListError, Seeds, SrvTarget, TxtError,
 };
 use quorate_protocol::ServerAddress;
+
+use crate::message::{Data, Kind};
+use crate::resolver::Resolver;
 
 /// The shortest time between two questions for the same records, whatever their TTL says.
 pub const MIN_RESCAN_INTERVAL: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub const MIN_RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 /// Asks DNS. Needs a tokio runtime to run in.
 #[derive(Clone, Debug)]
 pub struct SeedListResolver {
-    resolver: TokioResolver,
+    resolver: Resolver,
 }
 
 /// What DNS said about a connection string.
@@ -85,31 +85,14 @@ impl SeedListResolver {
     ///
     /// If the machine's configuration cannot be read.
     pub fn from_system() -> Result<Self, ResolveError> {
-        let build = || TokioResolver::builder_tokio()?.build();
-        let resolver = build().map_err(|error: NetError| ResolveError::SetUp(error.to_string()))?;
+        let resolver =
+            Resolver::from_system().map_err(|error| ResolveError::SetUp(error.to_string()))?;
         Ok(Self { resolver })
     }
 
     /// Asks this name server alone.
-    ///
-    /// # Errors
-    ///
-    /// If the resolver cannot be set up.
-    pub fn with_name_server(server: SocketAddr) -> Result<Self, ResolveError> {
-        let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].into_iter();
-        let connections = connections.map(|mut connection| {
-            connection.port = server.port();
-            connection
-        });
-        let name_server = NameServerConfig::new(server.ip(), true, connections.collect());
-        let config = ResolverConfig::from_name_servers(vec![name_server]);
-        let mut options = ResolverOpts::default();
-        options.cache_size = 0;
-        let resolver = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
-            .with_options(options)
-            .build()
-            .map_err(|error| ResolveError::SetUp(error.to_string()))?;
-        Ok(Self { resolver })
+    pub fn with_name_server(server: SocketAddr) -> Self {
+        Self { resolver: Resolver::with_server(server) }
     }
 
     /// The hosts and options of a `mongodb+srv://` string. The seed decides which hosts are taken if
@@ -165,40 +148,32 @@ impl SeedListResolver {
     }
 
     async fn srv(&self, question: &str) -> Result<(Vec<SrvTarget>, Duration), ResolveError> {
-        let answer = match self.resolver.srv_lookup(qualified(question)).await {
-            Ok(answer) => answer,
-            Err(error) if error.is_no_records_found() => {
-                return Err(SeedListError::NoRecords(question.to_owned()).into());
-            }
-            Err(error) => return Err(no_answer(question, &error)),
-        };
+        let records = self.resolver.ask(question, Kind::Srv).await;
+        let records = records.map_err(|reason| no_answer(question, reason))?;
+        if records.is_empty() {
+            return Err(SeedListError::NoRecords(question.to_owned()).into());
+        }
         let mut targets = Vec::new();
         let mut shortest = Duration::MAX;
-        for record in answer.answers() {
-            if let RData::SRV(srv) = &record.data {
+        for record in records {
+            if let Data::Srv { target: host, port } = record.data {
                 shortest = shortest.min(Duration::from_secs(record.ttl.into()));
-                targets.push(SrvTarget { host: srv.target.to_utf8(), port: srv.port });
+                targets.push(SrvTarget { host, port });
             }
         }
-        let rescan_after = if targets.is_empty() { MIN_RESCAN_INTERVAL } else { shortest };
-        Ok((targets, rescan_after.max(MIN_RESCAN_INTERVAL)))
+        Ok((targets, shortest.max(MIN_RESCAN_INTERVAL)))
     }
 
+    /// TXT records are optional.
     async fn txt(&self, hostname: &str) -> Result<Vec<Vec<String>>, ResolveError> {
-        let answer = match self.resolver.txt_lookup(qualified(hostname)).await {
-            Ok(answer) => answer,
-            // TXT records are optional.
-            Err(error) if error.is_no_records_found() => return Ok(Vec::new()),
-            Err(error) => return Err(no_answer(hostname, &error)),
-        };
-        let records = answer.answers().iter().filter_map(|record| match &record.data {
-            RData::TXT(txt) => {
-                let strings = txt.txt_data.iter();
-                Some(strings.map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
-            }
-            _ => None,
+        let records = self.resolver.ask(hostname, Kind::Txt).await;
+        let records = records.map_err(|reason| no_answer(hostname, reason))?;
+        let texts = records.into_iter().filter_map(|record| match record.data {
+            Data::Txt(texts) => Some(texts),
+            Data::Srv { .. } => None,
         });
-        Ok(records.collect())
+        let shown = |text: Vec<u8>| String::from_utf8_lossy(&text).into_owned();
+        Ok(texts.map(|texts| texts.into_iter().map(shown).collect()).collect())
     }
 }
 
@@ -210,10 +185,6 @@ fn questions(connection_string: &ConnectionString) -> Result<(String, String), R
     }
 }
 
-fn qualified(name: &str) -> String {
-    format!("{name}.")
-}
-
-fn no_answer(question: &str, error: &NetError) -> ResolveError {
-    ResolveError::NoAnswer { question: question.to_owned(), reason: error.to_string() }
+fn no_answer(question: &str, reason: String) -> ResolveError {
+    ResolveError::NoAnswer { question: question.to_owned(), reason }
 }

@@ -10,7 +10,8 @@ use hickory_proto::rr::rdata::{SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use quorate_connection_string::{ConnectionString, SeedListError, TxtError};
 use quorate_seed_list::{MIN_RESCAN_INTERVAL, ResolveError, SeedListResolver};
-use tokio::net::UdpSocket;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinHandle;
 
 /// Answers until it is dropped.
@@ -46,7 +47,7 @@ impl NameServer {
     }
 
     fn resolver(&self) -> SeedListResolver {
-        SeedListResolver::with_name_server(self.address).unwrap()
+        SeedListResolver::with_name_server(self.address)
     }
 }
 
@@ -147,6 +148,65 @@ async fn only_srv_strings_are_resolved() {
     assert!(matches!(error, ResolveError::Seeds(SeedListError::NotSrv)));
 }
 
+/// An answer that does not fit a datagram is asked for again over TCP.
+#[tokio::test]
+async fn long_answers_come_over_tcp() {
+    let hosts: Vec<String> = (0..200).map(|n| format!("host-{n}.example.com.")).collect();
+    let hosts: Vec<_> = hosts.iter().map(|host| (host.clone(), 27017, 60)).collect();
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let listener = TcpListener::bind(address).await.unwrap();
+    let datagrams = tokio::spawn(async move {
+        let mut buffer = [0; 4096];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let request = Message::from_vec(&buffer[..length]).unwrap();
+            let mut reply = answer(&request, &[], &[]);
+            reply.metadata.truncation = true;
+            let _ = socket.send_to(&reply.to_vec().unwrap(), from).await;
+        }
+    });
+    let streams = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let length = stream.read_u16().await.unwrap();
+            let mut request = vec![0; usize::from(length)];
+            stream.read_exact(&mut request).await.unwrap();
+            let request = Message::from_vec(&request).unwrap();
+            let reply = answer(&request, &hosts, &[]).to_vec().unwrap();
+            assert!(reply.len() > 1232, "{}", reply.len());
+            stream.write_u16(reply.len() as u16).await.unwrap();
+            stream.write_all(&reply).await.unwrap();
+        }
+    });
+    let resolver = SeedListResolver::with_name_server(address);
+    let cluster = string("mongodb+srv://cluster.example.com/");
+    assert_eq!(resolver.rescan(&cluster).await.unwrap().hosts.len(), 200);
+    datagrams.abort();
+    streams.abort();
+}
+
+/// A name server that cannot find out is named, with what it said.
+#[tokio::test]
+async fn a_name_server_that_fails_is_named() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let failing = tokio::spawn(async move {
+        let mut buffer = [0; 4096];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let request = Message::from_vec(&buffer[..length]).unwrap();
+            let mut reply = answer(&request, &[], &[]);
+            reply.metadata.response_code = ResponseCode::ServFail;
+            // What is no answer to the question is passed over.
+            let _ = socket.send_to(b"noise", from).await;
+            let _ = socket.send_to(&reply.to_vec().unwrap(), from).await;
+        }
+    });
+    let resolver = SeedListResolver::with_name_server(address);
+    let error = resolver.rescan(&string("mongodb+srv://cluster.example.com/")).await.unwrap_err();
+    let told = error.to_string();
+    assert!(told.contains(&address.to_string()) && told.contains("SERVFAIL"), "{told}");
+    failing.abort();
+}
+
 /// A caller without a runtime gets one for the question alone, on its own thread.
 #[test]
 fn callers_without_a_runtime_are_answered() {
@@ -158,7 +218,7 @@ fn callers_without_a_runtime_are_answered() {
     let list = quorate_seed_list::blocking::resolve_with(
         &string("mongodb+srv://cluster.example.com"),
         1,
-        || SeedListResolver::with_name_server(address),
+        || Ok(SeedListResolver::with_name_server(address)),
     )
     .unwrap();
     assert_eq!(list.seeds, ["one.example.com:27018".parse().unwrap()]);
