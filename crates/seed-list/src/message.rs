@@ -22,6 +22,9 @@ const HEADER_LENGTH: usize = 12;
 const CLASS_IN: u16 = 1;
 const TYPE_ALIAS: u16 = 5;
 const TYPE_OPTIONS: u16 = 41;
+const FORMAT_ERROR: u8 = 1;
+const NO_SUCH_NAME: u8 = 3;
+const NOT_IMPLEMENTED: u8 = 4;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +124,13 @@ pub(crate) fn answer(message: &[u8], id: u16, name: &str, kind: Kind) -> Option<
         return None;
     }
     let code = (flags & 0xf) as u8;
-    // A server that understood nothing may repeat nothing.
-    if code == 1 {
-        return Some(Answer::NotUnderstood);
+    // A server that understood nothing, or refuses, may leave the question out.
+    match code {
+        FORMAT_ERROR | NOT_IMPLEMENTED => return Some(Answer::NotUnderstood),
+        code if counts[0] == 0 && !matches!(code, 0 | NO_SUCH_NAME) => {
+            return Some(Answer::Refused(code));
+        }
+        _ => {}
     }
     let (asked, asked_kind) = (reader.name()?, reader.number()?);
     let is_ours = counts[0] == 1
@@ -134,8 +141,8 @@ pub(crate) fn answer(message: &[u8], id: u16, name: &str, kind: Kind) -> Option<
         return None;
     }
     match code {
-        0 | 3 if flags & 0x0200 != 0 => Some(Answer::Truncated),
-        0 | 3 => records(&mut reader, counts[1], asked, kind).map(Answer::Records),
+        0 | NO_SUCH_NAME if flags & 0x0200 != 0 => Some(Answer::Truncated),
+        0 | NO_SUCH_NAME => records(&mut reader, counts[1], asked, kind).map(Answer::Records),
         code => Some(Answer::Refused(code)),
     }
 }
@@ -159,6 +166,10 @@ fn records(
             aliases.push((owner, reader.name()?));
         } else if class == CLASS_IN && number == kind.number() {
             found.push((owner, Record { ttl, data: reader.data(kind, end)? }));
+        }
+        // Data that runs into the next record is no data.
+        if reader.at > end {
+            return None;
         }
         reader.at = end;
     }
@@ -249,6 +260,8 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const NAME: &str = "_mongodb._tcp.c.example.com";
@@ -334,7 +347,14 @@ mod tests {
         assert_eq!(told(0x8183), Some(Answer::Records(Vec::new())), "no such name");
         assert_eq!(told(0x8380), Some(Answer::Truncated));
         assert_eq!(told(0x8181), Some(Answer::NotUnderstood));
+        assert_eq!(told(0x8184), Some(Answer::NotUnderstood));
         assert_eq!(told(0x8182), Some(Answer::Refused(2)));
+        let header = |flags: u16| {
+            let [high, low] = flags.to_be_bytes();
+            answer(&[0, 7, high, low, 0, 0, 0, 0, 0, 0, 0, 0], 7, NAME, Kind::Srv)
+        };
+        assert_eq!(header(0x8185), Some(Answer::Refused(5)), "without the question");
+        assert_eq!(header(0x8180), None, "records belong to a question");
         assert_eq!(told(0x0100), None, "a question is no answer");
         let message = reply(Kind::Srv, 0x8180, &[]);
         assert_eq!(answer(&message, 8, NAME, Kind::Srv), None, "another question's");
@@ -355,10 +375,32 @@ mod tests {
                 let _ = answer(&broken, 7, NAME, Kind::Srv);
             }
         }
+        // Data that is longer than it says, so that it reads a part of the next record.
+        let text = [record(None, 16, b"\x05hel"), record(None, 16, b"\x01x")];
+        assert_eq!(answer(&reply(Kind::Txt, 0x8180, &text), 7, NAME, Kind::Txt), None);
         // A record whose name is a pointer to that pointer.
         let mut circle = reply(Kind::Srv, 0x8180, &[Vec::new()]);
         let at = circle.len() as u8;
         circle.extend([0xc0, at, 0, 33, 0, 1, 0, 0, 0, 1, 0, 0]);
         assert_eq!(answer(&circle, 7, NAME, Kind::Srv), None);
+    }
+    proptest! {
+        /// Whatever a name server sends, reading ends without a panic and yields no more than was sent.
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            answers in any::<u8>(),
+            tail in prop::collection::vec(
+                prop_oneof![Just(0xc0), Just(0), Just(12), Just(1), Just(33), Just(16), any::<u8>()],
+                0..200,
+            ),
+            kind in prop_oneof![Just(Kind::Srv), Just(Kind::Txt)],
+        ) {
+            let mut message = reply(kind, 0x8180, &[]);
+            message[7] = answers;
+            message.extend(&tail);
+            if let Some(Answer::Records(records)) = answer(&message, 7, NAME, kind) {
+                prop_assert!(records.len() <= usize::from(answers));
+            }
+        }
     }
 }
