@@ -1,10 +1,12 @@
 //! `quorate dump URI DIR`: every collection as files, in the layout of mongodump.
 //!
 //! The files grow in `DIR.partial`, which becomes `DIR` when all of them are whole and on disk: a dump
-//! that was killed is never taken for one. A failover in between costs nothing, as each collection is
-//! read in the order of its `_id` and goes on after the last one that was read.
+//! that was killed is never taken for one, and the next run keeps the collections that it had finished.
+//! A failover in between costs nothing, as each collection is read in the order of its `_id` and goes on
+//! after the last one that was read.
 
 mod history;
+mod progress;
 mod target;
 
 use std::path::PathBuf;
@@ -17,6 +19,7 @@ use quorate_client::{Client, Error};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use self::progress::Left;
 use self::target::{Sink, Target};
 use crate::connect;
 use crate::screen::{FINE, Failure, Outcome, Screen, WARNING};
@@ -68,7 +71,8 @@ Examples:
   quorate dump --only shop.orders --archive - 'mongodb://localhost' | ssh other quorate restore --archive - 'mongodb://localhost'
 
 The files are those of mongodump, and mongorestore reads them. Users, and the databases local and
-config, are left out. Without --oplog, each collection is as it was while it was read.";
+config, are left out. Without --oplog, each collection is as it was while it was read.
+A dump into a directory that was killed may be run again: it keeps the collections that were whole.";
 }
 
 /// Dumps.
@@ -99,8 +103,9 @@ async fn dump(
 ) -> Result<Outcome, Failure> {
     let began = Instant::now();
     let failed = |error: Error| connect::failed(&error, &arguments.uri);
+    let mut left = target::left(arguments)?;
     let start = match arguments.oplog {
-        true => Some(history::last_entry(client).await?),
+        true => Some(history::start(client, &mut left).await?),
         false => None,
     };
     let found = find_collections(client, selection).await.map_err(failed)?;
@@ -120,9 +125,9 @@ async fn dump(
     }
     let tally = Arc::new(Tally::default());
     tally.expect(found.bytes);
-    let target = Target::open(arguments, &found.collections).await?;
-    let work = write_all(arguments, client, &target, found.collections, &tally);
-    let (collections, documents, bytes) =
+    let target = Target::open(arguments, &found.collections, left.as_ref(), start)?;
+    let work = write_all(arguments, client, &target, found.collections, left, &tally);
+    let Written { collections, kept, documents, bytes } =
         tally.shown(arguments.json || target.is_stdout(), work).await?;
     let changes = match start {
         Some(start) => Some(history::write(client, &target, start, &arguments.uri).await?),
@@ -134,12 +139,16 @@ async fn dump(
         "dumped",
         json!({
             "place": place, "collections": collections, "documents": documents, "bytes": bytes,
-            "changes": changes, "elapsed_ms": took.as_secs_f64() * 1e3,
+            "changes": changes, "kept": kept, "elapsed_ms": took.as_secs_f64() * 1e3,
         }),
     )?;
+    let kept = match kept {
+        0 => String::new(),
+        kept => format!(" ({kept} were whole already)"),
+    };
     let changes = changes.map(|changes| format!(", {}", Counted(changes, "change")));
     screen.talk_unless_json(format_args!(
-        "{FINE}dumped{FINE:#} {}, {}, {}{} to {place} in {}",
+        "{FINE}dumped{FINE:#} {}{kept}, {}, {}{} to {place} in {}",
         Counted(collections, "collection"),
         Counted(documents, "document"),
         Size(bytes as u64),
@@ -247,35 +256,57 @@ async fn source(
     Ok(Kind::Wanted(Box::new(Source { place: Place::new(database, collection), metadata })))
 }
 
-/// Writes all collections, several at once. Returns how many collections, documents and bytes.
+/// What is written, and how many of the collections an earlier run had finished.
+#[derive(Default)]
+struct Written {
+    collections: usize,
+    kept: usize,
+    documents: usize,
+    bytes: usize,
+}
+
+/// Writes all collections, several at once, except those that are whole already.
 async fn write_all(
     arguments: &DumpArguments,
     client: &Client,
     target: &Target,
     sources: Vec<Source>,
+    left: Option<Left>,
     tally: &Arc<Tally>,
-) -> Result<(usize, usize, usize), Failure> {
-    let (mut collections, mut documents, mut bytes) = (0, 0, 0);
+) -> Result<Written, Failure> {
+    let mut written = Written::default();
     let mut waiting = sources.into_iter();
     let mut running = JoinSet::new();
     loop {
         while running.len() < usize::from(arguments.jobs) {
             let Some(source) = waiting.next() else { break };
-            collections += 1;
+            written.collections += 1;
             if source.metadata.is_view() {
                 target.view(&source)?;
+                continue;
+            }
+            if let Some(whole) = left.as_ref().and_then(|left| target.whole(left, &source)) {
+                written.kept += 1;
+                written.documents += whole.documents;
+                written.bytes += whole.bytes;
+                tally.counted(whole.documents);
+                tally.passed(whole.bytes);
                 continue;
             }
             let sink = target.sink(&source)?;
             let (client, tally) = (client.clone(), Arc::clone(tally));
             let uri = arguments.uri.clone();
-            running.spawn(async move { write(&client, &source, sink, &tally, &uri).await });
+            running.spawn(async move {
+                let counts = write(&client, &source, sink, &tally, &uri).await;
+                counts.map(|counts| (source, counts))
+            });
         }
         match running.join_next().await {
-            None => return Ok((collections, documents, bytes)),
-            Some(Ok(Ok(written))) => {
-                documents += written.0;
-                bytes += written.1;
+            None => return Ok(written),
+            Some(Ok(Ok((source, counts)))) => {
+                target.finished(&source, counts)?;
+                written.documents += counts.0;
+                written.bytes += counts.1;
             }
             Some(Ok(Err(failure))) => return Err(failure),
             Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),

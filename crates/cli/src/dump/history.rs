@@ -4,12 +4,27 @@ use bson::raw::RawDocumentBuf;
 use bson::{Timestamp, doc};
 use quorate_client::{Client, Error};
 
+use super::progress::Left;
 use super::target::{Target, unwritable};
 use crate::connect;
 use crate::screen::Failure;
 
+/// The entry before the first read: that of an earlier run of the dump as long as the oplog has it, else the newest.
+pub(super) async fn start(client: &Client, left: &mut Option<Left>) -> Result<Timestamp, Failure> {
+    let newest = last_entry(client).await?;
+    if let Some(start) = left.as_ref().and_then(|left| left.start) {
+        let oplog = client.collection("local", "oplog.rs");
+        if let Ok(Some(_)) = oplog.find_one(doc! { "ts": start }).await {
+            return Ok(start);
+        }
+    }
+    // What was read before is of no use without the changes since.
+    *left = None;
+    Ok(newest)
+}
+
 /// The newest entry that a majority has.
-pub(super) async fn last_entry(client: &Client) -> Result<Timestamp, Failure> {
+async fn last_entry(client: &Client) -> Result<Timestamp, Failure> {
     let oplog = client.collection("local", "oplog.rs");
     let newest = oplog.find_one(doc! {}).sort(doc! { "$natural": -1 }).await;
     let time = match &newest {
@@ -54,6 +69,7 @@ pub(super) async fn write(
     let mut is_first = true;
     while let Some(entry) = entries.next().await.map_err(failed)? {
         if std::mem::take(&mut is_first) && entry.get_timestamp("ts").ok() != Some(start) {
+            target.forget();
             return Err(Failure::Problem(
                 "the oplog no longer has the changes since the dump began; give the members a \
                  longer oplog, or dump when less is written"
@@ -61,6 +77,7 @@ pub(super) async fn write(
             ));
         }
         if renames(&entry) {
+            target.forget();
             return Err(Failure::Problem(
                 "a collection was renamed during the dump, which may have missed it; dump again"
                     .to_owned(),

@@ -1,13 +1,16 @@
 //! Where a dump goes: a directory, a file, or stdout.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bson::Timestamp;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use super::progress::{Left, Progress, Whole};
 use super::{DumpArguments, Source};
 use crate::screen::Failure;
 use crate::transfer::archive::{Part, Writer};
@@ -19,18 +22,22 @@ const PARTIAL: &str = "partial";
 
 /// Where a dump goes.
 pub(crate) enum Target {
-    Directory { growing: PathBuf, wanted: PathBuf, gzip: bool },
+    Directory { growing: PathBuf, wanted: PathBuf, gzip: bool, progress: Progress },
     Archive { writer: Arc<Mutex<Writer>>, file: Option<(PathBuf, PathBuf)> },
 }
 
 impl Target {
-    /// Makes the directory or the file.
-    pub(crate) async fn open(
+    /// Makes the directory or the file, or goes on with the directory of an earlier run.
+    pub(crate) fn open(
         arguments: &DumpArguments,
         sources: &[Source],
+        left: Option<&Left>,
+        start: Option<Timestamp>,
     ) -> Result<Self, Failure> {
         match (&arguments.directory, &arguments.archive) {
-            (Some(directory), _) => directory_target(directory, arguments.gzip),
+            (Some(directory), _) => {
+                directory_target(directory, arguments.gzip, sources, left, start)
+            }
             (None, Some(path)) => archive_target(path, arguments, sources),
             (None, None) => Err(Failure::Misuse("give a directory, or --archive FILE".to_owned())),
         }
@@ -41,13 +48,33 @@ impl Target {
         matches!(self, Self::Archive { file: None, .. })
     }
 
+    /// The collection, if an earlier run has finished its file.
+    pub(crate) fn whole<'a>(&self, left: &'a Left, source: &Source) -> Option<&'a Whole> {
+        let Self::Directory { growing, gzip, .. } = self else { return None };
+        left.of(source, &documents_of(growing, *gzip, source))
+    }
+
+    /// The collection's file is whole and on disk.
+    pub(crate) fn finished(&self, source: &Source, counts: (usize, usize)) -> Result<(), Failure> {
+        let Self::Directory { growing, gzip, progress, .. } = self else { return Ok(()) };
+        let file = documents_of(growing, *gzip, source);
+        progress.finished(source, &file, counts).map_err(|error| unwritable(&error))
+    }
+
+    /// What is written cannot become one dump: the next run begins anew.
+    pub(crate) fn forget(&self) {
+        if let Self::Directory { progress, .. } = self {
+            // Ignore errors: the next run finds the same fault and tells it.
+            let _ = progress.end();
+        }
+    }
+
     /// The place for the documents of a collection, whose metadata is written at once.
     pub(crate) fn sink(&self, source: &Source) -> Result<Sink, Failure> {
         self.metadata(source)?;
         match self {
             Self::Directory { growing, gzip, .. } => {
-                let stem = layout::stem(&source.place.collection);
-                let path = growing.join(&source.place.database).join(named(&stem, ".bson", *gzip));
+                let path = documents_of(growing, *gzip, source);
                 let file = Growing::create(&path, *gzip).map_err(|error| unwritable(&error))?;
                 Ok(Sink::File(file))
             }
@@ -86,11 +113,8 @@ impl Target {
     fn metadata(&self, source: &Source) -> Result<(), Failure> {
         let Self::Directory { growing, gzip, .. } = self else { return Ok(()) };
         let write = || {
-            let folder = growing.join(&source.place.database);
-            fs::create_dir_all(&folder)?;
-            let stem = layout::stem(&source.place.collection);
-            let mut file =
-                Growing::create(&folder.join(named(&stem, ".metadata.json", *gzip)), *gzip)?;
+            fs::create_dir_all(growing.join(&source.place.database))?;
+            let mut file = Growing::create(&metadata_of(growing, *gzip, source), *gzip)?;
             file.write(source.metadata.to_json().as_bytes())?;
             file.finish()
         };
@@ -100,7 +124,8 @@ impl Target {
     /// Everything is there: gives the dump its name. Returns where it is.
     pub(crate) fn finish(self) -> Result<String, Failure> {
         let finish = || match &self {
-            Self::Directory { growing, wanted, .. } => {
+            Self::Directory { growing, wanted, progress, .. } => {
+                progress.end()?;
                 for folder in fs::read_dir(growing)? {
                     let folder = folder?.path();
                     if folder.is_dir() {
@@ -131,6 +156,47 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
+/// The file of a collection's documents.
+fn documents_of(growing: &Path, gzip: bool, source: &Source) -> PathBuf {
+    let stem = layout::stem(&source.place.collection);
+    growing.join(&source.place.database).join(named(&stem, ".bson", gzip))
+}
+
+/// The file of what is known of a collection besides its documents.
+fn metadata_of(growing: &Path, gzip: bool, source: &Source) -> PathBuf {
+    let stem = layout::stem(&source.place.collection);
+    growing.join(&source.place.database).join(named(&stem, ".metadata.json", gzip))
+}
+
+/// Removes what an earlier run has left of collections that are not whole, are others now, or are gone.
+fn tidy(growing: &Path, gzip: bool, left: &Left, sources: &[Source]) -> io::Result<()> {
+    let mut kept = BTreeSet::new();
+    for source in sources {
+        let documents = documents_of(growing, gzip, source);
+        if left.of(source, &documents).is_some() {
+            kept.extend([documents, metadata_of(growing, gzip, source)]);
+        }
+    }
+    for folder in fs::read_dir(growing)? {
+        let folder = folder?.path();
+        if !folder.is_dir() {
+            continue;
+        }
+        let mut is_empty = true;
+        for file in fs::read_dir(&folder)? {
+            let file = file?.path();
+            match kept.contains(&file) {
+                true => is_empty = false,
+                false => fs::remove_file(file)?,
+            }
+        }
+        if is_empty {
+            fs::remove_dir(folder)?;
+        }
+    }
+    Ok(())
+}
+
 fn named(stem: &str, ending: &str, gzip: bool) -> String {
     format!("{stem}{ending}{}", if gzip { ".gz" } else { "" })
 }
@@ -146,7 +212,19 @@ fn partial(path: &Path) -> Result<PathBuf, Failure> {
     Ok(path.with_file_name(name))
 }
 
-fn directory_target(directory: &Path, gzip: bool) -> Result<Target, Failure> {
+/// What an earlier run has left where this dump goes; none if this one begins anew.
+pub(super) fn left(arguments: &DumpArguments) -> Result<Option<Left>, Failure> {
+    let Some(directory) = &arguments.directory else { return Ok(None) };
+    Ok(Left::read(&partial(directory)?, arguments.gzip, arguments.oplog))
+}
+
+fn directory_target(
+    directory: &Path,
+    gzip: bool,
+    sources: &[Source],
+    left: Option<&Left>,
+    start: Option<Timestamp>,
+) -> Result<Target, Failure> {
     let growing = partial(directory)?;
     let is_taken = match fs::read_dir(directory) {
         Ok(mut entries) => entries.next().is_some(),
@@ -158,21 +236,26 @@ fn directory_target(directory: &Path, gzip: bool) -> Result<Target, Failure> {
             directory.display()
         )));
     }
-    // What is left of a dump that was killed is of no use: it begins anew.
     let begin = || {
+        let running = Progress::go_on(&growing)?;
+        if let (Some(progress), Some(left)) = (running, left) {
+            tidy(&growing, gzip, left, sources)?;
+            return Ok(progress);
+        }
         match fs::remove_dir_all(&growing) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        fs::create_dir_all(&growing)
+        fs::create_dir_all(&growing)?;
+        Progress::begin(&growing, gzip, start)
     };
-    begin().map_err(|error| {
+    let progress = begin().map_err(|error| {
         Failure::Problem(format!(
             "{} cannot be made: {error}; give a directory that you may write to",
             growing.display()
         ))
     })?;
-    Ok(Target::Directory { growing, wanted: directory.to_owned(), gzip })
+    Ok(Target::Directory { growing, wanted: directory.to_owned(), gzip, progress })
 }
 
 fn archive_target(

@@ -333,6 +333,64 @@ fn what_is_killed_is_run_again_and_nothing_is_lost() {
     assert_eq!(count(to.uri()), MANY as u64);
 }
 
+/// Has the server hold back every batch but the first of a cursor, or no longer.
+fn hold_back_batches(uri: &str, on: bool) {
+    let data =
+        doc! { "failCommands": ["getMore"], "blockConnection": true, "blockTimeMS": 120_000 };
+    let mode = if on { "alwaysOn" } else { "off" };
+    with_client(uri, async |client| {
+        let point = bson::rawdoc! { "configureFailPoint": "failCommand", "mode": mode, "data": bson::RawDocumentBuf::try_from(&data).unwrap() };
+        client.run_command("admin", &point).await.unwrap();
+    });
+}
+
+/// The second run reads only what the first had not finished, and the result is one moment.
+#[test]
+fn a_dump_that_was_killed_keeps_what_was_whole() {
+    let (from, to) = (set(1), set(1));
+    with_client(from.uri(), async |client| {
+        let shop = client.database("shop");
+        for name in ["again", "first", "gone"] {
+            let few = (0..50).map(|n| doc! { "_id": n, "n": "before" });
+            shop.collection(name).insert_many(few).await.unwrap();
+        }
+    });
+    many(from.uri(), 1_000);
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("dump");
+    let words = ["dump", "--oplog", "--json", "--jobs", "1", from.uri(), text(&place)];
+    hold_back_batches(from.uri(), true);
+    let mut dump = start(&words);
+    let progress = directory.path().join("dump.partial/progress.jsonl");
+    until("three collections are whole", || {
+        std::fs::read_to_string(&progress).is_ok_and(|text| text.contains("\"gone\""))
+    });
+    let beside = quorate(&words);
+    assert_eq!(beside.code(), 1);
+    assert!(beside.stderr().contains("another dump"), "{}", beside.stderr());
+    dump.kill().unwrap();
+    dump.wait().unwrap();
+    hold_back_batches(from.uri(), false);
+    with_client(from.uri(), async |client| {
+        let shop = client.database("shop");
+        let change = doc! { "$set": { "n": "after" } };
+        shop.collection("first").update_one(doc! { "_id": 7 }, change).await.unwrap();
+        client.run_command("shop", &bson::rawdoc! { "drop": "gone" }).await.unwrap();
+        // Another collection of the same name.
+        client.run_command("shop", &bson::rawdoc! { "drop": "again" }).await.unwrap();
+        shop.collection("again").insert_one(doc! { "_id": "new" }).await.unwrap();
+    });
+    let told = fine(quorate(&words));
+    let told: serde_json::Value = serde_json::from_str(told.stdout().trim()).unwrap();
+    // The other one is what `up` wrote to see that the set takes writes.
+    assert_eq!(told["kept"], 2, "{told}");
+    let kept = std::fs::read(place.join("shop/first.bson")).unwrap();
+    assert!(!kept.windows(5).any(|window| window == b"after"), "it was read again");
+    assert!(!place.join("shop/gone.bson").exists() && !place.join("progress.jsonl").exists());
+    fine(quorate(&["restore", text(&place), to.uri()]));
+    assert_eq!(everything(to.uri()), everything(from.uri()));
+}
+
 /// The primary dies while a dump is read and while a restore is written.
 #[test]
 fn a_failover_costs_neither_a_dump_nor_a_restore() {
