@@ -531,7 +531,7 @@ Ends in code 1 if another member leads then, past the limit, or after any loss."
 #[command(group(clap::ArgGroup::new("store").args(["data", "memory"])))]
 pub(crate) struct ServeArguments {
     /// Take options from this TOML file, or from one of mongod (.yml, .yaml, .conf); those given here win.
-    #[arg(long, value_name = "FILE")]
+    #[arg(short = 'f', long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print a configuration file with every key, its meaning and its default, and end.
     #[arg(long)]
@@ -583,14 +583,14 @@ pub(crate) struct ServeArguments {
     /// What other servers have and this one does better otherwise: see `serve::refuse_foreign_options`.
     #[arg(long, hide = true)]
     pub(crate) fork: bool,
-    /// The same.
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub(crate) logpath: Option<PathBuf>,
+    /// What other servers have and this one always does: its log is appended to.
+    #[arg(long, hide = true)]
+    pub(crate) logappend: bool,
     /// How members of the set know each other: by keyfile, or by x509 certificates of one O, OU, DC.
     #[arg(long, value_name = "HOW", value_parser = ["keyfile", "x509"])]
     pub(crate) cluster_auth: Option<String>,
     /// The most connections at once.
-    #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS)]
+    #[arg(long, value_name = "N", default_value_t = quorate_server::MAX_CONNECTIONS, alias = "maxConns")]
     pub(crate) max_connections: usize,
     /// Listen on this port too, for clients that see the addresses of this horizon. Several with commas.
     #[arg(long, value_name = "NAME=PORT", value_delimiter = ',')]
@@ -601,6 +601,9 @@ pub(crate) struct ServeArguments {
     /// How a line of the log looks: text for people, or json.
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = ["text", "json"])]
     pub(crate) log_format: String,
+    /// Write the log to the end of this file instead of stderr.
+    #[arg(long, value_name = "FILE", alias = "logpath")]
+    pub(crate) log_file: Option<PathBuf>,
     /// Encrypt connections with the certificate of this PEM file.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,

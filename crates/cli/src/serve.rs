@@ -6,6 +6,7 @@
 mod config;
 mod mongod;
 
+use std::fs::OpenOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 
@@ -52,6 +53,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
                 .to_owned(),
         ));
     }
+    log_to_file(arguments)?;
     log(arguments);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
@@ -160,14 +162,17 @@ fn refuse_foreign_options(arguments: &ServeArguments) -> Result<(), Failure> {
                 .to_owned(),
         ));
     }
-    if let Some(path) = &arguments.logpath {
-        return Err(Failure::Misuse(format!(
-            "the log goes to stderr, where systemd and containers take it; or send it to the file: \
-             quorate serve … 2>> {}",
-            path.display()
-        )));
-    }
     Ok(())
+}
+
+/// Sends stderr, and so the log, to the end of the file that the options name.
+fn log_to_file(arguments: &ServeArguments) -> Result<(), Failure> {
+    let Some(path) = &arguments.log_file else { return Ok(()) };
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|file| Ok(rustix::stdio::dup2_stderr(file)?)).map_err(|error| {
+        let advice = "check the path, or leave --log-file out: the log goes to stderr";
+        Failure::Problem(format!("the log {} cannot be opened: {error}; {advice}", path.display()))
+    })
 }
 
 /// The most addresses that --bind may come to.

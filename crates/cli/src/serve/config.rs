@@ -17,7 +17,7 @@ use crate::screen::Failure;
 
 /// Options about this one run, which make no sense in a file.
 const NOT_IN_FILES: [&str; 7] =
-    ["config", "print-config", "json", "until-stdin-closes", "help", "fork", "logpath"];
+    ["config", "print-config", "json", "until-stdin-closes", "help", "fork", "logappend"];
 
 /// Options of which only one can hold; one on the command line puts the other of a file out of force.
 const EXCLUSIVE: [&str; 2] = ["data", "memory"];

@@ -76,9 +76,12 @@ fn translate(key: &str, value: &str, found: &mut Read) -> Result<(), String> {
         "setParameter.enableTestCommands" => ("enable-test-commands", is_on.to_string()),
         "security.javascriptEnabled" => return ignore(found, key, "there is no JavaScript here"),
         "processManagement.fork" => return ignore(found, key, "systemd or a container runs it"),
-        "systemLog.destination" | "systemLog.path" | "systemLog.logAppend" => {
-            return ignore(found, key, "the log goes to stderr");
-        }
+        "systemLog.path" => ("log-file", value.to_owned()),
+        // `path` says so too, and the log is always appended to.
+        "systemLog.destination" if value == "file" => return Ok(()),
+        "systemLog.logAppend" if is_on => return Ok(()),
+        "systemLog.logAppend" => return ignore(found, key, "the log is appended to"),
+        "systemLog.destination" => return ignore(found, key, "the log goes to stderr"),
         "storage.journal.enabled" => return ignore(found, key, "there is always a journal"),
         _ if PROTECTING.iter().any(|prefix| key.starts_with(prefix)) => {
             let off = matches!(value, "false" | "disabled" | "0" | "no" | "off");
@@ -191,6 +194,7 @@ operationProfiling:
         let read = read(file).unwrap();
         let wanted = [
             ("data", "/var/lib/mongodb"),
+            ("log-file", "/var/log/mongodb/mongod.log"),
             ("port", "27018"),
             ("bind", "127.0.0.1,10.0.0.5"),
             ("tls-mode", "require"),
@@ -206,8 +210,6 @@ operationProfiling:
             read.ignored,
             [
                 "storage.journal.enabled (there is always a journal)",
-                "systemLog.destination (the log goes to stderr)",
-                "systemLog.path (the log goes to stderr)",
                 "operationProfiling.slowOpThresholdMs",
             ]
         );

@@ -412,11 +412,11 @@ fn options_of_other_servers_are_known_or_refused_with_the_better_way() {
     let data = tempfile::tempdir().unwrap();
     let data = data.path().join("data");
     let data = data.to_str().unwrap();
-    for arguments in [["--fork"].as_slice(), &["--logpath", "server.log"]] {
-        let run = quorate(&[&["serve", "--memory", "--port", "0"], arguments].concat());
-        assert_eq!(run.code(), 2, "{}", run.stderr());
-        assert!(run.stderr().contains("systemd"), "{}", run.stderr());
-    }
+    let run = quorate(&["serve", "--memory", "--port", "0", "--fork"]);
+    assert_eq!(run.code(), 2, "{}", run.stderr());
+    assert!(run.stderr().contains("systemd"), "{}", run.stderr());
+    let log = format!("{data}.log");
+    std::fs::write(&log, "what was there\n").unwrap();
     let mut served = Living::start(&[
         "serve",
         "--json",
@@ -430,8 +430,17 @@ fn options_of_other_servers_are_known_or_refused_with_the_better_way() {
         "localhost,127.0.0.1",
         "--oplogSize",
         "16",
+        "--maxConns",
+        "100",
+        "--log-level",
+        "info",
+        "--logpath",
+        &log,
+        "--logappend",
     ]);
     let ready = served.event();
     assert!(ready["uri"].as_str().unwrap().ends_with("replicaSet=rs0"), "{ready}");
     assert_eq!(served.terminate(), Some(0));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.starts_with("what was there\n") && log.lines().count() > 1, "{log}");
 }

@@ -95,20 +95,21 @@ fn a_file_of_mongod_is_served_from() {
     let directory = tempfile::tempdir().unwrap();
     let (file, data) = (directory.path().join("mongod.conf"), directory.path().join("data"));
     let text = format!(
-        "storage:\n  dbPath: {}\nnet:\n  port: 0\nreplication:\n  replSetName: rs7\nsystemLog:\n  path: x\n",
-        data.display()
+        "storage:\n  dbPath: {}\nnet:\n  port: 0\nreplication:\n  replSetName: rs7\nsystemLog:\n  path: {}\n",
+        data.display(),
+        directory.path().join("mongod.log").display()
     );
     std::fs::write(&file, text).unwrap();
     let mut member = Living::start(&["serve", "--json", "--config", file.to_str().unwrap()]);
     let ready = member.wait_for("ready", |_| true);
     assert!(ready["uri"].as_str().unwrap().contains("replicaSet=rs7"), "{ready}");
-    assert!(data.is_dir());
+    assert!(data.is_dir() && directory.path().join("mongod.log").is_file());
     assert_eq!(member.terminate(), Some(0));
     std::fs::write(&file, "security:\n  enableEncryption: true\n").unwrap();
     let refused = quorate(&["serve", "--config", file.to_str().unwrap()]);
     assert_eq!(refused.code(), 2);
     assert!(refused.stderr().contains("protects the data"), "{}", refused.stderr());
-    std::fs::write(&file, "systemLog:\n  path: x\n").unwrap();
+    std::fs::write(&file, "systemLog:\n  quiet: true\n").unwrap();
     let told = quorate(&["serve", "--config", file.to_str().unwrap()]);
-    assert!(told.stderr().contains("left out: systemLog.path"), "{}", told.stderr());
+    assert!(told.stderr().contains("left out: systemLog.quiet"), "{}", told.stderr());
 }
