@@ -241,9 +241,16 @@ impl Members {
         })
     }
 
-    /// Asks every member to stop, and sees to it.
+    /// Asks every member to stop, and sees to it. Members in memory have nothing to save, and a primary among them would
+    /// wait in vain for another one to take over: they are ended at once.
     pub(super) async fn stop(&mut self) {
-        self.0.iter_mut().for_each(Member::terminate);
+        for member in &mut self.0 {
+            match member.recipe.data {
+                Some(_) => member.terminate(),
+                // One that is gone already needs no signal.
+                None => _ = member.identity.signal(Signal::KILL),
+            }
+        }
         for member in &mut self.0 {
             if timeout(STOP_WITHIN, member.process.wait()).await.is_err() {
                 let _ = member.process.kill().await;
