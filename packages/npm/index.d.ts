@@ -9,7 +9,7 @@ export interface QuorateOptions {
   /** More arguments for `quorate up`. */
   args?: string[];
   /** As mongodb-memory-server has it. */
-  replSet?: { count?: number; name?: string };
+  replSet?: { count?: number; name?: string; storageEngine?: string };
 }
 
 export declare class QuorateError extends Error {}
@@ -30,11 +30,13 @@ export declare class QuorateReplSet {
   constructor(options?: QuorateOptions);
   readonly servers: Member[];
   start(): Promise<void>;
+  waitUntilRunning(): Promise<void>;
   getUri(database?: string): string;
   run(command: Record<string, unknown>, database?: string): Promise<Record<string, unknown>>;
   primary(): Promise<Member>;
   stepDown(seconds?: number): Promise<void>;
-  stop(): Promise<boolean>;
+  stop(options?: unknown): Promise<boolean>;
+  cleanup(options?: unknown): Promise<void>;
 }
 
 export { QuorateReplSet as MongoMemoryReplSet };

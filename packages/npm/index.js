@@ -121,8 +121,13 @@ class QuorateReplSet {
     await Promise.race([ready, this.ended, timer(READY_LIMIT)]);
     if (!this.uri) {
       await this.stop();
-      throw new QuorateError(`the set did not become ready within ${READY_LIMIT / 1000} s:\n${talk}`);
+      throw new QuorateError(`the set ended or was not ready within ${READY_LIMIT / 1000} s:\n${talk}`);
     }
+  }
+
+  /** Resolves when the set is ready; a set that `create` gave is. */
+  async waitUntilRunning() {
+    if (!this.process) await this.start();
   }
 
   /** The connection string of the set; with a name, of that database. */
@@ -171,6 +176,11 @@ class QuorateReplSet {
     }
     await this.ended;
     return true;
+  }
+
+  /** As mongodb-memory-server has it: a set in memory leaves nothing behind when it stops. */
+  async cleanup() {
+    await this.stop();
   }
 }
 

@@ -65,7 +65,53 @@ pub(crate) fn up() -> Result<(), Failure> {
     }
     // Left behind by an error it does no harm: the next run takes other ports and reopens it.
     let _ = std::fs::remove_dir_all(data);
-    up_at_once(&program)
+    up_at_once(&program)?;
+    fixtures(&program)
+}
+
+/// The sets that tests get from the Rust crate, the pytest plugin and the npm package.
+fn fixtures(program: &Path) -> Result<(), Failure> {
+    let numbers = [STARTS.to_string(), AT_ONCE.to_string()];
+    let mut rust = process::cargo();
+    rust.args([
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "quorate-testing",
+        "--example",
+        "start",
+        "--",
+    ]);
+    let mut python = process::program("python3");
+    python.arg("benchmarks/fixtures/start.py").env("PYTHONPATH", "packages/python");
+    // Where Node.js looks for a package of this name.
+    let modules = process::target_directory().join("bench-up-modules");
+    std::fs::create_dir_all(&modules)
+        .and_then(|()| std::fs::canonicalize("packages/npm"))
+        .and_then(|package| {
+            match std::os::unix::fs::symlink(package, modules.join("quorate-testing")) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+                _ => Ok(()),
+            }
+        })
+        .map_err(|error| Failure(format!("{}: {error}", modules.display())))?;
+    let mut node = process::program("node");
+    node.arg("benchmarks/fixtures/start.js").env("NODE_PATH", &modules);
+    for (name, mut fixture) in
+        [("Rust crate", rust), ("pytest plugin", python), ("npm package", node)]
+    {
+        let told = process::read(fixture.args(&numbers).env("QUORATE_BIN", program))?;
+        let times: Vec<&str> = told.split_whitespace().collect();
+        let [ready, ready_low, ready_high, ended, ended_low, ended_high, all] = times[..] else {
+            return Err(Failure(format!("{name}: it printed {told:?} in place of seven numbers")));
+        };
+        println!(
+            "{name}: ready after {ready} ms (median of {STARTS}, {ready_low} to {ready_high}), ended after {ended} ms \
+             ({ended_low} to {ended_high}); {AT_ONCE} sets at once: the last is ready after {all} ms"
+        );
+    }
+    Ok(())
 }
 
 /// As many test programs at once as a busy machine has, each with a set of its own.

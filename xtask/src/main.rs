@@ -42,7 +42,7 @@ const USAGE: &str = "usage: cargo xtask <chore>
   bench server [inside] [records] [--ours] [word…]
                                   our server beside SQLite, or without it; only measures with a word;
                                   inside: what requests cost without the network
-  bench up                        how long `quorate up` takes until it is ready
+  bench up                        how long `quorate up` and the test fixtures take until they are ready
   conformance                     the published scenarios against our crates
   drills [--each N]               drills of a set of real processes beside their forecasts (30 of each
                                   kind), for docs/what-if.md

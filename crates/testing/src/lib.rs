@@ -4,7 +4,7 @@ use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -308,6 +308,26 @@ impl ReplicaSet {
     /// As [`Builder::start`].
     pub fn start() -> Result<Self, SetError> {
         Self::builder().start()
+    }
+
+    /// Three members in memory that all tests of this process share. The first call starts them; they end with the
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::start`]; the next call tries again.
+    pub fn shared() -> Result<&'static Self, SetError> {
+        static STARTING: Mutex<()> = Mutex::new(());
+        static SHARED: OnceLock<ReplicaSet> = OnceLock::new();
+        // One thread starts it; the others wait here. A thread that panicked meanwhile leaves no half set.
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        match SHARED.get() {
+            Some(set) => Ok(set),
+            None => {
+                let set = Self::start()?;
+                Ok(SHARED.get_or_init(|| set))
+            }
+        }
     }
 
     /// A set of another size or kind.

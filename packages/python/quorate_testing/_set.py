@@ -116,7 +116,7 @@ class ReplicaSet:
                 drain = threading.Thread(target=self._drain, daemon=True)
                 drain.start()
                 return
-        raise QuorateError(f"the set did not become ready within {READY_LIMIT} s:\n{self._quoted_talk()}")
+        raise QuorateError(f"the set ended or was not ready within {READY_LIMIT} s:\n{self._quoted_talk()}")
 
     def _drain(self):
         for _ in self._process.stdout:
