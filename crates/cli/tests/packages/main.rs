@@ -6,11 +6,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic here is the report")]
 
+mod running;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use bson::doc;
 use quorate_packaging::{Effort, Program, make_all};
 use quorate_provision::{debian, npm, python};
 use quorate_testing::{ReplicaSet, SetError};
@@ -57,6 +60,43 @@ fn the_rust_crate_gives_a_set_that_can_be_broken() {
     assert!(error.to_string().contains("noSuchCommand"), "{error}");
 }
 
+/// The program is named by `QUORATE_BIN`, as in a project that has it somewhere.
+#[test]
+fn the_rust_crate_gives_a_shared_set_with_transactions_and_change_streams() {
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    tests.args(["--exact", "shared_sample", "--ignored", "--nocapture"]);
+    tests.env("QUORATE_BIN", env!("CARGO_BIN_EXE_quorate"));
+    let output = tests.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// What a project's test does. It runs in a process of its own, with which the shared set ends.
+#[tokio::test]
+#[ignore = "the test above runs it with its environment"]
+async fn shared_sample() {
+    let set = ReplicaSet::shared().unwrap();
+    assert!(std::ptr::eq(set, ReplicaSet::shared().unwrap()), "one set");
+    let client = quorate_client::Client::connect(set.uri()).await.unwrap();
+    let orders = client.collection("shop", "orders");
+    orders.insert_one(doc! { "_id": 0 }).await.unwrap();
+    let mut changes = orders.watch(Vec::<bson::RawDocumentBuf>::new()).await.unwrap();
+    let mut session = client.start_session();
+    let both = session.with_transaction(async |session| {
+        orders.insert_one(doc! { "_id": 1 }).session(session).await?;
+        orders.insert_one(doc! { "_id": 2 }).session(session).await
+    });
+    both.await.unwrap();
+    session.start_transaction().unwrap();
+    orders.insert_one(doc! { "_id": 3 }).session(&mut session).await.unwrap();
+    session.abort_transaction().await.unwrap();
+    for id in [1, 2] {
+        let event = changes.next().await.unwrap().unwrap();
+        assert_eq!(event.get_document("documentKey").unwrap().get_i32("_id").unwrap(), id);
+    }
+    assert_eq!(orders.count_documents(doc! {}).await.unwrap(), 3);
+    client.close().await;
+}
+
 #[test]
 fn the_rust_crate_says_where_to_get_the_program() {
     let error = ReplicaSet::builder().program("no-such-program-anywhere").start().unwrap_err();
@@ -92,7 +132,7 @@ fn the_wheel_gives_fixtures_to_pytest() {
         .arg(&sample)
         .env("PYTHONPATH", &site);
     let output = succeeded(pytest.current_dir(directory.path()));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("3 passed"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("5 passed"), "{output:?}");
 }
 
 const PYTHON_SAMPLE: &str = r#"
@@ -113,6 +153,28 @@ def test_a_write_survives_the_primary(fresh_quorate_set):
     fresh_quorate_set.primary().kill()
     orders.insert_one({"_id": 2})
     assert orders.count_documents({}) == 2
+
+
+def test_a_transaction_is_whole_or_nothing(quorate_set):
+    client = pymongo.MongoClient(quorate_set.uri)
+    accounts = client.bank.accounts
+    with client.start_session() as session:
+        with session.start_transaction():
+            accounts.insert_many([{"_id": "ann"}, {"_id": "bob"}], session=session)
+        session.start_transaction()
+        accounts.delete_many({}, session=session)
+        session.abort_transaction()
+    assert accounts.count_documents({}) == 2
+
+
+def test_a_change_stream_survives_the_primary(fresh_quorate_set):
+    orders = pymongo.MongoClient(fresh_quorate_set.uri).shop.orders
+    with orders.watch() as changes:
+        orders.insert_one({"_id": 1})
+        assert changes.next()["documentKey"] == {"_id": 1}
+        fresh_quorate_set.primary().kill()
+        orders.insert_one({"_id": 2})
+        assert changes.next()["documentKey"] == {"_id": 2}
 
 
 def test_a_set_of_one_in_one_line():
@@ -145,7 +207,7 @@ fn the_npm_package_reads_like_the_one_that_people_know() {
     fs::write(project.join("sample.js"), NODE_SAMPLE).unwrap();
     let mut node = Command::new("node");
     let output = succeeded(node.arg("sample.js").env("NODE_PATH", driver).current_dir(&project));
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "2 documents");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "4 documents, changes 1,2,3,4");
 }
 
 const NODE_SAMPLE: &str = r"
@@ -153,15 +215,29 @@ const { MongoMemoryReplSet } = require('quorate-testing');
 const { MongoClient } = require('mongodb');
 
 (async () => {
-  const set = await MongoMemoryReplSet.create({ replSet: { count: 3, name: 'test' } });
+  const set = await MongoMemoryReplSet.create({ replSet: { count: 3, name: 'test', storageEngine: 'wiredTiger' } });
+  await set.waitUntilRunning();
   const client = await MongoClient.connect(set.getUri());
   const things = client.db('shop').collection('things');
+  const changes = things.watch();
+  // This opens the stream: it shows what is written from here on.
+  await changes.tryNext();
   await things.insertOne({ _id: 1 });
   await set.stepDown();
   await things.insertOne({ _id: 2 });
-  console.log(`${await things.countDocuments()} documents`);
+  await client.withSession((session) =>
+    session.withTransaction(async () => {
+      await things.insertOne({ _id: 3 }, { session });
+      await things.insertOne({ _id: 4 }, { session });
+    }),
+  );
+  const ids = [];
+  while (ids.length < 4) ids.push((await changes.next()).documentKey._id);
+  console.log(`${await things.countDocuments()} documents, changes ${ids}`);
+  await changes.close();
   await client.close();
-  await set.stop();
+  await set.stop({ doCleanup: true });
+  await set.cleanup();
 })();
 ";
 
@@ -224,20 +300,7 @@ fn archive_starts(archive: &Path, root: &Path) {
 }
 
 fn deb_starts(deb: &Path, root: &Path) {
-    for folder in ["etc", "var/lib/dpkg/updates", "var/lib/dpkg/info"] {
-        fs::create_dir_all(root.join(folder)).unwrap();
-    }
-    for file in ["var/lib/dpkg/status", "var/lib/dpkg/available"] {
-        fs::write(root.join(file), "").unwrap();
-    }
-    let dpkg = |arguments: &[&str]| {
-        let mut dpkg = tool("dpkg", "dpkg");
-        // Libraries of the system are not in an empty root; the scripts learn where it is.
-        dpkg.arg("--root").arg(root).args(["--force-script-chrootless", "--force-depends"]);
-        succeeded(dpkg.args(arguments))
-    };
-    tool("systemd-sysusers", "systemd");
-    dpkg(&["--install", deb.to_str().unwrap()]);
+    install_deb(deb, root);
     let users = fs::read_to_string(root.join("etc/passwd")).unwrap();
     assert!(users.contains("quorate:x:") && users.contains(":/var/lib/quorate:"), "{users}");
     // The unit is read by systemd itself, which also judges how much it could do to the machine.
@@ -262,9 +325,28 @@ fn deb_starts(deb: &Path, root: &Path) {
     server.args(&words[1..]).args(["--port", "0", "--json", "--data"]).arg(&data);
     starts(&mut server);
     assert!(data.join("FORMAT").exists());
-    dpkg(&["--purge", "quorate"]);
+    dpkg(root, &["--purge", "quorate"]);
     assert!(!root.join("usr/bin/quorate").exists() && !root.join("etc/quorate").exists());
     assert!(data.join("FORMAT").exists(), "data is never removed");
+}
+
+/// Installs the package into an empty root.
+fn install_deb(deb: &Path, root: &Path) {
+    for folder in ["etc", "var/lib/dpkg/updates", "var/lib/dpkg/info"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    for file in ["var/lib/dpkg/status", "var/lib/dpkg/available"] {
+        fs::write(root.join(file), "").unwrap();
+    }
+    tool("systemd-sysusers", "systemd");
+    dpkg(root, &["--install", deb.to_str().unwrap()]);
+}
+
+fn dpkg(root: &Path, arguments: &[&str]) {
+    let mut dpkg = tool("dpkg", "dpkg");
+    // Libraries of the system are not in an empty root; the scripts learn where it is.
+    dpkg.arg("--root").arg(root).args(["--force-script-chrootless", "--force-depends"]);
+    succeeded(dpkg.args(arguments));
 }
 
 /// The unit with the path of the program as it is in this root, since systemd looks for it.
