@@ -388,7 +388,8 @@ fn a_dump_that_was_killed_keeps_what_was_whole() {
     assert!(!kept.windows(5).any(|window| window == b"after"), "it was read again");
     assert!(!place.join("shop/gone.bson").exists() && !place.join("progress.jsonl").exists());
     fine(quorate(&["restore", text(&place), to.uri()]));
-    assert_eq!(everything(to.uri()), everything(from.uri()));
+    let shop = |uri: &str| everything(uri).split_once("shop.again").unwrap().1.to_owned();
+    assert!(shop(to.uri()) == shop(from.uri()), "the set is not as it was when the dump ended");
 }
 
 /// The primary dies while a dump is read and while a restore is written.
