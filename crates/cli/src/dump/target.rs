@@ -251,7 +251,7 @@ fn directory_target(
     };
     let progress = begin().map_err(|error| {
         Failure::Problem(format!(
-            "{} cannot be made: {error}; give a directory that you may write to",
+            "{} cannot be made: {error}; give another directory that you may write to",
             growing.display()
         ))
     })?;
