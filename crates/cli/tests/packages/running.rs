@@ -31,6 +31,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Whether containers can be made here; if not, the environment must say that this is known.
+#[expect(clippy::print_stderr, reason = "what a run leaves out is told")]
 fn containers_can_be_made(packages: &[&str]) -> bool {
     let is_root = succeeded(Command::new("id").arg("-u")).stdout == b"0\n";
     let why = match debian(packages) {
