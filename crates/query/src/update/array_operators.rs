@@ -13,6 +13,8 @@ use crate::error::{ErrorCode, QueryError};
 use crate::evaluate::ExpressionCompiler;
 use crate::matcher::Matcher;
 use crate::matcher::is_operator_document;
+use crate::meter::{Kept, Meter};
+use crate::sorting::sorted;
 use crate::value::size::{Growth, value_size};
 use crate::value::{GroupKey, Number, Path, ValueRef, compare, equal, type_name_of};
 
@@ -67,13 +69,14 @@ impl Push {
         growth: &mut Growth,
     ) -> Result<Vec<Bson>, QueryError> {
         growth.charge(self.values.iter().map(|value| value_size(value) + 2).sum())?;
+        growth.meter().check()?;
         let position = match self.position {
             None => items.len(),
             Some(position) => from_either_end(position, items.len()),
         };
         items.splice(position..position, self.values.iter().cloned());
         if let Some(sort) = &self.sort {
-            items.sort_by(|left, right| sort.compare(left, right));
+            items = sorted(items, |left, right| sort.compare(left, right), &growth.meter())?;
         }
         match self.slice {
             None => {}
@@ -226,14 +229,25 @@ pub(super) fn add_to_set(
             type_name_of(value)
         )));
     };
-    let mut present: BTreeSet<_> = items.iter().map(GroupKey::of).collect();
+    let mut present = keys(items, &growth.meter())?;
     for value in values {
+        growth.step()?;
         if present.insert(GroupKey::of(value)) {
             growth.charge(value_size(value) + 2)?;
             items.push(value.clone());
         }
     }
     Ok(())
+}
+
+/// The keys of many values, asking now and then whether to go on.
+fn keys(values: &[Bson], meter: &Meter) -> Result<Kept<BTreeSet<GroupKey>>, QueryError> {
+    let mut keys = Kept::new(BTreeSet::new(), meter);
+    for value in values {
+        meter.step()?;
+        keys.insert(GroupKey::of(value));
+    }
+    Ok(keys)
 }
 
 /// Reads the argument of `$pop`.
@@ -295,7 +309,20 @@ pub(super) fn parse_pull(
 }
 
 /// Removes every element that the condition matches.
-pub(super) fn pull(value: &mut Bson, condition: &PullCondition) -> Result<(), QueryError> {
+pub(super) fn pull(
+    value: &mut Bson,
+    condition: &PullCondition,
+    growth: &Growth,
+) -> Result<(), QueryError> {
+    remove_where(value, growth, |item| condition.matches(item))
+}
+
+/// Removes every element of which this is true; asks for each whether to go on.
+fn remove_where(
+    value: &mut Bson,
+    growth: &Growth,
+    unwanted: impl Fn(&Bson) -> Result<bool, QueryError>,
+) -> Result<(), QueryError> {
     let Bson::Array(items) = value else {
         return Err(QueryError::bad_value("Cannot apply $pull to a non-array value"));
     };
@@ -304,7 +331,7 @@ pub(super) fn pull(value: &mut Bson, condition: &PullCondition) -> Result<(), Qu
         if failure.is_some() {
             return true;
         }
-        condition.matches(item).map_or_else(
+        growth.step().and_then(|()| unwanted(item)).map_or_else(
             |error| {
                 failure = Some(error);
                 true
@@ -344,11 +371,11 @@ pub(super) fn parse_pull_all(argument: &Bson) -> Result<Vec<Bson>, QueryError> {
 }
 
 /// Removes every element that equals one of the values.
-pub(super) fn pull_all(value: &mut Bson, values: &[Bson]) -> Result<(), QueryError> {
-    let Bson::Array(items) = value else {
-        return Err(QueryError::bad_value("Cannot apply $pull to a non-array value"));
-    };
-    let unwanted: BTreeSet<_> = values.iter().map(GroupKey::of).collect();
-    items.retain(|item| !unwanted.contains(&GroupKey::of(item)));
-    Ok(())
+pub(super) fn pull_all(
+    value: &mut Bson,
+    values: &[Bson],
+    growth: &Growth,
+) -> Result<(), QueryError> {
+    let unwanted = keys(values, &growth.meter())?;
+    remove_where(value, growth, |item| Ok(unwanted.contains(&GroupKey::of(item))))
 }

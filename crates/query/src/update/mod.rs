@@ -18,6 +18,8 @@ use bson::{Bson, DateTime, Document, Timestamp};
 use crate::diff::{Places, ToldAs};
 use crate::error::{ErrorCode, QueryError};
 use crate::evaluate::{ExpressionCompiler, NoExpressions};
+use crate::meter::Meter;
+use crate::value::size::Growth;
 use crate::value::{equal, measure};
 
 pub use self::upsert::check_id_type;
@@ -34,7 +36,7 @@ pub struct Update {
 
 #[derive(Debug, Clone)]
 enum Form {
-    Operators { modifications: Vec<Modification>, filters: ArrayFilters },
+    Operators { modifications: Vec<Modification>, filters: ArrayFilters, meter: Meter },
     Replacement(Document),
     Pipeline(UpdatePipeline),
 }
@@ -95,7 +97,8 @@ impl Update {
                     let filters = ArrayFilters::parse(array_filters, compiler)?;
                     let modifications = parse::parse_operators(document, compiler)?;
                     filters.check_use(&modifications)?;
-                    Form::Operators { modifications, filters }
+                    let meter = compiler.meter().unwrap_or_default();
+                    Form::Operators { modifications, filters, meter }
                 } else {
                     refuse_array_filters(array_filters, "replacement-style")?;
                     check_replacement(document)?;
@@ -174,8 +177,9 @@ impl Update {
         places: &mut Places,
     ) -> Result<Document, QueryError> {
         match &self.form {
-            Form::Operators { modifications, filters } => {
-                modify::apply(modifications, filters, before, context, places)
+            Form::Operators { modifications, filters, meter } => {
+                let growth = Growth::of(meter);
+                modify::apply(modifications, filters, before, context, places, growth)
             }
             Form::Replacement(replacement) => Ok(replace(before, replacement, context)),
             Form::Pipeline(pipeline) => {

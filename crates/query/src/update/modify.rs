@@ -62,12 +62,12 @@ pub(super) fn apply(
     before: &Document,
     context: &UpdateContext,
     places: &mut Places,
+    mut growth: Growth,
 ) -> Result<Document, QueryError> {
     // Plain paths were compared when they were parsed, and one path cannot meet another.
     let dynamic = modifications.len() > 1
         && modifications.iter().any(|modification| modification.path.is_dynamic());
     let mut touched = dynamic.then(Touched::default);
-    let mut growth = Growth::default();
     let mut root = Bson::Document(without_fields(before, modifications));
     for modification in modifications {
         if matches!(modification.operator, Operator::SetOnInsert(_)) && !context.inserting {

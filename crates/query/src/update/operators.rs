@@ -130,8 +130,8 @@ impl Operator {
                 super::array_operators::add_to_set(value, path, values, growth)?;
             }
             Self::Pop(end) => super::array_operators::pop(value, path, *end)?,
-            Self::Pull(condition) => super::array_operators::pull(value, condition)?,
-            Self::PullAll(values) => super::array_operators::pull_all(value, values)?,
+            Self::Pull(condition) => super::array_operators::pull(value, condition, growth)?,
+            Self::PullAll(values) => super::array_operators::pull_all(value, values, growth)?,
             Self::Minimum(_) | Self::Maximum(_) | Self::Unset | Self::Rename { .. } => {}
         }
         Ok(())

@@ -119,6 +119,7 @@ impl Walk<'_> {
         rest: &[Component],
     ) -> Result<(), QueryError> {
         for index in 0..items.len() {
+            self.growth.step()?;
             let selected = match selector {
                 Component::Filtered(name) => self.filters.matches(name, &items[index])?,
                 _ => true,

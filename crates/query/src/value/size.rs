@@ -7,6 +7,7 @@ use bson::{Bson, Document};
 
 use super::{MAX_DOCUMENT_SIZE, MAX_NESTING};
 use crate::error::{ErrorCode, QueryError};
+use crate::meter::Meter;
 
 /// What one operation may add to a document before its size is checked. Twice the largest document
 /// leaves room for values that a `$slice` takes away again.
@@ -17,9 +18,26 @@ const MAX_GROWTH: usize = 2 * MAX_DOCUMENT_SIZE;
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     bytes: usize,
+    /// What steps are counted on; none for a caller that counts its own.
+    meter: Option<Meter>,
 }
 
 impl Growth {
+    /// Nothing added yet, by an operation that counts its steps here.
+    pub(crate) fn of(meter: &Meter) -> Self {
+        Self { bytes: 0, meter: Some(meter.clone()) }
+    }
+
+    /// What the steps of the operation are counted on.
+    pub(crate) fn meter(&self) -> Meter {
+        self.meter.clone().unwrap_or_default()
+    }
+
+    /// Counts one step, and asks from time to time whether to go on.
+    pub(crate) fn step(&self) -> Result<(), QueryError> {
+        self.meter.as_ref().map_or(Ok(()), Meter::step)
+    }
+
     pub(crate) fn charge(&mut self, bytes: usize) -> Result<(), QueryError> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > MAX_GROWTH {

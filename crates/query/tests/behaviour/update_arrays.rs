@@ -1,9 +1,13 @@
 //! What the update operators on arrays do, and which elements a path stands for.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::support::{assert_same, context, leaves, regex, updates};
 use bson::{Bson, Document, doc};
 use quorate_query::evaluate::NoExpressions;
-use quorate_query::{Matcher, QueryError, Update};
+use quorate_query::expression::{Compiler, Variables};
+use quorate_query::{Interrupt, Matcher, QueryError, Update};
 
 #[test]
 fn push_appends_a_value() {
@@ -266,4 +270,46 @@ fn the_positional_operator_takes_the_matched_element() {
     );
     assert_same(&found.unwrap().unwrap(), &doc! { "g": [{ "k": 1 }, { "k": 2 }] });
     assert_eq!(positional(doc! {}, doc! { "$set": { "g.$": 1 } }, &before), Err(2));
+}
+
+/// Counts the questions, and never says no.
+#[derive(Debug, Default)]
+struct Counter(AtomicU32);
+
+impl Interrupt for Counter {
+    fn check(&self) -> Result<(), QueryError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A document may hold a million values: an update of one document is not one step.
+#[test]
+fn operators_on_long_arrays_ask_meanwhile() {
+    const LENGTH: i32 = 20_000;
+    let many: Vec<Bson> = (0..LENGTH).map(|n| Bson::Int32(n * 7919 % LENGTH)).collect();
+    let before = doc! { "_id": 1, "a": many.clone(), "b": [] };
+    for update in [
+        doc! { "$addToSet": { "a": { "$each": [-1] } } },
+        doc! { "$addToSet": { "b": { "$each": many.clone() } } },
+        doc! { "$addToSet": { "c": { "$each": many.clone() } } },
+        doc! { "$push": { "a": { "$each": [], "$sort": 1 } } },
+        doc! { "$pull": { "a": 5 } },
+        doc! { "$pull": { "a": { "$gt": LENGTH - 2 } } },
+        doc! { "$pullAll": { "a": [5] } },
+        doc! { "$pullAll": { "b": many } },
+        doc! { "$inc": { "a.$[]": 1 } },
+        doc! { "$max": { "a.$[x]": 7 } },
+    ] {
+        let counter = Arc::new(Counter::default());
+        let compiler = Compiler::new(Variables::new(0).with_interrupt(counter.clone()));
+        let filters = match update.contains_key("$max") {
+            true => vec![doc! { "x": { "$lt": 0 } }],
+            false => Vec::new(),
+        };
+        let parsed = Update::parse_with(&update.clone().into(), &filters, &compiler).unwrap();
+        parsed.apply(&before, &context()).unwrap();
+        let asked = counter.0.load(Ordering::Relaxed);
+        assert!(asked >= 10, "{:.60} asks {asked} times", update.to_string());
+    }
 }
