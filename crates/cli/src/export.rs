@@ -1,7 +1,7 @@
 //! `quorate export URI DB.COLLECTION [FILE]`: one collection as JSON lines or CSV.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,6 +9,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document};
 use clap::{Args, ValueEnum};
 use quorate_client::Client;
+use quorate_protocol::Visible;
 use serde_json::json;
 
 use crate::connect;
@@ -185,6 +186,7 @@ async fn write(
             arguments.fields.iter().map(|name| csv::quote(name, false)).collect();
         writeln!(out, "{}", names.join(",")).map_err(|error| unwritable(&error))?;
     }
+    let on_terminal = arguments.file.is_none() && io::stdout().is_terminal();
     let mut documents = 0;
     let failed = |error| connect::failed(&error, &arguments.uri);
     while let Some(raw) = reading.next().await.map_err(failed)? {
@@ -194,13 +196,16 @@ async fn write(
             ))
         })?;
         let line = match format {
+            // Text of a table has no escapes: a file keeps it as it is, a terminal is not steered by it.
+            Format::Csv if on_terminal => Visible(row(&document, &arguments.fields)).to_string(),
             Format::Csv => row(&document, &arguments.fields),
             Format::Jsonl => {
                 let document = chosen(document, &arguments.fields);
-                match arguments.canonical {
-                    true => Bson::Document(document).into_canonical_extjson().to_string(),
-                    false => Bson::Document(document).into_relaxed_extjson().to_string(),
-                }
+                let json = match arguments.canonical {
+                    true => Bson::Document(document).into_canonical_extjson(),
+                    false => Bson::Document(document).into_relaxed_extjson(),
+                };
+                Visible(json).to_string()
             }
         };
         writeln!(out, "{line}").map_err(|error| unwritable(&error))?;
@@ -257,7 +262,9 @@ fn row(document: &Document, fields: &[String]) -> String {
         Some(Bson::Double(number)) => json!(number).to_string(),
         Some(Bson::Decimal128(number)) => number.to_string(),
         Some(Bson::Boolean(yes)) => yes.to_string(),
-        Some(other) => csv::quote(&other.clone().into_relaxed_extjson().to_string(), false),
+        Some(other) => {
+            csv::quote(&Visible(other.clone().into_relaxed_extjson()).to_string(), false)
+        }
     });
     cells.collect::<Vec<_>>().join(",")
 }

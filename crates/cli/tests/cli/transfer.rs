@@ -537,6 +537,33 @@ fn csv_has_columns_and_types_that_can_be_told() {
     assert!(wide.stderr().contains("line 2: 1 values for 2 columns"), "{}", wide.stderr());
 }
 
+/// What turns a line around or steers a terminal is written as JSON's own escapes: the same value.
+#[test]
+fn an_export_shows_hidden_characters_and_keeps_the_values() {
+    const HOSTILE: &str = "a\u{202e}b\u{9b}31m\u{7f}\\\u{2066}c";
+    let set = set(1);
+    let documents = || {
+        with_client(set.uri(), async |client| {
+            let names = client.collection("shop", "copies").find(doc! {}).await.unwrap();
+            names.collect().await.unwrap()
+        })
+    };
+    let document = doc! { "_id": 1, HOSTILE: HOSTILE, "in": [{ "x": HOSTILE }] };
+    with_client(set.uri(), async |client| {
+        client.collection("shop", "names").insert_one(document.clone()).await.unwrap();
+    });
+    let hidden = |text: &str| text.chars().any(quorate_protocol::is_hidden);
+    let csv = ["--format", "csv", "--fields", "_id,in"];
+    for more in [&[][..], &["--canonical"], &csv] {
+        let out = fine(quorate(&[&["export", set.uri(), "shop.names"], more].concat())).stdout();
+        assert!(!hidden(&out) && out.contains("a\\u202eb\\u009b31m\\u007f\\"), "{more:?} {out:?}");
+    }
+    let out = fine(quorate(&["export", set.uri(), "shop.names"])).stdout();
+    fine(quorate_with_input(&["import", set.uri(), "shop.copies"], &out));
+    let found = documents().pop().unwrap();
+    assert_eq!(Document::try_from(found).unwrap(), document);
+}
+
 /// Lines from a pipe: commands, words of the shell, and errors that do not end it.
 #[test]
 fn a_shell_runs_lines_from_a_pipe() {
