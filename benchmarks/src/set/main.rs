@@ -5,6 +5,7 @@
 //! writes      durable writes on a majority, 1 to 256 clients, all contestants in turns
 //! failover    kill -9 of the primary, a planned step-down, a fresh set: until the next majority write
 //! growth      replication lag under load, apply rate, initial sync, memory
+//! read-ahead  what replIndexPrefetch saves a secondary that catches up
 //! transactions of two updates, beside PostgreSQL; conflicts; plain writes beside them and behind them
 //! streams     change streams beside the tail of the oplog: delay, rate, growth with their number
 //! fan-out     a state change to 1,000 and 10,000 clients that await a streamed hello
@@ -25,6 +26,7 @@ mod growth;
 mod load;
 mod members;
 mod peers;
+mod read_ahead;
 mod streams;
 mod table;
 mod transactions;
@@ -63,8 +65,16 @@ const QUICK: Effort = Effort {
     clients: &[1, 16, 64],
 };
 
-const MEASURES: [&str; 7] =
-    ["writes", "transactions", "streams", "stream-growth", "failover", "growth", "fan-out"];
+const MEASURES: [&str; 8] = [
+    "writes",
+    "transactions",
+    "streams",
+    "stream-growth",
+    "failover",
+    "growth",
+    "read-ahead",
+    "fan-out",
+];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -110,6 +120,9 @@ fn main() {
         }
         if is("growth") {
             growth::run(effort).await;
+        }
+        if is("read-ahead") {
+            read_ahead::run(effort).await;
         }
         if is("fan-out") {
             fan_out::run(effort).await;
