@@ -92,7 +92,12 @@ impl From<ReadError> for CommandError {
 
 impl From<KeyspaceError> for CommandError {
     fn from(error: KeyspaceError) -> Self {
-        Self::new(code_of_store(&error), with_source(&error))
+        let code = match error {
+            KeyspaceError::Poisoned => ErrorCode::FILE_STREAM_FAILED,
+            KeyspaceError::DiskFull => ErrorCode::OUT_OF_DISK_SPACE,
+            _ => code_of_store(&error),
+        };
+        Self::new(code, with_source(&error))
     }
 }
 

@@ -4,6 +4,9 @@
 //! can still be compacted, synced and removed, and it is not damaged by a write that was cut short. The
 //! primary hands over, entries of others wait, and clients are told with a code that drivers retry at
 //! the next primary. Above twice the reserve all of it ends.
+//!
+//! Entries can come faster than the disk is looked at. A write of theirs that meets the end of the disk leaves
+//! the store as it was; the disk counts as full from then on, until there is more room than there was.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,13 +52,38 @@ impl Room {
     fn is_full(self, before: bool) -> bool {
         self.free < if before { self.reserve().saturating_mul(2) } else { self.reserve() }
     }
+
+    /// How many bytes must be free before a write is tried again that did not fit.
+    fn needed_again(self) -> u64 {
+        self.free.saturating_add(self.free.clamp(1, MAX_RESERVE))
+    }
+}
+
+/// What is known of a disk that is looked at again and again.
+#[derive(Debug, Default)]
+struct Disk {
+    full: bool,
+    /// How many bytes must be free before it has room again, since a write did not fit.
+    needed: u64,
+}
+
+impl Disk {
+    /// Whether it counts as full, now that this was seen and a write met its end or did not.
+    fn look(&mut self, room: Room, met_end: bool) -> bool {
+        if met_end {
+            self.needed = room.needed_again();
+        }
+        let too_little = room.free < self.needed;
+        self.full = met_end || room.is_full(self.full) || (self.full && too_little);
+        self.full
+    }
 }
 
 /// Looks at the disk until dropped.
 pub(crate) async fn watch(directory: PathBuf, shared: Arc<Shared>) {
     let mut due = interval(INTERVAL);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut full = false;
+    let mut disk = Disk::default();
     let mut told = Instant::now();
     loop {
         due.tick().await;
@@ -63,9 +91,9 @@ pub(crate) async fn watch(directory: PathBuf, shared: Arc<Shared>) {
         // A disk that hangs must not hold a worker.
         let looked = tokio::task::spawn_blocking(move || Room::of(&place)).await;
         let Ok(Ok(room)) = looked else { continue };
-        let is_full = room.is_full(full);
-        if is_full != full {
-            full = is_full;
+        let was_full = disk.full;
+        let full = disk.look(room, shared.gate.has_met_end_of_disk());
+        if full != was_full {
             tell(&directory, room, full);
             shared.node.set_disk_full(full);
             shared.gate.set_disk_full(full);
@@ -105,5 +133,20 @@ mod tests {
         assert!(!room(257, 100_000).is_full(true));
         assert!(room(7, 64).is_full(false), "of a small disk an eighth");
         assert!(!room(9, 64).is_full(false));
+    }
+
+    #[test]
+    fn a_disk_whose_end_was_met_is_full_until_it_has_more_room_than_then() {
+        const MIB: u64 = 1024 * 1024;
+        let room = |free| Room { free: free * MIB, total: 64 * MIB };
+        let mut disk = Disk::default();
+        assert!(!disk.look(room(20), false));
+        assert!(disk.look(room(20), true), "above the reserve, but a write did not fit");
+        assert!(disk.look(room(20), false));
+        assert!(disk.look(room(39), false));
+        assert!(!disk.look(room(40), false));
+        assert!(!disk.look(room(20), false), "it is looked at as before");
+        assert!(disk.look(room(0), true) && disk.look(room(15), false));
+        assert!(!disk.look(room(17), false), "the reserve decides on a disk that had nothing left");
     }
 }

@@ -252,15 +252,20 @@ impl Server {
             disk.abort();
         }
         // Entries that wait for room wait no longer: the threads end.
-        self.shared.gate.set_disk_full(false);
+        self.shared.gate.end();
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(GRACE, finished).await.is_err() {
             tracing::warn!("connections did not end in time and are cut off");
             connections.abort_all();
         }
         let (committed, _) = self.shared.node.durability();
-        self.shared.durability.wait(committed).await.map_err(io::Error::other)?;
-        failure.map_or(Ok(()), Err)
+        let synced = self.shared.durability.wait(committed).await.map_err(|error| {
+            io::Error::other(format!(
+                "the last writes could not be synced: {error}; check the disk"
+            ))
+        });
+        // What ended the member comes before what followed from it.
+        failure.map_or(synced, Err)
     }
 }
 

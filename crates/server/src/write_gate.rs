@@ -22,9 +22,19 @@ pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
 pub(crate) struct WriteGate {
     gate: Arc<RwLock<()>>,
     locks: Mutex<Locks>,
-    /// Whether entries of others wait for room on the disk.
-    disk_full: std::sync::Mutex<bool>,
+    disk: std::sync::Mutex<DiskRoom>,
     has_room: Condvar,
+}
+
+/// What is known of the room on the disk.
+#[derive(Default)]
+struct DiskRoom {
+    /// Whether entries of others wait for room.
+    full: bool,
+    /// Whether a write has met the end of the disk since it was last looked at.
+    met_end: bool,
+    /// Whether the server ends: nothing waits from then on.
+    ended: bool,
 }
 
 #[derive(Default)]
@@ -42,22 +52,45 @@ impl WriteGate {
     /// The same for a thread that applies entries of other members, which wait for room on the disk as
     /// well. Clients' writes are refused without it, and what is removed makes some.
     pub(crate) fn blocking_enter(&self) -> Entered<'_> {
-        let full = self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.has_room.wait_while(full, |full| *full);
+        let waited = self.has_room.wait_while(self.disk(), |disk| disk.full);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
         self.gate.blocking_read()
     }
 
     /// Passes with entries of other members if nothing keeps them out.
     pub(crate) fn try_enter_to_apply(&self) -> Option<Entered<'_>> {
-        let full = *self.disk_full.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = self.disk().full;
         if full { None } else { self.try_enter() }
+    }
+
+    fn disk(&self) -> std::sync::MutexGuard<'_, DiskRoom> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says whether the disk is full.
     pub(crate) fn set_disk_full(&self, full: bool) {
-        *self.disk_full.lock().unwrap_or_else(PoisonError::into_inner) = full;
+        self.disk().full = full;
         self.has_room.notify_all();
+    }
+
+    /// A write has met the end of the disk before the disk was looked at. From now on entries wait for room.
+    /// False if they cannot, because the server ends.
+    pub(crate) fn meet_end_of_disk(&self) -> bool {
+        let mut disk = self.disk();
+        disk.met_end = true;
+        disk.full = !disk.ended;
+        disk.full
+    }
+
+    /// Whether a write has met the end of the disk since the last question.
+    pub(crate) fn has_met_end_of_disk(&self) -> bool {
+        std::mem::take(&mut self.disk().met_end)
+    }
+
+    /// The server ends: entries that wait for room wait no longer.
+    pub(crate) fn end(&self) {
+        self.disk().ended = true;
+        self.set_disk_full(false);
     }
 
     /// Passes if nothing keeps writes out, for what can be done another time.

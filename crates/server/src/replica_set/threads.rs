@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use quorate_member::DataChange;
-use quorate_node::{CommandError, MAX_APPLY_ENTRIES, Node};
+use quorate_member::{DataChange, Entries};
+use quorate_node::{CommandError, ErrorCode, MAX_APPLY_ENTRIES, Node};
 use quorate_protocol::OpTime;
 use quorate_replication::Input;
 use tokio::sync::OwnedSemaphorePermit;
@@ -174,6 +174,14 @@ impl Applier {
     }
 }
 
+/// How much of the waiting changes was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    All,
+    /// Entries met the end of the disk, and wait for room.
+    UpToEndOfDisk,
+}
+
 impl Applying {
     fn queue(&self) -> MutexGuard<'_, Changes> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -197,9 +205,16 @@ impl Applying {
         while let Some(first) = self.next() {
             let made = self
                 .apply_all(first, entered.is_some())
-                .and_then(|()| self.node.sync_log().map(drop));
+                .and_then(|done| self.node.sync_log().map(|_| done));
             match made {
-                Ok(()) => self.inbox.post(Message::LogMoved),
+                Ok(Done::All) => self.inbox.post(Message::LogMoved),
+                Ok(Done::UpToEndOfDisk) => {
+                    self.inbox.post(Message::LogMoved);
+                    // Only the applier's thread waits for room.
+                    if entered.is_some() {
+                        return;
+                    }
+                }
                 Err(error) => {
                     // Nothing may follow what could not be applied.
                     let mut queue = self.queue();
@@ -210,6 +225,40 @@ impl Applying {
                 }
             }
         }
+    }
+
+    /// Makes a change. Entries that met the end of the disk are given back, to be tried again: the store is as
+    /// it was, and those of them that it has are left out then.
+    fn make_or_keep(&self, mut change: Change) -> Result<Option<Change>, CommandError> {
+        // In memory there is no end of the disk to meet.
+        let kept = match &mut change {
+            DataChange::Apply(entries) if self.rollback_directory.is_some() => {
+                let room = std::mem::take(&mut entries.room);
+                let (previous, delay) = (entries.previous, entries.delay);
+                let entries = entries.entries.clone();
+                Some(DataChange::Apply(Entries { previous, entries, room, delay }))
+            }
+            _ => None,
+        };
+        match (self.make(change), kept) {
+            (Err(error), Some(kept))
+                if error.code == ErrorCode::OUT_OF_DISK_SPACE && self.gate.meet_end_of_disk() =>
+            {
+                tracing::warn!(%error, "entries of other members wait for room on the disk");
+                Ok(Some(kept))
+            }
+            (made, _) => made.map(|()| None),
+        }
+    }
+
+    /// Puts changes back that could not be made yet, in their order.
+    fn put_back(&self, first: Change, second: Option<Change>) {
+        let mut queue = self.queue();
+        for change in second.into_iter().chain([first]) {
+            queue.waiting.push_front(change);
+        }
+        drop(queue);
+        self.condition.notify_one();
     }
 
     fn make(&self, change: Change) -> Result<(), CommandError> {
@@ -226,7 +275,7 @@ impl Applying {
     }
 
     /// Does what there is to do, up to a batch of entries.
-    fn apply_all(&self, first: Change, entered: bool) -> Result<(), CommandError> {
+    fn apply_all(&self, first: Change, entered: bool) -> Result<Done, CommandError> {
         let enter = || (!entered).then(|| self.gate.blocking_enter());
         let mut next = Some(first);
         let mut applied = 0;
@@ -248,12 +297,15 @@ impl Applying {
                 wait_until_old_enough(&joined.entries, joined.delay, self.clock);
             }
             let _entered = enter();
-            self.make(change)?;
+            if let Some(kept) = self.make_or_keep(change)? {
+                self.put_back(kept, next);
+                return Ok(Done::UpToEndOfDisk);
+            }
             if next.is_none() && applied < MAX_APPLY_ENTRIES {
                 next = self.next();
             }
         }
-        Ok(())
+        Ok(Done::All)
     }
 }
 
@@ -356,5 +408,83 @@ impl Syncer {
         }
         wanted.sync = false;
         !wanted.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use bson::{DateTime, RawDocumentBuf, Timestamp, rawdoc};
+    use quorate_node::NodeOptions;
+    use quorate_storage::{DiskOptions, DiskStore, SimulatedFiles};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn until(what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < deadline, "never saw {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn op_time(number: u32) -> OpTime {
+        match number {
+            0 => OpTime::NULL,
+            increment => OpTime::new(1, quorate_protocol::Timestamp::new(1, increment)),
+        }
+    }
+
+    fn entry(number: u32) -> RawDocumentBuf {
+        rawdoc! {
+            "op": "n", "ns": "", "o": { "msg": "x".repeat(100_000) },
+            "ts": Timestamp { time: 1, increment: number }, "t": 1_i64, "v": 2_i64,
+            "wall": DateTime::from_millis(1),
+        }
+    }
+
+    /// docs/replication-rules.md: a follower whose entries come faster than its disk is looked at.
+    #[test]
+    fn entries_that_meet_the_end_of_the_disk_wait_for_room() {
+        const ENTRIES: u32 = 60;
+        let directory = tempfile::tempdir().unwrap();
+        let files = SimulatedFiles::new();
+        let store =
+            DiskStore::open_on(Arc::new(files.clone()), directory.path(), DiskOptions::default());
+        let options = NodeOptions { oplog_bytes: Some(1 << 30), ..NodeOptions::default() };
+        let clock = Clock::new();
+        let node = Arc::new(Node::open(Arc::new(store.unwrap()), options, clock.now()).unwrap());
+        node.join_replica_set(clock.now()).unwrap();
+        let gate = Arc::new(WriteGate::default());
+        let place = Some(directory.path().join("rollback"));
+        let applier =
+            Applier::start(Arc::clone(&node), Inbox::new(), clock, Arc::clone(&gate), place)
+                .unwrap();
+        files.limit_room(Some(0));
+        let written = || node.log_positions().written.op_time;
+        for number in 1..=ENTRIES {
+            let (previous, entries) = (op_time(number - 1), vec![entry(number)]);
+            let delay = Duration::ZERO;
+            applier.add(DataChange::Apply(Entries { previous, entries, room: Vec::new(), delay }));
+            // Some of them by a thread that may not wait, as entries are fetched.
+            match number % 2 {
+                0 => applier.help(),
+                _ => applier.wake(),
+            }
+        }
+        until("the end of the disk", || gate.has_met_end_of_disk());
+        assert!(gate.try_enter_to_apply().is_none(), "what comes later waits as well");
+        assert!(written() < op_time(ENTRIES));
+        files.limit_room(None);
+        gate.set_disk_full(false);
+        until("all entries", || written() == op_time(ENTRIES));
+        let kept = node.read_oplog(std::ops::Bound::Unbounded, usize::MAX, usize::MAX).unwrap();
+        assert_eq!(kept.entries.len(), ENTRIES as usize, "each of them once");
+        // A server that ends waits for nothing.
+        gate.end();
+        assert!(!gate.meet_end_of_disk() && gate.try_enter_to_apply().is_some());
     }
 }

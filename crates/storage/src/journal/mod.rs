@@ -145,9 +145,17 @@ impl Writer {
                 (spare.file, spare.size)
             }
             _ => {
+                let make = |size| create(&*self.shared.files, &self.shared.directory, number, size);
                 let size = next_size(self.size).max(needed);
-                let created = create(&*self.shared.files, &self.shared.directory, number, size);
-                (created.map_err(create_error)?, size)
+                match make(size) {
+                    Ok(file) => (file, size),
+                    // A disk without room for a long segment may have some for a vote.
+                    Err(error) if is_full(&error) => {
+                        let least = FIRST_SIZE.max(needed);
+                        (make(least).map_err(create_error)?, least)
+                    }
+                    Err(error) => return Err(AppendError::Failed(error)),
+                }
             }
         };
         // Only the newest segment may hold unsynced bytes.
