@@ -99,9 +99,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
             () = &mut stdin_closes, if arguments.until_stdin_closes => break running.stop().await,
         }
     };
-    ended.map_err(|error| {
-        Failure::Problem(format!("the last writes could not be synced: {error}; check the disk"))
-    })?;
+    ended.map_err(|error| Failure::Problem(error.to_string()))?;
     screen.event("stopped", json!({"host": host}))?;
     screen.talk_unless_json(match arguments.memory {
         true => "stopped; nothing was kept",

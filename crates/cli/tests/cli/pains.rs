@@ -359,6 +359,43 @@ fn pain_15_the_configuration_lost_its_own_member() {
     assert_eq!(served.terminate(), Some(0));
 }
 
+/// A member that held documents before it was in a set ends rather than lose them, and says why.
+#[test]
+fn a_member_with_documents_and_no_log_says_why_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (old, new) = (place("old"), place("new"));
+    let mut alone = Living::start(&["serve", "--port", "0", "--json", "--data", &old]);
+    let port = port_of(&mut alone);
+    run_on(port, "{insert: 'c', documents: [{_id: 1}]}");
+    assert_eq!(alone.terminate(), Some(0));
+    let serve = ["serve", "--port", "0", "--json", "--replset", "rs0", "--data"];
+    let mut first = Living::start(&[&serve[..], &[&new]].concat());
+    let leader = port_of(&mut first);
+    initiate(leader, &format!("127.0.0.1:{leader}"));
+    let member = Command::new(env!("CARGO_BIN_EXE_quorate"))
+        .args(["serve", "--port", &port.to_string(), "--replset", "rs0", "--data", &old])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let uri = format!("mongodb://127.0.0.1:{leader}/?directConnection=true");
+    let shown = quorate(&["run", "--json", &uri, "{replSetGetConfig: 1}"]).events().remove(0);
+    let mut config = shown["reply"]["config"].clone();
+    config["version"] = 2.into();
+    let added = serde_json::json!({
+        "_id": 1, "host": format!("127.0.0.1:{port}"), "votes": 0, "priority": 0,
+    });
+    config["members"].as_array_mut().unwrap().push(added);
+    run_on(leader, &format!("{{replSetReconfig: {config}}}"));
+    let ended = member.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    let last = said.trim_end().rsplit('\n').next().unwrap_or_default();
+    assert!(last.contains("error: this member holds documents but no oplog"), "{said}");
+    assert!(last.contains("quorate dump") && !said.contains("could not be synced"), "{said}");
+    assert_eq!(first.terminate(), Some(0));
+}
+
 /// The oplog is full and reaches back for minutes only.
 #[tokio::test(flavor = "multi_thread")]
 async fn pain_16_the_window_of_the_oplog() {
