@@ -9,12 +9,14 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measuring program")]
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, bson, doc};
 use quorate_node::{
-    Client, Command, Context, Interrupt, Interruption, Node, NodeOptions, Now, Outcome,
+    Client, Command, Context, Interrupt, Interruption, Node, NodeOptions, Now, Outcome, Scratch,
+    ScratchFile,
 };
 use quorate_protocol::{MonotonicTime, WallTime};
 use quorate_storage::ModelStore;
@@ -22,8 +24,21 @@ use quorate_storage::ModelStore;
 /// Documents in the collection.
 const DOCUMENTS: i32 = 400_000;
 
+/// Values of the long array.
+const LONG: i32 = 200_000;
+
 /// How often each command is stopped, each time a little later.
 const TIMES: u32 = 25;
+
+/// Where sorts put what they cannot hold.
+#[derive(Debug)]
+struct Temporary;
+
+impl Scratch for Temporary {
+    fn create(&self) -> io::Result<Box<dyn ScratchFile>> {
+        Ok(Box::new(tempfile::tempfile()?))
+    }
+}
 
 fn now() -> Now {
     Now { wall: WallTime(1_700_000_000_000), monotonic: MonotonicTime::from_millis(1000) }
@@ -79,6 +94,12 @@ fn scans() -> Vec<Named> {
                 bson!({ "$addFields": { "m": other.clone() } }),
                 bson!({ "$sort": { "m": 1 } }),
             ]),
+        ),
+        (
+            "$sort that may not use the disk",
+            doc! { "aggregate": "c", "pipeline": [
+                { "$addFields": { "m": other.clone() } }, { "$sort": { "m": 1 } },
+            ], "cursor": {}, "allowDiskUse": false, "$db": "db" },
         ),
         ("$group", aggregate(vec![bson!({ "$group": { "_id": other, "n": { "$sum": 1 } } })])),
         ("expression", compute(endless)),
@@ -237,6 +258,12 @@ fn writes_and_joins() -> Vec<Named> {
                 { "q": {}, "u": { "$inc": { "x": 1 } }, "multi": true },
             ], "$db": "db" },
         ),
+        ("$addToSet", of_the_long_array(bson!({ "$addToSet": { "a": { "$each": some() } } }))),
+        ("$pullAll", of_the_long_array(bson!({ "$pullAll": { "a": some() } }))),
+        (
+            "$push and sort",
+            of_the_long_array(bson!({ "$push": { "a": { "$each": some(), "$sort": -1 } } })),
+        ),
         (
             "$lookup",
             aggregate(vec![bson!({ "$lookup": {
@@ -247,8 +274,21 @@ fn writes_and_joins() -> Vec<Named> {
     ]
 }
 
+/// Half as many values as the long array has.
+fn some() -> Bson {
+    Bson::Array((0..LONG / 2).map(|n| Bson::Int32(n * 7919 % LONG + LONG / 2)).collect())
+}
+
+fn of_the_long_array(update: Bson) -> Document {
+    doc! { "update": "long", "updates": [{ "q": {}, "u": update }], "$db": "db" }
+}
+
 fn main() {
-    let node = Node::open(Arc::new(ModelStore::new()), NodeOptions::default(), now()).unwrap();
+    let options = NodeOptions { scratch: Some(Arc::new(Temporary)), ..NodeOptions::default() };
+    let node = Node::open(Arc::new(ModelStore::new()), options, now()).unwrap();
+    let long = Bson::Array((0..LONG).map(Bson::Int32).collect());
+    let insert = doc! { "insert": "long", "documents": [{ "_id": 1, "a": long }], "$db": "db" };
+    assert_eq!(run(&node, insert, Arc::default()).get_f64("ok").ok(), Some(1.0));
     let text = "a".repeat(60);
     for first in (0..DOCUMENTS).step_by(10_000) {
         let documents = (first..first + 10_000).map(|n| {

@@ -30,14 +30,18 @@ pub trait Scratch: Debug + Send + Sync {
 pub(crate) struct Run(BufReader<Box<dyn ScratchFile>>);
 
 impl Run {
-    /// Puts records aside.
+    /// Puts records aside. The file of a run that could not be ended is left to `leave`: the system may take
+    /// long to give its room back.
     pub(crate) fn keep(
         scratch: &dyn Scratch,
-        records: impl Iterator<Item = Result<Vec<u8>, CommandError>>,
+        mut records: impl Iterator<Item = Result<Vec<u8>, CommandError>>,
+        leave: impl FnOnce(Box<dyn ScratchFile>),
     ) -> Result<Self, CommandError> {
         let mut writer = BufWriter::new(scratch.create().map_err(failed)?);
-        for record in records {
-            write(&mut writer, &record?).map_err(failed)?;
+        let written = records.try_for_each(|record| write(&mut writer, &record?).map_err(failed));
+        if let Err(error) = written {
+            leave(writer.into_parts().0);
+            return Err(error);
         }
         let mut file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
         file.seek(SeekFrom::Start(0)).map_err(failed)?;

@@ -183,7 +183,7 @@ impl Room {
             self.meter.step()?;
             Ok(sorted.to_record())
         });
-        runs.push(Run::keep(&**scratch, records)?);
+        runs.push(Run::keep(&**scratch, records, |file| self.meter.leave(file))?);
         Ok(())
     }
 }
@@ -208,8 +208,14 @@ pub(crate) fn sort<T: Sortable>(
     let mut runs = Vec::new();
     let limit = limit.unwrap_or(usize::MAX);
     let mut charge = room.meter.charge();
-    if let Err(error) = collect(order, values, limit, room, (&mut kept, &mut runs, &mut charge)) {
-        room.meter.leave((kept, charge));
+    let holds = (&mut kept, &mut runs, &mut charge);
+    let collected =
+        collect(order, values, limit, room, holds).and_then(|()| match runs.is_empty() {
+            true => Ok(()),
+            false => room.put_aside(&mut kept, &mut runs),
+        });
+    if let Err(error) = collected {
+        room.meter.leave((kept, runs, charge));
         return Err(error);
     }
     if runs.is_empty() {
@@ -219,7 +225,6 @@ pub(crate) fn sort<T: Sortable>(
             Ok(sorted.value)
         })));
     }
-    room.put_aside(&mut kept, &mut runs)?;
     Ok(Box::new(Merged::start(runs, room.meter.clone())?.take(limit)))
 }
 

@@ -32,6 +32,14 @@ const PROCESS_GRANULE: usize = 256 * 1024;
 /// How many values are freed between two questions: a thousand documents take a millisecond.
 const FREED_AT_ONCE: usize = 1024;
 
+/// How many bytes of a value are copied in the time of one step.
+const BYTES_OF_STEP: usize = 64;
+
+/// The steps that it takes to copy a value of this many bytes.
+pub(crate) fn steps_to_copy(bytes: usize) -> u64 {
+    (bytes / BYTES_OF_STEP) as u64
+}
+
 /// Tells whether the operation should end: its time is up, its client has gone, or it was killed.
 pub trait Interrupt: fmt::Debug + Send + Sync {
     /// Goes on, or says why not.

@@ -13,84 +13,102 @@ const PIECE: usize = 2048;
 
 /// The values in order; equal ones stay in the order in which they came.
 ///
+/// Their places are sorted, and each value is then moved once: no second copy of them takes memory, which would
+/// have to be had from the system and given back in between.
+///
 /// # Errors
 ///
 /// The interrupt's, if the operation should end. What was being sorted is left to the meter then: to free
 /// it may take longer than the client should wait for its answer.
 pub fn sorted<T: Send + 'static>(
-    values: Vec<T>,
+    mut values: Vec<T>,
     compare: impl Fn(&T, &T) -> Ordering,
     meter: &Meter,
 ) -> Result<Vec<T>, QueryError> {
-    merge_pieces(sort_pieces(values, &compare, meter)?, &compare, meter)
+    let done = if values.len() <= PIECE {
+        values.sort_by(&compare);
+        meter.check()
+    } else {
+        let by_place = |&left: &usize, &right: &usize| compare(&values[left], &values[right]);
+        let order = places_in_order(values.len(), by_place, meter);
+        order.and_then(|order| put_in_order(&mut values, order, meter))
+    };
+    match done {
+        Ok(()) => Ok(values),
+        Err(error) => {
+            meter.leave(values);
+            Err(error)
+        }
+    }
 }
 
-fn sort_pieces<T: Send + 'static>(
-    values: Vec<T>,
-    compare: impl Fn(&T, &T) -> Ordering,
+/// The places of values in the order of the values.
+fn places_in_order(
+    count: usize,
+    compare: impl Fn(&usize, &usize) -> Ordering,
     meter: &Meter,
-) -> Result<Vec<Vec<T>>, QueryError> {
-    let mut pieces = Vec::with_capacity(values.len() / PIECE + 1);
-    let mut values = values.into_iter();
-    loop {
-        let mut piece: Vec<T> = values.by_ref().take(PIECE).collect();
-        if piece.is_empty() {
-            return Ok(pieces);
-        }
+) -> Result<Vec<usize>, QueryError> {
+    let mut places: Vec<usize> = (0..count).collect();
+    for piece in places.chunks_mut(PIECE) {
         piece.sort_by(&compare);
-        pieces.push(piece);
-        if let Err(error) = meter.check() {
-            meter.leave((pieces, values));
-            return Err(error);
-        }
+        meter.check()?;
     }
+    let mut merged = Vec::with_capacity(count);
+    let mut length = PIECE;
+    while length < count {
+        merged.clear();
+        for pair in places.chunks(2 * length) {
+            let (left, right) = pair.split_at(length.min(pair.len()));
+            merge(left, right, &mut merged, &compare, meter)?;
+        }
+        std::mem::swap(&mut places, &mut merged);
+        length *= 2;
+    }
+    Ok(places)
 }
 
-fn merge_pieces<T: Send + 'static>(
-    mut pieces: Vec<Vec<T>>,
-    compare: impl Fn(&T, &T) -> Ordering,
+/// Adds two sorted pieces as one; of equal values those of the left one come first.
+fn merge(
+    mut left: &[usize],
+    mut right: &[usize],
+    merged: &mut Vec<usize>,
+    compare: impl Fn(&usize, &usize) -> Ordering,
     meter: &Meter,
-) -> Result<Vec<T>, QueryError> {
-    while pieces.len() > 1 {
-        let mut longer = Vec::with_capacity(pieces.len().div_ceil(2));
-        let mut rest = pieces.into_iter();
-        while let Some(left) = rest.next() {
-            longer.push(match rest.next() {
-                Some(right) => match merged(left, right, &compare, meter) {
-                    Ok(both) => both,
-                    Err(error) => {
-                        meter.leave((longer, rest));
-                        return Err(error);
-                    }
-                },
-                None => left,
-            });
+) -> Result<(), QueryError> {
+    while let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) {
+        if compare(first, second).is_le() {
+            merged.push(*first);
+            left = left_rest;
+        } else {
+            merged.push(*second);
+            right = right_rest;
         }
-        pieces = longer;
+        meter.step()?;
     }
-    Ok(pieces.pop().unwrap_or_default())
+    merged.extend_from_slice(left);
+    merged.extend_from_slice(right);
+    Ok(())
 }
 
-/// Two sorted pieces as one; of equal values those of the left one come first.
-fn merged<T: Send + 'static>(
-    left: Vec<T>,
-    right: Vec<T>,
-    compare: impl Fn(&T, &T) -> Ordering,
+/// Moves each value to its place: to `i` the one that is at `order[i]`.
+fn put_in_order<T>(
+    values: &mut [T],
+    mut order: Vec<usize>,
     meter: &Meter,
-) -> Result<Vec<T>, QueryError> {
-    let mut both = Vec::with_capacity(left.len() + right.len());
-    let (mut left, mut right) = (left.into_iter().peekable(), right.into_iter().peekable());
-    while let (Some(first), Some(second)) = (left.peek(), right.peek()) {
-        let next = if compare(first, second).is_le() { left.next() } else { right.next() };
-        both.extend(next);
-        if let Err(error) = meter.step() {
-            meter.leave((both, left, right));
-            return Err(error);
+) -> Result<(), QueryError> {
+    for start in 0..values.len() {
+        let mut place = start;
+        loop {
+            meter.step()?;
+            let next = std::mem::replace(&mut order[place], place);
+            if next == start || next == place {
+                break;
+            }
+            values.swap(place, next);
+            place = next;
         }
     }
-    both.extend(left);
-    both.extend(right);
-    Ok(both)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -388,6 +388,10 @@ impl Environment for Reading {
         found.is_some_and(|found| found.index_on(field).is_some())
     }
 
+    fn sets_aside(&self) -> bool {
+        self.room.scratch.is_some()
+    }
+
     fn set_aside(&self, documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
         let Some(scratch) = &self.room.scratch else { return Ok(None) };
         let meter = &self.room.meter;
@@ -396,7 +400,7 @@ impl Environment for Reading {
             meter.check()?;
             Ok(to_raw(&document)?.into_bytes())
         });
-        let kept = PutAside::keep(&**scratch, records);
+        let kept = PutAside::keep(&**scratch, records, |file| meter.leave(file));
         if meter.has_ended() {
             meter.leave(documents);
         }

@@ -12,7 +12,7 @@ use super::operators::{self, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 use super::variables::{Frame, Scope};
 use super::{ExpressionError, fail};
-use crate::meter::{Charge, Kept};
+use crate::meter::{Charge, Kept, steps_to_copy};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
@@ -319,7 +319,9 @@ fn filter<'a>(
             parent: frame.scope,
         };
         if condition.evaluate(Frame { scope: Some(&scope), ..frame })?.is_true() {
-            charge.grow("$filter", cost(element)?)?;
+            let bytes = cost(element)?;
+            charge.grow("$filter", bytes)?;
+            frame.variables.meter().steps(steps_to_copy(bytes))?;
             kept.push(element.clone());
         }
     }
@@ -415,17 +417,23 @@ fn zip<'a>(
     }
     let lengths = arrays.iter().map(|array| array.len());
     let length = if use_longest { lengths.max() } else { lengths.min() }.unwrap_or(0);
-    let mut rows = Kept::new(Vec::new(), frame.variables.meter());
-    let mut charge = frame.variables.meter().charge();
+    let meter = frame.variables.meter();
+    let mut rows = Kept::new(Vec::new(), meter);
+    let mut charge = meter.charge();
+    let row_cost = cost(&Bson::Array(Vec::new()))?;
     for position in 0..length {
-        frame.variables.step()?;
-        let row = arrays.iter().enumerate().map(|(column, array)| {
-            let default = || defaults.get(column).map(|default| default.or_null().clone());
-            array.get(position).cloned().or_else(default).unwrap_or(Bson::Null)
-        });
-        let row = Bson::Array(row.collect());
-        charge.grow("$zip", cost(&row)?)?;
-        rows.push(row);
+        meter.step()?;
+        charge.grow("$zip", row_cost)?;
+        let mut row = Vec::with_capacity(arrays.len());
+        for (column, array) in arrays.iter().enumerate() {
+            let default = || defaults.get(column).map_or(&Bson::Null, Operand::or_null);
+            let value = array.get(position).unwrap_or_else(default);
+            let bytes = cost(value)?;
+            charge.grow("$zip", bytes)?;
+            meter.steps(steps_to_copy(bytes))?;
+            row.push(value.clone());
+        }
+        rows.push(Bson::Array(row));
     }
     Ok(Operand::built(Bson::Array(rows.into_inner()), charge))
 }

@@ -11,7 +11,7 @@ use bson::Bson;
 use super::bounds::{approximate_value_size, cost};
 use super::operators::copy;
 use crate::error::QueryError;
-use crate::meter::{Charge, Meter};
+use crate::meter::{Charge, Kept, Meter};
 use crate::value;
 
 /// Values that cost less than this are not charged one by one: a scope or a list of arguments holds
@@ -151,10 +151,14 @@ impl<'a> Operand<'a> {
         if bytes < SMALL {
             return Ok(Self::owned(value));
         }
-        meter.check()?;
         let mut charge = meter.charge();
-        charge.grow(operator, bytes)?;
-        Ok(Self::built(value, charge))
+        match meter.check().and_then(|()| charge.grow(operator, bytes)) {
+            Ok(()) => Ok(Self::built(value, charge)),
+            Err(error) => {
+                meter.free_value(value);
+                Err(error)
+            }
+        }
     }
 
     /// A value with what was charged while it was built.
@@ -171,8 +175,9 @@ impl<'a> Operand<'a> {
         match self.0 {
             None => Ok(Operand::MISSING),
             Some(Held::Borrowed(Bson::Array(elements))) => {
-                let copied = copy(elements, meter)?.into_inner();
-                Self::charged(Bson::Array(copied), operator, meter)
+                let (mut copied, mut charge) = (Kept::new(Vec::new(), meter), meter.charge());
+                copy(operator, elements, &mut copied, &mut charge)?;
+                Ok(Self::built(Bson::Array(copied.into_inner()), charge))
             }
             Some(Held::Borrowed(value)) => Self::charged(value.clone(), operator, meter),
             Some(Held::Owned(value)) => Ok(Self::owned(value)),

@@ -13,7 +13,7 @@ use super::{Decoder, Documents, Run, StoredDocuments};
 use crate::error::QueryError;
 use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext, fail};
 use crate::meter::{Kept, Meter};
-use crate::value::{GroupKey, compare};
+use crate::value::{GroupKey, PARTS, compare};
 
 /// What a group costs besides its key and values.
 const GROUP_OVERHEAD: usize = 128;
@@ -89,9 +89,39 @@ impl By {
 /// A group that is being made: its `_id` and what its accumulators hold.
 type Growing = (Bson, Vec<State>);
 
+/// Where the group of a key is. One large table would move all of its keys at once when it grows, which takes
+/// longer than an operation may go on after it was told to end.
+#[derive(Default)]
+struct Places(Vec<HashMap<GroupKey, usize>>);
+
+impl Places {
+    fn new() -> Self {
+        Self((0..PARTS).map(|_| HashMap::new()).collect())
+    }
+
+    fn get(&self, key: &GroupKey) -> Option<usize> {
+        self.0.get(key.part())?.get(key).copied()
+    }
+
+    fn insert(&mut self, key: GroupKey, place: usize) {
+        if let Some(part) = self.0.get_mut(key.part()) {
+            part.insert(key, place);
+        }
+    }
+}
+
+impl IntoIterator for Places {
+    type Item = (GroupKey, usize);
+    type IntoIter = std::iter::Flatten<std::vec::IntoIter<HashMap<GroupKey, usize>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter().flatten()
+    }
+}
+
 struct Groups<'a> {
     stage: &'a Group,
-    places: Kept<HashMap<GroupKey, usize>>,
+    places: Kept<Places>,
     groups: Kept<Vec<Growing>>,
     /// The key of the last document, whose room the next one takes.
     key: GroupKey,
@@ -102,7 +132,7 @@ impl<'a> Groups<'a> {
     fn new(stage: &'a Group, run: &Run) -> Self {
         Self {
             stage,
-            places: Kept::new(HashMap::new(), run.variables.meter()),
+            places: Kept::new(Places::new(), run.variables.meter()),
             groups: Kept::new(Vec::new(), run.variables.meter()),
             key: GroupKey::default(),
             memory: Memory::new("$group", run),
@@ -113,7 +143,7 @@ impl<'a> Groups<'a> {
         let id = self.stage.by.key(frame)?;
         self.key.refill(id.or_null());
         let place = match self.places.get(&self.key) {
-            Some(place) => *place,
+            Some(place) => place,
             None => {
                 let (id, key) = (id.into_bson().unwrap_or(Bson::Null), self.key.clone());
                 self.memory.hold(GROUP_OVERHEAD + key.size())?;

@@ -82,6 +82,11 @@ pub trait Environment: Send + Sync {
         false
     }
 
+    /// Whether [`set_aside`](Self::set_aside) can do it.
+    fn sets_aside(&self) -> bool {
+        false
+    }
+
     /// Puts sorted documents aside, for instance on disk, to be read back in the same order. `None`
     /// if that is not possible or not allowed; a `$sort` then fails at its memory limit.
     ///

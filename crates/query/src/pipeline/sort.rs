@@ -109,8 +109,8 @@ fn sort(stage: Arc<Stage>, input: Documents, run: &Run) -> Result<Documents, Que
         position: 0,
         runs: Vec::new(),
     });
-    match sorter.take_all(input) {
-        Ok(()) => sorter.finish(),
+    match sorter.take_all(input).and_then(|()| sorter.put_last_aside()) {
+        Ok(last) => Ok(sorter.finish(last)),
         Err(error) => {
             run.variables.meter().leave(sorter);
             Err(error)
@@ -159,7 +159,7 @@ impl Sorter {
     }
 
     fn put_aside(&mut self, outgrown: QueryError) -> Result<(), QueryError> {
-        if self.runs.len() >= MAX_RUNS {
+        if self.runs.len() >= MAX_RUNS || !self.run.environment.sets_aside() {
             return Err(outgrown);
         }
         let sorted = documents_of(std::mem::take(&mut self.kept), self.run.variables.meter())?;
@@ -168,18 +168,24 @@ impl Sorter {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Documents, QueryError> {
-        let last = documents_of(self.kept, self.run.variables.meter())?;
+    /// The last documents in order, unless there are others: then they go where those are, since the first
+    /// document of each run needs the room.
+    fn put_last_aside(&mut self) -> Result<Vec<Document>, QueryError> {
+        let last = documents_of(std::mem::take(&mut self.kept), self.run.variables.meter())?;
         if self.runs.is_empty() {
-            return Ok(held(Box::new(last.into_iter().map(Ok)), Some(self.memory)));
+            return Ok(last);
         }
-        // The last run goes where the others are: the first document of each needs the room.
-        if let Some(last) = self.run.environment.set_aside(last)? {
-            self.memory.clear();
-            self.runs.push(last);
-        }
+        self.runs.extend(self.run.environment.set_aside(last)?);
+        self.memory.clear();
+        Ok(Vec::new())
+    }
+
+    fn finish(self, last: Vec<Document>) -> Documents {
         let (stage, runs, memory) = (self.stage, self.runs, self.memory);
-        Ok(Box::new(Merged { stage, runs, memory, heads: BinaryHeap::new(), started: false }))
+        if runs.is_empty() {
+            return held(Box::new(last.into_iter().map(Ok)), Some(memory));
+        }
+        Box::new(Merged { stage, runs, memory, heads: BinaryHeap::new(), started: false })
     }
 }
 

@@ -13,6 +13,9 @@ use super::view::{DocumentRef, ValueRef};
 /// Deeper parts do not take part in the key; see `compare` for why that is harmless.
 const MAX_KEYED_NESTING: usize = 2 * MAX_NESTING;
 
+/// How many parts keys fall into; a power of two.
+pub(crate) const PARTS: usize = 64;
+
 /// A hashable stand-in for a value. Two keys are equal exactly when the values compare as equal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey(Vec<u8>);
@@ -38,6 +41,15 @@ impl GroupKey {
             write_value(value, &mut bytes, 0);
         }
         Self(bytes)
+    }
+
+    /// One of 64 parts that keys fall into, so that a large table of them can be many small ones.
+    pub(crate) fn part(&self) -> usize {
+        const FACTOR: u64 = 0x517c_c1b7_2722_0a95;
+        let mixed = self.0.iter().fold(0_u64, |mixed, byte| {
+            (mixed.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(FACTOR)
+        });
+        (mixed >> (u64::BITS - PARTS.trailing_zeros())) as usize
     }
 
     /// How many bytes the key takes, for callers that bound their memory.

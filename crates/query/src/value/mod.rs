@@ -19,6 +19,7 @@ pub use compare::{compare, compare_documents, equal};
 pub use decimal::{Decimal, Rounding};
 pub use field_keys::FieldKeys;
 pub use key::GroupKey;
+pub(crate) use key::PARTS;
 pub use number::{Number, is_truthy};
 pub use path::{LeafArrays, Path, PathComponent, PathValue};
 pub use size::{Measure, identical, measure};

@@ -6,14 +6,13 @@ use bson::{Bson, Document};
 
 use super::string::{index, index_of, whole};
 use super::{
-    Evaluated, Positional, as_i32, between, exactly, is_number, metered, metered_between,
-    metered_exactly,
+    Evaluated, Positional, as_i32, exactly, is_number, metered, metered_between, metered_exactly,
 };
-use crate::expression::bounds::{Budget, too_large};
+use crate::expression::bounds::{Budget, cost, too_large};
 use crate::expression::operand::{Operand, compare_options};
 use crate::expression::path::FieldPath;
 use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
-use crate::meter::{Kept, Meter};
+use crate::meter::{Charge, Kept, Meter, steps_to_copy};
 use crate::sorting::sorted;
 use crate::value::compare;
 use crate::value::types::type_name_of;
@@ -26,7 +25,7 @@ pub(super) static OPERATORS: &[Positional] = &[
     exactly(2, "$in", contains),
     index_of("$indexOfArray", index_of_array),
     exactly(1, "$isArray", |args| Ok(Some(Bson::Boolean(args[0].as_array().is_some())))),
-    between(2, 3, "$range", range),
+    metered_between(2, 3, "$range", range),
     metered_exactly(1, "$reverseArray", reverse_array),
     exactly(1, "$size", |args| match args[0].as_array() {
         Some(elements) => Ok(Some(whole(elements.len()))),
@@ -100,20 +99,36 @@ fn end(name: &str, arg: &Operand<'_>, pick: fn(&[Bson]) -> Option<&Bson>) -> Eva
 }
 
 /// Copies elements, asking now and then whether to go on: those of a large array take long.
+/// The copies are charged one by one: those of many operations at once do not fit into the process.
 pub(crate) fn copy<'a>(
+    operator: &str,
     elements: impl IntoIterator<Item = &'a Bson>,
-    meter: &Meter,
-) -> Result<Kept<Vec<Bson>>, ExpressionError> {
-    let mut copied = Kept::new(Vec::new(), meter);
+    copied: &mut Vec<Bson>,
+    charge: &mut Charge,
+) -> Result<(), ExpressionError> {
     for element in elements {
-        meter.step()?;
+        let bytes = cost(element)?;
+        charge.grow(operator, bytes)?;
+        charge.meter().steps(1 + steps_to_copy(bytes))?;
         copied.push(element.clone());
     }
-    Ok(copied)
+    Ok(())
+}
+
+/// A copy of elements as the result of an operator, which is charged as a whole.
+fn copied<'a>(
+    operator: &str,
+    elements: impl IntoIterator<Item = &'a Bson>,
+    meter: &Meter,
+) -> Result<Vec<Bson>, ExpressionError> {
+    let mut copied = Kept::new(Vec::new(), meter);
+    copy(operator, elements, &mut copied, &mut meter.charge())?;
+    Ok(copied.into_inner())
 }
 
 fn concat_arrays(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut joined = Kept::new(Vec::new(), meter);
+    let mut charge = meter.charge();
     let mut budget = Budget::default();
     for arg in args {
         if arg.is_nullish() {
@@ -126,7 +141,7 @@ fn concat_arrays(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             ));
         };
         budget.draw("$concatArrays", arg.or_null())?;
-        joined.append(&mut *copy(elements, meter)?);
+        copy("$concatArrays", elements, &mut joined, &mut charge)?;
     }
     Ok(Some(Bson::Array(joined.into_inner())))
 }
@@ -169,7 +184,7 @@ fn index_of_array(args: &[Operand<'_>]) -> Evaluated {
     Ok(Some(found.map_or(Bson::Int32(-1), |position| whole(start + position))))
 }
 
-fn range(args: &[Operand<'_>]) -> Evaluated {
+fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     /// What one number of the result takes.
     const NUMBER_SIZE: u64 = size_of::<Bson>() as u64;
     const PARTS: [(&str, &str, i32, i32); 3] = [
@@ -211,8 +226,15 @@ fn range(args: &[Operand<'_>]) -> Evaluated {
     if bytes > MAX_INTERMEDIATE_BYTES as u64 {
         return Err(too_large("$range", usize::try_from(bytes).unwrap_or(usize::MAX)));
     }
-    let numbers = (0..count as i64).map(|nth| Bson::Int32((start + nth * step) as i32));
-    Ok(Some(Bson::Array(numbers.collect())))
+    // Before it is made: what many clients make at once has no room in the process.
+    let mut charge = meter.charge();
+    charge.grow("$range", bytes as usize)?;
+    let mut numbers = Vec::with_capacity(count as usize);
+    for nth in 0..count as i64 {
+        meter.step()?;
+        numbers.push(Bson::Int32((start + nth * step) as i32));
+    }
+    Ok(Some(Bson::Array(numbers)))
 }
 
 fn reverse_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
@@ -220,7 +242,9 @@ fn reverse_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         return Ok(Some(Bson::Null));
     }
     match args[0].as_array() {
-        Some(elements) => Ok(Some(Bson::Array(copy(elements.iter().rev(), meter)?.into_inner()))),
+        Some(elements) => {
+            Ok(Some(Bson::Array(copied("$reverseArray", elements.iter().rev(), meter)?)))
+        }
         None => Err(fail(
             34435,
             format!(
@@ -285,7 +309,7 @@ fn slice(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     };
     let start = start.min(length);
     let end = start.saturating_add(count).min(length);
-    Ok(Some(Bson::Array(copy(&elements[start..end], meter)?.into_inner())))
+    Ok(Some(Bson::Array(copied("$slice", &elements[start..end], meter)?)))
 }
 
 fn array_to_object(args: &[Operand<'_>]) -> Evaluated {
@@ -498,7 +522,7 @@ pub(crate) fn sort_array(input: &Operand<'_>, by: &SortBy, meter: &Meter) -> Eva
             ),
         ));
     };
-    let elements = copy(elements, meter)?.into_inner();
+    let elements = copied("$sortArray", elements, meter)?;
     let sorted = sorted(elements, |left, right| by.compare(left, right), meter)?;
     Ok(Some(Bson::Array(sorted)))
 }

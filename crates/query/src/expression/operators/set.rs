@@ -7,7 +7,7 @@ use bson::Bson;
 use super::{Evaluated, Positional, exactly, metered, metered_exactly};
 use crate::expression::operand::{Operand, is_true};
 use crate::expression::{ExpressionError, cost, fail};
-use crate::meter::{Charge, Kept, Meter};
+use crate::meter::{Charge, Kept, Meter, steps_to_copy};
 use crate::sorting::sorted;
 use crate::value::{GroupKey, compare};
 
@@ -63,24 +63,26 @@ fn keys(operator: &str, elements: &[Bson], charge: &mut Charge) -> Result<Keys, 
     Ok(keys)
 }
 
-/// The elements whose keys are not among these; each joins them.
+/// Adds the elements whose keys are not among these; each key joins them.
 fn add_new(
     operator: &str,
     elements: &[Bson],
     keys: &mut Keys,
+    added: &mut Vec<Bson>,
     charge: &mut Charge,
-) -> Result<Kept<Vec<Bson>>, ExpressionError> {
-    let mut added = Kept::new(Vec::new(), charge.meter());
+) -> Result<(), ExpressionError> {
     for element in elements {
         charge.meter().step()?;
         let key = GroupKey::of(element);
         let size = key.size();
         if keys.insert(key) {
-            charge.grow(operator, size + cost(element)?)?;
+            let bytes = cost(element)?;
+            charge.grow(operator, size + bytes)?;
+            charge.meter().steps(steps_to_copy(bytes))?;
             added.push(element.clone());
         }
     }
-    Ok(added)
+    Ok(())
 }
 
 fn in_order(elements: Vec<Bson>, meter: &Meter) -> Evaluated {
@@ -96,8 +98,7 @@ fn union(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
             return Ok(Some(Bson::Null));
         }
         let here = elements(arg, 17043, |kind| all_operands("$setUnion", kind))?;
-        let mut added = add_new("$setUnion", here, &mut seen, &mut charge)?;
-        result.append(&mut added);
+        add_new("$setUnion", here, &mut seen, &mut result, &mut charge)?;
     }
     in_order(result.into_inner(), meter)
 }
@@ -112,7 +113,11 @@ fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         }
         let here = elements(arg, 17047, |kind| all_operands(NAME, kind))?;
         common = Some(match common {
-            None => add_new(NAME, here, &mut no_keys(meter), &mut charge)?,
+            None => {
+                let mut added = Kept::new(Vec::new(), meter);
+                add_new(NAME, here, &mut no_keys(meter), &mut added, &mut charge)?;
+                added
+            }
             Some(common) => {
                 let here = keys(NAME, here, &mut charge)?;
                 let mut both = Kept::new(Vec::new(), meter);
@@ -146,7 +151,8 @@ fn difference(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let right = elements(&args[1], 17049, |kind| message("Second", kind))?;
     let mut charge = meter.charge();
     let mut seen = keys("$setDifference", right, &mut charge)?;
-    let kept = add_new("$setDifference", left, &mut seen, &mut charge)?;
+    let mut kept = Kept::new(Vec::new(), meter);
+    add_new("$setDifference", left, &mut seen, &mut kept, &mut charge)?;
     Ok(Some(Bson::Array(kept.into_inner())))
 }
 

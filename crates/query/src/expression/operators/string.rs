@@ -8,15 +8,16 @@ use std::collections::BTreeSet;
 use bson::Bson;
 
 use super::{
-    Evaluated, Field, Named, Positional, as_i64, between, exactly, optional, required, variadic,
+    Evaluated, Field, Named, Positional, as_i64, between, exactly, metered, optional, required,
 };
 use crate::expression::bounds::Budget;
-use crate::expression::operand::Operand;
+use crate::expression::operand::{Operand, SMALL};
 use crate::expression::{ExpressionError, fail};
+use crate::meter::{Meter, steps_to_copy};
 use crate::value::Number;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    variadic("$concat", concat),
+    metered(0, "$concat", concat),
     exactly(1, "$toLower", |args| Ok(Some(text(&args[0])?.to_ascii_lowercase().into()))),
     exactly(1, "$toUpper", |args| Ok(Some(text(&args[0])?.to_ascii_uppercase().into()))),
     exactly(3, "$substr", |args| substr_bytes("$substrBytes", args)),
@@ -68,8 +69,9 @@ const fn replacer(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Ev
     }
 }
 
-fn concat(args: &[Operand<'_>]) -> Evaluated {
+fn concat(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut joined = String::new();
+    let mut charge = meter.charge();
     let mut budget = Budget::default();
     for arg in args {
         if arg.is_nullish() {
@@ -82,6 +84,10 @@ fn concat(args: &[Operand<'_>]) -> Evaluated {
             ));
         };
         budget.draw_bytes("$concat", part.len())?;
+        if part.len() >= SMALL {
+            charge.grow("$concat", part.len())?;
+            meter.steps(steps_to_copy(part.len()))?;
+        }
         joined.push_str(part);
     }
     Ok(Some(Bson::String(joined)))

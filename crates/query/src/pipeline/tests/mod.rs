@@ -48,6 +48,10 @@ impl Environment for Spacious {
         self.0.read(collection, filter)
     }
 
+    fn sets_aside(&self) -> bool {
+        true
+    }
+
     fn set_aside(&self, documents: Vec<Document>) -> Result<Option<Documents>, QueryError> {
         Ok(Some(Box::new(documents.into_iter().map(Ok))))
     }
