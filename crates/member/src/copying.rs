@@ -18,6 +18,13 @@ use crate::source::SentBatch;
 /// The most entries of one transaction that are followed back.
 const MAX_TRANSACTION_ENTRIES: usize = 10_000;
 
+/// How often one collection is looked for again because it was renamed while it was read.
+const MAX_RENAMES: u32 = 1000;
+
+/// What a source says of a collection that has another name by now, or is gone: no such collection, no such
+/// cursor, the cursor's collection was renamed or dropped, the name belongs to another collection.
+const NAME_HAS_GONE: [i32; 4] = [26, 43, 175, 361];
+
 /// A step of the copy, ordered by the member.
 #[derive(Clone, Debug)]
 pub struct CopyWork {
@@ -102,8 +109,25 @@ impl Listing {
 
 /// The collection that is being copied.
 struct Current {
+    /// Its name here: the one that it was listed with. Renames since then are entries of the log.
     namespace: Namespace,
     uuid: Binary,
+    /// Its name at the source.
+    name: String,
+    /// Whether all documents have been read.
+    read: bool,
+    renames: u32,
+}
+
+impl Current {
+    /// The next reading of it.
+    fn reading(&self) -> Stage {
+        if !self.read {
+            return Stage::Documents { cursor: 0 };
+        }
+        let list = doc! { "listIndexes": &self.name, "collectionUUID": self.uuid.clone() };
+        Stage::Indexes(Listing::new(&self.namespace.database, &self.name, list))
+    }
 }
 
 enum Stage {
@@ -120,8 +144,8 @@ enum Stage {
         cursor: i64,
     },
     Indexes(Listing),
-    /// The collection was read by its name: is it still the same one that has it?
-    SameName(Listing),
+    /// The collection that is being copied has another name by now, or is gone.
+    Renamed(Listing),
     /// What sessions have done, page by page.
     Sessions(Listing),
     Entries {
@@ -195,18 +219,18 @@ impl Copying {
             }
             Stage::Collections(listing)
             | Stage::Indexes(listing)
-            | Stage::SameName(listing)
+            | Stage::Renamed(listing)
             | Stage::Sessions(listing) => listing.command(),
             Stage::Documents { cursor } => {
-                let Some(Current { namespace, .. }) = &self.current else {
+                let Some(Current { namespace, uuid, name, .. }) = &self.current else {
                     return Ask::Done(InitialSyncOutcome::Failed);
                 };
                 let asked = match cursor {
                     0 => doc! {
-                        "find": &namespace.collection, "sort": { "$natural": 1 },
-                        "readConcern": { "level": "local" },
+                        "find": name, "sort": { "$natural": 1 },
+                        "readConcern": { "level": "local" }, "collectionUUID": uuid.clone(),
                     },
-                    cursor => doc! { "getMore": *cursor, "collection": &namespace.collection },
+                    cursor => doc! { "getMore": *cursor, "collection": name },
                 };
                 command(asked, &namespace.database)
             }
@@ -273,12 +297,11 @@ impl Copying {
                     Stage::Indexes(listing)
                 }
             }
-            Stage::SameName(mut listing) => {
+            Stage::Renamed(mut listing) => {
                 if listing.take(reply)? {
-                    self.name_checked(&listing.found, node);
-                    self.next_collection(node, now)?
+                    self.name_found(&listing.found, node, now)?
                 } else {
-                    Stage::SameName(listing)
+                    Stage::Renamed(listing)
                 }
             }
             Stage::Sessions(mut listing) => {
@@ -291,6 +314,21 @@ impl Copying {
             other @ (Stage::Entries { .. } | Stage::Done(_)) => other,
         };
         Ok(())
+    }
+
+    /// The source has refused what was asked last. Whether the step goes on: a collection that was renamed
+    /// while it was read is looked for, and one that was dropped is left to the log.
+    pub fn take_refusal(&mut self, code: i32) -> bool {
+        let is_read = matches!(self.stage, Stage::Documents { .. } | Stage::Indexes(_));
+        let Some(current) = self.current.as_mut().filter(|_| is_read) else { return false };
+        current.renames += 1;
+        if !NAME_HAS_GONE.contains(&code) || current.renames > MAX_RENAMES {
+            return false;
+        }
+        let list = doc! { "listCollections": 1, "filter": { "info.uuid": current.uuid.clone() } };
+        let database = &current.namespace.database;
+        self.stage = Stage::Renamed(Listing::new(database, "$cmd.listCollections", list));
+        true
     }
 
     /// Entries of the source, as asked for. Changes the data; blocks.
@@ -398,22 +436,23 @@ impl Copying {
             let Some(database) = self.databases.front() else { break };
             let name = entry.get_str("name").map_err(|_| broken("name"))?;
             let namespace = Namespace::new(database.as_str(), name)?;
-            if namespace.is_unreplicated() || self.progress.is_copied(&namespace) {
-                continue;
-            }
-            self.progress.enter(&namespace);
             let options = entry.get_document("options").cloned().unwrap_or_default();
             let is_view = entry.get_str("type").is_ok_and(|kind| kind == "view");
             let nameless = Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![0; 16] };
             let uuid = uuid_of(&entry).cloned().unwrap_or(nameless);
+            if namespace.is_unreplicated() || self.progress.is_copied(&namespace, &uuid) {
+                continue;
+            }
+            self.progress.enter(&namespace);
             node.clone_collection(&namespace, uuid.clone(), options, now)?;
             if is_view {
                 node.copied_whole(&uuid);
-                self.progress.leave(&namespace);
+                self.progress.leave(&namespace, &uuid);
                 continue;
             }
-            self.current = Some(Current { namespace, uuid });
-            return Ok(Stage::Documents { cursor: 0 });
+            let name = namespace.collection.clone();
+            let current = Current { namespace, uuid, name, read: false, renames: 0 };
+            return Ok(self.current.insert(current).reading());
         }
         self.databases.pop_front();
         Ok(self.list_collections())
@@ -425,39 +464,52 @@ impl Copying {
         node: &Node,
         now: Now,
     ) -> Result<Stage, CopyFailure> {
-        let Some(Current { namespace, .. }) = &self.current else { return Err(broken("cursor")) };
+        let Some(current) = &mut self.current else { return Err(broken("cursor")) };
         let (cursor, documents) = batch_of(reply)?;
         let bytes: usize = documents.iter().map(|document| document.as_bytes().len()).sum();
         let count = documents.len();
-        node.clone_documents(namespace, documents, now)?;
+        node.clone_documents(&current.namespace, documents, now)?;
         self.progress.add(count as u64, bytes as u64);
         if cursor != 0 {
             return Ok(Stage::Documents { cursor });
         }
-        let (database, name) = (&namespace.database, &namespace.collection);
-        Ok(Stage::Indexes(Listing::new(database, name, doc! { "listIndexes": name })))
+        current.read = true;
+        Ok(current.reading())
     }
 
     fn indexes_listed(
-        &self,
+        &mut self,
         specs: Vec<Document>,
         node: &Node,
         now: Now,
     ) -> Result<Stage, CopyFailure> {
-        let Some(Current { namespace, .. }) = &self.current else { return Err(broken("cursor")) };
+        let Some(current) = self.current.take() else { return Err(broken("cursor")) };
         for spec in specs {
-            node.clone_index(namespace, spec, now)?;
+            node.clone_index(&current.namespace, spec, now)?;
         }
-        let list = doc! { "listCollections": 1, "filter": { "name": &namespace.collection } };
-        Ok(Stage::SameName(Listing::new(&namespace.database, "$cmd.listCollections", list)))
+        node.copied_whole(&current.uuid);
+        self.progress.leave(&current.namespace, &current.uuid);
+        self.next_collection(node, now)
     }
 
-    fn name_checked(&mut self, found: &[Document], node: &Node) {
-        let Some(Current { namespace, uuid }) = self.current.take() else { return };
-        if found.first().and_then(uuid_of) == Some(&uuid) {
-            node.copied_whole(&uuid);
+    /// Reads on under the name that the collection has by now. Documents that were read before come again, and
+    /// replace themselves. What was dropped, or is in another database, stays as it is: the log says which.
+    fn name_found(
+        &mut self,
+        found: &[Document],
+        node: &Node,
+        now: Now,
+    ) -> Result<Stage, CopyFailure> {
+        let Some(current) = &mut self.current else { return Err(broken("cursor")) };
+        let Some(entry) = found.first() else {
+            self.progress.leave(&current.namespace, &current.uuid);
+            return self.next_collection(node, now);
+        };
+        current.name = entry.get_str("name").map_err(|_| broken("name"))?.to_owned();
+        if !current.read {
+            self.progress.enter(&current.namespace);
         }
-        self.progress.leave(&namespace);
+        Ok(current.reading())
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bson::oid::ObjectId;
-use bson::{Document, doc};
+use bson::{Binary, Document, doc};
 use quorate_node::{Namespace, Now};
 use quorate_replication::InitialSyncStage;
 
@@ -25,7 +25,8 @@ struct Figures {
     bytes: u64,
     copied_documents: u64,
     copied_bytes: u64,
-    copied: BTreeSet<String>,
+    /// By name and identifier: a name may have passed to another collection meanwhile.
+    copied: BTreeSet<(String, Vec<u8>)>,
     current: String,
     /// What the collection that is being copied has brought so far: lost if it is begun again.
     current_documents: u64,
@@ -67,8 +68,8 @@ impl CloneProgress {
     }
 
     /// Whether a collection was copied whole in this attempt.
-    pub fn is_copied(&self, namespace: &Namespace) -> bool {
-        self.figures().copied.contains(&namespace.to_string())
+    pub fn is_copied(&self, namespace: &Namespace, uuid: &Binary) -> bool {
+        self.figures().copied.contains(&(namespace.to_string(), uuid.bytes.clone()))
     }
 
     /// A collection is copied from its start.
@@ -90,9 +91,9 @@ impl CloneProgress {
     }
 
     /// It is copied whole, its indexes too.
-    pub fn leave(&self, namespace: &Namespace) {
+    pub fn leave(&self, namespace: &Namespace, uuid: &Binary) {
         let mut figures = self.figures();
-        figures.copied.insert(namespace.to_string());
+        figures.copied.insert((namespace.to_string(), uuid.bytes.clone()));
         (figures.current_documents, figures.current_bytes) = (0, 0);
         figures.current.clear();
     }
@@ -164,6 +165,8 @@ impl CloneProgress {
 
 #[cfg(test)]
 mod tests {
+    use bson::spec::BinarySubtype;
+
     use quorate_protocol::{MonotonicTime, WallTime};
 
     use super::*;
@@ -198,18 +201,20 @@ mod tests {
         progress.begin(1, at(0));
         progress.enter(&first);
         progress.add(5, 50);
-        progress.leave(&first);
+        let uuid = |byte| Binary { subtype: BinarySubtype::Uuid, bytes: vec![byte; 16] };
+        progress.leave(&first, &uuid(1));
         progress.enter(&second);
         progress.add(7, 70);
         // The connection broke: the same attempt goes on.
         progress.begin(1, at(9));
-        assert!(progress.is_copied(&first) && !progress.is_copied(&second));
+        assert!(progress.is_copied(&first, &uuid(1)) && !progress.is_copied(&second, &uuid(2)));
+        assert!(!progress.is_copied(&first, &uuid(2)), "another collection has the name by now");
         progress.enter(&second);
         progress.add(8, 80);
         let shown = progress.document(InitialSyncStage::Cloning, 1, at(10));
         assert_eq!(shown.get_i64("documentsCopied").unwrap(), 13);
         // Another attempt starts from nothing.
         progress.begin(2, at(11));
-        assert!(!progress.is_copied(&first));
+        assert!(!progress.is_copied(&first, &uuid(1)));
     }
 }

@@ -63,7 +63,7 @@ fn show(node: &Node, state: MemberState) {
     });
 }
 
-fn run(node: &Node, mut command: Document) -> Document {
+fn answer(node: &Node, mut command: Document) -> Document {
     if !command.contains_key("$db") {
         command.insert("$db", "db");
     }
@@ -76,13 +76,15 @@ fn run(node: &Node, mut command: Document) -> Document {
         interrupt: Arc::new(Interrupt::default()),
     };
     match node.run(&context, Command::new(command.clone())) {
-        Outcome::Reply(reply) => {
-            let reply = Document::try_from(&*reply.body).unwrap();
-            assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{command} answered {reply}");
-            reply
-        }
+        Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
         other => panic!("{command} did not answer: {other:?}"),
     }
+}
+
+fn run(node: &Node, command: Document) -> Document {
+    let reply = answer(node, command.clone());
+    assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{command} answered {reply}");
+    reply
 }
 
 fn view(node: &Node) -> SetView {
@@ -98,6 +100,17 @@ fn view(node: &Node) -> SetView {
 }
 
 fn step(source: &Node, copy: &Node, step: InitialSyncStep, begin: OpTime) -> InitialSyncOutcome {
+    step_while(source, copy, step, begin, &mut |_| ())
+}
+
+/// The same; `before` happens before each command that the source is sent.
+fn step_while(
+    source: &Node,
+    copy: &Node,
+    step: InitialSyncStep,
+    begin: OpTime,
+    before: &mut dyn FnMut(&Document),
+) -> InitialSyncOutcome {
     let progress = CloneProgress::default();
     let address: ServerAddress = "a:1".parse().unwrap();
     let work = CopyWork { attempt: 1, step, source: address, begin, progress };
@@ -110,8 +123,15 @@ fn step(source: &Node, copy: &Node, step: InitialSyncStep, begin: OpTime) -> Ini
                 copying.take_reply(&reply, copy, now()).unwrap();
             }
             Ask::Command(command) => {
-                let reply = bson::RawDocumentBuf::try_from(&run(source, command)).unwrap();
-                copying.take_reply(&reply, copy, now()).unwrap();
+                before(&command);
+                let reply = answer(source, command.clone());
+                if reply.get_f64("ok").unwrap() == 1.0 {
+                    let reply = bson::RawDocumentBuf::try_from(&reply).unwrap();
+                    copying.take_reply(&reply, copy, now()).unwrap();
+                } else {
+                    let goes_on = copying.take_refusal(reply.get_i32("code").unwrap());
+                    assert!(goes_on, "{command} answered {reply}");
+                }
             }
             Ask::Entries(from) => {
                 let opened = EntrySource::open(&view(source), source, from).unwrap();
@@ -130,6 +150,16 @@ fn step(source: &Node, copy: &Node, step: InitialSyncStep, begin: OpTime) -> Ini
 
 /// Copies everything; `meanwhile` happens at the source between the copy and its stop point.
 fn copy_everything(source: &Node, copy: &Node, meanwhile: impl FnOnce()) {
+    copy_while(source, copy, &mut |_| (), meanwhile);
+}
+
+/// The same; `before` happens before each command of the copy.
+fn copy_while(
+    source: &Node,
+    copy: &Node,
+    before: &mut dyn FnMut(&Document),
+    meanwhile: impl FnOnce(),
+) {
     let address: ServerAddress = "a:1".parse().unwrap();
     let at = || address.clone();
     let read = step(source, copy, InitialSyncStep::ReadSource { source: at() }, OpTime::NULL);
@@ -138,7 +168,8 @@ fn copy_everything(source: &Node, copy: &Node, meanwhile: impl FnOnce()) {
     };
     copy.wipe(now()).unwrap();
     let clone = InitialSyncStep::Clone { source: at(), begin_fetching, begin_applying };
-    assert_eq!(step(source, copy, clone, begin_applying), InitialSyncOutcome::Cloned);
+    let cloned = step_while(source, copy, clone, begin_applying, before);
+    assert_eq!(cloned, InitialSyncOutcome::Cloned);
     meanwhile();
     let read = step(source, copy, InitialSyncStep::ReadStopPoint { source: at() }, begin_applying);
     let InitialSyncOutcome::StopPointRead(stop) = read else { panic!("{read:?}") };
@@ -187,6 +218,60 @@ fn a_copy_holds_what_its_source_holds_and_what_was_written_meanwhile() {
     let valid = run(&copy, doc! { "validate": "many", "full": true });
     assert!(valid.get_bool("valid").unwrap(), "{valid}");
     assert_eq!(copy.log_positions().durable, source.log_positions().written);
+}
+
+fn rename(node: &Node, from: &str, to: &str) {
+    let (from, to) = (format!("db.{from}"), format!("db.{to}"));
+    run(node, doc! { "renameCollection": from, "to": to, "dropTarget": true, "$db": "admin" });
+}
+
+/// At every command of a copy in turn, two collections change their names and another is made and dropped.
+#[test]
+fn a_collection_that_is_renamed_while_it_is_read_is_copied_whole() {
+    let mut renamed_while_read = 0;
+    for at in 0..40 {
+        let (source, copy) = (primary(), member());
+        for (name, first) in [("a", 0), ("b", 1000)] {
+            let documents: Vec<Document> =
+                (first..first + 250).map(|id| doc! { "_id": id, "n": id }).collect();
+            run(&source, doc! { "insert": name, "documents": documents });
+            let index = doc! { "key": { "n": 1 }, "name": format!("of_{name}") };
+            run(&source, doc! { "createIndexes": name, "indexes": [index] });
+        }
+        run(&source, doc! { "insert": "gone", "documents": [{ "_id": 1 }] });
+        let mut commands = 0;
+        copy_while(
+            &source,
+            &copy,
+            &mut |command| {
+                if commands == at {
+                    renamed_while_read += i32::from(command.contains_key("getMore"));
+                    rename(&source, "a", "other");
+                    rename(&source, "b", "a");
+                    rename(&source, "other", "b");
+                    rename(&source, "gone", "went");
+                    run(&source, doc! { "drop": "went" });
+                    run(&source, doc! { "insert": "fresh", "documents": [{ "_id": 1 }] });
+                    run(&source, doc! { "insert": "a", "documents": [{ "_id": "late" }] });
+                    // As `$out` does.
+                    rename(&source, "fresh", "latest");
+                }
+                commands += 1;
+            },
+            || (),
+        );
+        assert_eq!(hash(&copy), hash(&source), "renamed before command {at}");
+        for name in ["a", "b"] {
+            let listed = |node| {
+                let listed = run(node, doc! { "listIndexes": name });
+                listed.get_document("cursor").unwrap().clone()
+            };
+            assert_eq!(listed(&copy), listed(&source), "{name}, renamed before command {at}");
+            let valid = run(&copy, doc! { "validate": name, "full": true });
+            assert!(valid.get_bool("valid").unwrap(), "{valid}");
+        }
+    }
+    assert!(renamed_while_read >= 2, "both were read in several batches");
 }
 
 /// Found by a world: after a failover to a member that was copied, a client's repeated write was done

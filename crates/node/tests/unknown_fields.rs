@@ -245,3 +245,26 @@ fn commands_that_are_not_offered_say_what_to_use_instead() {
     let message = member.run(doc! {"nonsense": 1});
     assert_eq!(message.get_str("errmsg").unwrap(), "no such command: 'nonsense'");
 }
+
+#[test]
+fn a_command_that_says_which_collection_it_means_reads_no_other() {
+    let member = Member::new();
+    member.insert("c", vec![doc! {"_id": 1}]);
+    member.insert("d", vec![doc! {"_id": 2}]);
+    let uuid = |name: &str| {
+        let listed = member.ok(doc! {"listCollections": 1, "filter": {"name": name}});
+        let batch = listed.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+        batch[0].as_document().unwrap().get_document("info").unwrap().get("uuid").unwrap().clone()
+    };
+    let (c, d) = (uuid("c"), uuid("d"));
+    for command in ["find", "listIndexes"] {
+        member.ok(doc! {command: "c", "collectionUUID": c.clone()});
+        for (name, other) in [("c", &d), ("gone", &c)] {
+            assert_eq!(member.code(doc! {command: name, "collectionUUID": other.clone()}), 361);
+        }
+        assert_eq!(member.code(doc! {command: "c", "collectionUUID": "c"}), 14);
+    }
+    member.ok(doc! {"renameCollection": "db.c", "to": "db.e", "$db": "admin"});
+    assert_eq!(member.code(doc! {"find": "c", "collectionUUID": c.clone()}), 361);
+    assert_eq!(member.ids(doc! {"find": "e", "collectionUUID": c}), [1]);
+}

@@ -119,6 +119,7 @@ codes! {
     API_STRICT_ERROR = 323 "APIStrictError",
     MECHANISM_UNAVAILABLE = 334 "MechanismUnavailable",
     UNSUPPORTED_OP_QUERY_COMMAND = 352 "UnsupportedOpQueryCommand",
+    COLLECTION_UUID_MISMATCH = 361 "CollectionUUIDMismatch",
     TRANSACTION_TOO_LARGE_FOR_CACHE = 388 "TransactionTooLargeForCache",
     TOO_MANY_CONNECTIONS = 462 "IngressRequestRateLimitExceeded",
     SOCKET_EXCEPTION = 9001 "SocketException",

@@ -151,7 +151,10 @@ impl World {
             return;
         };
         if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
-            return self.copy_interrupted(index);
+            return match step.copying.take_refusal(reply.get_i32("code").unwrap_or_default()) {
+                true => self.copy_goes_on(index, Ok(())),
+                false => self.copy_interrupted(index),
+            };
         }
         let taken = step.copying.take_reply(reply, &data, now);
         self.copy_goes_on(index, taken.map_err(|failure| failure.0));

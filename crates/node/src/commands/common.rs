@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bson::spec::BinarySubtype;
 use bson::{Bson, DateTime, Document, RawDocumentBuf};
 use quorate_query::ExpressionCompiler;
 use quorate_query::expression::{Compiler, Variables};
@@ -9,6 +10,7 @@ use quorate_query::matcher::Matcher;
 use quorate_query::value::DocumentRef;
 
 use crate::body::CommandBody;
+use crate::catalog::Collection;
 use crate::change_stream::ChangeStream;
 use crate::context::{Command, Outcome, Reply};
 use crate::cursors::{BatchName, Cursor, DEFAULT_FIRST_BATCH, DocumentStream};
@@ -262,4 +264,36 @@ pub(super) fn open_list(
     let raw: Vec<_> =
         documents.iter().map(|document| to_raw(document).map(DocumentBytes::from)).collect();
     open_cursor(request, namespace, Box::new(raw.into_iter()), options)
+}
+
+/// Refuses a command that says which collection it means if the name belongs to another one by now, or to
+/// none: what it reads then is of that collection, whatever is renamed meanwhile.
+pub(super) fn check_uuid(
+    fields: &Fields<'_>,
+    namespace: &Namespace,
+    found: Option<&Collection>,
+) -> Result<(), CommandError> {
+    let meant = match fields.raw("collectionUUID") {
+        None => return Ok(()),
+        Some(Bson::Binary(meant)) if meant.subtype == BinarySubtype::Uuid => meant,
+        Some(other) => {
+            return Err(CommandError::new(
+                ErrorCode::TYPE_MISMATCH,
+                format!(
+                    "collectionUUID must be a UUID, not {}",
+                    quorate_query::value::type_name_of(other)
+                ),
+            ));
+        }
+    };
+    if found.is_some_and(|found| found.view.is_none() && found.uuid == *meant) {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::COLLECTION_UUID_MISMATCH,
+        format!(
+            "{namespace} is not the collection that the command means by its collectionUUID; it was \
+             renamed or dropped: look for it with listCollections"
+        ),
+    ))
 }

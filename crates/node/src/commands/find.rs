@@ -8,7 +8,9 @@ use quorate_query::matcher::Matcher;
 use quorate_query::value::{DocumentRef, Path};
 
 use super::aggregate;
-use super::common::{CursorOptions, check_collation, command_compiler, open_cursor, sort_room};
+use super::common::{
+    CursorOptions, check_collation, check_uuid, command_compiler, open_cursor, sort_room,
+};
 use crate::context::{Command, Outcome};
 use crate::cursors::DocumentStream;
 use crate::dispatch::Request;
@@ -45,6 +47,7 @@ pub(super) fn find(request: &Request<'_>, command: Command) -> Result<Outcome, C
         record_ids: fields.flag("showRecordId")?,
     };
     let (collection, view) = request.read(&namespace)?;
+    check_uuid(&fields, &namespace, collection.as_deref())?;
     let Some(collection) = collection else {
         return open_cursor(request, namespace, Box::new(std::iter::empty()), options);
     };

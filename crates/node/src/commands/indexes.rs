@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bson::{Bson, Document, doc};
 use quorate_query::matcher::Matcher;
 
-use super::common::{WriteConcern, open_list};
+use super::common::{WriteConcern, check_uuid, open_list};
 use super::create::not_found;
 use super::insert::check_writable;
 use crate::catalog::{Collection, ID_INDEX, MAX_INDEXES};
@@ -304,7 +304,10 @@ pub(super) fn list_indexes(
 ) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
     let catalog = request.node.catalog();
-    let collection = catalog.get(&namespace).ok_or_else(|| not_found(&namespace))?;
+    let found = catalog.get(&namespace);
+    let fields = Fields::new(&command.body, "listIndexes");
+    check_uuid(&fields, &namespace, found.map(|found| &**found))?;
+    let collection = found.ok_or_else(|| not_found(&namespace))?;
     if collection.view.is_some() {
         return Err(CommandError::new(
             ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,

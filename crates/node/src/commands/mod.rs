@@ -324,8 +324,9 @@ pub(crate) static TABLE: &[CommandFacts] = &[
             "collation",
             "let",
             "term",
+            "collectionUUID",
         ])
-        .without(&["resumeAfter", "collectionUUID", "$_requestResumeToken", "$_resumeAfter"])
+        .without(&["resumeAfter", "$_requestResumeToken", "$_resumeAfter"])
         .reads_snapshots()
         .takes_default_read_concern()
         .in_transaction(Allowed)
@@ -451,7 +452,7 @@ pub(crate) static TABLE: &[CommandFacts] = &[
     command("listIndexes", indexes::list_indexes, "the indexes of a collection")
         .reads(Look)
         .on(touched::named)
-        .fields(&["cursor", "includeBuildUUIDs", "includeIndexBuildInfo"])
+        .fields(&["cursor", "includeBuildUUIDs", "includeIndexBuildInfo", "collectionUUID"])
         .stable(),
     command("dropIndexes", indexes::drop_indexes, "removes indexes")
         .alias(&["deleteIndexes"])

@@ -136,8 +136,7 @@ impl Node {
         writer.commit(batch)
     }
 
-    /// All documents of the collection were read while it had one name. Collections are copied by their
-    /// names: of one that had another name meanwhile some documents may be missing.
+    /// All documents of the collection were read, whatever its name was meanwhile.
     pub fn copied_whole(&self, uuid: &Binary) {
         if let Some(replication) = self.replication() {
             guard(&replication.partial_copies).retain(|known| known != uuid);
@@ -195,6 +194,7 @@ impl Node {
                     format!("the copy ends at {last} instead of {}; it begins again", at.op_time),
                 ));
             }
+            writer.check_that_all_are_whole()?;
             writer.build_deferred_indexes()?;
             let mut batch = Batch::new();
             writer.put_min_valid(&mut batch, at)?;
@@ -237,25 +237,27 @@ impl Writer<'_> {
         true
     }
 
+    /// A collection that was gone from its database when its turn came was dropped, which the entries have told by
+    /// now, or moved to another database, where it was not looked for.
+    fn check_that_all_are_whole(&self) -> Result<(), CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(()) };
+        let partial = guard(&replication.partial_copies);
+        let catalog = self.node().catalog();
+        let Some(found) = catalog.collections().find(|found| partial.contains(&found.uuid)) else {
+            return Ok(());
+        };
+        Err(CommandError::new(
+            ErrorCode::OPERATION_FAILED,
+            format!("{} was moved while it was copied; the copy begins again", found.namespace),
+        ))
+    }
+
     /// Renames a collection as an entry says, over a copy that may be ahead of it.
     pub(super) fn rename_copied(
         &mut self,
         collection: &Arc<Collection>,
         to: &Namespace,
     ) -> Result<(), CommandError> {
-        let partial = self
-            .node()
-            .replication()
-            .is_some_and(|r| guard(&r.partial_copies).contains(&collection.uuid));
-        if partial {
-            return Err(CommandError::new(
-                ErrorCode::OPERATION_FAILED,
-                format!(
-                    "{} was renamed while it was copied; the copy begins again",
-                    collection.namespace
-                ),
-            ));
-        }
         // In the history the name was free: what has it here is older, or newer and yet to come.
         // Its removal is no entry of the log: the rename is.
         if let Some(other) = self.collection(to) {

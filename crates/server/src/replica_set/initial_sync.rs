@@ -128,7 +128,12 @@ impl Step<'_> {
                             client.insert(connecting.await?)
                         }
                     };
-                    let reply = client.run(&command).await?;
+                    let reply = match client.run(&command).await {
+                        Err(ClientError::Refused { code, .. }) if copying.take_refusal(code) => {
+                            continue;
+                        }
+                        reply => reply?,
+                    };
                     let take = || copying.take_reply(&reply, self.node, self.clock.now());
                     block_in_place(take).map_err(failed)?;
                 }
