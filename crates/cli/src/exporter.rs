@@ -23,7 +23,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use quorate_client::Client;
-use quorate_client::metrics::PROMETHEUS_CONTENT_TYPE;
+use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 use quorate_server_discovery::ServerType;
 use serde_json::json;
 use tokio::net::TcpListener;

@@ -4,35 +4,36 @@
 //! not known has no sample, which is how Prometheus wants absence; that there is no primary is known,
 //! and is a 0.
 
-use std::fmt::Write;
 use std::time::Duration;
 
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{MonotonicTime, PrometheusText, SampleKind};
 
 use crate::view::View;
 use crate::view::summary::{Health, MemberSummary};
 
 /// Everything there is to measure in a view, now.
 pub(crate) fn text(view: &View, now: MonotonicTime) -> String {
-    let mut page = Page::default();
+    let mut page = PrometheusText::default();
     set(&mut page, view, now);
     writes(&mut page, view, now);
     members(&mut page, &view.members());
-    page.0
+    page.into_string()
 }
 
-fn set(page: &mut Page, view: &View, now: MonotonicTime) {
+fn set(page: &mut PrometheusText, view: &View, now: MonotonicTime) {
     let facts = view.facts(now);
     let labels = [("set", facts.set_name.unwrap_or_default())];
     let info = [labels[0], ("type", facts.topology_type.name())];
-    page.gauge("quorate_set_info", "The kind of deployment; always 1.", &info, Some(1.0));
-    page.gauge(
+    gauge(page, "quorate_set_info", "The kind of deployment; always 1.", &info, Some(1.0));
+    gauge(
+        page,
         "quorate_set_has_primary",
         "Whether the client knows a primary.",
         &labels,
         Some(flag(facts.primary.is_some())),
     );
-    page.gauge(
+    gauge(
+        page,
         "quorate_set_without_primary_seconds",
         "How long the client has known no primary; 0 while it knows one.",
         &labels,
@@ -41,28 +42,32 @@ fn set(page: &mut Page, view: &View, now: MonotonicTime) {
             (None, since) => since.map(seconds),
         },
     );
-    page.gauge(
+    gauge(
+        page,
         "quorate_set_term",
         "The highest election term seen.",
         &labels,
         facts.term.map(real),
     );
-    page.gauge("quorate_set_members", "Members known.", &labels, Some(facts.members as f64));
-    page.gauge("quorate_set_members_up", "Members that answer.", &labels, Some(facts.up as f64));
-    page.gauge("quorate_set_votes", "Votes in the set.", &labels, facts.votes.map(f64::from));
-    page.gauge(
+    gauge(page, "quorate_set_members", "Members known.", &labels, Some(facts.members as f64));
+    gauge(page, "quorate_set_members_up", "Members that answer.", &labels, Some(facts.up as f64));
+    gauge(page, "quorate_set_votes", "Votes in the set.", &labels, facts.votes.map(f64::from));
+    gauge(
+        page,
         "quorate_set_votes_up",
         "Votes of members that answer.",
         &labels,
         facts.votes_up.map(f64::from),
     );
-    page.gauge(
+    gauge(
+        page,
         "quorate_set_votes_needed",
         "Votes that elect a primary.",
         &labels,
         facts.votes_needed.map(f64::from),
     );
-    page.gauge(
+    gauge(
+        page,
         "quorate_set_has_majority",
         "Whether the members that answer can elect a primary.",
         &labels,
@@ -70,31 +75,31 @@ fn set(page: &mut Page, view: &View, now: MonotonicTime) {
     );
 }
 
-fn writes(page: &mut Page, view: &View, now: MonotonicTime) {
+fn writes(page: &mut PrometheusText, view: &View, now: MonotonicTime) {
     let facts = view.facts(now);
     let writes = view.writes();
-    page.counter(
+    page.single(
         "quorate_client_writes_acknowledged_total",
         "Writes of the watching client that were acknowledged.",
-        &[],
+        SampleKind::Counter,
         Some(writes.acknowledged() as f64),
     );
-    page.counter(
+    page.single(
         "quorate_client_writes_failed_total",
         "Writes of the watching client that failed, retries included.",
-        &[],
+        SampleKind::Counter,
         Some(writes.failed() as f64),
     );
-    page.gauge(
+    page.single(
         "quorate_client_write_gap_seconds",
         "The last time without acknowledged writes, from one acknowledgement to the next.",
-        &[],
+        SampleKind::Gauge,
         writes.gaps().next_back().map(|gap| seconds(gap.length())),
     );
-    page.gauge(
+    page.single(
         "quorate_client_write_gap_open_seconds",
         "How long no write has been acknowledged, while that is a gap; 0 otherwise.",
-        &[],
+        SampleKind::Gauge,
         writes.any().then(|| facts.open_gap.map_or(0.0, seconds)),
     );
 }
@@ -119,7 +124,7 @@ const OF_TRANSACTIONS: [(&str, &str, Read); 3] = [
     ),
 ];
 
-fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
+fn members(page: &mut PrometheusText, members: &[MemberSummary<'_>]) {
     let gauges: [(&str, &str, Read); 12] = [
         ("quorate_member_up", "Whether the member answers.", |member| match member.health {
             Health::Up => Some(1.0),
@@ -174,12 +179,12 @@ fn members(page: &mut Page, members: &[MemberSummary<'_>]) {
         ),
     ];
     for (name, help, read) in gauges.into_iter().chain(OF_TRANSACTIONS) {
-        page.describe(name, help, "gauge");
+        page.family(name, help, SampleKind::Gauge);
         for member in members {
             page.sample(name, &[("member", member.address.as_str())], read(member));
         }
     }
-    page.describe("quorate_member_state", "The state of the member; always 1.", "gauge");
+    page.family("quorate_member_state", "The state of the member; always 1.", SampleKind::Gauge);
     for member in members {
         if let Some(state) = member.state {
             let labels = [("member", member.address.as_str()), ("state", state.name())];
@@ -200,41 +205,15 @@ fn real(term: i64) -> f64 {
     term as f64
 }
 
-/// The text, as it grows.
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn gauge(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Option<f64>) {
-        self.describe(name, help, "gauge");
-        self.sample(name, labels, value);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, labels: &[(&str, &str)], value: Option<f64>) {
-        self.describe(name, help, "counter");
-        self.sample(name, labels, value);
-    }
-
-    fn describe(&mut self, name: &str, help: &str, kind: &str) {
-        // Writing into a string cannot fail.
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: Option<f64>) {
-        let Some(value) = value else { return };
-        self.0.push_str(name);
-        for (number, (label, text)) in labels.iter().enumerate() {
-            let opening = if number == 0 { '{' } else { ',' };
-            let _ = write!(self.0, "{opening}{label}=\"{}\"", escaped(text));
-        }
-        let closing = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.0, "{closing} {value}");
-    }
-}
-
-/// Label values escape the backslash, the quote and the end of line.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+fn gauge(
+    page: &mut PrometheusText,
+    name: &str,
+    help: &str,
+    labels: &[(&str, &str)],
+    value: Option<f64>,
+) {
+    page.family(name, help, SampleKind::Gauge);
+    page.sample(name, labels, value);
 }
 
 #[cfg(test)]
@@ -349,10 +328,5 @@ mod tests {
         for name in ["quorate_set_term", "quorate_set_votes", "quorate_member_up"] {
             assert!(!unknown.contains(&format!("\n{name}{{")), "{name} is not known\n{unknown}");
         }
-    }
-
-    #[test]
-    fn labels_cannot_end_their_line() {
-        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
     }
 }

@@ -47,7 +47,7 @@ mod extended_json;
 pub mod handshake;
 mod logging;
 pub mod metadata;
-pub mod metrics;
+mod metrics;
 mod monitor;
 pub mod net;
 mod operation;
@@ -93,6 +93,7 @@ pub use quorate_client_session::{
     Phase as TransactionPhase, TRANSIENT_TRANSACTION_ERROR, TransactionError, TransactionOptions,
     UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
 };
+pub use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 pub use session::{Session, SessionOptions};
 pub use tap::Tap;
 pub use transaction::{TransactionFailure, WithTransaction, Work};

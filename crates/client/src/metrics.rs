@@ -17,8 +17,6 @@ use quorate_server_discovery::{DiscoveryEvent, TopologyDescription};
 use crate::discovery::Discovery;
 use crate::pool::{PoolCounts, PoolEventKind};
 
-pub use text::PROMETHEUS_CONTENT_TYPE;
-
 /// A number that only rises.
 #[derive(Debug, Default)]
 struct Counter(AtomicU64);

@@ -11,6 +11,7 @@ mod hello;
 mod identifiers;
 mod monitoring_mode;
 mod optime;
+mod prometheus;
 mod random;
 mod read_preference;
 mod replica_set;
@@ -25,6 +26,7 @@ pub use hello::{HelloCommand, HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};
 pub use monitoring_mode::ServerMonitoringMode;
 pub use optime::{OpTime, Timestamp};
+pub use prometheus::{PROMETHEUS_CONTENT_TYPE, PrometheusText, SampleKind};
 pub use random::SplitMix64;
 pub use read_preference::{ReadPreference, ReadPreferenceMode, UnknownReadPreferenceMode};
 pub use replica_set::{

@@ -1,183 +1,134 @@
-//! Metrics in the text format that Prometheus reads (version 0.0.4).
+//! The names of the client's metrics for Prometheus.
 
-use std::fmt::{self, Write};
+use quorate_protocol::PrometheusText;
+use quorate_protocol::SampleKind::{self, Counter, Gauge};
 
 use super::{Metrics, ServerMetrics};
 
-/// `Content-Type` of the text.
-pub const PROMETHEUS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// A family of samples with one value for the client.
-struct ClientFamily {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&Metrics) -> f64,
-}
+/// A family of samples with one value for the client: its name, its help, its value.
+type ClientFamily = (&'static str, &'static str, fn(&Metrics) -> f64);
 
 /// A family of samples with one value for each server.
-struct ServerFamily {
-    name: &'static str,
-    help: &'static str,
-    kind: Kind,
-    value: fn(&ServerMetrics) -> Option<f64>,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Counter,
-    Gauge,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-        }
-    }
-}
+type ServerFamily = (&'static str, &'static str, SampleKind, fn(&ServerMetrics) -> Option<f64>);
 
 /// The counters of the client.
 const CLIENT: [ClientFamily; 9] = [
-    ClientFamily {
-        name: "quorate_client_commands_started_total",
-        help: "Commands sent to servers.",
-        value: |m| m.commands_started as f64,
-    },
-    ClientFamily {
-        name: "quorate_client_commands_succeeded_total",
-        help: "Commands that a server carried out.",
-        value: |m| m.commands_succeeded as f64,
-    },
-    ClientFamily {
-        name: "quorate_client_commands_failed_total",
-        help: "Commands that a server refused or whose connection failed.",
-        value: |m| m.commands_failed as f64,
-    },
-    ClientFamily {
-        name: "quorate_client_commands_retried_total",
-        help: "Commands sent again after an error.",
-        value: |m| m.commands_retried as f64,
-    },
-    ClientFamily {
-        name: "quorate_client_server_selections_total",
-        help: "Server selections that ended, with a server or without.",
-        value: |m| m.selections as f64,
-    },
-    ClientFamily {
-        name: "quorate_client_server_selections_waited_total",
-        help: "Server selections that had to wait for a suitable server.",
-        value: |m| m.selections_waited as f64,
-    },
-    ClientFamily {
-        name: "quorate_client_server_selections_failed_total",
-        help: "Server selections that ended without a server.",
-        value: |m| m.selections_failed as f64,
-    },
-    ClientFamily {
-        name: "quorate_client_server_selection_wait_seconds_total",
-        help: "Time spent waiting for suitable servers.",
-        value: |m| m.selection_wait.as_secs_f64(),
-    },
-    ClientFamily {
-        name: "quorate_client_topology_changes_total",
-        help: "Changes of the topology description.",
-        value: |m| m.topology_changes as f64,
-    },
+    ("quorate_client_commands_started_total", "Commands sent to servers.", |m| {
+        m.commands_started as f64
+    }),
+    ("quorate_client_commands_succeeded_total", "Commands that a server carried out.", |m| {
+        m.commands_succeeded as f64
+    }),
+    (
+        "quorate_client_commands_failed_total",
+        "Commands that a server refused or whose connection failed.",
+        |m| m.commands_failed as f64,
+    ),
+    ("quorate_client_commands_retried_total", "Commands sent again after an error.", |m| {
+        m.commands_retried as f64
+    }),
+    (
+        "quorate_client_server_selections_total",
+        "Server selections that ended, with a server or without.",
+        |m| m.selections as f64,
+    ),
+    (
+        "quorate_client_server_selections_waited_total",
+        "Server selections that had to wait for a suitable server.",
+        |m| m.selections_waited as f64,
+    ),
+    (
+        "quorate_client_server_selections_failed_total",
+        "Server selections that ended without a server.",
+        |m| m.selections_failed as f64,
+    ),
+    (
+        "quorate_client_server_selection_wait_seconds_total",
+        "Time spent waiting for suitable servers.",
+        |m| m.selection_wait.as_secs_f64(),
+    ),
+    ("quorate_client_topology_changes_total", "Changes of the topology description.", |m| {
+        m.topology_changes as f64
+    }),
 ];
 
 /// What is told of each server.
 const SERVER: [ServerFamily; 15] = [
-    ServerFamily {
-        name: "quorate_client_checks_started_total",
-        help: "Checks of the server that were started.",
-        kind: Kind::Counter,
-        value: |s| Some(s.checks_started as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_checks_succeeded_total",
-        help: "Checks that the server answered.",
-        kind: Kind::Counter,
-        value: |s| Some(s.checks_succeeded as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_checks_failed_total",
-        help: "Checks of the server that failed.",
-        kind: Kind::Counter,
-        value: |s| Some(s.checks_failed as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_round_trip_seconds",
-        help: "Average round trip time to the server, as server selection uses it.",
-        kind: Kind::Gauge,
-        value: |s| s.round_trip_time.map(|time| time.as_secs_f64()),
-    },
-    ServerFamily {
-        name: "quorate_client_operations_running",
-        help: "Operations that run on the server now.",
-        kind: Kind::Gauge,
-        value: |s| Some(s.operations as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_connections",
-        help: "Connections of the pool: being established, idle and in use.",
-        kind: Kind::Gauge,
-        value: |s| Some(s.pool.total as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_connections_idle",
-        help: "Idle connections of the pool.",
-        kind: Kind::Gauge,
-        value: |s| Some(s.pool.available as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_connections_pending",
-        help: "Connections of the pool that are being established.",
-        kind: Kind::Gauge,
-        value: |s| Some(s.pool.pending as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_callers_waiting",
-        help: "Callers that wait for a connection now.",
-        kind: Kind::Gauge,
-        value: |s| Some(s.pool.waiting as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_connections_created_total",
-        help: "Connections that the pool made.",
-        kind: Kind::Counter,
-        value: |s| Some(s.connections_created as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_connections_closed_total",
-        help: "Connections that the pool closed.",
-        kind: Kind::Counter,
-        value: |s| Some(s.connections_closed as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_checkouts_total",
-        help: "Connections handed out to callers.",
-        kind: Kind::Counter,
-        value: |s| Some(s.check_outs as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_checkouts_failed_total",
-        help: "Callers that got no connection.",
-        kind: Kind::Counter,
-        value: |s| Some(s.check_outs_failed as f64),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_checkout_wait_seconds_total",
-        help: "Time that callers waited for connections.",
-        kind: Kind::Counter,
-        value: |s| Some(s.check_out_wait.as_secs_f64()),
-    },
-    ServerFamily {
-        name: "quorate_client_pool_cleared_total",
-        help: "How often the pool was cleared after an error.",
-        kind: Kind::Counter,
-        value: |s| Some(s.pool_cleared as f64),
-    },
+    (
+        "quorate_client_checks_started_total",
+        "Checks of the server that were started.",
+        Counter,
+        |s| Some(s.checks_started as f64),
+    ),
+    ("quorate_client_checks_succeeded_total", "Checks that the server answered.", Counter, |s| {
+        Some(s.checks_succeeded as f64)
+    }),
+    ("quorate_client_checks_failed_total", "Checks of the server that failed.", Counter, |s| {
+        Some(s.checks_failed as f64)
+    }),
+    (
+        "quorate_client_round_trip_seconds",
+        "Average round trip time to the server, as server selection uses it.",
+        Gauge,
+        |s| s.round_trip_time.map(|time| time.as_secs_f64()),
+    ),
+    ("quorate_client_operations_running", "Operations that run on the server now.", Gauge, |s| {
+        Some(s.operations as f64)
+    }),
+    (
+        "quorate_client_pool_connections",
+        "Connections of the pool: being established, idle and in use.",
+        Gauge,
+        |s| Some(s.pool.total as f64),
+    ),
+    ("quorate_client_pool_connections_idle", "Idle connections of the pool.", Gauge, |s| {
+        Some(s.pool.available as f64)
+    }),
+    (
+        "quorate_client_pool_connections_pending",
+        "Connections of the pool that are being established.",
+        Gauge,
+        |s| Some(s.pool.pending as f64),
+    ),
+    (
+        "quorate_client_pool_callers_waiting",
+        "Callers that wait for a connection now.",
+        Gauge,
+        |s| Some(s.pool.waiting as f64),
+    ),
+    (
+        "quorate_client_pool_connections_created_total",
+        "Connections that the pool made.",
+        Counter,
+        |s| Some(s.connections_created as f64),
+    ),
+    (
+        "quorate_client_pool_connections_closed_total",
+        "Connections that the pool closed.",
+        Counter,
+        |s| Some(s.connections_closed as f64),
+    ),
+    ("quorate_client_pool_checkouts_total", "Connections handed out to callers.", Counter, |s| {
+        Some(s.check_outs as f64)
+    }),
+    (
+        "quorate_client_pool_checkouts_failed_total",
+        "Callers that got no connection.",
+        Counter,
+        |s| Some(s.check_outs_failed as f64),
+    ),
+    (
+        "quorate_client_pool_checkout_wait_seconds_total",
+        "Time that callers waited for connections.",
+        Counter,
+        |s| Some(s.check_out_wait.as_secs_f64()),
+    ),
+    (
+        "quorate_client_pool_cleared_total",
+        "How often the pool was cleared after an error.",
+        Counter,
+        |s| Some(s.pool_cleared as f64),
+    ),
 ];
 
 /// One sample with the value 1 that tells by its labels what a server is.
@@ -185,57 +136,26 @@ const SERVER_TYPE: (&str, &str) =
     ("quorate_client_server_type", "What the server is now: 1 for its type.");
 
 impl Metrics {
-    /// The text that Prometheus reads; see [`PROMETHEUS_CONTENT_TYPE`].
+    /// The text that Prometheus reads; its content type is
+    /// [`PROMETHEUS_CONTENT_TYPE`](crate::PROMETHEUS_CONTENT_TYPE).
     pub fn to_prometheus(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text);
-        text
-    }
-
-    fn write(&self, out: &mut String) -> fmt::Result {
-        for family in &CLIENT {
-            head(out, family.name, family.help, Kind::Counter)?;
-            writeln!(out, "{} {}", family.name, (family.value)(self))?;
+        let mut text = PrometheusText::default();
+        for (name, help, value) in CLIENT {
+            text.single(name, help, Counter, Some(value(self)));
         }
         let (name, help) = SERVER_TYPE;
-        head(out, name, help, Kind::Gauge)?;
+        text.family(name, help, Gauge);
         for server in &self.servers {
-            let label = Label(server.address.as_str());
-            writeln!(out, "{name}{{server=\"{label}\",type=\"{}\"}} 1", server.server_type)?;
+            let labels = [("server", server.address.as_str()), ("type", server.server_type)];
+            text.sample(name, &labels, Some(1.0));
         }
-        for family in &SERVER {
-            head(out, family.name, family.help, family.kind)?;
+        for (name, help, kind, value) in SERVER {
+            text.family(name, help, kind);
             for server in &self.servers {
-                if let Some(value) = (family.value)(server) {
-                    let label = Label(server.address.as_str());
-                    writeln!(out, "{}{{server=\"{label}\"}} {value}", family.name)?;
-                }
+                text.sample(name, &[("server", server.address.as_str())], value(server));
             }
         }
-        Ok(())
-    }
-}
-
-fn head(out: &mut String, name: &str, help: &str, kind: Kind) -> fmt::Result {
-    writeln!(out, "# HELP {name} {help}")?;
-    writeln!(out, "# TYPE {name} {}", kind.name())
-}
-
-/// A label's value, with what would end it early escaped.
-struct Label<'a>(&'a str);
-
-impl fmt::Display for Label<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for character in self.0.chars() {
-            match character {
-                '\\' => f.write_str("\\\\")?,
-                '"' => f.write_str("\\\"")?,
-                '\n' => f.write_str("\\n")?,
-                other => f.write_char(other)?,
-            }
-        }
-        Ok(())
+        text.into_string()
     }
 }
 
@@ -323,10 +243,5 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("quorate_client_round_trip_seconds{server=\"b:2\"}"));
-    }
-
-    #[test]
-    fn labels_cannot_break_out() {
-        assert_eq!(Label("a\"b\\c\nd").to_string(), "a\\\"b\\\\c\\nd");
     }
 }
