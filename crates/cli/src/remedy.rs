@@ -1,9 +1,11 @@
-//! Lines to type that several findings end in.
+//! What several findings tell the reader to do: each remedy is worded here, once.
 //!
-//! Pure text. A line that acts on a deployment names it: the connection string is the one that was
+//! The doctor, the reading of pasted errors and the drills end their findings with these. A remedy
+//! that a member can name by itself is worded in `quorate_replication::electability`. Pure text. A
+//! line that acts on a deployment names it: the connection string is the one that was
 //! examined, without its password. Names that only the reader knows are written in capitals.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// A replica set has at most this many votes, and a first configuration no more members.
 const MAX_INITIAL_MEMBERS: usize = 7;
@@ -19,6 +21,117 @@ const CHOOSING: [&str; 7] = [
     "maxstalenessseconds",
     "srvmaxhosts",
 ];
+
+/// Leaves the set aside and uses the one server that was dialled.
+pub(crate) const CONNECT_DIRECTLY: &str =
+    "add directConnection=true to the connection string (one server only, no failover)";
+
+/// Lets reads go on at a member that is no primary.
+pub(crate) const READ_HERE: &str = "to read from this member: readPreference=secondaryPreferred";
+
+/// Uses servers of no set.
+pub(crate) const NAME_NO_SET: &str = "remove replicaSet from the connection string";
+
+/// Opens the way from here.
+pub(crate) const ALLOW_THIS_MACHINE: &str =
+    "allow this machine in the firewall or access list of the deployment";
+
+/// For clients that resolve `localhost` to either family.
+pub(crate) const LISTEN_ON_BOTH: &str =
+    "let the server listen on both: mongod --ipv6 --bind_ip localhost";
+
+/// For servers that listen on loopback alone, or not at all.
+pub(crate) const LISTEN_ON_THE_NETWORK: &str = "start it, or let it listen on the network: \
+     net.bindIp: 0.0.0.0 (or its own address) in mongod.conf";
+
+/// For a server that takes TLS only.
+pub(crate) const SPEAK_TLS: &str =
+    "add tls=true to the connection string, and tlsCAFile=FILE if its authority is your own";
+
+/// For a server without TLS.
+pub(crate) const SPEAK_PLAIN: &str = "remove tls=true (or ssl=true) from the connection string; \
+     mongodb+srv:// implies it, so write tls=false there";
+
+/// The same from the other side.
+pub(crate) const SERVE_TLS: &str =
+    "start the server with TLS: net.tls.mode: requireTLS and certificateKeyFile in mongod.conf";
+
+/// For a certificate whose authority is not known here.
+pub(crate) const TRUST_AUTHORITY: &str =
+    "add tlsCAFile=/path/to/ca.pem (with the authority's certificate) to the connection string";
+
+/// For a certificate whose time is over.
+pub(crate) const RENEW_CERTIFICATE: &str = "renew the server's certificate, then restart it (a \
+     mongod can also take it with db.adminCommand({rotateCertificates: 1}))";
+
+/// For a login that the database of the connection string does not know.
+pub(crate) const NAME_AUTH_SOURCE: &str =
+    "name the database the user was created in: authSource=admin in the connection string";
+
+/// For a password that the connection string changes.
+pub(crate) const ENCODE_PASSWORD: &str =
+    "percent-encode the password: @ is %40, : is %3A, / is %2F, % is %25";
+
+/// For a server whose connections run out: from the clients' side.
+pub(crate) const FEWER_CONNECTIONS: &str = "use one client for each process, and lower maxPoolSize";
+
+/// The same from the server's side.
+pub(crate) const MORE_CONNECTIONS: &str = "raise the limits: ulimit -n 64000 for the server, \
+     net.maxIncomingConnections in mongod.conf";
+
+/// The script that shows what each member does.
+pub(crate) const MEMBER_STATES: &str =
+    "rs.status().members.map(m => [m.name, m.stateStr, m.infoMessage])";
+
+/// Uses the set that the server belongs to.
+pub(crate) fn name_set(name: impl Display) -> String {
+    format!("write replicaSet={name} in the connection string")
+}
+
+/// Uses other servers, which belong to the set that is wanted.
+pub(crate) fn members_of(set: impl Display) -> String {
+    format!("connect to members of {set} instead")
+}
+
+/// Follows the set instead of one server.
+pub(crate) fn connect_to_set(name: &str) -> String {
+    format!("remove directConnection=true and add replicaSet={name} to the connection string")
+}
+
+/// Makes a standalone the first member of a set. `initiate` is the line that does so.
+pub(crate) fn make_member(set: &str, initiate: &str) -> String {
+    format!("restart it with --replSet {set}, then {initiate}")
+}
+
+/// For an election that may still be under way. `look` is the line to type if it does not end.
+pub(crate) fn try_again(look: &str) -> String {
+    format!("try again in ten seconds; if it persists: {look}")
+}
+
+/// Dials a port without a driver.
+pub(crate) fn try_by_hand(host: &str, port: impl Display) -> String {
+    format!("try by hand: nc -vz {host} {port}")
+}
+
+/// Shows which way packets take.
+pub(crate) fn way_to(host: &str) -> String {
+    format!("see the way there: ip route get {host}")
+}
+
+/// Shows whether a server listens.
+pub(crate) fn is_it_running(port: impl Display) -> String {
+    format!("on that host: systemctl status mongod; ss -ltn | grep {port}")
+}
+
+/// The doctor, on a deployment whose connection string is not known, and what it does there.
+pub(crate) fn doctor_which(does: &str) -> String {
+    format!("quorate doctor URI, which {does}")
+}
+
+/// `mongosh` with this script on a deployment whose connection string is not known.
+pub(crate) fn on_uri(script: &str) -> String {
+    format!("mongosh URI --eval {}", shell_quoted(script))
+}
 
 /// `mongosh` with this script on this deployment.
 pub(crate) fn mongosh(uri: &str, script: &str) -> String {

@@ -197,8 +197,10 @@ impl ElectionExplanation {
             Reason::NoMajority => {
                 return format!(
                     "No primary: {votes_visible} of {voters} votes are in sight, {votes_needed} are \
-                     needed. Start or reconnect {}.",
-                    self.listed(|member| !member.is_reachable() && member.votes > 0)
+                     needed; {}.",
+                    electability::reconnect(
+                        &self.listed(|member| !member.is_reachable() && member.votes > 0)
+                    )
                 );
             }
             _ if self.campaigning => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quorate_connection_string::Limit;
 use quorate_protocol::{HelloReply, ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_replication::electability;
 use quorate_server_discovery::{
     RemovalReason, SelectionFailure, SelectionRequest, ServerType, TopologyType, Verdict,
 };
@@ -114,7 +115,7 @@ fn nobody_serves(seen: &Examination) -> Option<Finding> {
     if others.is_empty() || kinds.iter().any(|(_, kind)| serves(*kind)) {
         return None;
     }
-    let state = "rs.status().members.map(m => [m.name, m.stateStr, m.infoMessage])";
+    let state = remedy::MEMBER_STATES;
     Some(
         Finding::problem(
             "nobody_serves",
@@ -143,8 +144,8 @@ fn set_names(seen: &Examination) -> Vec<Finding> {
                         ),
                     )
                     .because("drivers drop a host whose set has another name")
-                    .fix(format!("write replicaSet={name} in the connection string"))
-                    .fix(format!("connect to members of {wanted} instead")),
+                    .fix(remedy::name_set(name))
+                    .fix(remedy::members_of(wanted)),
                 );
             }
             None if kind == ServerType::Standalone => findings.push(
@@ -157,10 +158,10 @@ fn set_names(seen: &Examination) -> Vec<Finding> {
                 .because(
                     "drivers drop it; a standalone has no oplog, no failover and no transactions",
                 )
-                .fix("remove replicaSet from the connection string")
-                .fix(format!(
-                    "restart it with --replSet {wanted}, then {}",
-                    seen.mongosh_on(address, &remedy::initiate(wanted, [address.as_str()]))
+                .fix(remedy::NAME_NO_SET)
+                .fix(remedy::make_member(
+                    wanted,
+                    &seen.mongosh_on(address, &remedy::initiate(wanted, [address.as_str()])),
                 )),
             ),
             None if kind == ServerType::Mongos => findings.push(
@@ -169,7 +170,7 @@ fn set_names(seen: &Examination) -> Vec<Finding> {
                     format!("the URI says {wanted}, {address} is a mongos"),
                 )
                 .because("a mongos belongs to no set, and drivers that look for one drop it")
-                .fix("remove replicaSet from the connection string"),
+                .fix(remedy::NAME_NO_SET),
             ),
             None => {}
         }
@@ -249,7 +250,7 @@ fn direct(seen: &Examination) -> Option<Finding> {
                 listed_hosts(answer.reply.hosts.iter()),
                 answer.reply.set_name.as_deref().unwrap_or("NAME")
             ))
-            .fix("to read from this member only: readPreference=secondaryPreferred"),
+            .fix(remedy::READ_HERE),
         ),
         ServerType::RsPrimary => Some(
             Finding::warning(
@@ -260,10 +261,7 @@ fn direct(seen: &Examination) -> Option<Finding> {
                 "there is no failover: when another member is elected, writes fail here \
                  until the connection string is changed",
             )
-            .fix(format!(
-                "write replicaSet={} instead of directConnection=true",
-                answer.reply.set_name.as_deref().unwrap_or("NAME")
-            )),
+            .fix(remedy::connect_to_set(answer.reply.set_name.as_deref().unwrap_or("NAME"))),
         ),
         _ => None,
     }
@@ -471,10 +469,10 @@ fn counted(seen: &Examination, answering: usize, members: usize) -> Finding {
     match answering >= needed {
         true => Finding::problem("no_primary_elected", told)
             .because("enough members answer, so that an election is under way or keeps failing")
-            .fix(format!("try again in ten seconds; if it persists: {}", seen.quorate("status"))),
+            .fix(remedy::try_again(&seen.quorate("status"))),
         false => Finding::problem("no_majority", told)
             .because(ALL_VOTES)
-            .fix("start the others, or make them reachable from here and from each other"),
+            .fix(electability::reconnect("the others")),
     }
 }
 
@@ -489,7 +487,7 @@ fn unled(seen: &Examination, election: &Election) -> Finding {
     match &election.reason {
         Reason::NoMajority => finding
             .because(ALL_VOTES)
-            .fix(format!("start {}, or let the members reach each other", listed(&election.down))),
+            .fix(electability::reconnect(&listed(&election.down))),
         Reason::ElectableDown(members) => finding
             .because(
                 "the others vote, but may not lead: they have priority 0, hold no data, or recover",
@@ -504,7 +502,7 @@ fn unled(seen: &Examination, election: &Election) -> Finding {
             .fix(format!("see what they wait for: {}", seen.quorate("status"))),
         Reason::UnderWay => finding
             .because("a majority and a candidate are up: an election is under way or keeps failing")
-            .fix(format!("try again in ten seconds; if it persists: {}", seen.quorate("status"))),
+            .fix(remedy::try_again(&seen.quorate("status"))),
         Reason::Led(leader) => Finding::problem(
             "primary_unusable",
             format!("the members say that {leader} leads, and it cannot be used from here"),

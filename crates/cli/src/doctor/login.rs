@@ -177,10 +177,10 @@ fn refused(error: &AuthenticationError, seen: &Examination) -> Finding {
             let finding = match error.source_database.as_str() {
                 // The password is wrong, or the user is another database's.
                 "admin" => finding.fix("write the right password; this one is not the user's"),
-                _ => finding.fix("name the database the user was created in: authSource=admin"),
+                _ => finding.fix(remedy::NAME_AUTH_SOURCE),
             };
             finding
-                .fix("percent-encode the password: @ is %40, : is %3A, / is %2F, % is %25")
+                .fix(remedy::ENCODE_PASSWORD)
                 .fix(format!("look the user up as an administrator: {}", seen.mongosh(&look_up)))
         }
         _ => finding
@@ -246,7 +246,7 @@ fn connections(
              {} more of them fit",
             available / each
         ))
-        .fix("use one client for each process, and lower maxPoolSize")
-        .fix("raise net.maxIncomingConnections in mongod.conf, and ulimit -n of the server")
+        .fix(remedy::FEWER_CONNECTIONS)
+        .fix(remedy::MORE_CONNECTIONS)
     })
 }

@@ -85,7 +85,7 @@ fn name(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
             reached_ip.as_deref().filter(|_| only).unwrap_or("IP_OF_THE_MEMBER"),
             address.host(),
         ))
-        .fix("add directConnection=true to the connection string (one server only, no failover)"),
+        .fix(remedy::CONNECT_DIRECTLY),
     )
 }
 
@@ -124,7 +124,7 @@ fn port(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
                     "a client that tries only the first address fails here; ours tries every one",
                 )
                 .fix(format!("write {literal} in the connection string"))
-                .fix("let the server listen on both: mongod --ipv6 --bind_ip localhost"),
+                .fix(remedy::LISTEN_ON_BOTH),
         );
     }
     let whose = match (seen.is_seed(address), seen.advertised_by(address)) {
@@ -145,16 +145,16 @@ fn port(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
             "nothing refuses and nothing answers: a firewall drops the packets, or the \
              address is not reachable from here",
         )
-        .fix(format!("try by hand: nc -vz {} {port}", address.host()))
-        .fix("allow this machine in the firewall or access list of the deployment"),
+        .fix(remedy::try_by_hand(address.host(), port))
+        .fix(remedy::ALLOW_THIS_MACHINE),
         false => {
             Finding::problem("refused", format!("{whose}{address}, where nothing listens: {told}"))
                 .because(
                     "the host answers, but no server has that port open: it is stopped, listens on \
              another port, or only on loopback (bindIp)",
                 )
-                .fix(format!("on that host: ss -ltn | grep {port}"))
-                .fix("start it, or let it listen on the network: net.bindIp in mongod.conf")
+                .fix(remedy::is_it_running(port))
+                .fix(remedy::LISTEN_ON_THE_NETWORK)
         }
     })
 }
@@ -166,8 +166,8 @@ fn unreachable(address: &ServerAddress, whose: &str, told: &str) -> Finding {
             "the network itself says no: there is no route to that address, or a firewall rejects \
              the connection on the way",
         )
-        .fix(format!("see the way there: ip route get {}", address.host()))
-        .fix("allow this machine in the firewall or access list of the deployment")
+        .fix(remedy::way_to(address.host()))
+        .fix(remedy::ALLOW_THIS_MACHINE)
 }
 
 fn hello(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
@@ -198,16 +198,14 @@ fn other_way(address: &ServerAddress, fault: &HelloFault, wants_tls: bool) -> Fi
         .because(
             "the server takes TLS only; without it drivers report a timeout or a closed connection",
         )
-        .fix(
-            "add tls=true to the connection string, and tlsCAFile=FILE if its authority is your own",
-        ),
+        .fix(remedy::SPEAK_TLS),
         true => Finding::problem(
             "tls_against_plain",
             format!("{address}: TCP ✓, TLS hello ✗ ({fault}), plain hello ✓"),
         )
         .because("the server speaks no TLS on that port; drivers report a timeout")
-        .fix("remove tls=true from the connection string (for mongodb+srv://, write tls=false)")
-        .fix("start the server with TLS: net.tls.mode: requireTLS in mongod.conf"),
+        .fix(remedy::SPEAK_PLAIN)
+        .fix(remedy::SERVE_TLS),
     }
 }
 
@@ -278,7 +276,7 @@ fn certificate(address: &ServerAddress, reason: &str) -> Finding {
     if words.contains("expired") || words.contains("not valid after") {
         return Finding::problem("certificate_expired", told("its certificate has expired"))
             .because("drivers refuse it, whatever authority signed it; so do the other members")
-            .fix("renew the certificate of the server and restart it, or rotate it there")
+            .fix(remedy::RENEW_CERTIFICATE)
             .fix(format!("see until when it was good: {look}"))
             .fix("see that the clock of this machine is right: timedatectl");
     }
@@ -306,13 +304,13 @@ fn certificate(address: &ServerAddress, reason: &str) -> Finding {
             told("its certificate was signed by an authority that is not trusted here"),
         )
         .because("the port is open and speaks TLS; the authority is unknown")
-        .fix("add tlsCAFile=/path/to/ca.pem to the connection string")
+        .fix(remedy::TRUST_AUTHORITY)
         .fix(format!("see it: openssl s_client -connect {address} -showcerts </dev/null"));
     }
     Finding::problem("certificate", told("the TLS handshake failed"))
         .because("the port is open and speaks TLS; the two do not agree")
         .fix(format!("see it: openssl s_client -connect {address} -showcerts </dev/null"))
-        .fix("add tlsCAFile=/path/to/ca.pem to the connection string, if its authority is your own")
+        .fix(remedy::TRUST_AUTHORITY)
 }
 
 /// Another program answers: which one, its first bytes often tell.
@@ -391,7 +389,7 @@ fn one_socket_for_several(seen: &Examination) -> Option<Finding> {
         )
         .fix("let each member listen on a port of its own, and map it to the same number")
         .fix("run the client in the network of the containers, where the names are right")
-        .fix("add directConnection=true to the connection string (one server only, no failover)"),
+        .fix(remedy::CONNECT_DIRECTLY),
     )
 }
 
@@ -415,7 +413,7 @@ fn loopback_advertised(seen: &Examination) -> Option<Finding> {
             by,
             &remedy::rename_member(advertised.as_str(), &format!("{}:{port}", by.host())),
         ))
-        .fix("add directConnection=true to the connection string (one server only, no failover)"),
+        .fix(remedy::CONNECT_DIRECTLY),
     )
 }
 

@@ -3,6 +3,7 @@
 use super::Context;
 use super::rules::{Evidence, Rank, Rule, any, servers_of, word_of};
 use crate::finding::Finding;
+use crate::remedy;
 use crate::words::listed;
 
 pub(super) const RULES: &[Rule] = &[
@@ -153,11 +154,8 @@ fn too_many_connections(_: &[Evidence], _: &Context) -> Finding {
             "clients × (2 monitors + maxPoolSize) connections arrive at the primary: 200 \
                   clients with the default pool of 100 may open 20,400",
         )
-        .fix("use one client for each process, and lower maxPoolSize")
-        .fix(
-            "raise the limits: ulimit -n 64000 for the server, net.maxIncomingConnections in \
-              mongod.conf",
-        )
+        .fix(remedy::FEWER_CONNECTIONS)
+        .fix(remedy::MORE_CONNECTIONS)
         .fix("count: mongosh URI --eval 'db.serverStatus().connections'")
 }
 
@@ -209,7 +207,7 @@ fn cause_hidden(_: &[Evidence], _: &Context) -> Finding {
                   error's reason (Node), topology description (PyMongo, Go, Rust) or cluster \
                   state (Java)",
     )
-    .fix("quorate doctor URI, which asks every server itself")
+    .fix(remedy::doctor_which("asks every server itself"))
     .fix("paste the whole message; in Node: console.dir(error.reason, {depth: null})")
 }
 

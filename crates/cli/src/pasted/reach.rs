@@ -146,7 +146,7 @@ fn name_not_found(evidence: &[Evidence], context: &Context) -> Finding {
     let Some(first) = first else {
         return Finding::problem("name_not_found", "a host name does not resolve on this machine")
             .because("the message does not say which; drivers dial the names the set advertises")
-            .fix("quorate doctor URI, which names it, or paste the whole message");
+            .fix(remedy::doctor_which("names it, or paste the whole message"));
     };
     let host = first.host.as_deref().unwrap_or_default();
     let port = first.port.as_deref().unwrap_or("27017");
@@ -174,7 +174,7 @@ fn name_not_found(evidence: &[Evidence], context: &Context) -> Finding {
             ))
         ))
         .fix(format!("make it resolve here: {}", remedy::hosts_line("IP_OF_THE_MEMBER", host)))
-        .fix("add directConnection=true to the connection string (one server only, no failover)")
+        .fix(remedy::CONNECT_DIRECTLY)
 }
 
 /// Where such a name usually comes from.
@@ -237,7 +237,7 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
              advertised, which here leads to your own machine",
         )
         .fix(on_the_primary(&remedy::rename_member(&servers, &format!("REAL_NAME:{port}"))))
-        .fix("add directConnection=true to the connection string (one server only, no failover)");
+        .fix(remedy::CONNECT_DIRECTLY);
     }
     let mut finding = Finding::problem(
         "refused_on_loopback",
@@ -250,7 +250,7 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
                  does not run",
             )
             .fix(format!("write 127.0.0.1:{port} instead of localhost in the connection string"))
-            .fix("let the server listen on both: mongod --ipv6 --bind_ip localhost")
+            .fix(remedy::LISTEN_ON_BOTH)
     } else {
         finding.because(
             "either no server runs here (inside a container, localhost is the container itself), \
@@ -273,16 +273,15 @@ fn refused_on_loopback(evidence: &[Evidence], context: &Context) -> Finding {
 fn refused(evidence: &[Evidence], _: &Context) -> Finding {
     let servers = these(evidence);
     let verb = if servers_of(evidence).len() > 1 { "refuse" } else { "refuses" };
+    let port = evidence.iter().find_map(|evidence| evidence.port.as_deref()).unwrap_or("27017");
     Finding::problem("refused", format!("{servers} {verb} connections"))
         .because(
             "the host answers, but no server listens on that port: it is stopped, listens on \
              another port, or only on loopback (bindIp)",
         )
-        .fix("on that host: systemctl status mongod; ss -ltn | grep 27017")
-        .fix(
-            "let it listen on the network: net.bindIp: 0.0.0.0 (or its own address) in mongod.conf",
-        )
-        .fix("quorate doctor URI, which tries every address")
+        .fix(remedy::is_it_running(port))
+        .fix(remedy::LISTEN_ON_THE_NETWORK)
+        .fix(remedy::doctor_which("tries every address"))
 }
 
 fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
@@ -296,11 +295,11 @@ fn connect_timed_out(evidence: &[Evidence], _: &Context) -> Finding {
     )
     .fix(match evidence.iter().find(|evidence| evidence.host.is_some()) {
         Some(Evidence { host: Some(host), port, .. }) => {
-            format!("try by hand: nc -vz {host} {}", port.as_deref().unwrap_or("27017"))
+            remedy::try_by_hand(host, port.as_deref().unwrap_or("27017"))
         }
-        _ => "quorate doctor URI, which tells which address is silent".to_owned(),
+        _ => remedy::doctor_which("tells which address is silent"),
     })
-    .fix("allow this machine in the firewall or access list of the deployment")
+    .fix(remedy::ALLOW_THIS_MACHINE)
 }
 
 fn no_route(evidence: &[Evidence], _: &Context) -> Finding {
@@ -310,8 +309,8 @@ fn no_route(evidence: &[Evidence], _: &Context) -> Finding {
                   subnet, IPv6 without a route)",
         )
         .fix(match evidence.iter().find_map(|evidence| evidence.host.clone()) {
-            Some(host) => format!("ip route get {host}"),
-            None => "quorate doctor URI, which names the address".to_owned(),
+            Some(host) => remedy::way_to(&host),
+            None => remedy::doctor_which("names the address"),
         })
         .fix("connect the VPN or tunnel first, then try again")
 }
@@ -326,7 +325,7 @@ fn connection_closed(evidence: &[Evidence], _: &Context) -> Finding {
          access lists and servers that restart or ran out of connections",
     )
     .fix("if the server requires TLS, add tls=true to the connection string")
-    .fix("quorate doctor URI, which tries plain and TLS and tells which one is answered")
+    .fix(remedy::doctor_which("tries plain and TLS and tells which one is answered"))
     .fix("if it happens after idling: set maxIdleTimeMS below the limit of the proxy or firewall")
 }
 
@@ -356,5 +355,5 @@ fn access_list(_: &[Evidence], _: &Context) -> Finding {
             "add the address that this prints under Network Access in Atlas: curl -s \
               https://api.ipify.org",
         )
-        .fix("quorate doctor URI, which tells whether it is DNS, the port or TLS")
+        .fix(remedy::doctor_which("tells whether it is DNS, the port or TLS"))
 }

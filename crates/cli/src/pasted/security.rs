@@ -3,6 +3,7 @@
 use super::Context;
 use super::rules::{Evidence, Rank, Rule, any, servers_of, word_of};
 use crate::finding::Finding;
+use crate::remedy;
 use crate::words::{Foreign, listed};
 
 pub(super) const RULES: &[Rule] = &[
@@ -131,20 +132,14 @@ fn tls_against_plain(evidence: &[Evidence], _: &Context) -> Finding {
         "the first bytes of the answer are no TLS record: the server was started without \
               TLS, or another program listens on that port",
     )
-    .fix(
-        "remove tls=true (or ssl=true) from the connection string; mongodb+srv:// implies it, so \
-          write tls=false there",
-    )
-    .fix(
-        "start the server with TLS: net.tls.mode: requireTLS and certificateKeyFile in \
-          mongod.conf",
-    )
+    .fix(remedy::SPEAK_PLAIN)
+    .fix(remedy::SERVE_TLS)
 }
 
 fn tls_handshake(evidence: &[Evidence], _: &Context) -> Finding {
     Finding::problem("tls_handshake", format!("a TLS handshake failed{}", at(evidence)))
         .because("the text does not say why: a certificate, a protocol version, or no TLS at all")
-        .fix("quorate doctor URI, which tries plain and TLS and tells which one is answered")
+        .fix(remedy::doctor_which("tries plain and TLS and tells which one is answered"))
         .fix("paste the whole message with its causes")
 }
 
@@ -154,10 +149,7 @@ fn tls_required(evidence: &[Evidence], _: &Context) -> Finding {
             "plain connections are closed, which drivers report as a timeout or a closed \
                   connection",
         )
-        .fix(
-            "add tls=true to the connection string, and tlsCAFile=FILE if its authority is your \
-              own",
-        )
+        .fix(remedy::SPEAK_TLS)
 }
 
 fn certificate_expired(evidence: &[Evidence], _: &Context) -> Finding {
@@ -175,10 +167,7 @@ fn certificate_expired(evidence: &[Evidence], _: &Context) -> Finding {
         "see the dates: openssl s_client -connect {host} </dev/null | openssl x509 \
                   -noout -dates"
     ))
-    .fix(
-        "renew the server's certificate, then restart it or run \
-          db.adminCommand({rotateCertificates: 1})",
-    )
+    .fix(remedy::RENEW_CERTIFICATE)
 }
 
 fn certificate_name(evidence: &[Evidence], _: &Context) -> Finding {
@@ -216,10 +205,7 @@ fn certificate_untrusted(evidence: &[Evidence], _: &Context) -> Finding {
         "it is self-signed or signed by an authority of your own, or the server does not \
               send the intermediate certificates",
     )
-    .fix(
-        "add tlsCAFile=/path/to/ca.pem (with the authority's certificate) to the connection \
-          string",
-    )
+    .fix(remedy::TRUST_AUTHORITY)
     .fix(
         "let the server send the whole chain: put the intermediate certificates into its \
           certificateKeyFile",
@@ -249,8 +235,8 @@ fn authentication_failed(evidence: &[Evidence], context: &Context) -> Finding {
         "the server was reached and refused the user: wrong password, unknown user, or a \
               user of another database",
     )
-    .fix("name the database the user was created in: authSource=admin in the connection string")
-    .fix("percent-encode the password: @ is %40, : is %3A, / is %2F, % is %25")
+    .fix(remedy::NAME_AUTH_SOURCE)
+    .fix(remedy::ENCODE_PASSWORD)
     .fix(format!(
         "look the user up as an administrator: db.getSiblingDB(\"admin\").getUser({:?})",
         Foreign(&name).to_string()

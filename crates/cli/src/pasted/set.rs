@@ -197,13 +197,10 @@ fn wrong_set_name(evidence: &[Evidence], _: &Context) -> Finding {
     let finding = Finding::problem("wrong_set_name", seen)
         .because("drivers drop a host whose set has another name, and then have no server to ask");
     if no_set {
-        return finding
-            .fix("remove replicaSet from the connection string")
-            .fix(format!("restart the server with --replSet {wanted}, then rs.initiate()"));
+        // Whether it is empty is not known, so that no line to paste is given.
+        return finding.fix(remedy::NAME_NO_SET).fix(remedy::make_member(wanted, "rs.initiate()"));
     }
-    finding
-        .fix(format!("write replicaSet={found} in the connection string"))
-        .fix(format!("connect to members of {wanted} instead"))
+    finding.fix(remedy::name_set(found)).fix(remedy::members_of(wanted))
 }
 
 /// The connection string of the message, without its password; a place for it otherwise.
@@ -323,8 +320,8 @@ fn not_primary(evidence: &[Evidence], context: &Context) -> Finding {
             "directConnection=true, or one host without replicaSet, uses that server \
                   whatever it is: writes fail on a secondary, and no failover happens",
         )
-        .fix("remove directConnection=true and add replicaSet=NAME to the connection string")
-        .fix("to read from this member: readPreference=secondaryPreferred")
+        .fix(remedy::connect_to_set("NAME"))
+        .fix(remedy::READ_HERE)
         .fix("find the primary: mongosh --host THAT_HOST --eval 'db.hello().primary'");
     }
     Finding::problem(
@@ -343,10 +340,7 @@ fn recovering(evidence: &[Evidence], _: &Context) -> Finding {
         format!("{} is starting up, syncing or recovering", about(evidence),),
     )
     .because("such a member serves neither reads nor writes until it has caught up")
-    .fix(
-        "see what it waits for: mongosh URI --eval 'rs.status().members.map(m => [m.name, \
-              m.stateStr, m.infoMessage])'",
-    )
+    .fix(format!("see what it waits for: {}", remedy::on_uri(remedy::MEMBER_STATES)))
     .fix("wait, or read from others: readPreference=nearest")
 }
 
@@ -393,7 +387,7 @@ fn read_preference_unsatisfied(evidence: &[Evidence], _: &Context) -> Finding {
     .because("the members that answer have another role, other tags, or are too stale")
     .fix("accept the primary too: readPreference=secondaryPreferred")
     .fix("compare the tags: mongosh URI --eval 'rs.conf().members.map(m => [m.host, m.tags])'")
-    .fix("quorate doctor 'URI', which checks the read preference of the connection string")
+    .fix(remedy::doctor_which("checks the read preference of the connection string"))
 }
 
 fn too_stale(evidence: &[Evidence], _: &Context) -> Finding {
@@ -448,6 +442,6 @@ fn no_primary(_: &[Evidence], _: &Context) -> Finding {
             "either no majority of the members can see each other, or the primary is not \
                   reachable from here",
         )
-        .fix("quorate doctor URI, which asks every member who the primary is")
+        .fix(remedy::doctor_which("asks every member who the primary is"))
         .fix("paste the whole message with the description of each server")
 }

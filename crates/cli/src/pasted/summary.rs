@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use quorate_replication::electability;
 use regex_lite::Regex;
 
 use super::servers::{DescribedServer, compiled};
@@ -71,7 +72,7 @@ fn never_checked(servers: &[&DescribedServer]) -> Finding {
          answers, or the monitor never ran: the runtime was blocked, shut down or forked, or the \
          timeout is shorter than one connection takes",
     )
-    .fix("quorate doctor URI, which tells whether the server answers, plain or with TLS")
+    .fix(remedy::doctor_which("tells whether the server answers, plain or with TLS"))
     .fix("keep the runtime that made the client alive, and do not block its threads")
     .fix("make the client after forking, not before")
     .fix("raise serverSelectionTimeoutMS if it is below a second or two")
@@ -89,8 +90,8 @@ fn direct_to_secondary(context: &Context) -> Option<Finding> {
             format!("mode Single (directConnection=true): {} is a secondary", secondary.address),
         )
         .because("the client uses this one server whatever it is; writes fail here")
-        .fix("remove directConnection=true and add replicaSet=NAME to the connection string")
-        .fix("to read from this member: readPreference=secondaryPreferred"),
+        .fix(remedy::connect_to_set("NAME"))
+        .fix(remedy::READ_HERE),
     )
 }
 
@@ -118,10 +119,7 @@ fn no_primary(context: &Context) -> Option<Finding> {
                 "enough members answer this client, so that an election is under way, keeps \
                       failing, or the members cannot see each other",
             )
-            .fix(
-                "wait ten seconds and try again; then: mongosh URI --eval 'rs.status()' on one that \
-                  answers",
-            )
+            .fix(remedy::try_again("mongosh URI --eval 'rs.status()' on one that answers"))
             .fix(
                 "check priority and votes: mongosh URI --eval 'rs.conf().members.map(m => [m.host, \
                   m.priority, m.votes])'",
@@ -133,7 +131,7 @@ fn no_primary(context: &Context) -> Option<Finding> {
                       without a majority no member may lead",
             )
             .fix(format!("see from here which of them answer: {}", doctor(context)))
-            .fix(format!("start {silent}, or make them reachable from here"))
+            .fix(electability::reconnect(&silent))
     })
 }
 
@@ -157,7 +155,7 @@ fn nobody_serves(context: &Context) -> Option<Finding> {
             format!("{names} answer, but none of them is primary or secondary"),
         )
         .because("such members are hidden, starting up, syncing, recovering or were removed")
-        .fix("ask one: mongosh URI --eval 'rs.status().members.map(m => [m.name, m.stateStr])'")
+        .fix(format!("ask one: {}", remedy::on_uri(remedy::MEMBER_STATES)))
         .fix("if it says that it is not a member: rs.conf() on another one, and rs.reconfig"),
     )
 }
@@ -184,6 +182,6 @@ fn primary_known(context: &Context, cause_found: bool) -> Option<Finding> {
             "readPreference=secondaryPreferred, or correct readPreferenceTags and \
               maxStalenessSeconds",
         )
-        .fix("quorate doctor URI, which tells what each member lacks"),
+        .fix(remedy::doctor_which("tells what each member lacks")),
     )
 }
