@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use bson::raw::RawDocument;
 use quorate_authentication::Authenticator;
+use quorate_client_session::SYSTEM_OVERLOADED_ERROR;
 use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
 use quorate_server_discovery::{CheckFailure, CheckFailureKind, CheckId, Input};
 use quorate_wire::{Compressor, CompressorId, HandshakeReply, command_error, parse_hello};
 
 use crate::client::Client;
 use crate::connection::{Connection, ConnectionError, Limits, Request};
-use crate::error::OVERLOADED;
 use crate::handshake::{first_hello, later_hello};
 
 /// A check that the core wants made. Whether on a new connection is seen from whether there is one:
@@ -164,7 +164,7 @@ fn malformed(error: impl ToString) -> Failed {
 fn refuse_failure(reply: &RawDocument) -> Result<(), Failed> {
     match command_error(reply).map_err(malformed)? {
         Some(error) if !error.ok => {
-            let overloaded = error.has_label(OVERLOADED);
+            let overloaded = error.has_label(SYSTEM_OVERLOADED_ERROR);
             let failure = CheckFailure::new(CheckFailureKind::Command, error.to_string());
             Err(Failed { failure, overloaded })
         }

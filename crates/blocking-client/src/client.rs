@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bson::raw::RawDocumentBuf;
 use quorate_authentication::Authenticator;
-use quorate_client_session::ServerSession;
+use quorate_client_session::{IdleSessions, SessionState};
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::{MonotonicTime, ServerAddress, SplitMix64};
 use quorate_server_discovery::{
@@ -26,7 +26,7 @@ use crate::check::CheckOrder;
 use crate::clock::{Clock, SystemClock};
 use crate::connection::Connection;
 use crate::options::{ClientOptions, StartError};
-use crate::session::SessionState;
+use crate::session::MAX_IDLE_SESSIONS;
 
 /// Who wants to know what happens.
 pub type EventListener = Box<dyn FnMut(&DiscoveryEvent)>;
@@ -46,7 +46,7 @@ pub struct Client {
     /// The session that operations run in now.
     pub(crate) active: Option<Box<SessionState>>,
     /// Sessions that servers know and no operation uses.
-    pub(crate) idle_sessions: Vec<ServerSession>,
+    pub(crate) idle_sessions: IdleSessions,
     /// The latest `$clusterTime` that a server has told in a session.
     pub(crate) cluster_time: Option<RawDocumentBuf>,
     listener: EventListener,
@@ -114,7 +114,7 @@ impl Client {
             tls,
             authenticator,
             active: None,
-            idle_sessions: Vec::new(),
+            idle_sessions: IdleSessions::new(MAX_IDLE_SESSIONS),
             cluster_time: None,
             listener,
             ordered: None,

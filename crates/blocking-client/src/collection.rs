@@ -6,6 +6,7 @@
 
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
+use quorate_client_session::{Role, SessionState};
 use quorate_connection_string::WriteAcknowledgement;
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::SelectionRequest;
@@ -16,7 +17,6 @@ use crate::connection::Limits;
 use crate::cursor::{Cursor, Paging};
 use crate::error::{OperationError, WriteError, WriteFailure};
 use crate::operation::{Answer, Operation};
-use crate::session::SessionState;
 
 /// Room for the command and the frame of a message, beside its documents.
 const COMMAND_ALLOWANCE: usize = 16 * 1024;
@@ -133,8 +133,9 @@ impl Client {
         let mut sent = 0;
         let mut lagging = None;
         while sent < ready.len() {
-            let server = self.select_usable(&SelectionRequest::WRITE);
-            let server = self.labelled(server)?;
+            let server = self
+                .select_usable(&SelectionRequest::WRITE)
+                .map_err(|error| self.labelled(Role::Statement, error))?;
             if sent == 0 {
                 self.refuse_too_long(&server, &ready)?;
             }
@@ -143,7 +144,8 @@ impl Client {
                 sequence: Some((cstr!("documents"), &ready[sent..sent + count])),
                 ..Operation::write(namespace.database(), &command)
             };
-            let answer = self.send(&server, operation)?;
+            let answer = self.run(operation)?;
+            let server = answer.server.clone();
             match self.read_write_reply(&answer, "insert", sent)?.1 {
                 Some(mut failure) if !failure.errors.is_empty() => {
                     failure.done += sent as u64;
@@ -265,7 +267,7 @@ impl Client {
         self.append_read_concern(&mut command);
         let answer = if writes {
             self.append_write_concern(&mut command);
-            self.attempt(Operation::write(namespace.database(), &command), &[])?
+            self.run(Operation::write(namespace.database(), &command))?
         } else {
             self.read_with(namespace, &command, None)?
         };
@@ -336,7 +338,7 @@ impl Client {
             sequence: Some((argument, std::slice::from_ref(&statement))),
             ..Operation::write(namespace.database(), &command)
         };
-        self.attempt(operation, &[])
+        self.run(operation)
     }
 
     fn read_write_reply(
@@ -369,7 +371,7 @@ impl Client {
     ) -> Result<Answer, OperationError> {
         let default = self.default_read_preference()?;
         let preference = preference.unwrap_or(&default);
-        self.read(Operation::read(namespace.database(), command, preference))
+        self.run(Operation::read(namespace.database(), command, preference))
     }
 
     /// The read concern of a read. Those of transactions and snapshots are the session's to add.

@@ -171,7 +171,7 @@ impl<'c> Cursor<'c> {
         }
         // As a write: no read preference goes along, for the server is settled.
         let operation = Operation::write(&state.database, &command);
-        let answer = self.client.send(&state.server, operation)?;
+        let answer = self.client.run_on(&state.server, operation)?;
         match read_cursor(&answer.reply, "nextBatch") {
             Ok(found) => {
                 state.id = found.id;

@@ -1,17 +1,15 @@
 //! Why an operation failed, told so that a person knows whom to blame and what to try.
 
 use std::fmt;
+use std::time::Duration;
 
-use quorate_client_session::{Failure, TransactionError};
-use quorate_protocol::{ErrorCode, ServerAddress};
+use quorate_client_session::{Failure, SessionError, TransactionError};
+use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
 
 use crate::authentication::{AuthenticationCause, AuthenticationError};
 use crate::connection::ConnectionError;
-
-/// What a server calls an error that a pause may cure.
-pub(crate) const OVERLOADED: &str = "SystemOverloadedError";
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -141,36 +139,6 @@ impl OperationError {
             _ => None,
         }
     }
-
-    /// The same with a label.
-    pub(crate) fn labelled(self, label: &'static str) -> Self {
-        if self.has_label(label) {
-            return self;
-        }
-        match self {
-            Self::Labelled { error, mut labels } => {
-                labels.push(label);
-                Self::Labelled { error, labels }
-            }
-            error => Self::Labelled { error: Box::new(error), labels: vec![label] },
-        }
-    }
-
-    /// "Retryable Error" of the Retryable Reads specification.
-    pub(crate) fn is_retryable_read(&self) -> bool {
-        match self {
-            Self::Connection { .. } => true,
-            Self::Authentication(error) => {
-                matches!(&error.cause, AuthenticationCause::Connection(cause) if cause.is_network())
-            }
-            Self::Command { error, .. } => error.code.is_some_and(is_retryable_code),
-            _ => false,
-        }
-    }
-
-    pub(crate) fn is_overload(&self) -> bool {
-        matches!(self, Self::Command { error, .. } if error.has_label(OVERLOADED))
-    }
 }
 
 impl Failure for OperationError {
@@ -213,10 +181,36 @@ impl Failure for OperationError {
     fn has_label(&self, label: &str) -> bool {
         Self::has_label(self, label)
     }
+
+    fn add_label(&mut self, label: &'static str) {
+        if self.has_label(label) {
+            return;
+        }
+        if let Self::Labelled { labels, .. } = self {
+            labels.push(label);
+            return;
+        }
+        // Any value does for the moment in which the error moves into its box.
+        let error = Box::new(std::mem::replace(self, Self::Misuse(String::new())));
+        *self = Self::Labelled { error, labels: vec![label] };
+    }
+
+    fn base_backoff(&self) -> Option<Duration> {
+        match self {
+            Self::Command { error, .. } => error.base_backoff(),
+            Self::Labelled { error, .. } => error.base_backoff(),
+            _ => None,
+        }
+    }
 }
 
-fn is_retryable_code(code: i32) -> bool {
-    ErrorCode(code).is_retryable_read()
+impl From<SessionError> for OperationError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Transaction(error) => error.into(),
+            SessionError::Snapshot(error) => Self::Misuse(error.to_string()),
+        }
+    }
 }
 
 /// What a write left undone, in a command that was otherwise carried out.
@@ -270,6 +264,8 @@ impl fmt::Display for WriteError {
 
 #[cfg(test)]
 mod tests {
+    use quorate_client_session::is_retryable_read;
+
     use super::*;
 
     fn command(code: Option<i32>, labels: &[&str]) -> OperationError {
@@ -286,18 +282,16 @@ mod tests {
     #[test]
     fn errors_that_a_failover_may_explain_are_retryable() {
         for code in [6, 7, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436] {
-            assert!(command(Some(code), &[]).is_retryable_read(), "{code}");
+            assert!(is_retryable_read(&command(Some(code), &[])), "{code}");
         }
         for code in [None, Some(1), Some(10058), Some(11000)] {
-            assert!(!command(code, &[]).is_retryable_read(), "{code:?}");
+            assert!(!is_retryable_read(&command(code, &[])), "{code:?}");
         }
         let broken = OperationError::Connection {
             server: "a:1".parse().unwrap(),
             source: ConnectionError::Closed { within_message: false },
         };
-        assert!(broken.is_retryable_read());
-        assert!(command(Some(1), &[OVERLOADED]).is_overload());
-        assert!(!command(Some(1), &[]).is_overload());
+        assert!(is_retryable_read(&broken));
     }
 
     #[test]

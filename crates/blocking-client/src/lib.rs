@@ -36,9 +36,9 @@
 //!   so that a wrong password hides no server and is told by the operation that needs it.
 //! - **Reads are retried once** after an error that a failover may explain; writes never are, but
 //!   for the commit and the abort of a transaction.
+//! - **What an overloaded server turned away is sent again**, after a pause that grows, twice at most.
 //! - **Sessions are explicit**: [`Client::in_session`] lends one to the client, for transactions
-//!   ([`InSession::with_transaction`]), causally consistent reads and snapshots. In its transactions,
-//!   a server that is overloaded is not asked again.
+//!   ([`InSession::with_transaction`]), causally consistent reads and snapshots.
 //! - **Change streams** ([`Client::watch`]) are iterators that wait for the next change and go on
 //!   with another server when theirs is lost.
 //! - **Errors explain**: a failed selection tells about each server what speaks against it, and what
@@ -80,12 +80,12 @@ pub use cursor::{Cursor, MAX_EMPTY_BATCHES, ParkedCursor};
 pub use error::{OperationError, WriteError, WriteFailure};
 pub use net::DialError;
 pub use options::{ClientOptions, DEFAULT_SERVER_SELECTION_TIMEOUT, StartError};
-pub use session::{InSession, Session, SessionOptions, TransactionFailure};
+pub use session::{InSession, Session, TransactionFailure};
 pub use watch::{ChangeStream, WatchOptions, Watched};
 
 pub use quorate_client_session::{
-    ChangeStreamStart, Phase as TransactionPhase, TRANSIENT_TRANSACTION_ERROR, TransactionError,
-    TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
+    ChangeStreamStart, Phase as TransactionPhase, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
+    TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
 };
 pub use quorate_server_discovery::DiscoveryEvent;
 pub use quorate_tls_config::{TlsError, TlsOptions};

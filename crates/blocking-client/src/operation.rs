@@ -1,22 +1,26 @@
 //! Commands: to the selected server, with its read preference, and what their errors say.
 //!
-//! Follows "Application errors" in the Server Discovery And Monitoring specification (the core
-//! judges, this file reports), "Passing read preference" in the Server Selection specification, and
-//! the Retryable Reads specification.
+//! Follows "Application errors" in the Server Discovery And Monitoring specification: the core judges,
+//! this file reports. Whether and when a command is sent again is decided by [`OperationLoop`].
 
-use bson::raw::{CStr, RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
+use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_protocol::{ReadPreference, ServerAddress};
-use quorate_server_discovery::{
-    ApplicationError, ReadPreferenceArgument, SelectionCriteria, SelectionRequest, TopologyType,
-    read_preference_for_op_msg,
+use quorate_client_session::{
+    DEFAULT_MAX_ADAPTIVE_RETRIES, Failure, Next, OperationKind, OperationLoop, Purpose, Retry,
+    RetryRules, Role, SYSTEM_OVERLOADED_ERROR, SelectedServer, SessionUse, add_read_preference,
 };
+use quorate_protocol::{ReadPreference, ServerAddress};
+use quorate_server_discovery::{ApplicationError, SelectionCriteria, SelectionRequest};
 use quorate_wire::command_error;
 
 use crate::client::Client;
 use crate::connection::{ConnectionError, Request};
 use crate::cursor::Cursor;
-use crate::error::{OVERLOADED, OperationError};
+use crate::error::OperationError;
+use crate::session::new_server_session;
+
+/// A document without elements.
+const EMPTY: &[u8] = &[5, 0, 0, 0, 0];
 
 /// A reply, and who sent it.
 #[derive(Clone, Debug)]
@@ -32,28 +36,50 @@ pub(crate) struct Operation<'a> {
     pub(crate) command: &'a RawDocument,
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) criteria: SelectionCriteria<'a>,
-    /// Whether it is the commit or the abort of the session's transaction.
-    pub(crate) ending: bool,
+    /// What retries depend on.
+    pub(crate) kind: OperationKind,
 }
 
 impl<'a> Operation<'a> {
+    /// A read, which is sent again after an error that a failover may explain.
     pub(crate) fn read(
         database: &'a str,
         command: &'a RawDocument,
         preference: &'a ReadPreference,
     ) -> Self {
-        let criteria = SelectionCriteria::Read(preference);
-        Self { database, command, sequence: None, criteria, ending: false }
-    }
-
-    pub(crate) fn write(database: &'a str, command: &'a RawDocument) -> Self {
-        Self {
+        Self::new(
             database,
             command,
-            sequence: None,
-            criteria: SelectionCriteria::Write,
-            ending: false,
-        }
+            SelectionCriteria::Read(preference),
+            Purpose::Read,
+            Retry::Read,
+        )
+    }
+
+    /// A write. This client does not number its writes, so that they are sent once, unless an
+    /// overloaded server turned them away.
+    pub(crate) fn write(database: &'a str, command: &'a RawDocument) -> Self {
+        let criteria = SelectionCriteria::Write;
+        Self::new(database, command, criteria, Purpose::Write, Retry::Never)
+    }
+
+    /// The commit or the abort of the session's transaction. Its command is made for each attempt.
+    pub(crate) fn ending() -> Operation<'static> {
+        let command = RawDocument::from_bytes(EMPTY).expect("an empty document");
+        let criteria = SelectionCriteria::Write;
+        let operation = Operation::new("admin", command, criteria, Purpose::Write, Retry::Write);
+        Operation { kind: OperationKind { role: Role::Ending, ..operation.kind }, ..operation }
+    }
+
+    fn new(
+        database: &'a str,
+        command: &'a RawDocument,
+        criteria: SelectionCriteria<'a>,
+        purpose: Purpose,
+        retry: Retry,
+    ) -> Self {
+        let kind = OperationKind { purpose, retry, role: Role::Statement, acknowledged: true };
+        Self { database, command, sequence: None, criteria, kind }
     }
 }
 
@@ -61,7 +87,7 @@ impl Client {
     /// Runs a command on a server that suits the read preference; without one, on the primary.
     ///
     /// The reply is returned as it came; `$db` and `$readPreference` are added to the command. It is
-    /// never sent twice, whatever it is.
+    /// sent once, whatever it is, unless an overloaded server turned it away.
     ///
     /// # Errors
     ///
@@ -114,61 +140,97 @@ impl Client {
         let primary = ReadPreference::PRIMARY;
         let preference = preference.unwrap_or(&primary);
         self.check_own_command(command, preference)?;
-        self.attempt(Operation::read(database, command, preference), &[])
+        let read = Operation::read(database, command, preference);
+        let kind = OperationKind { purpose: Purpose::Any, retry: Retry::Never, ..read.kind };
+        self.run(Operation { kind, ..read })
     }
 
-    /// Runs a read, and once more after an error that a failover may explain.
-    pub(crate) fn read(&mut self, operation: Operation<'_>) -> Result<Answer, OperationError> {
-        let first = match self.attempt(operation, &[]) {
-            Err(error)
-                if self.options.retry_reads
-                    && !self.in_transaction()
-                    && error.is_retryable_read() =>
-            {
-                error
-            }
-            outcome => return outcome,
-        };
-        let sharded = self.topology().topology_type() == TopologyType::Sharded;
-        let avoided = first.server().filter(|_| sharded || first.is_overload()).cloned();
-        match self.attempt(operation, avoided.as_slice()) {
-            // No second attempt was made: the caller is told about the first.
-            Err(
-                OperationError::NoServer(_)
-                | OperationError::Impossible(_)
-                | OperationError::Unreachable { .. },
-            ) => Err(first),
-            outcome => outcome,
+    /// Does what the operation loop says, until there is an answer or an error.
+    pub(crate) fn run(&mut self, operation: Operation<'_>) -> Result<Answer, OperationError> {
+        let mut attempts = OperationLoop::new(operation.kind, self.retry_rules(), None);
+        let mut target = None;
+        let mut next = Next::Select;
+        self.begin_operation(operation.kind.role);
+        loop {
+            next = match next {
+                Next::Select => {
+                    let request = SelectionRequest {
+                        criteria: operation.criteria,
+                        deprioritized: attempts.deprioritized(),
+                        ..SelectionRequest::WRITE
+                    };
+                    match self.select_usable(&request) {
+                        Ok(server) => {
+                            let selected = SelectedServer {
+                                address: &server,
+                                max_wire_version: self.max_wire_version(&server),
+                                takes_retryable_writes: false,
+                            };
+                            let next = attempts.selected(selected, self.active.as_deref());
+                            target = Some(server);
+                            next
+                        }
+                        Err(error) => attempts.not_selected(error),
+                    }
+                }
+                Next::Send => {
+                    let server = target.as_ref().expect("a server is selected before sending");
+                    match self.send(server, operation, &mut attempts) {
+                        Ok(answer) => return Ok(answer),
+                        Err(error) => {
+                            let (now, chance) = (self.now(), self.chance());
+                            attempts.failed(error, now, chance, self.active.as_deref_mut())
+                        }
+                    }
+                }
+                Next::Wait(pause) => {
+                    self.clock.sleep(pause);
+                    attempts.waited()
+                }
+                Next::Fail(error) => return Err(self.labelled(operation.kind.role, error)),
+            };
         }
     }
 
-    /// Selects a server and sends the command to it, once.
-    pub(crate) fn attempt(
-        &mut self,
-        operation: Operation<'_>,
-        deprioritized: &[ServerAddress],
-    ) -> Result<Answer, OperationError> {
-        let request = SelectionRequest {
-            criteria: operation.criteria,
-            deprioritized,
-            ..SelectionRequest::WRITE
-        };
-        self.begin_operation(operation.ending);
-        let server = self.select_usable(&request);
-        let server = self.labelled(server)?;
-        self.send(&server, operation)
-    }
-
-    /// Sends a command to a server whose connection was seen to.
-    pub(crate) fn send(
+    /// Sends a command to the server that holds its cursor, once: the batch that got lost would be
+    /// missing.
+    pub(crate) fn run_on(
         &mut self,
         server: &ServerAddress,
         operation: Operation<'_>,
     ) -> Result<Answer, OperationError> {
-        let body = self.compose(server, operation)?;
+        let mut once = OperationLoop::new(operation.kind, self.retry_rules(), None);
+        self.send(server, operation, &mut once).map_err(|error| {
+            if let Some(session) = self.active.as_mut().filter(|_| error.is_network()) {
+                session.mark_dirty();
+            }
+            self.labelled(operation.kind.role, error)
+        })
+    }
+
+    fn retry_rules(&self) -> RetryRules {
+        RetryRules {
+            reads: self.options.retry_reads,
+            writes: true,
+            max_adaptive_retries: DEFAULT_MAX_ADAPTIVE_RETRIES,
+            retarget_overloaded: true,
+        }
+    }
+
+    fn max_wire_version(&self, server: &ServerAddress) -> i32 {
+        self.connections.get(server).map_or(0, |connection| connection.max_wire_version)
+    }
+
+    /// Sends a command to a server whose connection was seen to.
+    fn send(
+        &mut self,
+        server: &ServerAddress,
+        operation: Operation<'_>,
+        attempts: &mut OperationLoop<OperationError>,
+    ) -> Result<Answer, OperationError> {
+        let body = self.compose(server, operation, attempts)?;
         let request = Request { body: &body, sequence: operation.sequence };
-        let reply = self.exchange(server, request);
-        let reply = self.labelled(reply)?;
+        let reply = self.exchange(server, request)?;
         self.learn(&reply);
         let failure = match command_error(&reply) {
             Ok(failure) => failure,
@@ -182,6 +244,12 @@ impl Client {
             if !error.ok {
                 let (server, error) = (server.clone(), Box::new(error));
                 return Err(OperationError::Command { server, error });
+            }
+            if let Some(error) = error.write_concern_error
+                && operation.kind.role == Role::Ending
+            {
+                let (server, error) = (server.clone(), Box::new(error));
+                return Err(OperationError::CommitConcern { server, error });
             }
         }
         Ok(Answer { server: server.clone(), reply })
@@ -201,7 +269,7 @@ impl Client {
         };
         let topology_version = error.topology_version;
         let cause = quorate_server_discovery::CommandError { code, message, topology_version };
-        let overloaded = error.has_label(OVERLOADED);
+        let overloaded = error.has_label(SYSTEM_OVERLOADED_ERROR);
         let Some(connection) = self.connections.get(server) else { return };
         let (generation, max_wire_version) = (connection.generation, connection.max_wire_version);
         self.tell_failure(
@@ -218,24 +286,41 @@ impl Client {
         &mut self,
         server: &ServerAddress,
         operation: Operation<'_>,
+        attempts: &mut OperationLoop<OperationError>,
     ) -> Result<RawDocumentBuf, OperationError> {
-        let mut body = operation.command.to_owned();
-        self.add_session(server, operation.ending, &mut body)?;
-        body.append(cstr!("$db"), operation.database);
-        let SelectionCriteria::Read(preference) = operation.criteria else { return Ok(body) };
-        // A command that brings its own keeps it: servers refuse a field that comes twice.
-        if matches!(body.get("$readPreference"), Ok(Some(_))) {
-            return Ok(body);
+        let role = operation.kind.role;
+        let mut body = match &self.active {
+            Some(session) if role == Role::Ending => session.transaction.ending(false),
+            _ => operation.command.to_owned(),
+        };
+        let usage = SessionUse {
+            role,
+            acknowledged: true,
+            now: self.now(),
+            lifetime: self.session_lifetime(),
+            load_balanced: false,
+            router: None,
+            max_wire_version: self.max_wire_version(server),
+            // Reads bring theirs.
+            read_concern: None,
+            continues_cursor: matches!(body.get("getMore"), Ok(Some(_))),
+        };
+        if let Some(session) = &mut self.active {
+            let idle = &mut self.idle_sessions;
+            let take =
+                |lifetime| idle.take(usage.now, lifetime).or_else(|| new_server_session(usage.now));
+            attempts.add_session(&mut body, session, &usage, take)?;
+            if let Some(time) = &self.cluster_time {
+                body.append(cstr!("$clusterTime"), time);
+            }
         }
+        body.append(cstr!("$db"), operation.database);
         let topology = self.topology();
-        let Some(description) = topology.server(server) else { return Ok(body) };
-        let argument = read_preference_for_op_msg(
-            topology.topology_type(),
-            description.server_type(),
-            Some(preference),
-        );
-        if let Some(argument) = argument {
-            body.append(cstr!("$readPreference"), read_preference_document(argument));
+        if let SelectionCriteria::Read(preference) = operation.criteria
+            && let Some(description) = topology.server(server)
+        {
+            let (kind, server_type) = (topology.topology_type(), description.server_type());
+            add_read_preference(&mut body, kind, server_type, Some(preference));
         }
         Ok(body)
     }
@@ -272,61 +357,5 @@ impl Client {
         };
         self.connection_failed(server, cause);
         OperationError::Connection { server: server.clone(), source: error }
-    }
-}
-
-fn read_preference_document(argument: ReadPreferenceArgument<'_>) -> RawDocumentBuf {
-    let mut document = rawdoc! { "mode": argument.mode.name() };
-    if !argument.tags.is_empty() {
-        let mut sets = RawArrayBuf::new();
-        for tags in argument.tags {
-            let mut set = RawDocumentBuf::new();
-            for (name, value) in tags.iter() {
-                // A name with a zero byte cannot come from a connection string, nor be any tag's.
-                if let Ok(name) = <&CStr>::try_from(name) {
-                    set.append(name, value);
-                }
-            }
-            sets.push(set);
-        }
-        document.append(cstr!("tags"), sets);
-    }
-    if let Some(seconds) = argument.max_staleness_seconds {
-        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        document.append(cstr!("maxStalenessSeconds"), seconds);
-    }
-    if let Some(enabled) = argument.hedge {
-        document.append(cstr!("hedge"), rawdoc! { "enabled": enabled });
-    }
-    document
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use quorate_protocol::{ReadPreferenceMode, TagSet};
-    use quorate_server_discovery::ServerType;
-    use std::time::Duration;
-
-    /// "Document structure" of the Server Selection specification.
-    #[test]
-    fn every_part_of_a_read_preference_is_written() {
-        let preference = ReadPreference {
-            tag_sets: vec![[("dc", "ny"), ("rack", "2")].into_iter().collect(), TagSet::EMPTY],
-            max_staleness: Some(Duration::from_secs(120)),
-            hedge: Some(true),
-            ..ReadPreference::new(ReadPreferenceMode::Secondary)
-        };
-        let (topology, server) = (TopologyType::ReplicaSetNoPrimary, ServerType::RsSecondary);
-        let argument = read_preference_for_op_msg(topology, server, Some(&preference)).unwrap();
-        assert_eq!(
-            read_preference_document(argument),
-            rawdoc! {
-                "mode": "secondary",
-                "tags": [{ "dc": "ny", "rack": "2" }, {}],
-                "maxStalenessSeconds": 120_i64,
-                "hedge": { "enabled": true },
-            }
-        );
     }
 }

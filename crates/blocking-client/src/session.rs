@@ -9,39 +9,24 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use bson::Timestamp;
-use bson::raw::{RawDocument, RawDocumentBuf, cstr};
+use bson::raw::RawDocument;
 use quorate_client_session::{
-    Attempts, Ending, Failure, OutOfTime, Phase, ServerSession, Snapshot, SnapshotError,
-    TRANSIENT_TRANSACTION_ERROR, Transaction, TransactionError, TransactionOptions,
-    UNKNOWN_TRANSACTION_COMMIT_RESULT, is_transient, is_unknown_commit, retried_transaction,
+    Attempts, Ending, OutOfTime, Phase, Role, ServerSession, SessionOptions, SessionState,
+    Transaction, TransactionOptions, retried_transaction,
 };
-use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_protocol::{MonotonicTime, ReadPreference};
 
 use crate::client::Client;
 use crate::error::OperationError;
 use crate::operation::Operation;
 
 /// How many idle server sessions are kept.
-const MAX_IDLE_SESSIONS: usize = 100;
+pub(crate) const MAX_IDLE_SESSIONS: usize = 100;
 
-/// A write with this label may be sent again.
-const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
-
-/// How often a commit or an abort is sent: once more after an error that allows it.
-const MAX_ENDING_ATTEMPTS: usize = 2;
-
-/// How a session behaves.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SessionOptions {
-    /// `causalConsistency`: whether reads follow the session's earlier operations. They do unless
-    /// this or `snapshot` says otherwise.
-    pub causal_consistency: Option<bool>,
-    /// `snapshot`: whether all reads of the session see one moment.
-    pub snapshot: bool,
-    /// `snapshotTime`: the moment; the first read chooses it if this is `None`.
-    pub snapshot_time: Option<Timestamp>,
-    /// `defaultTransactionOptions`.
-    pub default_transaction_options: TransactionOptions,
+pub(crate) fn new_server_session(now: MonotonicTime) -> Option<ServerSession> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).ok()?;
+    Some(ServerSession::new(random, now))
 }
 
 /// A session of the application's. Give it back with [`Client::end_session`]: dropped with an open
@@ -50,28 +35,7 @@ pub struct SessionOptions {
 pub struct Session {
     /// `None` while it is lent to a client.
     state: Option<Box<SessionState>>,
-}
-
-/// What a session remembers.
-#[derive(Debug)]
-pub(crate) struct SessionState {
-    server: Option<ServerSession>,
-    causal: bool,
-    operation_time: Option<Timestamp>,
-    snapshot: Option<Snapshot>,
-    pub(crate) transaction: Transaction,
-    defaults: TransactionOptions,
-}
-
-impl SessionState {
-    pub(crate) fn has_snapshot(&self) -> bool {
-        self.snapshot.is_some()
-    }
-
-    /// `afterClusterTime` of the next read.
-    pub(crate) fn after_cluster_time(&self) -> Option<Timestamp> {
-        self.operation_time.filter(|_| self.causal)
-    }
+    default_timeout: Option<Duration>,
 }
 
 impl Session {
@@ -81,12 +45,12 @@ impl Session {
 
     /// When its latest operation happened, by the deployment's clock.
     pub fn operation_time(&self) -> Option<Timestamp> {
-        self.state()?.operation_time
+        self.state()?.operation_time()
     }
 
     /// The moment that all reads of a snapshot session see, once it is known.
     pub fn snapshot_time(&self) -> Option<Timestamp> {
-        self.state()?.snapshot.as_ref()?.time()
+        self.state()?.snapshot_time()
     }
 }
 
@@ -124,28 +88,16 @@ impl Client {
     ///
     /// If the options contradict each other.
     pub fn start_session(&mut self, options: SessionOptions) -> Result<Session, OperationError> {
-        let refused = |error: SnapshotError| OperationError::Misuse(error.to_string());
-        if options.snapshot && options.causal_consistency == Some(true) {
-            return Err(refused(SnapshotError::Causal));
-        }
-        if options.snapshot_time.is_some() && !options.snapshot {
-            return Err(refused(SnapshotError::TimeAlone));
-        }
         let inherited = TransactionOptions {
             read_concern: self.options.read_concern_level.clone(),
             write_concern: Some(self.options.write_concern.clone()),
             read_preference: Some(self.options.read_preference.clone()),
             max_commit_time: None,
         };
-        let state = SessionState {
-            server: None,
-            causal: options.causal_consistency.unwrap_or(!options.snapshot),
-            operation_time: None,
-            snapshot: options.snapshot.then(|| Snapshot::new(options.snapshot_time)),
-            transaction: Transaction::default(),
-            defaults: options.default_transaction_options.or(&inherited),
-        };
-        Ok(Session { state: Some(Box::new(state)) })
+        let default_timeout = options.default_timeout;
+        let state = SessionState::new(options, &inherited)
+            .map_err(|error| OperationError::Misuse(error.to_string()))?;
+        Ok(Session { state: Some(Box::new(state)), default_timeout })
     }
 
     /// Lets all operations run in this session, as long as the returned value lives.
@@ -162,11 +114,8 @@ impl Client {
             let _ = lent.abort_transaction();
         }
         drop(lent);
-        let server = session.state.and_then(|state| state.server);
-        if let Some(server) = server.filter(|server| !server.is_dirty())
-            && self.idle_sessions.len() < MAX_IDLE_SESSIONS
-        {
-            self.idle_sessions.push(server);
+        if let Some(server) = session.state.and_then(|mut state| state.take_server_session()) {
+            self.idle_sessions.put(server);
         }
     }
 
@@ -192,92 +141,23 @@ impl Client {
         command: &RawDocument,
         preference: &ReadPreference,
     ) -> Result<(), OperationError> {
-        let Some(session) = self.active.as_ref().filter(|session| session.transaction.is_open())
-        else {
-            return Ok(());
-        };
-        session.transaction.check_read()?;
-        if preference.mode != ReadPreferenceMode::Primary {
-            return Err(TransactionError::ReadPreference.into());
-        }
-        match command.get("readConcern") {
-            Ok(None) => Ok(()),
-            _ => Err(TransactionError::ReadConcern.into()),
+        match &self.active {
+            Some(session) => Ok(session.check_statement(Some(preference), command)?),
+            None => Ok(()),
         }
     }
 
     /// An operation begins. It leaves a transaction that has ended behind.
-    pub(crate) fn begin_operation(&mut self, ending: bool) {
-        if let Some(session) = self.active.as_mut().filter(|_| !ending) {
+    pub(crate) fn begin_operation(&mut self, role: Role) {
+        if let Some(session) = self.active.as_mut().filter(|_| role == Role::Statement) {
             session.transaction.begin_operation();
         }
-    }
-
-    /// Adds what the session asks for.
-    pub(crate) fn add_session(
-        &mut self,
-        server: &ServerAddress,
-        ending: bool,
-        body: &mut RawDocumentBuf,
-    ) -> Result<(), OperationError> {
-        if self.active.is_none() {
-            return Ok(());
-        }
-        let (now, lifetime) = (self.now(), self.session_lifetime());
-        let max_wire_version =
-            self.connections.get(server).map_or(0, |connection| connection.max_wire_version);
-        let Some(session) = self.active.as_mut() else { return Ok(()) };
-        if let Some(lifetime) = lifetime {
-            if session.server.is_none() {
-                while self.idle_sessions.pop_if(|idle| idle.is_expiring(now, lifetime)).is_some() {}
-                session.server = self.idle_sessions.pop();
-            }
-            if session.server.is_none() {
-                let mut random = [0; 16];
-                if getrandom::fill(&mut random).is_ok() {
-                    session.server = Some(ServerSession::new(random, now));
-                }
-            }
-        }
-        if let Some(server) = &mut session.server {
-            server.used(now);
-            body.append(cstr!("lsid"), server.lsid());
-        }
-        if session.transaction.is_open() && !ending {
-            let after = session.after_cluster_time();
-            let server = &mut session.server;
-            let number = || server.as_mut().map(ServerSession::next_transaction_number);
-            match session.transaction.statement(after, number) {
-                Some(statement) => statement.append_to(body),
-                None => return Err(TransactionError::NoSessions.into()),
-            }
-        } else if let Some(snapshot) = &session.snapshot
-            && matches!(body.get("readConcern"), Ok(None))
-            && matches!(body.get("getMore"), Ok(None))
-        {
-            let concern = snapshot
-                .read_concern(max_wire_version)
-                .map_err(|error| OperationError::Misuse(error.to_string()))?;
-            body.append(cstr!("readConcern"), concern);
-        }
-        if let Some(time) = &self.cluster_time {
-            body.append(cstr!("$clusterTime"), time);
-        }
-        Ok(())
     }
 
     /// Learns from a reply in a session.
     pub(crate) fn learn(&mut self, reply: &RawDocument) {
         let Some(session) = &mut self.active else { return };
-        if let Ok(time) = reply.get_timestamp("operationTime")
-            && session.operation_time.is_none_or(|own| own < time)
-        {
-            session.operation_time = Some(time);
-        }
-        if let Some(snapshot) = &mut session.snapshot {
-            snapshot.learn(reply);
-        }
-        session.transaction.learn(reply);
+        session.learn(reply);
         if let Ok(told) = reply.get_document("$clusterTime")
             && let Ok(time) = told.get_timestamp("clusterTime")
         {
@@ -289,26 +169,20 @@ impl Client {
         }
     }
 
-    /// Adds the label that a failed statement of a transaction gets on this side.
-    pub(crate) fn labelled<T>(
-        &mut self,
-        outcome: Result<T, OperationError>,
-    ) -> Result<T, OperationError> {
-        let Some(session) = &mut self.active else { return outcome };
-        outcome.map_err(|error| {
-            if error.is_network()
-                && let Some(server) = &mut session.server
-            {
-                server.mark_dirty();
-            }
-            match session.transaction.is_open() && is_transient(&error) {
-                true => error.labelled(TRANSIENT_TRANSACTION_ERROR),
-                false => error,
-            }
-        })
+    /// An error with the labels that this side finds.
+    pub(crate) fn labelled(&mut self, role: Role, error: OperationError) -> OperationError {
+        match &mut self.active {
+            Some(session) => session.labelled(role, error),
+            None => error,
+        }
     }
 
-    fn session_lifetime(&self) -> Option<Duration> {
+    /// A number that is evenly spread over `[0, 1)`. Fifty-three bits fill the fraction of a double.
+    pub(crate) fn chance(&mut self) -> f64 {
+        (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub(crate) fn session_lifetime(&self) -> Option<Duration> {
         let minutes = self.topology().logical_session_timeout_minutes()?;
         Some(Duration::from_secs(u64::try_from(minutes).ok()?.saturating_mul(60)))
     }
@@ -330,12 +204,7 @@ impl InSession<'_> {
     ///
     /// If one is open, the session reads a snapshot, or the write concern is unacknowledged.
     pub fn start_transaction(&mut self, options: TransactionOptions) -> Result<(), OperationError> {
-        let state = self.state();
-        if state.snapshot.is_some() {
-            return Err(TransactionError::Snapshot.into());
-        }
-        let options = options.or(&state.defaults);
-        Ok(state.transaction.start(options)?)
+        Ok(self.state().start_transaction(options)?)
     }
 
     /// Commits the transaction. After an error with the label `UnknownTransactionCommitResult` it
@@ -348,10 +217,7 @@ impl InSession<'_> {
         if self.transaction().commit()? == Ending::Nothing {
             return Ok(());
         }
-        self.end_transaction().map_err(|error| match is_unknown_commit(&error) {
-            true => error.labelled(UNKNOWN_TRANSACTION_COMMIT_RESULT),
-            false => error,
-        })
+        self.client.run(Operation::ending()).map(drop)
     }
 
     /// Aborts the transaction. What the server says about it does not matter: it forgets a
@@ -362,35 +228,16 @@ impl InSession<'_> {
     /// If there is nothing to abort.
     pub fn abort_transaction(&mut self) -> Result<(), OperationError> {
         if self.transaction().abort()? == Ending::Send {
-            let _ = self.end_transaction();
+            let _ = self.client.run(Operation::ending());
         }
         Ok(())
-    }
-
-    /// Sends the commit or the abort, and once more after an error that allows it.
-    fn end_transaction(&mut self) -> Result<(), OperationError> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let command = self.transaction().ending(false);
-            let operation = Operation { ending: true, ..Operation::write("admin", &command) };
-            let error = match self.client.attempt(operation, &[]).and_then(checked) {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            self.transaction().commit_failed();
-            let retryable = error.is_network() || error.has_label(RETRYABLE_WRITE_ERROR);
-            if !retryable || attempts >= MAX_ENDING_ATTEMPTS {
-                return Err(error);
-            }
-        }
     }
 
     /// Runs work in a transaction, and commits it.
     ///
     /// The work **may run several times**: again after every error with the label
-    /// `TransientTransactionError`, with growing pauses, for at most 120 s. What it does outside of
-    /// the transaction is done each time. It must pass on the errors of its operations: they may have
+    /// `TransientTransactionError`, with growing pauses, for at most 120 s or the session's
+    /// `default_timeout`. What it does outside of the transaction is done each time. It must pass on the errors of its operations: they may have
     /// aborted the transaction on the server, and committing it then fails for ever. Work that
     /// commits or aborts by itself ends the call.
     ///
@@ -403,11 +250,11 @@ impl InSession<'_> {
         options: &TransactionOptions,
         mut work: impl FnMut(&mut Self) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut attempts = Attempts::new(self.client.now(), None);
+        let mut attempts = Attempts::new(self.client.now(), self.session.default_timeout);
         let mut last: Option<E> = None;
         loop {
             let now = self.client.now();
-            let chance = (self.client.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+            let chance = self.client.chance();
             match (attempts.begin(now, chance), last.take()) {
                 (Ok(pause), _) if pause.is_zero() => {}
                 (Ok(pause), _) => self.client.clock.sleep(pause),
@@ -453,17 +300,6 @@ impl InSession<'_> {
     /// How far the session's transaction has come.
     pub fn transaction_phase(&mut self) -> Phase {
         self.transaction().phase()
-    }
-}
-
-/// Whether a commit's or an abort's write concern was met.
-fn checked(answer: crate::operation::Answer) -> Result<(), OperationError> {
-    let told = quorate_wire::command_error(&answer.reply).ok().flatten();
-    match told.and_then(|told| told.write_concern_error) {
-        None => Ok(()),
-        Some(error) => {
-            Err(OperationError::CommitConcern { server: answer.server, error: Box::new(error) })
-        }
     }
 }
 

@@ -226,7 +226,7 @@ impl ChangeStream<'_> {
         let default = self.client.default_read_preference()?;
         let preference = self.plan.options.read_preference.as_ref().unwrap_or(&default);
         let operation = Operation::read(self.plan.database(), &command, preference);
-        let answer = self.client.read(operation)?;
+        let answer = self.client.run(operation)?;
         let Answer { server, reply } = &answer;
         let (server, time) = (server.clone(), reply.get_timestamp("operationTime").ok());
         let paging = Paging {

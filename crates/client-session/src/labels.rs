@@ -3,14 +3,16 @@
 //! Follows "Error Labels" of the Transactions specification. Servers label what they say; a client
 //! labels what it finds out by itself.
 
+use std::time::Duration;
+
 /// The whole transaction may be tried again.
 pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
 
 /// Whether the transaction is committed is not known; the commit may be sent again.
 pub const UNKNOWN_TRANSACTION_COMMIT_RESULT: &str = "UnknownTransactionCommitResult";
 
-/// What a server calls a write that may be sent again.
-const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
+/// A write with this label may be sent again.
+pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
 
 /// `UnknownReplWriteConcern` and `UnsatisfiableWriteConcern`: the write concern itself is wrong, so
 /// that another attempt would fail as well.
@@ -38,6 +40,12 @@ pub trait Failure {
 
     /// Whether the error has this label.
     fn has_label(&self, label: &str) -> bool;
+
+    /// Adds a label, unless it is there.
+    fn add_label(&mut self, label: &'static str);
+
+    /// `baseBackoffMS`: how long an overloaded server wants to be left alone, to begin with.
+    fn base_backoff(&self) -> Option<Duration>;
 }
 
 /// Whether the client labels a failed statement, or a failed abort, `TransientTransactionError`.
@@ -62,7 +70,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// An error that says what a test wants.
-    #[derive(Clone, Copy, Default)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
     pub(crate) struct Said {
         pub(crate) network: bool,
         pub(crate) selection: bool,
@@ -70,6 +78,8 @@ pub(crate) mod tests {
         pub(crate) concern: bool,
         pub(crate) code: Option<i32>,
         pub(crate) label: &'static str,
+        pub(crate) added: Option<&'static str>,
+        pub(crate) backoff: Option<Duration>,
     }
 
     impl Said {
@@ -77,7 +87,7 @@ pub(crate) mod tests {
             Self { label, ..Self::default() }
         }
 
-        fn coded(code: i32) -> Self {
+        pub(crate) fn coded(code: i32) -> Self {
             Self { code: Some(code), ..Self::default() }
         }
     }
@@ -104,7 +114,15 @@ pub(crate) mod tests {
         }
 
         fn has_label(&self, label: &str) -> bool {
-            self.label == label
+            self.label.split(' ').any(|own| own == label) || self.added == Some(label)
+        }
+
+        fn add_label(&mut self, label: &'static str) {
+            self.added = Some(label);
+        }
+
+        fn base_backoff(&self) -> Option<Duration> {
+            self.backoff
         }
     }
 

@@ -1,8 +1,11 @@
-//! What both clients decide about sessions, transactions and change streams.
+//! What both clients decide about operations, sessions, transactions and change streams.
 //!
 //! Every rule here takes what happened, the time and the chance as arguments and returns what to do.
 //! The asynchronous and the blocking client send the commands.
 //!
+//! - [`OperationLoop`]: what to do next with an operation: select a server, send, wait, or give up
+//!   (Retryable Reads, Retryable Writes and Client Backpressure specifications).
+//! - [`SessionState`]: a session as the application knows it, and what its commands carry.
 //! - [`ServerSession`]: a session as the server knows it (Driver Sessions specification).
 //! - [`Transaction`]: the states of a transaction in one session, and the fields that its commands
 //!   carry (Transactions specification).
@@ -15,7 +18,10 @@
 mod attempts;
 mod change_stream;
 mod labels;
+mod operation_loop;
+mod read_preference;
 mod server_session;
+mod session;
 mod snapshot;
 mod transaction;
 mod write_concern;
@@ -28,10 +34,17 @@ pub use change_stream::{
     is_resumable_change_stream_error,
 };
 pub use labels::{
-    Failure, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, is_transient,
-    is_unknown_commit,
+    Failure, RETRYABLE_WRITE_ERROR, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT,
+    is_transient, is_unknown_commit,
 };
+pub use operation_loop::{
+    DEFAULT_MAX_ADAPTIVE_RETRIES, NO_WRITES_PERFORMED, Next, OperationKind, OperationLoop, Purpose,
+    RETRYABLE_ERROR, Retry, RetryRules, Role, SYSTEM_OVERLOADED_ERROR, SelectedServer,
+    is_retryable_read, label_for_retryable_write,
+};
+pub use read_preference::add_read_preference;
 pub use server_session::ServerSession;
+pub use session::{IdleSessions, SessionError, SessionOptions, SessionState, SessionUse};
 pub use snapshot::{SNAPSHOT_WIRE_VERSION, Snapshot, SnapshotError};
 pub use transaction::{
     COMMIT_RETRY_W_TIMEOUT, Ending, Phase, Statement, Transaction, TransactionError,

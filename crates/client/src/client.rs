@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
+use quorate_client_session::SessionOptions;
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{TopologyDescription, TopologyId};
@@ -28,7 +29,7 @@ use crate::net::{Connector, ConnectorOptions};
 use crate::operation::{Deadline, Operation, Target};
 use crate::options::ClientOptions;
 use crate::pool::PoolCounts;
-use crate::session::{Session, SessionOptions, SessionPool};
+use crate::session::{Session, SessionPool};
 use crate::tls::Tls;
 
 /// How many events a slow listener of [`Client::events`] may lag behind before it misses some.

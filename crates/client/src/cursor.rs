@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use bson::raw::{CString, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
+use quorate_client_session::SYSTEM_OVERLOADED_ERROR;
 use quorate_protocol::ServerAddress;
 
 use crate::client::Client;
-use crate::error::{Error, ErrorKind, SYSTEM_OVERLOADED_ERROR};
+use crate::error::{Error, ErrorKind};
 use crate::operation::{Deadline, Operation, Purpose, Reply, Role, Target};
 use crate::session::Session;
 

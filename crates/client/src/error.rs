@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_client_session::TransactionError;
-use quorate_protocol::{ErrorCode, ServerAddress};
+use quorate_client_session::{
+    RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, SessionError,
+    TransactionError, is_retryable_read,
+};
+use quorate_protocol::ServerAddress;
 use quorate_server_discovery::{OptionsError, SelectionError, SelectionFailure};
 use quorate_wire::{CommandError, WriteConcernError};
 
@@ -21,23 +24,8 @@ use crate::handshake::EstablishError;
 use crate::pool::{CheckOutError, Interrupted, PoolOptionsError};
 use crate::tls::TlsError;
 
-/// A write with this label may be sent again.
-pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
-
-/// The server had too much to do.
-pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
-
-/// Nothing was done yet, so that anything may be sent again.
-pub const RETRYABLE_ERROR: &str = "RetryableError";
-
-/// The attempt that failed changed nothing.
-pub const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
-
 /// What stands for words that may repeat a secret.
 const REDACTED: &str = "(redacted)";
-
-/// From this `maxWireVersion` on (MongoDB 4.4), servers label errors themselves.
-const LABELLING_WIRE_VERSION: i32 = 9;
 
 /// Why an operation failed.
 #[derive(Clone, Debug)]
@@ -326,7 +314,7 @@ impl Error {
 
     /// Whether a read may be sent again.
     pub fn is_retryable_read(&self) -> bool {
-        self.is_network() || self.code().is_some_and(|code| ErrorCode(code).is_retryable_read())
+        is_retryable_read(self)
     }
 
     /// Whether a write with a transaction number may be sent again.
@@ -338,24 +326,13 @@ impl Error {
     pub fn is_retryable_overload(&self) -> bool {
         self.has_label(SYSTEM_OVERLOADED_ERROR) && self.has_label(RETRYABLE_ERROR)
     }
+}
 
-    /// `baseBackoffMS`: how long the server wants to be left alone, to begin with.
-    pub(crate) fn base_backoff(&self) -> Option<Duration> {
-        match &*self.kind {
-            ErrorKind::Command { error, .. } => {
-                let millis = error.base_backoff_ms.filter(|&millis| millis > 0)?;
-                Some(Duration::from_millis(millis.into()))
-            }
-            _ => None,
-        }
-    }
-
-    /// Adds the label that a server of this version would add, or that only we can add.
-    pub(crate) fn label_for_retryable_write(&mut self, max_wire_version: i32) {
-        let by_code = max_wire_version < LABELLING_WIRE_VERSION
-            && self.code().is_some_and(|code| ErrorCode(code).is_retryable_write());
-        if self.is_network() || by_code {
-            self.add_label(RETRYABLE_WRITE_ERROR);
+impl From<SessionError> for Error {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Transaction(error) => error.into(),
+            SessionError::Snapshot(error) => Self::new(ErrorKind::BadCommand(error.to_string())),
         }
     }
 }
@@ -412,6 +389,8 @@ pub enum ClientError {
 
 #[cfg(test)]
 mod tests {
+    use quorate_client_session::label_for_retryable_write;
+
     use super::*;
 
     fn command(code: i32, labels: &[&str]) -> Error {
@@ -455,13 +434,13 @@ mod tests {
     fn codes_become_labels_only_for_servers_that_do_not_label() {
         for (version, expected) in [(8, true), (9, false)] {
             let mut error = command(91, &[]);
-            error.label_for_retryable_write(version);
+            label_for_retryable_write(&mut error, version);
             assert_eq!(error.is_retryable_write(), expected);
         }
         let address = "a:1".parse().unwrap();
         let cause = ConnectionError::Closed { inside_a_message: false };
         let mut error = Error::new(ErrorKind::Connection { address, cause });
-        error.label_for_retryable_write(21);
+        label_for_retryable_write(&mut error, 21);
         assert!(error.is_retryable_write());
     }
 

@@ -79,22 +79,19 @@ pub use command_event::{CommandEvent, CommandEventKind, OperationId, is_sensitiv
 pub use cursor::Cursor;
 pub use database::Database;
 pub use discovery::{ClientEvent, EventListener};
-pub use error::{
-    ClientError, Error, ErrorKind, NO_WRITES_PERFORMED, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
-    SYSTEM_OVERLOADED_ERROR, WriteError, WriteFailure,
-};
+pub use error::{ClientError, Error, ErrorKind, WriteError, WriteFailure};
 pub use metrics::{Metrics, ServerMetrics};
 pub use options::{
-    ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH, DEFAULT_MAX_ADAPTIVE_RETRIES,
-    DEFAULT_SERVER_SELECTION_TIMEOUT,
+    ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH, DEFAULT_SERVER_SELECTION_TIMEOUT,
 };
 pub use pace::{Pace, Pause};
 pub use quorate_client_session::{
-    Phase as TransactionPhase, TRANSIENT_TRANSACTION_ERROR, TransactionError, TransactionOptions,
-    UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
+    DEFAULT_MAX_ADAPTIVE_RETRIES, NO_WRITES_PERFORMED, Phase as TransactionPhase, RETRYABLE_ERROR,
+    RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, SessionOptions, TRANSIENT_TRANSACTION_ERROR,
+    TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteConcern,
 };
 pub use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
-pub use session::{Session, SessionOptions};
+pub use session::Session;
 pub use tap::Tap;
 pub use transaction::{TransactionFailure, WithTransaction, Work};
 pub use value::{IntoRaw, IntoValue};

@@ -2,21 +2,22 @@
 //!
 //! Owns the path that every command takes: select a server, check a connection out, add what the
 //! session, the read preference and the stable API ask for, send, read, and tell discovery what an
-//! error means, before anything is tried again. Follows the retryable reads and retryable writes
-//! specifications, which allow one retry unless `timeoutMS` bounds the whole, and the client
-//! back-pressure specification, which sends anything again that an overloaded server turned away.
+//! error means, before anything is tried again. Whether and when it is tried again is decided by
+//! [`OperationLoop`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::raw::{CStr, RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
+use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
 use bson::rawdoc;
-use quorate_client_session::TransactionError;
-use quorate_protocol::{ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_client_session::{
+    Next, OperationKind, OperationLoop, RetryRules, SYSTEM_OVERLOADED_ERROR, SelectedServer,
+    SessionUse, add_read_preference,
+};
+use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{
     ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, Input,
-    ReadPreferenceArgument, ServerDescription, ServerType, TopologyDescription, TopologyType,
-    read_preference_for_op_msg,
+    ServerDescription, ServerType, TopologyDescription, TopologyType,
 };
 use quorate_wire::{CommandError, command_error};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -26,25 +27,15 @@ use crate::client::Inner;
 use crate::command_event::{OperationId, UnderWay};
 use crate::connection::{ConnectionError, Request};
 use crate::discovery::ServerHandle;
-use crate::error::{Error, ErrorKind, NO_WRITES_PERFORMED, SYSTEM_OVERLOADED_ERROR};
+use crate::error::{Error, ErrorKind};
 use crate::establish::ServerEstablisher;
 use crate::handshake::ConnectionFacts;
 use crate::logging;
 use crate::pool::{CheckOutError, PooledConnection};
 use crate::reauthentication::wants_login;
 use crate::session::Session;
-use crate::transaction;
 
-/// How often an operation is sent again, unless `timeoutMS` says how long.
-const MAX_RETRIES: u32 = 1;
-
-/// How often an operation is sent again within `timeoutMS`. The specification has no bound; nothing
-/// that fails this often will succeed.
-const MAX_RETRIES_WITHIN_TIMEOUT: u32 = 100;
-
-/// `BASE_BACKOFF` and `MAX_BACKOFF` of the client back-pressure specification.
-const BASE_BACKOFF: Duration = Duration::from_millis(100);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
+pub(crate) use quorate_client_session::{Purpose, Retry, Role};
 
 /// Room in a message for its header and what is added to the command on its way.
 const MESSAGE_MARGIN: usize = 16 * 1024;
@@ -60,46 +51,6 @@ pub(crate) enum Target {
     WritingPipeline(ReadPreference),
     /// This server and no other: the one that holds the cursor.
     Server(ServerAddress),
-}
-
-/// Whether an operation may be sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
-    Never,
-    Read,
-    Write,
-}
-
-impl Retry {
-    /// Whether an error is worth another attempt.
-    fn admits(self, error: &Error) -> bool {
-        match self {
-            Self::Never => false,
-            Self::Read => error.is_retryable_read(),
-            Self::Write => error.is_retryable_write(),
-        }
-    }
-}
-
-/// What an operation is to the transaction of its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Part of it, if one is open.
-    Statement,
-    /// Its commit or abort.
-    Ending,
-    /// Neither: it tidies up.
-    Beside,
-}
-
-/// What kind of command it is: `retryReads` and `retryWrites` decide whether it is sent again to an
-/// overloaded server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    Read,
-    Write,
-    /// Not known: the application's own command.
-    Any,
 }
 
 /// When `timeoutMS` is over.
@@ -118,10 +69,13 @@ impl Deadline {
         Error::new(ErrorKind::Timeout(self.limit))
     }
 
+    fn left(self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
+    }
+
     /// `maxTimeMS` for a command that is sent now: what is left, less the time on the wire.
     pub(crate) fn max_time_ms(self, round_trip: Option<Duration>) -> Result<i64, Error> {
-        let left = self.at.saturating_duration_since(Instant::now());
-        let left = left.saturating_sub(round_trip.unwrap_or_default());
+        let left = self.left().saturating_sub(round_trip.unwrap_or_default());
         match i64::try_from(left.as_millis()) {
             Ok(0) => Err(self.error()),
             Ok(millis) => Ok(millis),
@@ -174,6 +128,15 @@ impl<'a> Operation<'a> {
         }
     }
 
+    fn kind(&self) -> OperationKind {
+        OperationKind {
+            purpose: self.purpose,
+            retry: self.retry,
+            role: self.role,
+            acknowledged: self.acknowledged,
+        }
+    }
+
     /// The name of the command.
     pub(crate) fn name(&self) -> &str {
         let first = self.body.iter_elements().next().and_then(Result::ok);
@@ -190,20 +153,20 @@ pub(crate) struct Reply {
     pub(crate) sent: usize,
 }
 
+/// The server that an attempt goes to.
 pub(crate) struct Selected {
     pub(crate) description: Arc<TopologyDescription>,
     pub(crate) server: Arc<ServerDescription>,
     pub(crate) handle: Arc<ServerHandle>,
 }
 
-/// What must stay the same when an operation is sent again.
-#[derive(Default)]
-struct Repeated {
-    transaction_number: Option<i64>,
-    /// How many documents of the sequence were sent.
-    sent: Option<usize>,
-    /// Whether the last attempt was the first command of a transaction.
-    first: bool,
+/// One attempt of an operation.
+#[derive(Clone, Copy)]
+struct Attempt<'a> {
+    operation: &'a Operation<'a>,
+    id: OperationId,
+    session: &'a Session,
+    selected: &'a Selected,
 }
 
 impl Inner {
@@ -234,7 +197,7 @@ impl Inner {
                 Err(_) => Err(deadline.error()),
             },
         };
-        outcome.map_err(|error| transaction::label(session, operation.role, error))
+        outcome.map_err(|error| session.lock().labelled(operation.role, error))
     }
 
     /// Whether an operation may run in this session now.
@@ -248,103 +211,75 @@ impl Inner {
         }
         let mut state = session.lock();
         state.transaction.begin_operation();
-        if !state.transaction.is_open() {
-            return Ok(());
-        }
-        if let Target::Read(preference) | Target::WritingPipeline(preference) = &operation.target {
-            state.transaction.check_read()?;
-            if preference.mode != ReadPreferenceMode::Primary {
-                return Err(TransactionError::ReadPreference.into());
-            }
-        }
-        if !matches!(operation.body.get("readConcern"), Ok(None)) {
-            return Err(TransactionError::ReadConcern.into());
-        }
-        Ok(())
+        let preference = match &operation.target {
+            Target::Read(preference) | Target::WritingPipeline(preference) => Some(preference),
+            Target::Write | Target::Server(_) => None,
+        };
+        Ok(state.check_statement(preference, &operation.body)?)
     }
 
+    /// Does what the operation loop says, until there is a reply or an error.
     async fn attempt(&self, operation: &Operation<'_>, session: &Session) -> Result<Reply, Error> {
         let id = operation.id.unwrap_or_else(|| self.next_operation_id());
-        let mut deprioritized: Vec<ServerAddress> = Vec::new();
-        let mut repeated = Repeated::default();
-        let mut retries = 0;
-        let mut allowed = match operation.deadline {
-            None => MAX_RETRIES,
-            Some(_) => MAX_RETRIES_WITHIN_TIMEOUT,
-        };
-        let mut worst: Option<Error> = None;
+        let clock = self.discovery.clock();
+        let deadline = operation.deadline.map(|deadline| clock.now() + deadline.left());
+        let mut attempts = OperationLoop::new(operation.kind(), self.retry_rules(), deadline);
+        let mut target = None;
+        let mut sent = None;
+        let mut next = Next::Select;
         loop {
-            let pinned = self.pinned(operation, session);
-            let selected = match self.select(operation, id, &deprioritized, pinned).await {
-                Ok(selected) => selected,
-                // What went wrong first tells more than that nothing was found afterwards.
-                Err(error) => return Err(worst.unwrap_or(error)),
-            };
-            let may_retry = self.may_retry(operation, session, &selected);
-            let outcome =
-                self.once(operation, id, session, &selected, may_retry, &mut repeated).await;
-            let mut error = match outcome {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
-            };
-            if error.is_network() {
-                session.mark_dirty();
-            }
-            if operation.retry == Retry::Write && may_retry {
-                error.label_for_retryable_write(selected.server.wire_versions().max);
-            }
-            let overload = error.has_label(SYSTEM_OVERLOADED_ERROR);
-            if operation.role == Role::Ending {
-                ending_failed(session, overload && error.is_retryable_overload());
-            }
-            let retryable = (overload && self.may_retry_overload(operation, &error))
-                || (may_retry && operation.retry.admits(&error));
-            if overload {
-                allowed = self.options.max_adaptive_retries;
-            }
-            retries += 1;
-            let pause = overload.then(|| self.backoff(retries, error.base_backoff()));
-            // An attempt that did nothing says nothing about the one before, which may have.
-            let error = match worst {
-                Some(earlier) if error.has_label(NO_WRITES_PERFORMED) => earlier,
-                _ => error,
-            };
-            if !retryable || retries > allowed {
-                return Err(error);
-            }
-            if !overload || self.options.enable_overload_retargeting {
-                deprioritized.push(selected.server.address().clone());
-            }
-            if let Some(pause) = pause {
-                if operation.deadline.is_some_and(|end| Instant::now() + pause >= end.at) {
-                    return Err(error);
+            next = match next {
+                Next::Select => {
+                    let pinned = self.pinned(operation, session);
+                    match self.select(operation, id, attempts.deprioritized(), pinned).await {
+                        Ok(selected) => {
+                            let server = self.as_target(&selected);
+                            let next = attempts.selected(server, Some(&session.lock()));
+                            target = Some(selected);
+                            next
+                        }
+                        Err(error) => attempts.not_selected(error),
+                    }
                 }
-                sleep(pause).await;
-            }
-            if overload && repeated.first {
-                session.lock().transaction.first_turned_away();
-            }
-            self.discovery.counters().command_retried();
-            worst = Some(error);
+                Next::Send => {
+                    if attempts.retries() > 0 {
+                        self.discovery.counters().command_retried();
+                    }
+                    let selected = target.as_ref().expect("a server is selected before sending");
+                    let attempt = Attempt { operation, id, session, selected };
+                    match self.once(attempt, &mut attempts, &mut sent).await {
+                        Ok(reply) => return Ok(reply),
+                        Err(error) => {
+                            let (now, chance) = (clock.now(), self.random_fraction());
+                            attempts.failed(error, now, chance, Some(&mut session.lock()))
+                        }
+                    }
+                }
+                Next::Wait(pause) => {
+                    sleep(pause).await;
+                    attempts.waited()
+                }
+                Next::Fail(error) => return Err(error),
+            };
         }
     }
 
-    /// Whether an operation that an overloaded server turned away may be sent again.
-    fn may_retry_overload(&self, operation: &Operation<'_>, error: &Error) -> bool {
-        let options = &self.options;
-        error.is_retryable_overload()
-            && match operation.purpose {
-                _ if operation.role == Role::Ending => true,
-                Purpose::Read => options.retry_reads,
-                Purpose::Write => options.retry_writes,
-                Purpose::Any => options.retry_reads && options.retry_writes,
-            }
+    fn retry_rules(&self) -> RetryRules {
+        RetryRules {
+            reads: self.options.retry_reads,
+            writes: self.options.retry_writes,
+            max_adaptive_retries: self.options.max_adaptive_retries,
+            retarget_overloaded: self.options.enable_overload_retargeting,
+        }
     }
 
-    /// A random part of a time that doubles with every retry.
-    fn backoff(&self, retries: u32, base: Option<Duration>) -> Duration {
-        let full = base.unwrap_or(BASE_BACKOFF).saturating_mul(1 << retries.min(16));
-        full.min(MAX_BACKOFF).mul_f64(self.random_fraction())
+    fn as_target<'s>(&self, selected: &'s Selected) -> SelectedServer<'s> {
+        SelectedServer {
+            address: selected.server.address(),
+            max_wire_version: selected.server.wire_versions().max,
+            takes_retryable_writes: selected.server.server_type() != ServerType::Standalone
+                && session_lifetime(&selected.description).is_some(),
+        }
     }
 
     /// The router that the session's transaction runs on.
@@ -355,32 +290,15 @@ impl Inner {
         }
     }
 
-    fn may_retry(&self, operation: &Operation<'_>, session: &Session, selected: &Selected) -> bool {
-        match operation.retry {
-            Retry::Never => false,
-            // Commits and aborts are retried whatever `retryWrites` says.
-            _ if operation.role == Role::Ending => true,
-            // Nothing else in a transaction is, except for what an overloaded server turned away.
-            _ if operation.role == Role::Statement && session.in_transaction() => false,
-            Retry::Read => self.options.retry_reads,
-            Retry::Write => {
-                self.options.retry_writes
-                    && operation.acknowledged
-                    && selected.server.server_type() != ServerType::Standalone
-                    && self.session_lifetime(&selected.description).is_some()
-            }
-        }
-    }
-
+    /// Sends an operation to the selected server, and judges the reply. `sent` is how many documents
+    /// of the sequence go along, once that is known.
     async fn once(
         &self,
-        operation: &Operation<'_>,
-        id: OperationId,
-        session: &Session,
-        selected: &Selected,
-        retries: bool,
-        repeated: &mut Repeated,
+        attempt: Attempt<'_>,
+        attempts: &mut OperationLoop<Error>,
+        sent: &mut Option<usize>,
     ) -> Result<Reply, Error> {
+        let Attempt { operation, id, session, selected } = attempt;
         let _running = selected.handle.begin_operation();
         let mut connection = selected.handle.pool().check_out().await.map_err(|error| {
             Error::new(match error {
@@ -388,39 +306,15 @@ impl Inner {
                 error => ErrorKind::CheckOut(error),
             })
         })?;
-        let mut body = match operation.role {
-            Role::Ending => session.lock().transaction.ending(operation.deadline.is_some()),
-            Role::Statement | Role::Beside => roomy(&operation.body),
-        };
-        let place = self.add_session(operation, session, selected, &mut body)?;
-        repeated.first = place == Some(true);
-        if retries && operation.retry == Retry::Write && operation.role == Role::Statement {
-            if repeated.transaction_number.is_none() {
-                repeated.transaction_number = session.next_transaction_number();
-            }
-            if let Some(number) = repeated.transaction_number {
-                body.append(cstr!("txnNumber"), number);
-            }
-        }
-        add_read_preference(operation, selected, &mut body);
-        if let Some(deadline) = operation.deadline.filter(|_| operation.tells_deadline)
-            && matches!(body.get("maxTimeMS"), Ok(None))
-        {
-            let millis = deadline.max_time_ms(selected.server.min_round_trip_time())?;
-            body.append(cstr!("maxTimeMS"), millis);
-        }
-        if let Some(api) = &self.options.server_api {
-            api.append_to(&mut body);
-        }
-        body.append(cstr!("$db"), operation.database);
+        let body = self.compose(attempt, attempts)?;
         let sequence = match operation.sequence {
             Some((name, documents)) => {
-                let sent = match repeated.sent {
+                let count = match *sent {
                     Some(sent) => sent,
                     None => fitting(documents, &connection.facts, &body)?,
                 };
-                repeated.sent = Some(sent);
-                Some((name, &documents[..sent]))
+                *sent = Some(count);
+                Some((name, &documents[..count]))
             }
             None => None,
         };
@@ -446,6 +340,56 @@ impl Inner {
         };
         under_way.end(reply, &result);
         result
+    }
+
+    /// The command with what every command carries.
+    fn compose(
+        &self,
+        attempt: Attempt<'_>,
+        attempts: &mut OperationLoop<Error>,
+    ) -> Result<RawDocumentBuf, Error> {
+        let Attempt { operation, session, selected, .. } = attempt;
+        let topology_type = selected.description.topology_type();
+        let mut body = match operation.role {
+            Role::Ending => session.lock().transaction.ending(operation.deadline.is_some()),
+            Role::Statement | Role::Beside => roomy(&operation.body),
+        };
+        let usage = SessionUse {
+            role: operation.role,
+            acknowledged: operation.acknowledged,
+            now: self.discovery.clock().now(),
+            lifetime: session_lifetime(&selected.description),
+            load_balanced: topology_type == TopologyType::LoadBalanced,
+            router: (topology_type == TopologyType::Sharded).then(|| selected.server.address()),
+            max_wire_version: selected.server.wire_versions().max,
+            read_concern: operation.read_concern,
+            continues_cursor: matches!(operation.target, Target::Server(_)),
+        };
+        let take = |lifetime| self.sessions.take(usage.now, lifetime);
+        attempts.add_session(&mut body, &mut session.lock(), &usage, take)?;
+        self.cluster_time.append_to(&mut body);
+        let preference = match &operation.target {
+            Target::Write => None,
+            Target::Read(preference) | Target::WritingPipeline(preference) => {
+                Some(Some(preference))
+            }
+            Target::Server(_) => Some(None),
+        };
+        if let Some(preference) = preference {
+            let server_type = selected.server.server_type();
+            add_read_preference(&mut body, topology_type, server_type, preference);
+        }
+        if let Some(deadline) = operation.deadline.filter(|_| operation.tells_deadline)
+            && matches!(body.get("maxTimeMS"), Ok(None))
+        {
+            let millis = deadline.max_time_ms(selected.server.min_round_trip_time())?;
+            body.append(cstr!("maxTimeMS"), millis);
+        }
+        if let Some(api) = &self.options.server_api {
+            api.append_to(&mut body);
+        }
+        body.append(cstr!("$db"), operation.database);
+        Ok(body)
     }
 
     /// Reads what a reply says went wrong, and tells discovery.
@@ -513,59 +457,8 @@ impl Inner {
         }
     }
 
-    /// Adds what the session asks for. `Some` says that the command is part of a transaction, and
-    /// whether it is its first.
-    fn add_session(
-        &self,
-        operation: &Operation<'_>,
-        session: &Session,
-        selected: &Selected,
-        body: &mut RawDocumentBuf,
-    ) -> Result<Option<bool>, Error> {
-        let own_lsid = matches!(operation.body.get("lsid"), Ok(Some(_)));
-        let mut known = own_lsid;
-        if operation.acknowledged
-            && !own_lsid
-            && let Some(lifetime) = self.session_lifetime(&selected.description)
-        {
-            known = session.add_lsid(self.discovery.clock().now(), lifetime, body);
-        }
-        let mut place = None;
-        if operation.role == Role::Statement && session.in_transaction() {
-            self.check_transaction(selected, known)?;
-            place = session.add_statement(body);
-            if selected.description.topology_type() == TopologyType::Sharded {
-                session.lock().transaction.pin(selected.server.address().clone());
-            }
-        } else if operation.role == Role::Statement {
-            add_read_concern(operation, session, selected, body)?;
-        }
-        self.cluster_time.append_to(body);
-        Ok(place)
-    }
-
-    /// Whether the selected server can run a transaction for us.
-    fn check_transaction(&self, selected: &Selected, has_session: bool) -> Result<(), Error> {
-        if selected.description.topology_type() == TopologyType::LoadBalanced {
-            return Err(TransactionError::LoadBalanced.into());
-        }
-        match has_session {
-            true => Ok(()),
-            false => Err(TransactionError::NoSessions.into()),
-        }
-    }
-
-    /// How long servers remember sessions; `None` if they know none.
-    fn session_lifetime(&self, description: &TopologyDescription) -> Option<Duration> {
-        if description.topology_type() == TopologyType::LoadBalanced {
-            return Some(LOAD_BALANCED_SESSION_LIFETIME);
-        }
-        let minutes = u64::try_from(description.logical_session_timeout_minutes()?).ok()?;
-        Some(Duration::from_secs(minutes.saturating_mul(60)))
-    }
-
     fn learn(&self, session: &Session, reply: &RawDocument) {
-        session.learn(reply);
+        session.lock().learn(reply);
         if let Ok(time) = reply.get_document("$clusterTime") {
             self.cluster_time.advance(time);
         }
@@ -631,6 +524,15 @@ impl Inner {
 /// Behind a load balancer no hello is read, and every service supports sessions.
 const LOAD_BALANCED_SESSION_LIFETIME: Duration = Duration::from_secs(30 * 60);
 
+/// How long servers remember sessions; `None` if they know none.
+fn session_lifetime(description: &TopologyDescription) -> Option<Duration> {
+    if description.topology_type() == TopologyType::LoadBalanced {
+        return Some(LOAD_BALANCED_SESSION_LIFETIME);
+    }
+    let minutes = u64::try_from(description.logical_session_timeout_minutes()?).ok()?;
+    Some(Duration::from_secs(minutes.saturating_mul(60)))
+}
+
 /// What is added to a command on its way, as a rule: session, cluster time, read preference, `$db`.
 const ADDED_BYTES: usize = 256;
 
@@ -639,69 +541,6 @@ fn roomy(body: &RawDocument) -> RawDocumentBuf {
     let mut bytes = Vec::with_capacity(body.as_bytes().len() + ADDED_BYTES);
     bytes.extend_from_slice(body.as_bytes());
     RawDocumentBuf::from_bytes(bytes).unwrap_or_else(|_| body.to_owned())
-}
-
-/// An attempt to commit or abort failed: the next may go to another router, and a commit that the
-/// server may have begun asks for a majority.
-fn ending_failed(session: &Session, turned_away: bool) {
-    let mut state = session.lock();
-    if !turned_away {
-        state.transaction.commit_failed();
-    }
-    state.transaction.unpin();
-}
-
-/// `readConcern` of a command outside of transactions: the operation's level, and what the session
-/// wants to have seen.
-fn add_read_concern(
-    operation: &Operation<'_>,
-    session: &Session,
-    selected: &Selected,
-    body: &mut RawDocumentBuf,
-) -> Result<(), Error> {
-    if matches!(operation.body.get("readConcern"), Ok(Some(_))) {
-        return Ok(());
-    }
-    // A cursor goes on in the snapshot that it was opened in.
-    let goes_on = matches!(operation.target, Target::Server(_));
-    if let Some(snapshot) = session.lock().snapshot.as_ref().filter(|_| !goes_on) {
-        let concern = snapshot
-            .read_concern(selected.server.wire_versions().max)
-            .map_err(|error| Error::new(ErrorKind::BadCommand(error.to_string())))?;
-        body.append(cstr!("readConcern"), concern);
-        return Ok(());
-    }
-    let Some(level) = operation.read_concern else { return Ok(()) };
-    let mut concern = RawDocumentBuf::new();
-    if !level.is_empty() {
-        concern.append(cstr!("level"), level);
-    }
-    if let Some(time) = session.after_cluster_time() {
-        concern.append(cstr!("afterClusterTime"), time);
-    }
-    if !concern.is_empty() {
-        body.append(cstr!("readConcern"), concern);
-    }
-    Ok(())
-}
-
-fn add_read_preference(operation: &Operation<'_>, selected: &Selected, body: &mut RawDocumentBuf) {
-    // A command that brings its own keeps it: servers refuse a field that comes twice.
-    if matches!(body.get("$readPreference"), Ok(Some(_))) {
-        return;
-    }
-    let preference = match &operation.target {
-        Target::Write => return,
-        Target::Read(preference) | Target::WritingPipeline(preference) => Some(preference),
-        Target::Server(_) => None,
-    };
-    if let Some(argument) = read_preference_for_op_msg(
-        selected.description.topology_type(),
-        selected.server.server_type(),
-        preference,
-    ) {
-        body.append(cstr!("$readPreference"), read_preference_document(&argument));
-    }
 }
 
 /// How many documents of a sequence go into one message on this connection: at least one, or none
@@ -729,29 +568,6 @@ fn fitting(
         return Err(Error::new(ErrorKind::BadCommand(reason)));
     }
     Ok(count)
-}
-
-fn read_preference_document(argument: &ReadPreferenceArgument<'_>) -> RawDocumentBuf {
-    let mut document = rawdoc! { "mode": argument.mode.name() };
-    if !argument.tags.is_empty() {
-        let sets = argument.tags.iter().map(|tags| {
-            let mut set = RawDocumentBuf::new();
-            for (name, value) in tags.iter() {
-                if let Ok(name) = <&CStr>::try_from(name) {
-                    set.append(name, value);
-                }
-            }
-            set
-        });
-        document.append(cstr!("tags"), RawArrayBuf::from_iter(sets));
-    }
-    if let Some(seconds) = argument.max_staleness_seconds {
-        document.append(cstr!("maxStalenessSeconds"), i64::try_from(seconds).unwrap_or(i64::MAX));
-    }
-    if let Some(enabled) = argument.hedge {
-        document.append(cstr!("hedge"), rawdoc! { "enabled": enabled });
-    }
-    document
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_client_session::WriteConcern;
+use quorate_client_session::{DEFAULT_MAX_ADAPTIVE_RETRIES, WriteConcern};
 use quorate_connection_string::{Compressor, ConnectionString, Credential, Limit, Options};
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::DiscoveryOptions;
@@ -20,9 +20,6 @@ use crate::tls::TlsOptions;
 
 /// `serverSelectionTimeoutMS` where the user says nothing.
 pub const DEFAULT_SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// `maxAdaptiveRetries` where the user says nothing.
-pub const DEFAULT_MAX_ADAPTIVE_RETRIES: u32 = 2;
 
 /// How many characters of a document log messages carry by default.
 pub const DEFAULT_LOGGED_DOCUMENT_LENGTH: usize = 1000;

@@ -11,9 +11,8 @@ use std::time::Duration;
 use bson::raw::cstr;
 use bson::rawdoc;
 use quorate_client_session::{
-    Attempts, Ending, Failure, OutOfTime, Phase, ServerSession, TRANSIENT_TRANSACTION_ERROR,
-    Transaction, TransactionError, TransactionOptions, UNKNOWN_TRANSACTION_COMMIT_RESULT,
-    is_transient, is_unknown_commit, retried_transaction,
+    Attempts, Ending, Failure, OutOfTime, Phase, ServerSession, Transaction, TransactionOptions,
+    retried_transaction,
 };
 use quorate_protocol::{MonotonicTime, ServerAddress};
 use tokio::time::sleep;
@@ -61,12 +60,7 @@ impl Session {
     ///
     /// If one is open, the session reads a snapshot, or the write concern is unacknowledged.
     pub fn start_transaction_with(&mut self, options: TransactionOptions) -> Result<(), Error> {
-        let mut state = self.lock();
-        if state.snapshot.is_some() {
-            return Err(TransactionError::Snapshot.into());
-        }
-        let options = options.or(&state.transaction_defaults);
-        Ok(state.transaction.start(options)?)
+        Ok(self.lock().start_transaction(options)?)
     }
 
     /// How far the session's transaction has come.
@@ -439,28 +433,6 @@ pub(crate) fn abort_later(
     });
 }
 
-/// Adds the labels that a client finds by itself, and lets a sharded transaction go to another
-/// router where the specification says so.
-pub(crate) fn label(session: &Session, role: Role, mut error: Error) -> Error {
-    let mut state = session.lock();
-    match role {
-        Role::Ending
-            if state.transaction.phase() == Phase::Committed && is_unknown_commit(&error) =>
-        {
-            error.add_label(UNKNOWN_TRANSACTION_COMMIT_RESULT);
-            state.transaction.unpin();
-        }
-        Role::Statement if state.transaction.is_open() && is_transient(&error) => {
-            error.add_label(TRANSIENT_TRANSACTION_ERROR);
-        }
-        _ => {}
-    }
-    if error.has_label(TRANSIENT_TRANSACTION_ERROR) {
-        state.transaction.unpin();
-    }
-    error
-}
-
 impl Failure for Error {
     fn is_network(&self) -> bool {
         Error::is_network(self)
@@ -484,6 +456,17 @@ impl Failure for Error {
 
     fn has_label(&self, label: &str) -> bool {
         Error::has_label(self, label)
+    }
+
+    fn add_label(&mut self, label: &'static str) {
+        Error::add_label(self, label);
+    }
+
+    fn base_backoff(&self) -> Option<Duration> {
+        match self.kind() {
+            ErrorKind::Command { error, .. } => error.base_backoff(),
+            _ => None,
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! `writeErrors`, and, on very old servers, in `err` of `getLastError` or `$err` of a failed query.
 //! What a failure means (retry, clear the pool, give up) is left to others.
 
+use std::time::Duration;
+
 use bson::raw::{RawBsonRef, RawDocument};
 use quorate_protocol::TopologyVersion;
 
@@ -37,6 +39,12 @@ pub struct CommandError {
 }
 
 impl CommandError {
+    /// `baseBackoffMS`, if the server named a time.
+    pub fn base_backoff(&self) -> Option<Duration> {
+        let millis = self.base_backoff_ms.filter(|&millis| millis > 0)?;
+        Some(Duration::from_millis(millis.into()))
+    }
+
     /// Whether the server gave the error this label.
     pub fn has_label(&self, label: &str) -> bool {
         self.labels.iter().any(|own| own == label)
