@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
-use quorate_protocol::{ElectionId, ObjectId, TopologyVersion};
+use quorate_protocol::{ElectionId, ErrorCode, ObjectId, TopologyVersion};
 use quorate_wire::{
     Decoder, MsgFlags, MsgWriter, OpReply, Payload, ReplyFlags, RequestId, to_bson_object_id,
     topology_version_document,
@@ -174,7 +174,7 @@ fn answer(set: &Set, member: usize, name: &str, version: i64) -> RawDocumentBuf 
     let writes = matches!(name, "insert" | "update" | "delete");
     if writes && set.primary.load(Ordering::SeqCst) != member {
         reply.append(cstr!("ok"), 0.0);
-        reply.append(cstr!("code"), 10107);
+        reply.append(cstr!("code"), ErrorCode::NOT_WRITABLE_PRIMARY.0);
         reply.append(cstr!("codeName"), "NotWritablePrimary");
         reply.append(cstr!("errmsg"), "not primary");
         let labels: RawArrayBuf = ["RetryableWriteError"].into_iter().collect();

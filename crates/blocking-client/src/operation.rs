@@ -261,14 +261,7 @@ impl Client {
         server: &ServerAddress,
         error: &quorate_wire::CommandError,
     ) {
-        // `writeErrors` say nothing about the server.
-        let (code, message) = match (&error.write_concern_error, error.ok) {
-            (Some(error), true) => (error.code, error.message.clone()),
-            (None, true) if error.message.is_empty() => return,
-            _ => (error.code, error.message.clone()),
-        };
-        let topology_version = error.topology_version;
-        let cause = quorate_server_discovery::CommandError { code, message, topology_version };
+        let Some(cause) = error.of_server() else { return };
         let overloaded = error.has_label(SYSTEM_OVERLOADED_ERROR);
         let Some(connection) = self.connections.get(server) else { return };
         let (generation, max_wire_version) = (connection.generation, connection.max_wire_version);

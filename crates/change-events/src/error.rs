@@ -1,5 +1,7 @@
 //! Why an event cannot be shown, or a token cannot be read.
 
+use quorate_protocol::ErrorCode;
+
 /// A refusal, with the code that clients know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -12,13 +14,13 @@ pub struct EventError {
 
 impl EventError {
     /// A token that this server did not make, or not for this stream.
-    pub const INVALID_RESUME_TOKEN: i32 = 260;
+    pub const INVALID_RESUME_TOKEN: i32 = ErrorCode::INVALID_RESUME_TOKEN.0;
     /// A stream that cannot go on.
-    pub const CHANGE_STREAM_FATAL: i32 = 280;
+    pub const CHANGE_STREAM_FATAL: i32 = ErrorCode::CHANGE_STREAM_FATAL.0;
     /// An image was required, and none was kept.
-    pub const NO_MATCHING_DOCUMENT: i32 = 47;
+    pub const NO_MATCHING_DOCUMENT: i32 = ErrorCode::NO_MATCHING_DOCUMENT.0;
     /// An event is larger than a document may be.
-    pub const BSON_OBJECT_TOO_LARGE: i32 = 10334;
+    pub const BSON_OBJECT_TOO_LARGE: i32 = ErrorCode::BSON_OBJECT_TOO_LARGE.0;
 
     /// A refusal with any code.
     pub fn new(code: i32, message: impl Into<String>) -> Self {

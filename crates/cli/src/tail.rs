@@ -18,13 +18,11 @@ use crate::connect;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::words::Foreign;
+use quorate_protocol::ErrorCode;
 
 /// How long a server waits for a change before it tells how far it has looked, so that the place of
 /// a quiet feed moves on.
 const MAX_AWAIT: Duration = Duration::from_secs(1);
-
-/// `ChangeStreamHistoryLost`.
-const HISTORY_LOST: i32 = 286;
 
 /// How long a feed goes on trying while the primary of the set changes.
 const OPENING_PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +31,8 @@ const OPENING_PATIENCE: Duration = Duration::from_secs(60);
 const OPENING_PAUSE: Duration = Duration::from_millis(500);
 
 /// `InvalidResumeToken` and `ChangeStreamFatalError`: the place is not one of this deployment.
-const FOREIGN_PLACE: [i32; 2] = [260, 280];
+const FOREIGN_PLACE: [ErrorCode; 2] =
+    [ErrorCode::INVALID_RESUME_TOKEN, ErrorCode::CHANGE_STREAM_FATAL];
 
 /// Follows the changes until the feed ends or the process is asked to.
 pub(crate) fn run(arguments: &TailArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
@@ -186,12 +185,12 @@ async fn open_patiently(
 fn explain(error: &Error, arguments: &TailArguments) -> Failure {
     let told = connect::failed(error, &arguments.uri);
     let file = arguments.resume_file.as_ref().map(|path| path.display());
-    match (error.code(), file) {
-        (Some(HISTORY_LOST), Some(file)) => Failure::Problem(format!(
+    match (error.code().map(ErrorCode), file) {
+        (Some(ErrorCode::CHANGE_STREAM_HISTORY_LOST), Some(file)) => Failure::Problem(format!(
             "{told}; changes since the place in {file} are lost: remove the file to begin now, and \
              give the members a longer oplog"
         )),
-        (Some(HISTORY_LOST), None) => Failure::Problem(format!(
+        (Some(ErrorCode::CHANGE_STREAM_HISTORY_LOST), None) => Failure::Problem(format!(
             "{told}; the deployment no longer has changes of that time: give a later --since"
         )),
         (Some(code), Some(file)) if FOREIGN_PLACE.contains(&code) => Failure::Problem(format!(

@@ -13,15 +13,13 @@ use serde_json::{Value, json};
 use crate::connect;
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
 use crate::words::Foreign;
+use quorate_protocol::ErrorCode;
 
 /// How long the server may look for the token's place before it answers.
 const MAX_AWAIT: Duration = Duration::from_millis(100);
 
-/// `ChangeStreamHistoryLost`.
-const HISTORY_LOST: i32 = 286;
-
 /// `InvalidResumeToken` and `ChangeStreamFatalError`.
-const FOREIGN: [i32; 2] = [260, 280];
+const FOREIGN: [i32; 2] = [ErrorCode::INVALID_RESUME_TOKEN.0, ErrorCode::CHANGE_STREAM_FATAL.0];
 
 /// `quorate token`.
 #[derive(Debug, Args)]
@@ -122,7 +120,9 @@ async fn ask(client: &Client, token: &ResumeToken) -> Result<Verdict, Error> {
     };
     match looked {
         Ok(()) => Ok(Verdict::Resumable),
-        Err(error) if error.code() == Some(HISTORY_LOST) => Ok(Verdict::Lost),
+        Err(error) if error.code() == Some(ErrorCode::CHANGE_STREAM_HISTORY_LOST.0) => {
+            Ok(Verdict::Lost)
+        }
         Err(error) if error.code().is_some_and(|code| FOREIGN.contains(&code)) => {
             Ok(Verdict::Foreign)
         }

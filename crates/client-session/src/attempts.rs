@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use quorate_protocol::MonotonicTime;
+use quorate_protocol::{ErrorCode, MonotonicTime};
 
 use crate::labels::{Failure, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 
@@ -23,9 +23,6 @@ const BACKOFF_FACTOR: f64 = 1.5;
 
 /// After this many attempts the pause no longer grows: 5 ms × 1.5^12 is above `BACKOFF_MAX`.
 const LAST_GROWTH: u32 = 12;
-
-/// `MaxTimeMSExpired`.
-const MAX_TIME_MS_EXPIRED: i32 = 50;
 
 /// The attempts of one call of `with_transaction`.
 #[derive(Clone, Debug)]
@@ -81,7 +78,7 @@ impl Attempts {
         failure: &impl Failure,
     ) -> Result<bool, OutOfTime> {
         let unknown = failure.has_label(UNKNOWN_TRANSACTION_COMMIT_RESULT)
-            && failure.code() != Some(MAX_TIME_MS_EXPIRED);
+            && failure.code() != Some(ErrorCode::MAX_TIME_MS_EXPIRED.0);
         match unknown {
             false => Ok(false),
             true if now.since(self.began) >= self.limit => Err(OutOfTime),

@@ -5,19 +5,13 @@
 
 use bson::Timestamp;
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use quorate_protocol::ErrorCode;
 
 /// What servers of MongoDB 4.4 and later call an error of a change stream that it survives.
 pub const RESUMABLE_CHANGE_STREAM_ERROR: &str = "ResumableChangeStreamError";
 
 /// From this `maxWireVersion` on (MongoDB 4.4), servers say by a label what can be resumed.
 const LABELLING_WIRE_VERSION: i32 = 9;
-
-/// `CursorNotFound`, which no server labels.
-const CURSOR_NOT_FOUND: i32 = 43;
-
-/// The codes after which a stream on an older server is resumed.
-const RESUMABLE_CODES: [i32; 17] =
-    [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 63, 150, 13388, 234, 133];
 
 /// The least `maxWireVersion` (MongoDB 4.0) that takes `startAtOperationTime`.
 const START_AT_WIRE_VERSION: i32 = 7;
@@ -151,12 +145,14 @@ pub fn is_resumable_change_stream_error(
     has_label: impl FnOnce(&str) -> bool,
     max_wire_version: i32,
 ) -> bool {
-    if network || code == Some(CURSOR_NOT_FOUND) {
+    let code = code.map(ErrorCode);
+    // No server labels a cursor that is gone.
+    if network || code == Some(ErrorCode::CURSOR_NOT_FOUND) {
         return true;
     }
     match max_wire_version >= LABELLING_WIRE_VERSION {
         true => has_label(RESUMABLE_CHANGE_STREAM_ERROR),
-        false => code.is_some_and(|code| RESUMABLE_CODES.contains(&code)),
+        false => code.is_some_and(ErrorCode::is_resumable),
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use quorate_protocol::ErrorCode;
+
 /// The whole transaction may be tried again.
 pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
 
@@ -14,12 +16,13 @@ pub const UNKNOWN_TRANSACTION_COMMIT_RESULT: &str = "UnknownTransactionCommitRes
 /// A write with this label may be sent again.
 pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
 
-/// `UnknownReplWriteConcern` and `UnsatisfiableWriteConcern`: the write concern itself is wrong, so
-/// that another attempt would fail as well.
-const WRONG_WRITE_CONCERNS: [i32; 2] = [79, 100];
+/// The write concern itself is wrong, so that another attempt would fail as well.
+const WRONG_WRITE_CONCERNS: [i32; 2] =
+    [ErrorCode::UNKNOWN_REPL_WRITE_CONCERN.0, ErrorCode::UNSATISFIABLE_WRITE_CONCERN.0];
 
-/// `MaxTimeMSExpired` and `WriteConcernFailed`.
-const UNKNOWN_COMMIT_CODES: [i32; 2] = [50, 64];
+/// The server stopped waiting; the commit may happen all the same.
+const UNKNOWN_COMMIT_CODES: [i32; 2] =
+    [ErrorCode::MAX_TIME_MS_EXPIRED.0, ErrorCode::WRITE_CONCERN_FAILED.0];
 
 /// What the labels depend on, whatever the client's type of errors is.
 pub trait Failure {

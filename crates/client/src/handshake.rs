@@ -10,9 +10,7 @@ use std::time::Duration;
 use bson::raw::{RawDocumentBuf, cstr};
 use quorate_authentication::Attempt;
 use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
-use quorate_server_discovery::{
-    ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress,
-};
+use quorate_server_discovery::{ApplicationError, HandshakeProgress};
 use quorate_wire::{
     CommandError, Compressor, CompressorId, FieldError, FirstHello, HelloError, KnownMembers,
     command_error, later_hello, parse_handshake_of, parse_hello_of,
@@ -358,16 +356,16 @@ impl EstablishError {
             Self::Connect(_) => ApplicationError::Establishment(message),
             Self::Handshake { cause, .. } => match &**cause {
                 HandshakeError::TimedOut => ApplicationError::NetworkTimeout(message),
-                HandshakeError::Refused(error) => ApplicationError::Command(to_discovery(error)),
+                HandshakeError::Refused(error) => {
+                    ApplicationError::Command(error.of_server().unwrap_or_default())
+                }
                 cause if cause.is_network() => ApplicationError::Network(message),
                 _ => ApplicationError::Establishment(message),
             },
             Self::Authentication(error) => match &error.cause {
                 AuthenticationCause::Conversation(ConversationError::Refused(refusal)) => {
-                    ApplicationError::Command(DiscoveryCommandError {
-                        message,
-                        ..to_discovery(refusal)
-                    })
+                    let refusal = refusal.of_server().unwrap_or_default();
+                    ApplicationError::Command(CommandError { message, ..refusal })
                 }
                 AuthenticationCause::TimedOut => ApplicationError::NetworkTimeout(message),
                 AuthenticationCause::Connection(cause) if cause.is_network() => {
@@ -376,15 +374,6 @@ impl EstablishError {
                 _ => ApplicationError::Establishment(message),
             },
         }
-    }
-}
-
-/// The part of a command error that discovery looks at.
-pub(crate) fn to_discovery(error: &CommandError) -> DiscoveryCommandError {
-    DiscoveryCommandError {
-        code: error.code,
-        message: error.message.clone(),
-        topology_version: error.topology_version,
     }
 }
 

@@ -16,8 +16,8 @@ use quorate_client_session::{
 };
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{
-    ApplicationError, CommandError as DiscoveryCommandError, HandshakeProgress, Input,
-    ServerDescription, ServerType, TopologyDescription, TopologyType,
+    ApplicationError, HandshakeProgress, Input, ServerDescription, ServerType, TopologyDescription,
+    TopologyType,
 };
 use quorate_wire::{CommandError, command_error};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -485,20 +485,7 @@ impl Inner {
         connection: &PooledConnection<ServerEstablisher>,
         error: &CommandError,
     ) {
-        let topology_version = error.topology_version;
-        let told = match (&error.write_concern_error, error.ok) {
-            (Some(concern), true) => DiscoveryCommandError {
-                code: concern.code,
-                message: concern.message.clone(),
-                topology_version,
-            },
-            (None, true) => return,
-            (_, false) => DiscoveryCommandError {
-                code: error.code,
-                message: error.message.clone(),
-                topology_version,
-            },
-        };
+        let Some(told) = error.of_server() else { return };
         let overloaded = error.has_label(SYSTEM_OVERLOADED_ERROR);
         self.tell(connection, ApplicationError::Command(told), overloaded);
     }

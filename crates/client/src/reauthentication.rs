@@ -5,6 +5,7 @@
 //! once more, whether it could be retried or not. An error of either is the caller's.
 
 use bson::raw::RawDocument;
+use quorate_protocol::ErrorCode;
 use quorate_wire::command_error;
 
 use crate::authentication::{HandshakeAnswers, authenticate, randomness};
@@ -14,12 +15,9 @@ use crate::establish::ServerEstablisher;
 use crate::handshake::EstablishError;
 use crate::pool::{CheckOutError, PooledConnection};
 
-/// `ReauthenticationRequired`.
-const REAUTHENTICATION_REQUIRED: i32 = 391;
-
 /// Whether a reply asks for another login.
 pub(crate) fn wants_login(reply: &RawDocument) -> bool {
-    matches!(command_error(reply), Ok(Some(error)) if error.code == Some(REAUTHENTICATION_REQUIRED))
+    matches!(command_error(reply), Ok(Some(error)) if error.code == Some(ErrorCode::REAUTHENTICATION_REQUIRED.0))
 }
 
 impl Inner {

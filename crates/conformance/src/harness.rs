@@ -157,19 +157,8 @@ impl Harness {
 
 /// The error that discovery is told about: the command's own, or its write concern's.
 fn command_failure(reply: &RawDocumentBuf) -> Result<Option<CommandError>, String> {
-    let Some(error) = command_error(reply).map_err(|error| error.to_string())? else {
-        return Ok(None);
-    };
-    let topology_version = error.topology_version;
-    Ok(match (error.ok, error.write_concern_error) {
-        (false, _) => {
-            Some(CommandError { code: error.code, message: error.message, topology_version })
-        }
-        (true, Some(concern)) => {
-            Some(CommandError { code: concern.code, message: concern.message, topology_version })
-        }
-        (true, None) => None,
-    })
+    let error = command_error(reply).map_err(|error| error.to_string())?;
+    Ok(error.and_then(|error| error.of_server()))
 }
 
 fn raw(json: &Value) -> Result<RawDocumentBuf, String> {

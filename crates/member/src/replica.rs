@@ -15,8 +15,8 @@ use quorate_protocol::{
 };
 use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Change, CommandError, Event, FetchId, FetchedBatch, InitialSyncStep, Input, Member,
-    MemberOptions, NoopReason, Output, Recovered, Reply, Request, RequestId, RequestToken, Status,
+    Change, Event, FetchId, FetchedBatch, InitialSyncStep, Input, Member, MemberOptions,
+    NoopReason, Output, Recovered, Reply, Request, RequestError, RequestId, RequestToken, Status,
     Ticket, WaiterId, WriteConcernError,
 };
 
@@ -74,7 +74,7 @@ pub enum Order<R> {
         /// Which.
         token: RequestToken,
         /// The answer.
-        reply: Result<Reply, CommandError>,
+        reply: Result<Reply, RequestError>,
     },
     /// A waiting client has its answer.
     Acknowledge {

@@ -48,12 +48,14 @@ codes! {
     FILE_STREAM_FAILED = 39 "FileStreamFailed",
     CONFLICTING_UPDATE_OPERATORS = 40 "ConflictingUpdateOperators",
     CURSOR_NOT_FOUND = 43 "CursorNotFound",
+    NO_MATCHING_DOCUMENT = 47 "NoMatchingDocument",
     NAMESPACE_EXISTS = 48 "NamespaceExists",
     MAX_TIME_MS_EXPIRED = 50 "MaxTimeMSExpired",
     DOLLAR_PREFIXED_FIELD_NAME = 52 "DollarPrefixedFieldName",
     INVALID_ID_FIELD = 53 "InvalidIdField",
     EMPTY_FIELD_NAME = 56 "EmptyFieldName",
     COMMAND_NOT_FOUND = 59 "CommandNotFound",
+    STALE_SHARD_VERSION = 63 "StaleShardVersion",
     WRITE_CONCERN_FAILED = 64 "WriteConcernFailed",
     IMMUTABLE_FIELD = 66 "ImmutableField",
     CANNOT_CREATE_INDEX = 67 "CannotCreateIndex",
@@ -83,10 +85,12 @@ codes! {
     DOCUMENT_VALIDATION_FAILURE = 121 "DocumentValidationFailure",
     NOT_A_REPLICA_SET = 123 "NotAReplicaSet",
     COMMAND_FAILED = 125 "CommandFailed",
+    FAILED_TO_SATISFY_READ_PREFERENCE = 133 "FailedToSatisfyReadPreference",
     READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET = 134 "ReadConcernMajorityNotAvailableYet",
     CAPPED_POSITION_LOST = 136 "CappedPositionLost",
     SSL_HANDSHAKE_FAILED = 141 "SSLHandshakeFailed",
     TOO_MANY_CURSORS = 146 "ExceededMemoryLimit",
+    STALE_EPOCH = 150 "StaleEpoch",
     VIEW_DEPTH_LIMIT_EXCEEDED = 165 "ViewDepthLimitExceeded",
     COMMAND_NOT_SUPPORTED_ON_VIEW = 166 "CommandNotSupportedOnView",
     OPTION_NOT_SUPPORTED_ON_VIEW = 167 "OptionNotSupportedOnView",
@@ -96,9 +100,11 @@ codes! {
     INVALID_VIEW_DEFINITION = 182 "InvalidViewDefinition",
     PRIMARY_STEPPED_DOWN = 189 "PrimarySteppedDown",
     INVALID_INDEX_SPECIFICATION_OPTION = 197 "InvalidIndexSpecificationOption",
+    NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT = 202 "NetworkInterfaceExceededTimeLimit",
     INVALID_UUID = 207 "InvalidUUID",
     CLUSTER_TIME_FAILS_RATE_LIMITER = 209 "ClusterTimeFailsRateLimiter",
     TRANSACTION_TOO_OLD = 225 "TransactionTooOld",
+    RETRY_CHANGE_STREAM = 234 "RetryChangeStream",
     CURSOR_KILLED = 237 "CursorKilled",
     NOT_IMPLEMENTED = 238 "NotImplemented",
     SNAPSHOT_TOO_OLD = 239 "SnapshotTooOld",
@@ -122,7 +128,9 @@ codes! {
     COLLECTION_UUID_MISMATCH = 361 "CollectionUUIDMismatch",
     TRANSACTION_TOO_LARGE_FOR_CACHE = 388 "TransactionTooLargeForCache",
     TOO_MANY_CONNECTIONS = 462 "IngressRequestRateLimitExceeded",
+    REAUTHENTICATION_REQUIRED = 391 "ReauthenticationRequired",
     SOCKET_EXCEPTION = 9001 "SocketException",
+    LEGACY_NOT_PRIMARY = 10058 "LegacyNotPrimary",
     NOT_WRITABLE_PRIMARY = 10107 "NotWritablePrimary",
     BSON_OBJECT_TOO_LARGE = 10334 "BSONObjectTooLarge",
     DUPLICATE_KEY = 11000 "DuplicateKey",
@@ -130,6 +138,7 @@ codes! {
     INTERRUPTED = 11601 "Interrupted",
     INTERRUPTED_DUE_TO_REPL_STATE_CHANGE = 11602 "InterruptedDueToReplStateChange",
     DATABASE_DIFFER_CASE = 13297 "DatabaseDifferCase",
+    STALE_CONFIG = 13388 "StaleConfig",
     NOT_PRIMARY_NO_SECONDARY_OK = 13435 "NotPrimaryNoSecondaryOk",
     NOT_PRIMARY_OR_SECONDARY = 13436 "NotPrimaryOrSecondary",
     OUT_OF_DISK_SPACE = 14031 "OutOfDiskSpace",
@@ -175,6 +184,20 @@ impl ErrorCode {
             )
     }
 
+    /// Whether a change stream goes on after it with a new cursor, where the server gives no label.
+    /// Follows the change streams specification, "Resumable Error".
+    pub fn is_resumable(self) -> bool {
+        self.is_retryable_write()
+            || matches!(
+                self,
+                Self::STALE_SHARD_VERSION
+                    | Self::FAILED_TO_SATISFY_READ_PREFERENCE
+                    | Self::STALE_EPOCH
+                    | Self::RETRY_CHANGE_STREAM
+                    | Self::STALE_CONFIG
+            )
+    }
+
     /// Whether a read may be sent again after it. Follows the retryable reads specification.
     pub fn is_retryable_read(self) -> bool {
         self.is_retryable_write() || self == Self::READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET
@@ -211,6 +234,13 @@ mod tests {
         assert_eq!(
             of(ErrorCode::is_retryable_read),
             [6, 7, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436]
+        );
+        assert_eq!(
+            of(ErrorCode::is_resumable),
+            [
+                6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435,
+                13436
+            ]
         );
     }
 }

@@ -6,6 +6,7 @@
 
 mod address;
 mod address_list;
+mod command_error;
 mod error_code;
 mod hello;
 mod identifiers;
@@ -21,6 +22,7 @@ mod time;
 
 pub use address::{AddressError, DEFAULT_PORT, MAX_HOST_LENGTH, ServerAddress};
 pub use address_list::AddressList;
+pub use command_error::{CommandError, WriteConcernError};
 pub use error_code::ErrorCode;
 pub use hello::{HelloCommand, HelloReply, LastWrite, WireVersionRange};
 pub use identifiers::{ElectionId, ObjectId, ParseObjectIdError, SetVersion, TopologyVersion};

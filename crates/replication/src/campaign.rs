@@ -15,7 +15,7 @@ use crate::election::{
     Refusal, Tally, Visible, Voter, is_fresh_enough_for_takeover, judge, may_take_over_to_catch_up,
     priority_takeover_delay, veto,
 };
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::Event;
 use crate::explain::CampaignRecord;
 use crate::input::{Reply, Request, RequestToken};
@@ -276,10 +276,10 @@ impl Member {
         }
         if self.is_campaigning() {
             let why = "an election is already under way".to_owned();
-            return self.respond(token, Err(CommandError::StepUpFailed(why)));
+            return self.respond(token, Err(RequestError::StepUpFailed(why)));
         }
         if let Some(why) = self.why_not_standing() {
-            return self.respond(token, Err(CommandError::StepUpFailed(why.to_owned())));
+            return self.respond(token, Err(RequestError::StepUpFailed(why.to_owned())));
         }
         let reason =
             if skip_dry_run { ElectionReason::Handoff } else { ElectionReason::StepUpRequest };
@@ -533,7 +533,7 @@ impl Member {
             self.heartbeat_now(id);
         }
         let after_crash = self.candidacy.take_quick_try();
-        let failure = CommandError::StepUpFailed(format!("vetoed by {by}: {veto}"));
+        let failure = RequestError::StepUpFailed(format!("vetoed by {by}: {veto}"));
         self.close_campaign(failure);
         let wait = if after_crash {
             CRASH_STAGGER + self.random.duration_up_to(CRASH_STAGGER)
@@ -557,7 +557,7 @@ impl Member {
             }
         }
         let after_crash = self.candidacy.take_quick_try();
-        self.close_campaign(CommandError::StepUpFailed(why));
+        self.close_campaign(RequestError::StepUpFailed(why));
         if self.primary.is_some() {
             return;
         }
@@ -600,7 +600,7 @@ impl Member {
         self.note_campaign(reason, format!("gave way to {}", other.candidate));
         self.emit(Event::GaveWay { to: other.candidate });
         let after_crash = self.candidacy.take_quick_try();
-        self.close_campaign(CommandError::StepUpFailed("another member stands".to_owned()));
+        self.close_campaign(RequestError::StepUpFailed("another member stands".to_owned()));
         let wait = if after_crash { wait } else { wait.max(self.dry_run_patience()) };
         self.timers.set(Timer::Election, self.now + wait);
     }
@@ -615,7 +615,7 @@ impl Member {
         self.candidacy.note_campaign(CampaignRecord { reason, term, outcome, at });
     }
 
-    fn close_campaign(&mut self, failure: CommandError) {
+    fn close_campaign(&mut self, failure: RequestError) {
         self.timers.cancel(Timer::Campaign);
         let Role::Follower(follower) = &mut self.role else { return };
         if let Some(token) = follower.campaign.take().and_then(|campaign| campaign.asked_by) {
@@ -626,7 +626,7 @@ impl Member {
     /// Gives up the election under way, whatever stage it is in. A stored vote stays given.
     pub(crate) fn end_campaign(&mut self, why: &str) {
         if self.is_campaigning() {
-            self.close_campaign(CommandError::StepUpFailed(why.to_owned()));
+            self.close_campaign(RequestError::StepUpFailed(why.to_owned()));
             // Standing took the timer: without it a member that is left alone would never try again.
             if !self.timers.is_set(Timer::Election) {
                 self.reset_election_timer();
@@ -639,9 +639,9 @@ impl Member {
     pub(crate) fn on_vote_request(&mut self, token: RequestToken, request: &VoteRequest) {
         if self.me().is_none() {
             let error = if self.config.config().is_none() {
-                CommandError::NotYetInitialized
+                RequestError::NotYetInitialized
             } else {
-                CommandError::Removed
+                RequestError::Removed
             };
             return self.respond(token, Err(error));
         }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_protocol::{MemberConfig, MemberId, ReplicaSetConfig, ServerAddress};
+use quorate_protocol::{ErrorCode, MemberConfig, MemberId, ReplicaSetConfig, ServerAddress};
 
 /// The most members of a set.
 pub const MAX_MEMBERS: usize = 50;
@@ -129,10 +129,10 @@ impl ConfigError {
     /// The error code.
     pub const fn code(&self) -> i32 {
         match self {
-            Self::SelfMissing(_) => 74,
-            Self::SelfNotElectable(_) => 104,
-            Self::FirstVersion(_) => 103,
-            _ => 93,
+            Self::SelfMissing(_) => ErrorCode::NODE_NOT_FOUND.0,
+            Self::SelfNotElectable(_) => ErrorCode::NODE_NOT_ELECTABLE.0,
+            Self::FirstVersion(_) => ErrorCode::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE.0,
+            _ => ErrorCode::INVALID_REPLICA_SET_CONFIG.0,
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Why a member refuses a command, with the code clients know.
 
-use quorate_protocol::{MemberId, ServerAddress};
+use quorate_protocol::{ErrorCode, MemberId, ServerAddress};
 
 use crate::config_check::ConfigError;
 use crate::reconfig_check::ReconfigError;
 
 /// Why a member refuses a command.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum CommandError {
+pub enum RequestError {
     /// 108: a heartbeat of another set.
     #[error("the set here is {expected:?}, not {found:?}; start both members with one name")]
     InconsistentSetNames {
@@ -81,28 +81,30 @@ pub enum CommandError {
     ShutdownInProgress,
 }
 
-impl CommandError {
+impl RequestError {
     /// The error code.
     pub const fn code(&self) -> i32 {
         match self {
-            Self::InconsistentSetNames { .. } => 108,
-            Self::DuplicateMemberId(_) | Self::BadValue(_) => 2,
-            Self::Removed => 93,
-            Self::NotYetInitialized => 94,
-            Self::AlreadyInitialized => 23,
-            Self::CannotInitializeNodeWithData(_) => 110,
-            Self::InitiateQuorum(_) | Self::UnknownHost(_) | Self::UnknownMember(_) => 74,
-            Self::ConfigurationInProgress => 109,
+            Self::InconsistentSetNames { .. } => ErrorCode::INCONSISTENT_REPLICA_SET_NAMES.0,
+            Self::DuplicateMemberId(_) | Self::BadValue(_) => ErrorCode::BAD_VALUE.0,
+            Self::Removed => ErrorCode::INVALID_REPLICA_SET_CONFIG.0,
+            Self::NotYetInitialized => ErrorCode::NOT_YET_INITIALIZED.0,
+            Self::AlreadyInitialized => ErrorCode::ALREADY_INITIALIZED.0,
+            Self::CannotInitializeNodeWithData(_) => ErrorCode::CANNOT_INITIALIZE_NODE_WITH_DATA.0,
+            Self::InitiateQuorum(_) | Self::UnknownHost(_) | Self::UnknownMember(_) => {
+                ErrorCode::NODE_NOT_FOUND.0
+            }
+            Self::ConfigurationInProgress => ErrorCode::CONFIGURATION_IN_PROGRESS.0,
             Self::Config(error) => error.code(),
             Self::Reconfig(error) => error.code(),
-            Self::NotWritablePrimary => 10107,
-            Self::StepDownInProgress => 117,
-            Self::NoCaughtUpSecondary => 262,
-            Self::NotSecondary(_) => 95,
-            Self::StepUpFailed(_) => 125,
-            Self::InvalidOptions(_) => 72,
-            Self::HostUnreachable(_) => 6,
-            Self::ShutdownInProgress => 91,
+            Self::NotWritablePrimary => ErrorCode::NOT_WRITABLE_PRIMARY.0,
+            Self::StepDownInProgress => ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS.0,
+            Self::NoCaughtUpSecondary => ErrorCode::EXCEEDED_TIME_LIMIT.0,
+            Self::NotSecondary(_) => ErrorCode::NOT_SECONDARY.0,
+            Self::StepUpFailed(_) => ErrorCode::COMMAND_FAILED.0,
+            Self::InvalidOptions(_) => ErrorCode::INVALID_OPTIONS.0,
+            Self::HostUnreachable(_) => ErrorCode::HOST_UNREACHABLE.0,
+            Self::ShutdownInProgress => ErrorCode::SHUTDOWN_IN_PROGRESS.0,
         }
     }
 }

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use quorate_protocol::{
-    HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId, MemberState, MonotonicTime,
-    OpTimeAndWallTime, ServerAddress,
+    ErrorCode, HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId, MemberState,
+    MonotonicTime, OpTimeAndWallTime, ServerAddress,
 };
 
 use crate::commit_point::{Teller, follower_commit_point};
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::{Event, StepDownReason};
 use crate::input::{Reply, Request, RequestId, RequestToken, Unreachable};
 use crate::member::Member;
@@ -26,8 +26,9 @@ use crate::timers::Timer;
 pub(crate) const MAX_HEARTBEAT_RETRIES: u32 = 2;
 /// A heartbeat without an answer for so long was probably lost, if its receiver calls on us since.
 const LOST_AFTER: Duration = Duration::from_millis(500);
-/// The codes by which a member refuses our credentials: Unauthorized and AuthenticationFailed.
-const AUTHENTICATION_CODES: [i32; 2] = [13, 18];
+/// The codes by which a member refuses our credentials.
+const AUTHENTICATION_CODES: [i32; 2] =
+    [ErrorCode::UNAUTHORIZED.0, ErrorCode::AUTHENTICATION_FAILED.0];
 
 impl Member {
     // -- Sending ---------------------------------------------------------------------------------
@@ -292,13 +293,13 @@ impl Member {
         if request.set_name != self.options.set_name {
             let expected = self.options.set_name.clone();
             let found = request.set_name.clone();
-            let error = CommandError::InconsistentSetNames { expected, found };
+            let error = RequestError::InconsistentSetNames { expected, found };
             return self.respond(token, Err(error));
         }
         if let (Some(me), Some(from)) = (self.me(), request.from_id)
             && me == from
         {
-            return self.respond(token, Err(CommandError::DuplicateMemberId(from)));
+            return self.respond(token, Err(RequestError::DuplicateMemberId(from)));
         }
         if self.config.config().is_some() {
             self.adopt_term(request.term);
@@ -308,7 +309,7 @@ impl Member {
             _ => self.hear_request(request),
         }
         if matches!(self.role, Role::Removed) {
-            return self.respond(token, Err(CommandError::Removed));
+            return self.respond(token, Err(RequestError::Removed));
         }
         let reply = self.heartbeat_reply(request);
         self.respond(token, Ok(Reply::Heartbeat(Box::new(reply))));

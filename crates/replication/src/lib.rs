@@ -59,7 +59,7 @@ mod waiting;
 mod write_concern;
 
 pub use candidacy::VetoRecord;
-pub use error::CommandError;
+pub use error::RequestError;
 pub use event::{CatchUpEnd, Event, SourceLost, StepDownReason};
 pub use explain::{CampaignRecord, ElectionExplanation, MemberExplanation};
 pub use hello::MemberHello;

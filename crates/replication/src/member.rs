@@ -18,7 +18,7 @@ use crate::ballot::Ballot;
 use crate::candidacy::Candidacy;
 use crate::commit_point::Acknowledged;
 use crate::config_check::find_self;
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::{Event, StepDownReason};
 use crate::initial_sync::Copies;
 use crate::input::{
@@ -369,7 +369,7 @@ impl Member {
         self.outbox.emit(event);
     }
 
-    pub(crate) fn respond(&mut self, token: RequestToken, reply: Result<Reply, CommandError>) {
+    pub(crate) fn respond(&mut self, token: RequestToken, reply: Result<Reply, RequestError>) {
         self.outbox.respond(token, reply);
     }
 

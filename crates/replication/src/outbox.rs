@@ -11,7 +11,7 @@ use quorate_protocol::{
     MemberId, MonotonicTime, OpTimeAndWallTime, ReplicaSetConfig, ServerAddress, Term,
 };
 
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::Event;
 use crate::input::{FetchId, Reply, Request, RequestId, RequestToken, Ticket};
 use crate::output::{Change, Output};
@@ -92,7 +92,7 @@ impl Outbox {
         self.push(Output::Event(event));
     }
 
-    pub(crate) fn respond(&mut self, token: RequestToken, reply: Result<Reply, CommandError>) {
+    pub(crate) fn respond(&mut self, token: RequestToken, reply: Result<Reply, RequestError>) {
         self.push(Output::Respond { token, reply });
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorate_protocol::{OpTime, OpTimeAndWallTime, ReplicaSetConfig, ServerAddress, Term};
 
 use crate::election::LastVote;
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::Event;
 use crate::input::{FetchId, Reply, Request, RequestId, RequestToken, Ticket, WaiterId};
 use crate::memory::Memory;
@@ -127,7 +127,7 @@ pub enum Output {
         /// Which.
         token: RequestToken,
         /// The answer.
-        reply: Result<Reply, CommandError>,
+        reply: Result<Reply, RequestError>,
     },
     /// Copy entries from this source, beginning with the one at `after`, until told otherwise.
     FetchFrom {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use quorate_protocol::{
-    ConfigVersion, MemberConfig, MemberId, OpTime, OpTimeAndWallTime, ReplicaSetConfig,
+    ConfigVersion, ErrorCode, MemberConfig, MemberId, OpTime, OpTimeAndWallTime, ReplicaSetConfig,
     ServerAddress, Term,
 };
 
@@ -89,14 +89,16 @@ impl ReconfigError {
     pub const fn code(&self) -> i32 {
         match self {
             Self::Config(error) => error.code(),
-            Self::NotInstalledOnMajority(_) | Self::NotCommittedUnderConfig(_) => 308,
-            Self::NotWritablePrimary => 10107,
-            Self::InProgress => 109,
-            Self::NotYetInitialized => 94,
-            Self::QuorumNotFound(_) => 74,
-            Self::SteppedDown => 189,
-            Self::MajorityInstallTimedOut => 50,
-            _ => 103,
+            Self::NotInstalledOnMajority(_) | Self::NotCommittedUnderConfig(_) => {
+                ErrorCode::CURRENT_CONFIG_NOT_COMMITTED_YET.0
+            }
+            Self::NotWritablePrimary => ErrorCode::NOT_WRITABLE_PRIMARY.0,
+            Self::InProgress => ErrorCode::CONFIGURATION_IN_PROGRESS.0,
+            Self::NotYetInitialized => ErrorCode::NOT_YET_INITIALIZED.0,
+            Self::QuorumNotFound(_) => ErrorCode::NODE_NOT_FOUND.0,
+            Self::SteppedDown => ErrorCode::PRIMARY_STEPPED_DOWN.0,
+            Self::MajorityInstallTimedOut => ErrorCode::MAX_TIME_MS_EXPIRED.0,
+            _ => ErrorCode::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE.0,
         }
     }
 }

@@ -14,7 +14,7 @@ use quorate_protocol::{
 };
 
 use crate::config_check::{validate, validate_for_initiate};
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::{Event, StepDownReason};
 use crate::input::{Reply, Request, RequestToken};
 use crate::member::Member;
@@ -149,17 +149,17 @@ impl Member {
         config: Option<Box<ReplicaSetConfig>>,
     ) {
         if self.config.config().is_some() {
-            return self.respond(token, Err(CommandError::AlreadyInitialized));
+            return self.respond(token, Err(RequestError::AlreadyInitialized));
         }
         if self.config.is_changing() {
-            return self.respond(token, Err(CommandError::ConfigurationInProgress));
+            return self.respond(token, Err(RequestError::ConfigurationInProgress));
         }
         let Some(own) = self.options.own_addresses.first().cloned() else {
-            let error = CommandError::InvalidOptions("this member does not know its own address");
+            let error = RequestError::InvalidOptions("this member does not know its own address");
             return self.respond(token, Err(error));
         };
         if !self.log.written.op_time.is_null() {
-            return self.respond(token, Err(CommandError::CannotInitializeNodeWithData(own)));
+            return self.respond(token, Err(RequestError::CannotInitializeNodeWithData(own)));
         }
         let name = self.options.set_name.clone();
         let mut config = config.map_or_else(
@@ -394,7 +394,7 @@ impl Member {
             }
             // A removed member says so, and is about to be a member again.
             (Reply::Refused { code, .. }, Some(_))
-                if !*initiate && *code == CommandError::Removed.code() =>
+                if !*initiate && *code == RequestError::Removed.code() =>
             {
                 Answer::Fine
             }
@@ -451,11 +451,11 @@ impl Member {
         if let Some(answer) = refusal.filter(|_| initiate) {
             let error = match answer {
                 Answer::HasData(address) => {
-                    CommandError::CannotInitializeNodeWithData(address.clone())
+                    RequestError::CannotInitializeNodeWithData(address.clone())
                 }
-                Answer::Refused(why) => CommandError::InitiateQuorum(why.clone()),
+                Answer::Refused(why) => RequestError::InitiateQuorum(why.clone()),
                 Answer::Silent | Answer::Fine => {
-                    CommandError::InitiateQuorum("a member does not answer".to_owned())
+                    RequestError::InitiateQuorum("a member does not answer".to_owned())
                 }
             };
             return self.abandon_reconfiguration(error);
@@ -469,7 +469,7 @@ impl Member {
                 .collect();
             let why = format!("not enough members answered: no word from {}", silent.join(", "));
             let error = if initiate {
-                CommandError::InitiateQuorum(why)
+                RequestError::InitiateQuorum(why)
             } else {
                 ReconfigError::QuorumNotFound(why).into()
             };
@@ -482,7 +482,7 @@ impl Member {
         self.outbox.give_up_all(|asked| matches!(asked, Asked::Poll { .. }));
         // Another primary's configuration may have arrived during the poll.
         if self.config.is_installing() || (initiate && self.config.config().is_some()) {
-            return self.abandon_reconfiguration(CommandError::ConfigurationInProgress);
+            return self.abandon_reconfiguration(RequestError::ConfigurationInProgress);
         }
         if let Some(reconfiguring) = &mut self.config.under_way {
             reconfiguring.stage = Stage::Storing { initiate };
@@ -496,7 +496,7 @@ impl Member {
         }
     }
 
-    fn abandon_reconfiguration(&mut self, error: CommandError) {
+    fn abandon_reconfiguration(&mut self, error: RequestError) {
         self.timers.cancel(Timer::ReconfigPoll);
         self.outbox.give_up_all(|asked| matches!(asked, Asked::Poll { .. }));
         if let Some(token) = self.config.under_way.take().and_then(|r| r.token) {
@@ -632,7 +632,7 @@ impl Member {
         // An election by the old configuration must not end under the new one.
         self.end_campaign("a newer configuration arrived");
         if self.config.under_way.is_some() {
-            self.abandon_reconfiguration(CommandError::ConfigurationInProgress);
+            self.abandon_reconfiguration(RequestError::ConfigurationInProgress);
         }
         self.store_config(Arc::clone(new));
     }

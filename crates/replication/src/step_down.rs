@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorate_protocol::{MemberConfig, MemberId, MemberState, Term};
 
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::{Event, StepDownReason};
 use crate::input::{Reply, Request, RequestToken};
 use crate::member::Member;
@@ -34,11 +34,11 @@ impl Member {
         force: bool,
     ) {
         if period.is_zero() {
-            let error = CommandError::BadValue("the step-down period must be above 0");
+            let error = RequestError::BadValue("the step-down period must be above 0");
             return self.respond(token, Err(error));
         }
         if catch_up_period > period {
-            let error = CommandError::BadValue(
+            let error = RequestError::BadValue(
                 "secondaryCatchUpPeriodSecs must not be longer than the period",
             );
             return self.respond(token, Err(error));
@@ -55,11 +55,11 @@ impl Member {
                     });
                 }
                 LeaderMode::AttemptingStepDown(_) => {
-                    return self.respond(token, Err(CommandError::StepDownInProgress));
+                    return self.respond(token, Err(RequestError::StepDownInProgress));
                 }
-                _ => return self.respond(token, Err(CommandError::NotWritablePrimary)),
+                _ => return self.respond(token, Err(RequestError::NotWritablePrimary)),
             },
-            _ => return self.respond(token, Err(CommandError::NotWritablePrimary)),
+            _ => return self.respond(token, Err(RequestError::NotWritablePrimary)),
         }
         self.emit(Event::StepDownAttempted { wait: catch_up_period });
         self.outbox.push(Output::StopWrites);
@@ -101,7 +101,7 @@ impl Member {
             leader.mode = LeaderMode::Writable;
         }
         self.emit(Event::StepDownAbandoned);
-        self.respond(attempt.token, Err(CommandError::NoCaughtUpSecondary));
+        self.respond(attempt.token, Err(RequestError::NoCaughtUpSecondary));
     }
 
     fn successor_is_ready(&self) -> bool {
@@ -192,7 +192,7 @@ impl Member {
 
     pub(crate) fn on_freeze(&mut self, token: RequestToken, period: Duration) {
         if !matches!(self.role, Role::Follower(_)) {
-            let error = CommandError::NotSecondary(
+            let error = RequestError::NotSecondary(
                 "only a secondary can be frozen; use replSetStepDown on the primary",
             );
             return self.respond(token, Err(error));
@@ -229,13 +229,13 @@ impl Member {
     pub(crate) fn on_maintenance(&mut self, token: RequestToken, on: bool) {
         let refusal = match &self.role {
             Role::Follower(_) if on && self.maintenance >= MAX_MAINTENANCE_DEPTH => {
-                Some(CommandError::BadValue("maintenance is nested too deeply; leave it first"))
+                Some(RequestError::BadValue("maintenance is nested too deeply; leave it first"))
             }
             Role::Follower(_) if !on && self.maintenance == 0 => {
-                Some(CommandError::BadValue("the member is not in maintenance"))
+                Some(RequestError::BadValue("the member is not in maintenance"))
             }
             Role::Follower(_) => None,
-            _ => Some(CommandError::NotSecondary("only a secondary can be in maintenance")),
+            _ => Some(RequestError::NotSecondary("only a secondary can be in maintenance")),
         };
         if let Some(error) = refusal {
             return self.respond(token, Err(error));

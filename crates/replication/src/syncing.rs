@@ -13,7 +13,7 @@ use quorate_protocol::{
 };
 
 use crate::commit_point::Teller;
-use crate::error::CommandError;
+use crate::error::RequestError;
 use crate::event::{Event, SourceLost};
 use crate::input::{FetchFailure, FetchId, FetchedBatch, Reply, Request, RequestToken};
 use crate::member::Member;
@@ -421,40 +421,40 @@ impl Member {
 
     pub(crate) fn on_sync_from(&mut self, token: RequestToken, target: &ServerAddress) {
         let error = match &self.role {
-            Role::Startup | Role::Removed => Some(CommandError::NotYetInitialized),
-            Role::Leader(_) => Some(CommandError::NotSecondary("a primary has no sync source")),
-            Role::Arbiter => Some(CommandError::NotSecondary("an arbiter holds no data to sync")),
+            Role::Startup | Role::Removed => Some(RequestError::NotYetInitialized),
+            Role::Leader(_) => Some(RequestError::NotSecondary("a primary has no sync source")),
+            Role::Arbiter => Some(RequestError::NotSecondary("an arbiter holds no data to sync")),
             _ => None,
         };
         if let Some(error) = error {
             return self.respond(token, Err(error));
         }
         if self.own_address().as_ref() == Some(target) {
-            let error = CommandError::InvalidOptions("a member cannot sync from itself");
+            let error = RequestError::InvalidOptions("a member cannot sync from itself");
             return self.respond(token, Err(error));
         }
         let Some(peer) = self.peers.values().find(|peer| peer.address == *target) else {
-            return self.respond(token, Err(CommandError::UnknownHost(target.clone())));
+            return self.respond(token, Err(RequestError::UnknownHost(target.clone())));
         };
         let (id, up, applied) = (peer.id, peer.is_up(), peer.applied.op_time);
         let target_config = self.installed_config().and_then(|c| c.member(id).cloned());
         if target_config.as_ref().is_some_and(|member| member.arbiter_only) {
-            let error = CommandError::InvalidOptions("an arbiter has nothing to sync from");
+            let error = RequestError::InvalidOptions("an arbiter has nothing to sync from");
             return self.respond(token, Err(error));
         }
         if target_config.as_ref().is_some_and(|member| member.hidden) {
-            let error = CommandError::InvalidOptions("a hidden member is no sync source");
+            let error = RequestError::InvalidOptions("a hidden member is no sync source");
             return self.respond(token, Err(error));
         }
         let own_builds = self.own_config().is_some_and(|own| own.build_indexes);
         if own_builds && target_config.is_some_and(|member| !member.build_indexes) {
-            let error = CommandError::InvalidOptions(
+            let error = RequestError::InvalidOptions(
                 "a member that builds indexes cannot sync from one that does not",
             );
             return self.respond(token, Err(error));
         }
         if !up {
-            return self.respond(token, Err(CommandError::HostUnreachable(target.clone())));
+            return self.respond(token, Err(RequestError::HostUnreachable(target.clone())));
         }
         let lag =
             self.log.written.op_time.timestamp.seconds.saturating_sub(applied.timestamp.seconds);
@@ -546,7 +546,7 @@ impl Member {
 
     pub(crate) fn on_update_position(&mut self, token: RequestToken, report: &PositionReport) {
         if self.me().is_none() {
-            return self.respond(token, Err(CommandError::NotYetInitialized));
+            return self.respond(token, Err(RequestError::NotYetInitialized));
         }
         // The term first: a member that has voted in a later one must not be counted in ours.
         self.adopt_term(report.term);
@@ -562,7 +562,7 @@ impl Member {
                 None => unknown = Some(position.member),
             }
         }
-        let reply = unknown.map_or(Ok(Reply::Done), |id| Err(CommandError::UnknownMember(id)));
+        let reply = unknown.map_or(Ok(Reply::Done), |id| Err(RequestError::UnknownMember(id)));
         self.respond(token, reply);
         if matches!(self.role, Role::Leader(_)) {
             self.advance_commit_point();

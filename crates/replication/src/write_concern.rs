@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use quorate_protocol::ErrorCode;
+
 /// Whose acknowledgement a write waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acknowledgements {
@@ -95,12 +97,14 @@ impl WriteConcernError {
     /// The code in `writeConcernError`.
     pub const fn code(&self) -> i32 {
         match self {
-            Self::Unsatisfiable(UnsatisfiableWriteConcern::UnknownMode(_)) => 79,
-            Self::Unsatisfiable(_) => 100,
-            Self::TimedOut => 64,
-            Self::PrimarySteppedDown => 189,
-            Self::ShutdownInProgress => 91,
-            Self::TooManyWaiters(_) => 202,
+            Self::Unsatisfiable(UnsatisfiableWriteConcern::UnknownMode(_)) => {
+                ErrorCode::UNKNOWN_REPL_WRITE_CONCERN.0
+            }
+            Self::Unsatisfiable(_) => ErrorCode::UNSATISFIABLE_WRITE_CONCERN.0,
+            Self::TimedOut => ErrorCode::WRITE_CONCERN_FAILED.0,
+            Self::PrimarySteppedDown => ErrorCode::PRIMARY_STEPPED_DOWN.0,
+            Self::ShutdownInProgress => ErrorCode::SHUTDOWN_IN_PROGRESS.0,
+            Self::TooManyWaiters(_) => ErrorCode::NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT.0,
         }
     }
 }

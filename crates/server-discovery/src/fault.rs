@@ -6,7 +6,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_protocol::{ElectionId, MonotonicTime, ServerAddress, SetVersion, TopologyVersion};
+use quorate_protocol::{
+    CommandError, ElectionId, ErrorCode, MonotonicTime, ServerAddress, SetVersion,
+};
 
 /// The last error related to a server, and when it was noticed.
 ///
@@ -173,7 +175,7 @@ pub enum ApplicationError {
     Network(String),
     /// Nothing came in time.
     NetworkTimeout(String),
-    /// The server answered with an error.
+    /// The server answered with an error: see [`CommandError::of_server`].
     Command(CommandError),
     /// Anything else that kept a connection from being established: a name that does not resolve,
     /// a certificate that does not convince.
@@ -191,27 +193,6 @@ impl fmt::Display for ApplicationError {
     }
 }
 
-/// An error that a server put into a reply: `ok: 0`, a `writeConcernError`, the `err` of
-/// getLastError or the `$err` of a failed query. Never one of the `writeErrors`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandError {
-    /// `code`.
-    pub code: Option<i32>,
-    /// `errmsg`, `err` or `$err`.
-    pub message: String,
-    /// `topologyVersion`, from the reply's top level.
-    pub topology_version: Option<TopologyVersion>,
-}
-
-impl fmt::Display for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.code {
-            Some(code) => write!(f, "{} (code {code})", self.message),
-            None => f.write_str(&self.message),
-        }
-    }
-}
-
 /// What a command error says about the member that sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateChange {
@@ -223,23 +204,32 @@ pub enum StateChange {
     ShuttingDown,
 }
 
-impl CommandError {
-    /// Whether the member has changed its state, by its code, or by its message if and only if there
-    /// is no code.
-    pub fn state_change(&self) -> Option<StateChange> {
-        match self.code {
-            Some(11600 | 91) => Some(StateChange::ShuttingDown),
-            Some(11602 | 13436 | 189) => Some(StateChange::Recovering),
-            Some(10107 | 13435 | 10058) => Some(StateChange::NotWritablePrimary),
-            Some(_) => None,
-            None if self.message.contains("not master or secondary")
-                || self.message.contains("node is recovering") =>
-            {
-                Some(StateChange::Recovering)
-            }
-            None if self.message.contains("not master") => Some(StateChange::NotWritablePrimary),
-            None => None,
+/// Whether the member that sent an error has changed its state, by its code, or by its message if and
+/// only if there is no code.
+pub(crate) fn state_change(error: &CommandError) -> Option<StateChange> {
+    let message = &error.message;
+    match error.code.map(ErrorCode) {
+        Some(ErrorCode::INTERRUPTED_AT_SHUTDOWN | ErrorCode::SHUTDOWN_IN_PROGRESS) => {
+            Some(StateChange::ShuttingDown)
         }
+        Some(
+            ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+            | ErrorCode::NOT_PRIMARY_OR_SECONDARY
+            | ErrorCode::PRIMARY_STEPPED_DOWN,
+        ) => Some(StateChange::Recovering),
+        Some(
+            ErrorCode::NOT_WRITABLE_PRIMARY
+            | ErrorCode::NOT_PRIMARY_NO_SECONDARY_OK
+            | ErrorCode::LEGACY_NOT_PRIMARY,
+        ) => Some(StateChange::NotWritablePrimary),
+        Some(_) => None,
+        None if message.contains("not master or secondary")
+            || message.contains("node is recovering") =>
+        {
+            Some(StateChange::Recovering)
+        }
+        None if message.contains("not master") => Some(StateChange::NotWritablePrimary),
+        None => None,
     }
 }
 
@@ -248,27 +238,27 @@ mod tests {
     use super::*;
 
     fn error(code: Option<i32>, message: &str) -> CommandError {
-        CommandError { code, message: message.to_owned(), topology_version: None }
+        CommandError { code, message: message.to_owned(), ..CommandError::default() }
     }
 
     #[test]
     fn codes_alone_decide_when_there_is_one() {
         for code in [11600, 91] {
-            assert_eq!(error(Some(code), "").state_change(), Some(StateChange::ShuttingDown));
+            assert_eq!(state_change(&error(Some(code), "")), Some(StateChange::ShuttingDown));
         }
         for code in [11602, 13436, 189] {
-            assert_eq!(error(Some(code), "").state_change(), Some(StateChange::Recovering));
+            assert_eq!(state_change(&error(Some(code), "")), Some(StateChange::Recovering));
         }
         for code in [10107, 13435, 10058] {
-            assert_eq!(error(Some(code), "").state_change(), Some(StateChange::NotWritablePrimary));
+            assert_eq!(state_change(&error(Some(code), "")), Some(StateChange::NotWritablePrimary));
         }
-        assert_eq!(error(Some(1), "not master").state_change(), None);
-        assert_eq!(error(Some(0), "node is recovering").state_change(), None);
+        assert_eq!(state_change(&error(Some(1), "not master")), None);
+        assert_eq!(state_change(&error(Some(0), "node is recovering")), None);
     }
 
     #[test]
     fn messages_decide_without_a_code() {
-        let change = |message| error(None, message).state_change();
+        let change = |message| state_change(&error(None, message));
         assert_eq!(change("not master"), Some(StateChange::NotWritablePrimary));
         assert_eq!(change("not master or secondary"), Some(StateChange::Recovering));
         assert_eq!(change("x node is recovering y"), Some(StateChange::Recovering));

@@ -64,8 +64,8 @@ pub use command::{
 };
 pub use event::{DiscoveryEvent, Heartbeat, MonitorConnectionId, TopologyId, Warning};
 pub use fault::{
-    ApplicationError, CheckFailure, CheckFailureKind, CommandError, ElectionTuple, ServerError,
-    ServerFault, StateChange,
+    ApplicationError, CheckFailure, CheckFailureKind, ElectionTuple, ServerError, ServerFault,
+    StateChange,
 };
 pub use function_platform::FunctionPlatform;
 pub use log::{LOG_COMPONENT, LogLevel, LogMessage, LogValue, MAX_LOGGED_DOCUMENT_LENGTH};
@@ -74,6 +74,7 @@ pub use options::{
     DEFAULT_SCAN_FREQUENCY, DiscoveryOptions, MIN_HEARTBEAT_FREQUENCY, OptionsError,
     SOCKET_CHECK_INTERVAL, SUPPORTED_WIRE_VERSIONS, Threading,
 };
+pub use quorate_protocol::CommandError;
 pub use recording::{
     MAX_LINE_LENGTH, RECORDING_VERSION, RecordedInput, RecordingError, RecordingStart,
 };

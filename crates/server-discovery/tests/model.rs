@@ -337,6 +337,7 @@ impl Model for Discovery {
                     code: Some(NOT_WRITABLE_PRIMARY),
                     message: "not primary".to_owned(),
                     topology_version: Some(version("a", 2)),
+                    ..CommandError::default()
                 }));
             }
             Step::LoseConnection => {

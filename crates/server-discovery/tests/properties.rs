@@ -455,6 +455,7 @@ impl Shell {
                 code: Some(code),
                 message: "scripted".to_owned(),
                 topology_version: tv.map(|counter| version(counter, 0)),
+                ..CommandError::default()
             })
         };
         Input::ApplicationFailed {

@@ -190,6 +190,7 @@ impl Story {
                 code: code.parse().ok(),
                 message: code.replace('_', " "),
                 topology_version: number("tv").map(topology_version),
+                ..CommandError::default()
             }),
         };
         let service_id = given("service").map(|text| text.parse::<ObjectId>().unwrap());

@@ -87,7 +87,7 @@ impl World {
         &mut self,
         index: usize,
         token: RequestToken,
-        reply: Result<Reply, quorate_replication::CommandError>,
+        reply: Result<Reply, quorate_replication::RequestError>,
     ) {
         let asked = self.nodes[index].asked_votes.remove(&token);
         if let (Some(vote), Ok(Reply::Vote(told))) = (asked, &reply)

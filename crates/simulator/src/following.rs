@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bson::{Bson, Document, doc};
 use quorate_checker::change_events::{self, Delivery};
+use quorate_protocol::ErrorCode;
 use quorate_replication::SeededRandom;
 
 use crate::judges::{Life, Verdict};
@@ -24,9 +25,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Batches of one consumer at the end, at most.
 const MAX_BATCHES: usize = 10_000;
 /// The code of a place that is no longer in the history.
-const HISTORY_LOST: i32 = 286;
+const HISTORY_LOST: i32 = ErrorCode::CHANGE_STREAM_HISTORY_LOST.0;
 /// The code of a token whose event is not where it says.
-const FATAL: i32 = 280;
+const FATAL: i32 = ErrorCode::CHANGE_STREAM_FATAL.0;
 
 /// A consumer.
 #[derive(Clone, Debug, Default)]

@@ -22,7 +22,7 @@ use bson::{Binary, Document, RawBsonRef, RawDocument, doc};
 use quorate_checker::list_append::{self, Model};
 use quorate_checker::{Action, History, MicroOperation, Operation, Outcome};
 use quorate_node::Reply;
-use quorate_protocol::{MonotonicTime, OpTime};
+use quorate_protocol::{ErrorCode, MonotonicTime, OpTime};
 use quorate_replication::{Input, SeededRandom, WaiterId, WriteConcern};
 
 use crate::judges::{Life, Verdict};
@@ -69,10 +69,14 @@ pub(crate) const FIRST_WAITER: u64 = 1 << 41;
 const TRANSIENT: &str = "TransientTransactionError";
 
 /// TransactionTooOld.
-const TOO_OLD: i32 = 225;
+const TOO_OLD: i32 = ErrorCode::TRANSACTION_TOO_OLD.0;
 /// What the first statement of a number that is in use already is refused with: NoSuchTransaction,
 /// TransactionCommitted, ConflictingOperationInProgress.
-const NOT_FREE: [i32; 3] = [251, 256, 117];
+const NOT_FREE: [i32; 3] = [
+    ErrorCode::NO_SUCH_TRANSACTION.0,
+    ErrorCode::TRANSACTION_COMMITTED.0,
+    ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS.0,
+];
 
 /// How far a client is.
 #[derive(Clone, Copy, Debug)]

@@ -38,20 +38,26 @@ pub enum Place {
     End,
 }
 
-/// The transaction did not happen, wherever this error appears in it: LockTimeout, WriteConflict,
-/// SnapshotUnavailable, NoSuchTransaction, PreparedTransactionInProgress.
-const NEVER_HAPPENED: [i32; 5] = [24, 112, 246, 251, 267];
-
-/// TransactionExceededLifetimeLimitSeconds: the server has aborted the transaction.
-const EXCEEDED_LIFETIME: i32 = 290;
+/// The transaction did not happen, wherever this error appears in it.
+const NEVER_HAPPENED: [ErrorCode; 5] = [
+    ErrorCode::LOCK_TIMEOUT,
+    ErrorCode::WRITE_CONFLICT,
+    ErrorCode::SNAPSHOT_UNAVAILABLE,
+    ErrorCode::NO_SUCH_TRANSACTION,
+    ErrorCode::PREPARED_TRANSACTION_IN_PROGRESS,
+];
 
 /// The labels of an error with this code.
 pub fn labels(code: i32, place: Place) -> Vec<Label> {
-    let retryable = ErrorCode(code).is_retryable_write();
+    let code = ErrorCode(code);
+    let retryable = code.is_retryable_write();
     let transient = match place {
         Place::Outside | Place::RetryableWrite => false,
         Place::Statement => {
-            retryable || NEVER_HAPPENED.contains(&code) || code == EXCEEDED_LIFETIME
+            // The server has aborted a transaction that exceeded its lifetime.
+            retryable
+                || NEVER_HAPPENED.contains(&code)
+                || code == ErrorCode::TRANSACTION_EXCEEDED_LIFETIME
         }
         Place::End => NEVER_HAPPENED.contains(&code),
     };

@@ -4,90 +4,14 @@
 //! `writeErrors`, and, on very old servers, in `err` of `getLastError` or `$err` of a failed query.
 //! What a failure means (retry, clear the pool, give up) is left to others.
 
-use std::time::Duration;
-
 use bson::raw::{RawBsonRef, RawDocument};
-use quorate_protocol::TopologyVersion;
+use quorate_protocol::{CommandError, WriteConcernError};
 
 use crate::field::{Field, FieldError, elements};
 use crate::hello::parse_topology_version;
 
 /// How many error labels are kept. Servers send two or three.
 const MAX_ERROR_LABELS: usize = 32;
-
-/// A failure that a server reported.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct CommandError {
-    /// `ok: 1`: the command ran, and something in it failed.
-    pub ok: bool,
-    /// `code`.
-    pub code: Option<i32>,
-    /// `codeName`.
-    pub code_name: Option<String>,
-    /// `errmsg`, or `$err` or `err` of very old servers; empty if the server gave none.
-    pub message: String,
-    /// `errorLabels`.
-    pub labels: Vec<String>,
-    /// `topologyVersion`, which tells whether the failure is older than what is known.
-    pub topology_version: Option<TopologyVersion>,
-    /// `writeConcernError`.
-    pub write_concern_error: Option<WriteConcernError>,
-    /// Whether there is a `writeErrors` with anything in it.
-    pub has_write_errors: bool,
-    /// `baseBackoffMS`: how long an overloaded server wants to be left alone, to begin with.
-    pub base_backoff_ms: Option<u32>,
-}
-
-impl CommandError {
-    /// `baseBackoffMS`, if the server named a time.
-    pub fn base_backoff(&self) -> Option<Duration> {
-        let millis = self.base_backoff_ms.filter(|&millis| millis > 0)?;
-        Some(Duration::from_millis(millis.into()))
-    }
-
-    /// Whether the server gave the error this label.
-    pub fn has_label(&self, label: &str) -> bool {
-        self.labels.iter().any(|own| own == label)
-    }
-}
-
-impl std::fmt::Display for CommandError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.write_concern_error, self.ok) {
-            (Some(error), true) => write_failure(f, error.code, &error.code_name, &error.message),
-            _ if self.ok && self.message.is_empty() => f.write_str("some writes failed"),
-            _ => write_failure(f, self.code, &self.code_name, &self.message),
-        }
-    }
-}
-
-impl std::error::Error for CommandError {}
-
-fn write_failure(
-    f: &mut std::fmt::Formatter<'_>,
-    code: Option<i32>,
-    code_name: &Option<String>,
-    message: &str,
-) -> std::fmt::Result {
-    f.write_str(if message.is_empty() { "the server gave no reason" } else { message })?;
-    match (code, code_name) {
-        (Some(code), Some(name)) => write!(f, " ({name}, code {code})"),
-        (Some(code), None) => write!(f, " (code {code})"),
-        (None, Some(name)) => write!(f, " ({name})"),
-        (None, None) => Ok(()),
-    }
-}
-
-/// The write was done, but not as widely as was asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct WriteConcernError {
-    /// `code`.
-    pub code: Option<i32>,
-    /// `codeName`.
-    pub code_name: Option<String>,
-    /// `errmsg`.
-    pub message: String,
-}
 
 /// What a reply says went wrong; `None` if nothing did.
 ///

@@ -48,7 +48,7 @@ mod op_query;
 mod op_reply;
 pub mod replica_set;
 
-pub use command_error::{CommandError, WriteConcernError, command_error};
+pub use command_error::command_error;
 pub use compression::{CompressionError, Compressor, CompressorId, is_compressible};
 pub use conversions::{
     date_time_from, election_id_from, object_id_from, timestamp_from, to_bson_date_time,
@@ -71,3 +71,4 @@ pub use hello_request::{FirstHello, later_hello};
 pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, MsgWriter, OpMsg};
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};
+pub use quorate_protocol::{CommandError, WriteConcernError};

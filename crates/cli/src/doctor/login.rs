@@ -15,7 +15,7 @@ use quorate_client::handshake::{EstablishError, Handshake};
 use quorate_client::metadata::{Environment, client_metadata};
 use quorate_client::net::{Connector, ConnectorOptions};
 use quorate_connection_string::ConnectionString;
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{ErrorCode, ServerAddress};
 use quorate_server_discovery::ServerType;
 use quorate_wire::{CommandError, command_error};
 use tokio::time::timeout;
@@ -27,9 +27,6 @@ use super::waiting;
 use crate::finding::{Finding, Stops};
 use crate::remedy;
 use crate::words::Foreign;
-
-/// `Unauthorized`: the server wants a login, or another user.
-const UNAUTHORIZED: i32 = 13;
 
 /// Below this share of free connections a word is in place.
 const FREE_SHARE: f64 = 0.1;
@@ -191,7 +188,7 @@ fn refused(error: &AuthenticationError, seen: &Examination) -> Finding {
 
 fn login_needed(error: &CommandError, had_login: bool, seen: &Examination) -> Option<Finding> {
     // A user without this right is no problem; an application need not ask for it.
-    if error.code != Some(UNAUTHORIZED) || had_login {
+    if error.code != Some(ErrorCode::UNAUTHORIZED.0) || had_login {
         return None;
     }
     Some(

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use quorate_client::connection::{Connection, ConnectionError, Request};
 use quorate_client::net::{ConnectErrorKind, Connector, ConnectorOptions, Stream};
 use quorate_client::tls::{Tls, TlsOptions};
-use quorate_protocol::{HelloCommand, HelloReply, ServerAddress};
+use quorate_protocol::{ErrorCode, HelloCommand, HelloReply, ServerAddress};
 use quorate_wire::{command_error, later_hello, parse_hello};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// `SSLHandshakeFailed`: what our own server says to a client that does not encrypt.
-pub(crate) const TLS_REQUIRED: i32 = 141;
+pub(crate) const TLS_REQUIRED: i32 = ErrorCode::SSL_HANDSHAKE_FAILED.0;
 
 /// How many addresses of one name are tried.
 const MAX_ADDRESSES: usize = 16;

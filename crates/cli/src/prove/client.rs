@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::doc;
 use quorate_checker::{Action, Outcome};
 use quorate_client::{Error, Session};
-use quorate_protocol::{ReadPreference, ReadPreferenceMode};
+use quorate_protocol::{ErrorCode, ReadPreference, ReadPreferenceMode};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -25,9 +25,6 @@ pub(super) const OPERATIONS_PER_KEY: i64 = 100;
 
 /// How many keys are in use at a time.
 pub(super) const KEYS: u64 = 4;
-
-/// The server's code for a key that is there already.
-const DUPLICATE_KEY: i32 = 11000;
 
 /// A client of one workload.
 pub(super) struct Worker {
@@ -196,8 +193,8 @@ impl Worker {
 
 /// What an error of a write means: it may have been done, unless the key was there already.
 pub(super) fn outcome(error: &Error) -> Outcome {
-    match error.code() {
-        Some(DUPLICATE_KEY) => Outcome::Fail,
+    match error.code().map(ErrorCode) {
+        Some(ErrorCode::DUPLICATE_KEY) => Outcome::Fail,
         _ => Outcome::Unknown,
     }
 }

@@ -15,12 +15,7 @@ use crate::transfer::layout::{Metadata, Place};
 use crate::transfer::tally::Tally;
 use crate::transfer::{BATCH_BYTES, BATCH_DOCUMENTS};
 use crate::words::Foreign;
-
-/// `NamespaceExists`.
-const EXISTS: i32 = 48;
-
-/// `DuplicateKey`.
-const DUPLICATE: i32 = 11000;
+use quorate_protocol::ErrorCode;
 
 /// What became of a collection's documents.
 #[derive(Debug, Default)]
@@ -60,7 +55,7 @@ pub(super) async fn prepare(
         command.append(key, value);
     }
     match administer(client, &place.database, command).await {
-        Err(error) if error.code() == Some(EXISTS) => Ok(()),
+        Err(error) if error.code() == Some(ErrorCode::NAMESPACE_EXISTS.0) => Ok(()),
         outcome => outcome.map_err(failed),
     }
 }
@@ -184,7 +179,9 @@ impl Filling {
                 Foreign(&error.message)
             )));
         }
-        if let Some(other) = failure.write_errors.iter().find(|e| e.code != Some(DUPLICATE)) {
+        if let Some(other) =
+            failure.write_errors.iter().find(|e| e.code != Some(ErrorCode::DUPLICATE_KEY.0))
+        {
             return Err(Failure::Problem(format!(
                 "the document with _id {} of {} is refused: {}; correct the options of the \
                  collection, and restore again",

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bson::raw::{RawDocument, RawDocumentBuf};
 use bson::{Bson, Document, Timestamp, doc};
 use quorate_client::{Client, Error, WriteModel};
+use quorate_protocol::ErrorCode;
 use quorate_query::diff::apply_oplog_update;
 
 use super::collection::id_key;
@@ -21,7 +22,7 @@ use crate::transfer::{BATCH_BYTES, BATCH_DOCUMENTS, Selection};
 use crate::words::Foreign;
 
 /// `NamespaceNotFound`, `NamespaceExists`: the change was applied before.
-const DONE_BEFORE: [i32; 2] = [26, 48];
+const DONE_BEFORE: [i32; 2] = [ErrorCode::NAMESPACE_NOT_FOUND.0, ErrorCode::NAMESPACE_EXISTS.0];
 
 /// The most operations of transactions whose end has not been read.
 const MAX_OPEN_OPERATIONS: usize = 10_000_000;

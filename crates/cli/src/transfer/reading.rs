@@ -3,12 +3,13 @@
 use bson::doc;
 use bson::raw::{RawBson, RawDocumentBuf, cstr};
 use quorate_client::{Collection, Cursor, Error, ErrorKind};
+use quorate_protocol::ErrorCode;
 
 /// How often in a row a collection is asked for again without a single new document.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// `CursorNotFound` and `QueryPlanKilled`: the cursor ended with its server's leadership.
-const CURSOR_GONE: [i32; 2] = [43, 175];
+const CURSOR_GONE: [i32; 2] = [ErrorCode::CURSOR_NOT_FOUND.0, ErrorCode::QUERY_PLAN_KILLED.0];
 
 /// In which order documents come.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bson::raw::RawDocumentBuf;
 use bson::rawdoc;
 use quorate_client::{Client, ClientOptions};
+use quorate_protocol::ErrorCode;
 use tokio::time::sleep;
 
 use super::access::USER;
@@ -13,12 +14,6 @@ use super::members::Members;
 use super::plan::Plan;
 use crate::connect;
 use crate::screen::Failure;
-
-/// `AlreadyInitialized`: the data directory holds a set.
-const ALREADY_INITIALIZED: i32 = 23;
-
-/// `Unauthorized`: the set has users already.
-const UNAUTHORIZED: i32 = 13;
 
 /// The interval of heartbeats that a set has unless it is told another, in milliseconds.
 const DEFAULT_HEARTBEAT_MS: u128 = 2_000;
@@ -70,7 +65,15 @@ async fn initiate(plan: &Plan, members: &Members) -> Result<(), Failure> {
     direct.close().await;
     match outcome {
         // Where there are users, there is a set.
-        Err(error) if matches!(error.code(), Some(ALREADY_INITIALIZED | UNAUTHORIZED)) => Ok(()),
+        // The data directory holds a set, which may have users already.
+        Err(error)
+            if matches!(
+                error.code().map(ErrorCode),
+                Some(ErrorCode::ALREADY_INITIALIZED | ErrorCode::UNAUTHORIZED)
+            ) =>
+        {
+            Ok(())
+        }
         Err(error) => Err(connect::failed(&error, &first)),
         Ok(_) => Ok(()),
     }
@@ -91,7 +94,7 @@ async fn create_first_user(plan: &Plan, members: &Members, password: &str) -> Re
         match &outcome {
             Ok(_) => break,
             // An earlier run made it.
-            Err(error) if error.code() == Some(UNAUTHORIZED) => break,
+            Err(error) if error.code() == Some(ErrorCode::UNAUTHORIZED.0) => break,
             Err(_) => {}
         }
         sleep(FIRST_USER_PAUSE).await;
@@ -99,7 +102,9 @@ async fn create_first_user(plan: &Plan, members: &Members, password: &str) -> Re
     }
     client.close().await;
     match outcome {
-        Err(error) if error.code() != Some(UNAUTHORIZED) => Err(connect::failed(&error, &uri)),
+        Err(error) if error.code() != Some(ErrorCode::UNAUTHORIZED.0) => {
+            Err(connect::failed(&error, &uri))
+        }
         _ => Ok(()),
     }
 }

@@ -643,7 +643,7 @@ impl World {
         &mut self,
         at: usize,
         token: RequestToken,
-        reply: Result<Reply, quorate_replication::CommandError>,
+        reply: Result<Reply, quorate_replication::RequestError>,
     ) {
         let Some((to, id, sent)) = self.nodes[at].askers.remove(&token) else { return };
         let reply = reply.unwrap_or_else(|error| Reply::Refused {

@@ -15,9 +15,7 @@ use crate::cursor::{Cursor, key, malformed};
 use crate::error::{Error, ErrorKind};
 use crate::operation::{Operation, Target};
 use crate::value::IntoRaw;
-
-/// The error of a server for a collection that does not exist.
-const NAMESPACE_NOT_FOUND: i32 = 26;
+use quorate_protocol::ErrorCode;
 
 /// A command of the application's: sent as it is, once.
 #[derive(Debug)]
@@ -148,7 +146,7 @@ impl<'a> Drop<'a> {
     async fn run(mut self) -> Result<(), Error> {
         match self.draft.administer().await {
             // What does not exist needs no dropping.
-            Err(error) if error.code() == Some(NAMESPACE_NOT_FOUND) => Ok(()),
+            Err(error) if error.code() == Some(ErrorCode::NAMESPACE_NOT_FOUND.0) => Ok(()),
             outcome => outcome.map(drop),
         }
     }

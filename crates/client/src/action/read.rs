@@ -15,9 +15,7 @@ use crate::cursor::{Cursor, malformed};
 use crate::error::{Error, ErrorKind};
 use crate::operation::{Operation, Purpose, Retry, Target};
 use crate::value::{IntoRaw, array};
-
-/// The error of a server for a collection that does not exist.
-const NAMESPACE_NOT_FOUND: i32 = 26;
+use quorate_protocol::ErrorCode;
 
 /// How long a cursor waits at the end of its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -344,7 +342,7 @@ impl<'a> Count<'a> {
         match self.draft.read().await {
             Ok(reply) => Ok(number(&reply.body, "n")),
             // A view of a collection that does not exist holds nothing.
-            Err(error) if error.code() == Some(NAMESPACE_NOT_FOUND) => Ok(0),
+            Err(error) if error.code() == Some(ErrorCode::NAMESPACE_NOT_FOUND.0) => Ok(0),
             Err(error) => Err(error),
         }
     }

@@ -432,13 +432,9 @@ const NOT_RESUMABLE: &str = "NonResumableChangeStreamError";
 /// The label of errors that a driver resumes after.
 const RESUMABLE: &str = "ResumableChangeStreamError";
 
-/// The codes of errors that a driver resumes after, from the change streams specification.
-const RESUMABLE_CODES: [i32; 17] =
-    [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436];
-
 /// Puts the label on an error of a stream's `getMore` that drivers resume after.
 pub(crate) fn with_stream_label(mut error: CommandError) -> CommandError {
-    if RESUMABLE_CODES.contains(&error.code.0) && !error.labels.iter().any(|it| it == RESUMABLE) {
+    if error.code.is_resumable() && !error.labels.iter().any(|it| it == RESUMABLE) {
         error.labels.push(RESUMABLE.to_owned());
     }
     error

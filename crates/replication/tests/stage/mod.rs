@@ -196,7 +196,7 @@ impl Stage {
         &mut self,
         index: usize,
         token: RequestToken,
-        reply: Result<Reply, quorate_replication::CommandError>,
+        reply: Result<Reply, quorate_replication::RequestError>,
     ) {
         let (asker, name) = self.actors[index].askers.remove(&token).unwrap();
         let Some(((peer, life), id)) = asker else {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_protocol::{
-    ElectionId, HelloReply, LastWrite, MonotonicTime, ObjectId, OpTime, ServerAddress,
-    ServerMonitoringMode, SetVersion, TagSet, Timestamp, TopologyVersion, WallTime,
+    CommandError, ElectionId, HelloReply, LastWrite, MonotonicTime, ObjectId, OpTime,
+    ServerAddress, ServerMonitoringMode, SetVersion, TagSet, Timestamp, TopologyVersion, WallTime,
     WireVersionRange,
 };
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use super::write::progress_name;
 use super::{RECORDING_VERSION, RecordedInput, RecordingStart};
 use crate::command::{CheckId, HandshakeProgress, Input, PoolGeneration};
 use crate::event::TopologyId;
-use crate::fault::{ApplicationError, CheckFailure, CheckFailureKind, CommandError};
+use crate::fault::{ApplicationError, CheckFailure, CheckFailureKind};
 use crate::function_platform::FunctionPlatform;
 use crate::options::{DiscoveryOptions, Threading};
 
@@ -197,6 +197,7 @@ fn cause(fields: Fields<'_>) -> Result<ApplicationError, RecordingError> {
             code: fields.optional("code", Fields::i32)?,
             message,
             topology_version: fields.optional("topologyVersion", Fields::topology_version)?,
+            ..CommandError::default()
         }),
         _ => return Err(fields.error("kind", "is no known kind of cause")),
     })

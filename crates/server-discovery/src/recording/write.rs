@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use quorate_protocol::{HelloReply, ObjectId, OpTime, ServerAddress, TagSet, TopologyVersion};
+use quorate_protocol::{
+    CommandError, HelloReply, ObjectId, OpTime, ServerAddress, TagSet, TopologyVersion,
+};
 use serde_json::{Map, Value, json};
 
 use super::{RECORDING_VERSION, RecordedInput, RecordingStart};
 use crate::command::{HandshakeProgress, Input};
-use crate::fault::{ApplicationError, CheckFailure, CheckFailureKind, CommandError};
+use crate::fault::{ApplicationError, CheckFailure, CheckFailureKind};
 use crate::options::{DiscoveryOptions, Threading};
 
 pub(super) fn start(start: &RecordingStart) -> Value {
@@ -141,7 +143,8 @@ fn cause(cause: &ApplicationError) -> Value {
         ApplicationError::Establishment(message) => {
             json!({"kind": "establishment", "message": message})
         }
-        ApplicationError::Command(CommandError { code, message, topology_version: version }) => {
+        ApplicationError::Command(error) => {
+            let CommandError { code, message, topology_version: version, .. } = error;
             json!({
                 "kind": "command",
                 "code": code,

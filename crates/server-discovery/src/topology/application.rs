@@ -9,7 +9,7 @@ use quorate_protocol::{MonotonicTime, ObjectId, TopologyVersion};
 use super::Topology;
 use super::change::KEEPS_CONNECTIONS;
 use crate::command::{HandshakeProgress, Input, PoolGeneration};
-use crate::fault::{ApplicationError, ServerError, ServerFault, StateChange};
+use crate::fault::{ApplicationError, ServerError, ServerFault, StateChange, state_change};
 use crate::options::Threading;
 use crate::server_description::ServerDescription;
 use crate::types::TopologyType;
@@ -33,7 +33,7 @@ impl Topology {
             return;
         }
         let state_change = match &cause {
-            ApplicationError::Command(error) => error.state_change(),
+            ApplicationError::Command(error) => state_change(error),
             _ => None,
         };
         if let Some(change) = state_change {

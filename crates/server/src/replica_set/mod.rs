@@ -83,7 +83,7 @@ pub(crate) struct Surroundings {
     pub(crate) gate: Arc<WriteGate>,
 }
 
-type Answer = Result<Reply, quorate_replication::CommandError>;
+type Answer = Result<Reply, quorate_replication::RequestError>;
 type Inspection = Box<dyn FnOnce(Status<'_>, quorate_node::Now) + Send>;
 
 /// What the host is told.

@@ -33,7 +33,7 @@ const MAX_WAITING: usize = 64;
 const MAX_PEERS: usize = 128;
 
 /// `AuthenticationFailed`.
-const AUTHENTICATION_FAILED: i32 = 18;
+const AUTHENTICATION_FAILED: i32 = quorate_protocol::ErrorCode::AUTHENTICATION_FAILED.0;
 
 /// What a task is to write.
 enum Outgoing {

@@ -12,7 +12,7 @@ use quorate_client::metadata::{Environment, client_metadata};
 use quorate_client::net::{Connector, ConnectorOptions, Stream};
 use quorate_client::tls::Tls;
 use quorate_client::{ClientError, ClientOptions};
-use quorate_protocol::{HelloReply, ServerAddress, SetVersion};
+use quorate_protocol::{ErrorCode, HelloReply, ServerAddress, SetVersion};
 use quorate_wire::command_error;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -31,12 +31,13 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 /// How long one answer may take, and one connection.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Codes with which a server says that it will never answer this: Unauthorized, CommandNotFound,
-/// NoReplicationEnabled. It is not asked again on the same connection.
-const NEVER: [i32; 3] = [UNAUTHORIZED, 59, 76];
-
-/// `Unauthorized`: the server wants a login, or another user.
-const UNAUTHORIZED: i32 = 13;
+/// Codes with which a server says that it will never answer this. It is not asked again on the same
+/// connection.
+const NEVER: [i32; 3] = [
+    ErrorCode::UNAUTHORIZED.0,
+    ErrorCode::COMMAND_NOT_FOUND.0,
+    ErrorCode::NO_REPLICATION_ENABLED.0,
+];
 
 /// Every how many rounds a server is asked whether it is locked: the answer is long on a busy one.
 const LOCK_EVERY: u32 = 5;
@@ -237,7 +238,8 @@ impl Asker {
         match command_error(body) {
             Ok(None) => {}
             Ok(Some(error)) if error.code.is_some_and(|code| NEVER.contains(&code)) => {
-                if error.code == Some(UNAUTHORIZED) && self.manner.handshake.authenticator.is_none()
+                if error.code == Some(ErrorCode::UNAUTHORIZED.0)
+                    && self.manner.handshake.authenticator.is_none()
                 {
                     let why = "the server wants a login: lag and votes are not told without one";
                     self.tell(Told::Login(why.to_owned()));
