@@ -17,10 +17,10 @@ use quorate_authentication::scram::{ClientFirst, ServerConversation, StoredCrede
 use quorate_blocking_client::{
     AuthenticationCause, Client, ClientOptions, OperationError, StartError,
 };
-use quorate_certificates::{read_authorities, read_certificates, read_key};
 use quorate_tls_config::rustls::crypto::ring;
 use quorate_tls_config::rustls::server::WebPkiClientVerifier;
 use quorate_tls_config::rustls::{ServerConfig, ServerConnection, StreamOwned};
+use quorate_tls_config::{read_authorities, read_certificates, read_key};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
 trait Duplex: Read + Write {}

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quorate_authentication::{Authenticator, KeyFile};
-use quorate_certificates::Subject;
 use quorate_connection_string::{Credential, Mechanism, MechanismProperties};
 use quorate_node::Certificate;
+use quorate_tls_config::Subject;
 
 use crate::key_files::{KeyFilesError, read_key_file};
 use crate::tls::{Tls, TlsError, TlsOptions};

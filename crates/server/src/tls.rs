@@ -1,14 +1,14 @@
 //! TLS for clients that arrive and for other members that are called.
 //!
 //! Owns which connections must be encrypted and what a certificate says about its holder; reading
-//! the files is `quorate-certificates`'. By rustls with the ring provider.
+//! the files is left to `quorate-tls-config`. By rustls with the ring provider.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_certificates::{
+use quorate_tls_config::{
     FileError, Subject, SubjectError, read_authorities, read_certificates, read_key,
 };
 use tokio::io::AsyncReadExt;

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quorate_certificates::{FileError, read_authorities, read_certificates, read_key};
 use quorate_connection_string::ConnectionString;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -11,6 +10,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, Error, RootCertStore};
 
+use crate::certificates::{FileError, read_authorities, read_certificates, read_key};
 use crate::lenient::Lenient;
 
 /// The `tls*` options of a client.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::Listener;
-use quorate_certificates::{FileError, read_authorities, read_certificates, read_key};
+use quorate_tls_config::{FileError, read_authorities, read_certificates, read_key};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;

@@ -1,17 +1,10 @@
-//! Certificate and key files, and the names that certificates give their holders.
-//!
-//! Owns reading PEM files for both ends of TLS, and the subject of a
-//! certificate as the X.509 login writes it. Whom to trust is decided by those who ask.
-
-mod subject;
+//! Certificate and key files, for both ends of TLS. Whom to trust is decided by those who ask.
 
 use std::path::{Path, PathBuf};
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-
-pub use subject::{Subject, SubjectError};
 
 /// How an encrypted key begins (PKCS #8), and how its header says so (the older format).
 const ENCRYPTED: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Type: 4,ENCRYPTED"];
