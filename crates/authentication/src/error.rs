@@ -18,6 +18,7 @@ pub struct UnsupportedMechanism(pub Mechanism);
 
 /// Why a conversation came to a bad end. The server or the credential is at fault.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConversationError {
     /// The server says no.
     #[error("{0}")]
@@ -76,6 +77,7 @@ impl<C: fmt::Debug + fmt::Display> std::error::Error for AuthenticationError<C> 
 
 /// Why authentication failed.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AuthenticationCause<C> {
     /// The conversation came to a bad end.
     #[error("{0}")]

@@ -72,6 +72,7 @@ fn is_base64(character: char) -> bool {
 
 /// Why a text is no key. The author of the file is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyFileError {
     /// Too short or too long.
     #[error(

@@ -60,11 +60,10 @@ impl Client {
         let message = error.to_string();
         let cause = match &error.cause {
             AuthenticationCause::Conversation(ConversationError::Refused(refusal)) => {
-                ApplicationError::Command(CommandError {
-                    code: refusal.code,
+                ApplicationError::Command(Box::new(CommandError {
                     message,
-                    topology_version: refusal.topology_version,
-                })
+                    ..refusal.of_server().unwrap_or_default()
+                }))
             }
             AuthenticationCause::Connection(cause) if cause.is_timeout() => {
                 ApplicationError::NetworkTimeout(message)

@@ -32,6 +32,7 @@ const RETAINED_OUTPUT: usize = 1 << 20;
 
 /// Why a request has no reply.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// There is no connection to begin with.
     #[error(transparent)]

@@ -4,11 +4,10 @@
 //! through server selection again, and getMore is never sent twice: the batch that got lost would be
 //! missing.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use bson::raw::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
-use bson::rawdoc;
+use bson::raw::{RawDocument, RawDocumentBuf, cstr};
+use quorate_client_session::CursorState;
 use quorate_protocol::ServerAddress;
 
 use crate::client::Client;
@@ -48,15 +47,9 @@ pub struct Cursor<'c> {
 #[must_use = "a parked cursor stays open on its server"]
 pub struct ParkedCursor {
     server: ServerAddress,
-    database: String,
-    collection: String,
-    /// `None` once the server has no more.
-    id: Option<i64>,
-    batch: VecDeque<RawDocumentBuf>,
+    cursor: CursorState,
     paging: Paging,
     returned: u64,
-    /// `postBatchResumeToken` of a change stream.
-    post_batch_token: Option<RawDocumentBuf>,
 }
 
 impl<'c> Cursor<'c> {
@@ -68,30 +61,14 @@ impl<'c> Cursor<'c> {
         paging: Option<Paging>,
     ) -> Result<Self, OperationError> {
         let Answer { server, reply } = answer;
-        let found = read_cursor(&reply, "firstBatch");
-        let found = found.and_then(|found| match found.namespace.split_once('.') {
-            Some((database, collection)) => {
-                let (database, collection) = (database.to_owned(), collection.to_owned());
-                Ok((found, database, collection))
-            }
-            None => Err(format!("its namespace {:?} has no collection", found.namespace)),
-        });
-        match found {
-            Ok((found, database, collection)) => {
+        match CursorState::open(&reply) {
+            Ok(cursor) => {
                 let paging = paging.unwrap_or_default();
-                let state = ParkedCursor {
-                    server,
-                    database,
-                    collection,
-                    id: found.id,
-                    batch: found.batch,
-                    paging,
-                    returned: 0,
-                    post_batch_token: found.post_batch_token,
-                };
-                Ok(Self { client, state })
+                Ok(Self { client, state: ParkedCursor { server, cursor, paging, returned: 0 } })
             }
-            Err(reason) => Err(OperationError::BadReply { server, command, reason }),
+            Err(reason) => {
+                Err(OperationError::BadReply { server, command, reason: reason.to_owned() })
+            }
         }
     }
 
@@ -102,29 +79,20 @@ impl<'c> Cursor<'c> {
 
     /// Whether the server has told that there is no more.
     pub fn is_exhausted(&self) -> bool {
-        self.state.id.is_none()
+        self.state.is_exhausted()
     }
 
     /// Gives the client back, and keeps the place in the results.
     pub fn park(mut self) -> ParkedCursor {
-        let parked = ParkedCursor {
-            server: self.state.server.clone(),
-            database: std::mem::take(&mut self.state.database),
-            collection: std::mem::take(&mut self.state.collection),
-            // With no id left here, dropping does nothing.
-            id: self.state.id.take(),
-            batch: std::mem::take(&mut self.state.batch),
-            paging: self.state.paging,
-            returned: self.state.returned,
-            post_batch_token: self.state.post_batch_token.take(),
-        };
-        drop(self);
-        parked
+        let ParkedCursor { server, cursor, paging, returned } = &mut self.state;
+        // Nothing is left here that dropping would kill.
+        let cursor = std::mem::take(cursor);
+        ParkedCursor { server: server.clone(), cursor, paging: *paging, returned: *returned }
     }
 
     /// Fetches the next batch, if there can be one.
     pub(crate) fn fetch(&mut self) -> Result<(), OperationError> {
-        match self.state.id {
+        match self.state.cursor.id() {
             Some(id) => self.get_more(id),
             None => Ok(()),
         }
@@ -136,11 +104,11 @@ impl<'c> Cursor<'c> {
             return Ok(None);
         }
         for _ in 0..MAX_EMPTY_BATCHES {
-            if let Some(document) = self.state.batch.pop_front() {
+            if let Some(document) = self.state.cursor.pop() {
                 self.state.returned += 1;
                 return Ok(Some(document));
             }
-            let Some(id) = self.state.id else { return Ok(None) };
+            let Some(id) = self.state.cursor.id() else { return Ok(None) };
             self.get_more(id)?;
         }
         let server = self.state.server.clone();
@@ -161,7 +129,7 @@ impl<'c> Cursor<'c> {
             let reason = self.client.why_unusable(&state.server);
             return Err(OperationError::Unreachable { server: state.server.clone(), reason });
         }
-        let mut command = rawdoc! { "getMore": id, "collection": state.collection.as_str() };
+        let mut command = state.cursor.get_more(id);
         if let Some(size) = state.paging.next_batch_size(state.returned) {
             command.append(cstr!("batchSize"), size);
         }
@@ -170,33 +138,23 @@ impl<'c> Cursor<'c> {
             command.append(cstr!("maxTimeMS"), millis);
         }
         // As a write: no read preference goes along, for the server is settled.
-        let operation = Operation::write(&state.database, &command);
+        let operation = Operation::write(state.cursor.database(), &command);
         let answer = self.client.run_on(&state.server, operation)?;
-        match read_cursor(&answer.reply, "nextBatch") {
-            Ok(found) => {
-                state.id = found.id;
-                state.batch = found.batch;
-                state.post_batch_token = found.post_batch_token;
-                Ok(())
-            }
-            Err(reason) => {
-                let server = state.server.clone();
-                Err(OperationError::BadReply { server, command: "getMore", reason })
-            }
-        }
+        state.cursor.refill(&answer.reply).map_err(|reason| OperationError::BadReply {
+            server: state.server.clone(),
+            command: "getMore",
+            reason: reason.to_owned(),
+        })
     }
 
     /// Tells the server to forget about the cursor, if that can be done without connecting. "The
     /// result from the killCursors command MAY be safely ignored."
     fn kill(&mut self) {
-        self.state.batch.clear();
-        let Some(id) = self.state.id.take() else { return };
+        self.state.cursor.clear();
+        let Some(id) = self.state.cursor.forget_id() else { return };
         let (client, state) = (&mut *self.client, &self.state);
-        let mut cursors = RawArrayBuf::new();
-        cursors.push(id);
-        let mut command = rawdoc! { "killCursors": state.collection.as_str() };
-        command.append(cstr!("cursors"), cursors);
-        command.append(cstr!("$db"), state.database.as_str());
+        let mut command = state.cursor.kill(id);
+        command.append(cstr!("$db"), state.cursor.database());
         let timeout = client.options.discovery.connect_timeout;
         let Some(connection) = client.connections.get_mut(&state.server) else { return };
         if connection.round_trip(Request::new(&command), &*client.clock, timeout).is_err() {
@@ -240,19 +198,19 @@ impl ParkedCursor {
     }
 
     pub(crate) fn pop(&mut self) -> Option<RawDocumentBuf> {
-        self.batch.pop_front()
+        self.cursor.pop()
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.batch.is_empty()
+        self.cursor.is_drained()
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.id.is_none()
+        self.cursor.id().is_none()
     }
 
     pub(crate) fn post_batch_token(&self) -> Option<&RawDocument> {
-        self.post_batch_token.as_deref()
+        self.cursor.post_batch_token()
     }
 }
 
@@ -267,37 +225,6 @@ impl Paging {
         };
         size.map(|size| i64::try_from(size).unwrap_or(i64::MAX))
     }
-}
-
-struct FoundCursor<'r> {
-    id: Option<i64>,
-    namespace: &'r str,
-    batch: VecDeque<RawDocumentBuf>,
-    post_batch_token: Option<RawDocumentBuf>,
-}
-
-fn read_cursor<'r>(
-    reply: &'r RawDocument,
-    batch_name: &'static str,
-) -> Result<FoundCursor<'r>, String> {
-    let told = |error: bson::error::Error| error.to_string();
-    let cursor = reply.get_document("cursor").map_err(told)?;
-    let id = match cursor.get("id").map_err(told)? {
-        Some(RawBsonRef::Int64(id)) => id,
-        Some(RawBsonRef::Int32(id)) => i64::from(id),
-        _ => return Err("the cursor has no id".to_owned()),
-    };
-    let namespace = cursor.get_str("ns").map_err(told)?;
-    let mut batch = VecDeque::new();
-    for entry in cursor.get_array(batch_name).map_err(told)? {
-        match entry.map_err(told)? {
-            RawBsonRef::Document(document) => batch.push_back(document.to_owned()),
-            _ => return Err(format!("an entry of {batch_name} is no document")),
-        }
-    }
-    let token = cursor.get_document("postBatchResumeToken").ok();
-    let post_batch_token = token.map(RawDocument::to_owned);
-    Ok(FoundCursor { id: (id != 0).then_some(id), namespace, batch, post_batch_token })
 }
 
 #[cfg(test)]
@@ -316,24 +243,5 @@ mod tests {
         assert_eq!(size(Some(3), None, 100), Some(3));
         assert_eq!(size(Some(0), None, 0), None);
         assert_eq!(size(None, None, 0), None);
-    }
-
-    #[test]
-    fn replies_without_a_usable_cursor_are_refused() {
-        let good = rawdoc! { "cursor": { "id": 7_i64, "ns": "a.b", "firstBatch": [{ "x": 1 }] } };
-        let found = read_cursor(&good, "firstBatch").unwrap();
-        assert_eq!((found.id, found.namespace, found.batch.len()), (Some(7), "a.b", 1));
-        let done = rawdoc! { "cursor": { "id": 0_i64, "ns": "a.b", "firstBatch": [] } };
-        assert_eq!(read_cursor(&done, "firstBatch").unwrap().id, None);
-        for bad in [
-            rawdoc! { "ok": 1 },
-            rawdoc! { "cursor": { "ns": "a.b", "firstBatch": [] } },
-            rawdoc! { "cursor": { "id": "7", "ns": "a.b", "firstBatch": [] } },
-            rawdoc! { "cursor": { "id": 7_i64, "firstBatch": [] } },
-            rawdoc! { "cursor": { "id": 7_i64, "ns": "a.b", "nextBatch": [] } },
-            rawdoc! { "cursor": { "id": 7_i64, "ns": "a.b", "firstBatch": [3] } },
-        ] {
-            assert!(read_cursor(&bad, "firstBatch").is_err(), "{bad:?}");
-        }
     }
 }

@@ -13,6 +13,7 @@ use crate::connection::ConnectionError;
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OperationError {
     /// No server was suitable. The failure tells about each server, and what to do.
     #[error("{0}")]

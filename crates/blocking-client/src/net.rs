@@ -23,6 +23,7 @@ pub(crate) const MAX_ADDRESSES: usize = 16;
 
 /// Why there is no connection. The network, the name or the server is at fault.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DialError {
     /// The name has no address.
     #[error("the name {host} cannot be resolved: {source}; check its spelling and the resolver")]

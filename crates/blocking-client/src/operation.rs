@@ -270,7 +270,7 @@ impl Client {
             generation,
             max_wire_version,
             overloaded,
-            ApplicationError::Command(cause),
+            ApplicationError::Command(Box::new(cause)),
         );
     }
 

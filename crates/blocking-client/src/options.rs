@@ -133,6 +133,7 @@ impl ClientOptions {
 
 /// Why there is no client. The author of the options is at fault.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The connection string cannot be read.
     #[error(transparent)]

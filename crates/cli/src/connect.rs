@@ -1,8 +1,7 @@
 //! What every command that talks to a deployment does alike: reading the connection string, making
 //! a runtime, and telling why it did not work.
 
-use quorate_client::tls::TlsOptions;
-use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind};
+use quorate_client::{Client, ClientError, ClientOptions, Error, ErrorKind, TlsOptions};
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ServerAddress;
 use quorate_seed_list::{ResolveError, SeedListResolver};

@@ -312,6 +312,7 @@ fn event_name(event: &DiscoveryEvent) -> &'static str {
         DiscoveryEvent::ServerHeartbeatSucceeded { .. } => "ServerHeartbeatSucceeded",
         DiscoveryEvent::ServerHeartbeatFailed { .. } => "ServerHeartbeatFailed",
         DiscoveryEvent::Warning(_) => "Warning",
+        _ => "Event",
     }
 }
 

@@ -181,6 +181,7 @@ impl View {
                 ClientEvent::Discovery(event) => self.on_discovery(now, &event),
                 ClientEvent::Pool(event) => self.on_pool(now, &event),
                 ClientEvent::Command(event) => self.on_command(now, &event),
+                _ => {}
             },
             Input::Pools(pools) => {
                 for (address, counts) in pools {
@@ -275,10 +276,8 @@ impl View {
                 }
             }
             DiscoveryEvent::Warning(warning) => self.log.add(now, Kind::Warning, None, warning),
-            DiscoveryEvent::TopologyOpening
-            | DiscoveryEvent::TopologyClosed
-            | DiscoveryEvent::ServerHeartbeatStarted { .. }
-            | DiscoveryEvent::ServerHeartbeatSucceeded { .. } => {}
+            // The beginning and the end of the topology, and checks that bring no news.
+            _ => {}
         }
     }
 
@@ -406,7 +405,6 @@ impl View {
             return;
         }
         match &event.kind {
-            CommandEventKind::Started { .. } => {}
             CommandEventKind::Failed { .. } => self.writes.on_failed(),
             CommandEventKind::Succeeded { reply, .. } => {
                 let has = |name| !matches!(reply.get(name), Ok(None));
@@ -424,6 +422,7 @@ impl View {
                     }
                 }
             }
+            _ => {}
         }
     }
 

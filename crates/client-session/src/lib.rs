@@ -17,6 +17,7 @@
 
 mod attempts;
 mod change_stream;
+mod cursor;
 mod labels;
 mod operation_loop;
 mod read_preference;
@@ -33,6 +34,7 @@ pub use change_stream::{
     ChangeStreamStart, MissingToken, RESUMABLE_CHANGE_STREAM_ERROR, ResumePoint,
     is_resumable_change_stream_error,
 };
+pub use cursor::CursorState;
 pub use labels::{
     Failure, RETRYABLE_WRITE_ERROR, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT,
     is_transient, is_unknown_commit,

@@ -17,6 +17,7 @@ pub struct Snapshot {
 
 /// Why a snapshot session cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SnapshotError {
     /// `snapshot` and `causalConsistency` exclude each other.
     #[error("a session cannot have both snapshot reads and causal consistency; choose one of them")]

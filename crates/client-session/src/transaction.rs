@@ -71,6 +71,7 @@ pub enum Phase {
 /// The application asked for something that the state of its session does not allow. Nothing was
 /// sent, and the state is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransactionError {
     /// Started twice.
     #[error("Transaction already in progress; commit or abort it first")]

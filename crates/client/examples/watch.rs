@@ -15,6 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ClientEvent::Discovery(event) => println!("{event}"),
             ClientEvent::Pool(event) => println!("{}: {}", event.address, event.kind.message()),
             ClientEvent::Command(event) => println!("{}: {}", event.address, event.command_name),
+            _ => {}
         }
     }
 }

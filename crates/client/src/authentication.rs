@@ -5,16 +5,14 @@
 
 use std::time::Duration;
 
-use quorate_authentication::{Action, Attempt, Conversation};
+use quorate_authentication::{Action, Attempt, Conversation, Randomness};
 use quorate_protocol::ServerAddress;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::connection::{Connection, ConnectionError, Request};
 
-pub use quorate_authentication::{
-    Authenticator, ConversationError, Randomness, ScramError, UnsupportedMechanism,
-};
+pub use quorate_authentication::{Authenticator, ConversationError, UnsupportedMechanism};
 
 /// Authentication failed: for whom, where, and why.
 pub type AuthenticationError = quorate_authentication::AuthenticationError<ConnectionError>;
@@ -44,7 +42,7 @@ pub(crate) fn randomness() -> Option<Randomness> {
 /// # Errors
 ///
 /// If the server refuses, misbehaves, or the connection breaks. The error says for whom and where.
-pub async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
     authenticator: &Authenticator,
     connection: &mut Connection<S>,
     address: &ServerAddress,

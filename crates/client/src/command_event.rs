@@ -65,6 +65,7 @@ pub struct CommandEvent {
 
 /// What happened to a command.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum CommandEventKind {
     /// `CommandStarted`.
     Started {

@@ -225,6 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
 /// Why a connection is of no use any more.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// The stream broke.
     #[error("the connection broke: {0}")]

@@ -4,12 +4,10 @@
 //! session; one that is dropped early is killed in the background, so that the server need not wait
 //! for its timeout.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use bson::raw::{CString, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
-use bson::rawdoc;
-use quorate_client_session::SYSTEM_OVERLOADED_ERROR;
+use bson::raw::{CString, RawBson, RawDocument, RawDocumentBuf, cstr};
+use quorate_client_session::{CursorState, SYSTEM_OVERLOADED_ERROR};
 use quorate_protocol::ServerAddress;
 
 use crate::client::Client;
@@ -31,13 +29,7 @@ pub(crate) struct CursorSettings {
 pub struct Cursor {
     client: Client,
     server: ServerAddress,
-    database: String,
-    collection: String,
-    /// 0 when the server has no more.
-    id: i64,
-    batch: VecDeque<RawDocumentBuf>,
-    /// `postBatchResumeToken` of a change stream.
-    post_batch_token: Option<RawDocumentBuf>,
+    state: CursorState,
     settings: CursorSettings,
     /// Given back as soon as the server has no more.
     session: Option<Session>,
@@ -51,24 +43,10 @@ impl Cursor {
         reply: &Reply,
         settings: CursorSettings,
     ) -> Result<Self, Error> {
-        let malformed = |reason: &str| malformed(&reply.server, reason);
-        let cursor =
-            reply.body.get_document("cursor").map_err(|_| malformed("there is no cursor"))?;
-        let namespace = cursor.get_str("ns").map_err(|_| malformed("the cursor has no ns"))?;
-        let (database, collection) =
-            namespace.split_once('.').ok_or_else(|| malformed("the cursor's ns has no dot"))?;
-        let (id, batch) = read_batch(cursor, "firstBatch").map_err(malformed)?;
-        Ok(Self {
-            database: database.to_owned(),
-            collection: collection.to_owned(),
-            client,
-            server: reply.server.clone(),
-            id,
-            batch,
-            post_batch_token: post_batch_token(cursor),
-            settings,
-            session: (id != 0).then_some(session),
-        })
+        let state =
+            CursorState::open(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
+        let session = state.id().map(|_| session);
+        Ok(Self { client, server: reply.server.clone(), state, settings, session })
     }
 
     /// The next result; `None` after the last one. On a tailable cursor, waits for one.
@@ -78,10 +56,10 @@ impl Cursor {
     /// If fetching the next batch fails. The cursor is at its end then.
     pub async fn next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
         // A server may answer with empty batches, as tailable cursors do; each is one round trip.
-        while self.batch.is_empty() && self.id != 0 {
+        while self.state.is_drained() && self.state.id().is_some() {
             self.get_more(None).await?;
         }
-        Ok(self.batch.pop_front())
+        Ok(self.state.pop())
     }
 
     /// The next result if there is one at hand or the server has one now: asks at most once.
@@ -90,10 +68,10 @@ impl Cursor {
     ///
     /// As [`next`](Self::next).
     pub async fn try_next(&mut self) -> Result<Option<RawDocumentBuf>, Error> {
-        if self.batch.is_empty() && self.id != 0 {
+        if self.state.is_drained() && self.state.id().is_some() {
             self.get_more(None).await?;
         }
-        Ok(self.batch.pop_front())
+        Ok(self.state.pop())
     }
 
     /// All results that are left.
@@ -112,14 +90,15 @@ impl Cursor {
     /// Tells the server that nothing more is wanted, and waits until it knows. Dropping the cursor
     /// does the same in the background.
     pub async fn close(mut self) {
-        if let Some((id, session)) = self.give_up() {
-            kill(&self.client, &self.server, &self.database, &self.collection, id, session).await;
-        }
+        let killer = self.killer();
+        // The server is told once.
+        self.give_up();
+        killer.kill().await;
     }
 
     /// Whether the server has no more results.
     pub fn is_exhausted(&self) -> bool {
-        self.id == 0 && self.batch.is_empty()
+        self.state.id().is_none() && self.state.is_drained()
     }
 
     /// The server that holds the results.
@@ -129,27 +108,30 @@ impl Cursor {
 
     /// The next result at hand.
     pub(crate) fn pop(&mut self) -> Option<RawDocumentBuf> {
-        self.batch.pop_front()
+        self.state.pop()
     }
 
     /// Whether no result is at hand.
     pub(crate) fn is_drained(&self) -> bool {
-        self.batch.is_empty()
+        self.state.is_drained()
     }
 
     /// `postBatchResumeToken` of the latest reply.
     pub(crate) fn post_batch_token(&self) -> Option<&RawDocument> {
-        self.post_batch_token.as_deref()
+        self.state.post_batch_token()
     }
 
     /// What kills the cursor later, whatever became of it here.
     pub(crate) fn killer(&self) -> Killer {
+        self.killer_of(self.state.id())
+    }
+
+    fn killer_of(&self, id: Option<i64>) -> Killer {
         Killer {
             client: self.client.clone(),
             server: self.server.clone(),
-            database: self.database.clone(),
-            collection: self.collection.clone(),
-            id: self.id,
+            database: self.state.database().to_owned(),
+            command: id.map(|id| self.state.kill(id)),
             session: self.session.as_ref().map(Session::share),
         }
     }
@@ -158,7 +140,7 @@ impl Cursor {
     pub(crate) async fn get_more(&mut self, deadline: Option<Deadline>) -> Result<(), Error> {
         // If this fails the cursor is gone, or its server is.
         let Some((id, session)) = self.give_up() else { return Ok(()) };
-        let mut body = rawdoc! { "getMore": id, "collection": self.collection.as_str() };
+        let mut body = self.state.get_more(id);
         if let Some(size) = self.settings.batch_size.filter(|&size| size > 0) {
             body.append(cstr!("batchSize"), i64::from(size));
         }
@@ -180,38 +162,32 @@ impl Cursor {
             target: Target::Server(self.server.clone()),
             tells_deadline: false,
             deadline,
-            ..Operation::new(&self.database, body)
+            ..Operation::new(self.state.database(), body)
         };
         let reply = match self.client.inner().execute(&operation, session.as_ref()).await {
             Ok(reply) => reply,
             Err(error) => {
                 if error.has_label(SYSTEM_OVERLOADED_ERROR) {
                     // The server turned the request away; its cursor is still open.
-                    let (client, server) = (&self.client, &self.server);
-                    kill(client, server, &self.database, &self.collection, id, session).await;
+                    Killer { session, ..self.killer_of(Some(id)) }.kill().await;
                 }
                 return Err(error);
             }
         };
-        let malformed = |reason: &str| malformed(&reply.server, reason);
-        let cursor =
-            reply.body.get_document("cursor").map_err(|_| malformed("there is no cursor"))?;
-        (self.id, self.batch) = read_batch(cursor, "nextBatch").map_err(malformed)?;
-        self.post_batch_token = post_batch_token(cursor);
-        self.session = session.filter(|_| self.id != 0);
+        self.state.refill(&reply.body).map_err(|reason| malformed(&reply.server, reason))?;
+        self.session = session.filter(|_| self.state.id().is_some());
         Ok(())
     }
 
     /// What the server knows the cursor by, which this side forgets.
     fn give_up(&mut self) -> Option<(i64, Option<Session>)> {
-        let id = std::mem::take(&mut self.id);
-        (id != 0).then(|| (id, self.session.take()))
+        self.state.forget_id().map(|id| (id, self.session.take()))
     }
 }
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        if self.id != 0 {
+        if self.state.id().is_some() {
             self.killer().kill_later();
         }
     }
@@ -223,66 +199,31 @@ pub(crate) struct Killer {
     client: Client,
     server: ServerAddress,
     database: String,
-    collection: String,
-    /// 0 if there is nothing to kill.
-    id: i64,
+    /// `None` if there is nothing to kill.
+    command: Option<RawDocumentBuf>,
     session: Option<Session>,
 }
 
 impl Killer {
     /// Kills the cursor in the background.
     pub(crate) fn kill_later(self) {
-        if self.id == 0 {
-            return;
-        }
-        let client = self.client.clone();
-        client.inner().discovery.spawn(async move {
-            let Self { client, server, database, collection, id, session } = self;
-            kill(&client, &server, &database, &collection, id, session).await;
-        });
-    }
-}
-
-/// Best effort: a server forgets idle cursors by itself.
-async fn kill(
-    client: &Client,
-    server: &ServerAddress,
-    database: &str,
-    collection: &str,
-    id: i64,
-    session: Option<Session>,
-) {
-    let body = rawdoc! { "killCursors": collection, "cursors": [id] };
-    let operation = Operation {
-        target: Target::Server(server.clone()),
-        role: Role::Beside,
-        ..Operation::new(database, body)
-    };
-    let _ = client.inner().execute(&operation, session.as_ref()).await;
-}
-
-fn post_batch_token(cursor: &RawDocument) -> Option<RawDocumentBuf> {
-    cursor.get_document("postBatchResumeToken").ok().map(RawDocument::to_owned)
-}
-
-fn read_batch(
-    cursor: &RawDocument,
-    field: &'static str,
-) -> Result<(i64, VecDeque<RawDocumentBuf>), &'static str> {
-    let id = match cursor.get("id") {
-        Ok(Some(RawBsonRef::Int64(id))) => id,
-        Ok(Some(RawBsonRef::Int32(id))) => id.into(),
-        _ => return Err("the cursor has no id"),
-    };
-    let array = cursor.get_array(field).map_err(|_| "the cursor has no batch")?;
-    let mut batch = VecDeque::new();
-    for element in array {
-        match element {
-            Ok(RawBsonRef::Document(document)) => batch.push_back(document.to_owned()),
-            _ => return Err("the batch holds something that is no document"),
+        if self.command.is_some() {
+            let client = self.client.clone();
+            client.inner().discovery.spawn(self.kill());
         }
     }
-    Ok((id, batch))
+
+    /// Best effort: a server forgets idle cursors by itself.
+    async fn kill(self) {
+        let Self { client, server, database, command, session } = self;
+        let Some(body) = command else { return };
+        let operation = Operation {
+            target: Target::Server(server),
+            role: Role::Beside,
+            ..Operation::new(&database, body)
+        };
+        let _ = client.inner().execute(&operation, session.as_ref()).await;
+    }
 }
 
 pub(crate) fn malformed(server: &ServerAddress, reason: &str) -> Error {

@@ -40,6 +40,7 @@ use crate::tap::{OptionalTap, Tap};
 
 /// Something that happened in a client.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum ClientEvent {
     /// In its view of the deployment.
     Discovery(DiscoveryEvent),
@@ -55,37 +56,37 @@ pub type EventListener = Arc<dyn Fn(ClientEvent) + Send + Sync>;
 
 /// How connections are made.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Opens streams.
-    pub connector: Connector,
+    pub(crate) connector: Connector,
     /// Says hello.
-    pub handshake: Handshake,
+    pub(crate) handshake: Handshake,
     /// `connectTimeoutMS`.
-    pub connect_timeout: Option<Duration>,
+    pub(crate) connect_timeout: Option<Duration>,
     /// The options of every pool.
-    pub pool_options: PoolOptions,
+    pub(crate) pool_options: PoolOptions,
 }
 
 /// A server that operations can use.
 #[derive(Debug)]
-pub struct ServerHandle {
+pub(crate) struct ServerHandle {
     pool: Pool<ServerEstablisher>,
     operations: AtomicU64,
 }
 
 impl ServerHandle {
     /// Its pool.
-    pub fn pool(&self) -> &Pool<ServerEstablisher> {
+    pub(crate) fn pool(&self) -> &Pool<ServerEstablisher> {
         &self.pool
     }
 
     /// How many operations are running on it.
-    pub fn operation_count(&self) -> u64 {
+    pub(crate) fn operation_count(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
 
     /// Counts an operation until the guard is dropped.
-    pub fn begin_operation(self: &Arc<Self>) -> OperationGuard {
+    pub(crate) fn begin_operation(self: &Arc<Self>) -> OperationGuard {
         self.operations.fetch_add(1, Ordering::Relaxed);
         OperationGuard(Arc::clone(self))
     }
@@ -93,7 +94,7 @@ impl ServerHandle {
 
 /// Counts one running operation.
 #[derive(Debug)]
-pub struct OperationGuard(Arc<ServerHandle>);
+pub(crate) struct OperationGuard(Arc<ServerHandle>);
 
 impl Drop for OperationGuard {
     fn drop(&mut self) {
@@ -149,7 +150,7 @@ impl Servers {
 }
 
 /// A client's view of a deployment, alive.
-pub struct Discovery {
+pub(crate) struct Discovery {
     id: TopologyId,
     clock: Clock,
     runtime: Handle,
@@ -233,7 +234,7 @@ impl Discovery {
     /// # Panics
     ///
     /// Outside of a runtime.
-    pub fn start(
+    pub(crate) fn start(
         options: &DiscoveryOptions,
         settings: Settings,
         seed: u64,
@@ -256,7 +257,7 @@ impl Discovery {
     /// # Panics
     ///
     /// Outside of a runtime.
-    pub fn begin(
+    pub(crate) fn begin(
         topology: Topology,
         clock: Clock,
         settings: Settings,
@@ -300,38 +301,38 @@ impl Discovery {
     }
 
     /// Tells the core something and does all that follows from it.
-    pub fn handle(&self, input: Input) {
+    pub(crate) fn handle(&self, input: Input) {
         let mut state = self.lock();
         self.tell_core(&mut state, input);
     }
 
     /// What the client believes now. Takes no lock.
-    pub fn description(&self) -> Arc<TopologyDescription> {
+    pub(crate) fn description(&self) -> Arc<TopologyDescription> {
         self.published.load_full()
     }
 
     /// Tells when a description is published.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
     /// A server that operations can use; `None` if it has no pool (any more). Takes no lock.
-    pub fn server(&self, address: &ServerAddress) -> Option<Arc<ServerHandle>> {
+    pub(crate) fn server(&self, address: &ServerAddress) -> Option<Arc<ServerHandle>> {
         self.servers.get(address)
     }
 
     /// How many operations are running on a server.
-    pub fn operation_count(&self, address: &ServerAddress) -> u64 {
+    pub(crate) fn operation_count(&self, address: &ServerAddress) -> u64 {
         self.servers.operation_count(address)
     }
 
     /// What log messages call this view.
-    pub fn topology_id(&self) -> TopologyId {
+    pub(crate) fn topology_id(&self) -> TopologyId {
         self.id
     }
 
     /// What was counted so far.
-    pub fn metrics(&self) -> Metrics {
+    pub(crate) fn metrics(&self) -> Metrics {
         let description = self.description();
         Metrics::take(&self.counters, &self.lock().counted, &description, self)
     }
@@ -341,17 +342,17 @@ impl Discovery {
     }
 
     /// The clock of everything here.
-    pub fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         self.clock
     }
 
     /// How connections are made.
-    pub fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// Closes every monitor, pool and idle socket, and returns when their tasks are gone.
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.shut_down();
         let all_gone = self.lock().all_gone.take();
         if let Some(mut all_gone) = all_gone {
@@ -361,7 +362,7 @@ impl Discovery {
     }
 
     /// The same without waiting.
-    pub fn shut_down(&self) {
+    pub(crate) fn shut_down(&self) {
         self.handle(Input::Close);
         let mut state = self.lock();
         state.monitors.clear();
@@ -375,7 +376,7 @@ impl Discovery {
     }
 
     /// Whether it was closed.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.lock().alive.is_none()
     }
 

@@ -357,6 +357,7 @@ impl std::error::Error for Error {
 
 /// Why a client could not be made. The options are at fault.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClientError {
     /// The connection string cannot be read.
     #[error("{0}")]

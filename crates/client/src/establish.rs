@@ -13,11 +13,11 @@ use crate::pool::{ConnectionId, Establish, Established, PoolGeneration, Pooled};
 
 /// A pooled connection and what its handshake told.
 #[derive(Debug)]
-pub struct ServerConnection {
+pub(crate) struct ServerConnection {
     /// The connection.
-    pub connection: Connection<Stream>,
+    pub(crate) connection: Connection<Stream>,
     /// What it is good for.
-    pub facts: Arc<ConnectionFacts>,
+    pub(crate) facts: Arc<ConnectionFacts>,
     /// Whether a login that the server asked for again failed. The connection cannot be used then.
     pub(crate) login_lost: bool,
 }
@@ -30,7 +30,7 @@ impl Pooled for ServerConnection {
 
 /// Makes connections to one server.
 #[derive(Debug)]
-pub struct ServerEstablisher {
+pub(crate) struct ServerEstablisher {
     address: ServerAddress,
     /// Weak, because discovery owns the pools that own their establishers.
     discovery: Weak<Discovery>,

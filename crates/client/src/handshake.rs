@@ -238,7 +238,7 @@ pub async fn exchange_hello<S: AsyncRead + AsyncWrite + Unpin>(
 /// # Errors
 ///
 /// As [`exchange_hello`].
-pub async fn next_hello<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn next_hello<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<S>,
     known: &KnownMembers,
 ) -> Result<HelloReply, HandshakeError> {
@@ -256,6 +256,7 @@ fn refuse_errors(reply: &bson::raw::RawDocument) -> Result<(), HandshakeError> {
 
 /// Why a hello brought no usable reply.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HandshakeError {
     /// The connection broke.
     #[error("{0}")]
@@ -296,6 +297,7 @@ impl HandshakeError {
 
 /// Why a pooled connection could not be established.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EstablishError {
     /// There is no stream.
     #[error("{0}")]
@@ -357,7 +359,7 @@ impl EstablishError {
             Self::Handshake { cause, .. } => match &**cause {
                 HandshakeError::TimedOut => ApplicationError::NetworkTimeout(message),
                 HandshakeError::Refused(error) => {
-                    ApplicationError::Command(error.of_server().unwrap_or_default())
+                    ApplicationError::Command(Box::new(error.of_server().unwrap_or_default()))
                 }
                 cause if cause.is_network() => ApplicationError::Network(message),
                 _ => ApplicationError::Establishment(message),
@@ -365,7 +367,7 @@ impl EstablishError {
             Self::Authentication(error) => match &error.cause {
                 AuthenticationCause::Conversation(ConversationError::Refused(refusal)) => {
                     let refusal = refusal.of_server().unwrap_or_default();
-                    ApplicationError::Command(CommandError { message, ..refusal })
+                    ApplicationError::Command(Box::new(CommandError { message, ..refusal }))
                 }
                 AuthenticationCause::TimedOut => ApplicationError::NetworkTimeout(message),
                 AuthenticationCause::Connection(cause) if cause.is_network() => {

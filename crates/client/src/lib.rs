@@ -31,25 +31,26 @@
 //! ```
 
 mod action;
-pub mod authentication;
+mod authentication;
 mod bulk;
 mod client;
 mod clock;
 mod collection;
 mod command_event;
-pub mod connection;
+mod connection;
 mod cursor;
 mod database;
-pub mod discovery;
+pub mod dial;
+mod discovery;
 mod error;
-pub mod establish;
+mod establish;
 mod extended_json;
-pub mod handshake;
+mod handshake;
 mod logging;
-pub mod metadata;
+mod metadata;
 mod metrics;
 mod monitor;
-pub mod net;
+mod net;
 mod operation;
 mod options;
 mod pace;
@@ -59,7 +60,7 @@ mod selection;
 mod session;
 mod srv;
 mod tap;
-pub mod tls;
+mod tls;
 mod transaction;
 mod value;
 mod watch;
@@ -80,6 +81,8 @@ pub use cursor::Cursor;
 pub use database::Database;
 pub use discovery::{ClientEvent, EventListener};
 pub use error::{ClientError, Error, ErrorKind, WriteError, WriteFailure};
+pub use handshake::ServerApi;
+pub use metadata::DriverInfo;
 pub use metrics::{Metrics, ServerMetrics};
 pub use options::{
     ClientOptions, DEFAULT_LOGGED_DOCUMENT_LENGTH, DEFAULT_SERVER_SELECTION_TIMEOUT,
@@ -93,6 +96,7 @@ pub use quorate_client_session::{
 pub use quorate_protocol::PROMETHEUS_CONTENT_TYPE;
 pub use session::Session;
 pub use tap::Tap;
+pub use tls::{TlsError, TlsOptions};
 pub use transaction::{TransactionFailure, WithTransaction, Work};
 pub use value::{IntoRaw, IntoValue};
 pub use watch::{ChangeStream, Watch};

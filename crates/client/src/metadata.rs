@@ -3,11 +3,11 @@
 //! Follows "Hello Command" and "Limitations" in the MongoDB Handshake specification: at most 512
 //! bytes, shortened in the specified order.
 
-use bson::raw::{CStr, RawDocument, RawDocumentBuf, cstr};
+use bson::raw::{CStr, RawDocumentBuf, cstr};
 use quorate_server_discovery::FunctionPlatform;
 
 /// The longest `client` document, in bytes.
-pub const MAX_METADATA_LENGTH: usize = 512;
+pub(crate) const MAX_METADATA_LENGTH: usize = 512;
 
 const DRIVER_NAME: &str = "quorate";
 
@@ -186,11 +186,6 @@ fn platform_text(wrappers: &[DriverInfo]) -> String {
     platforms.fold("Rust/tokio".to_owned(), |all, one| format!("{all}|{one}"))
 }
 
-/// Whether a `client` document is within the limit, for the side that received it.
-pub fn is_acceptable(metadata: &RawDocument) -> bool {
-    metadata.as_bytes().len() <= MAX_METADATA_LENGTH
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,7 +253,7 @@ mod tests {
         let variables =
             [("AWS_EXECUTION_ENV", "AWS_Lambda_java8"), ("AWS_REGION", long_region.as_str())];
         let metadata = client_metadata(None, &[], &environment(&variables, false));
-        assert!(is_acceptable(&metadata));
+        assert!(metadata.as_bytes().len() <= MAX_METADATA_LENGTH);
         let env = metadata.get_document("env").unwrap();
         assert_eq!(env, &*bson::rawdoc! { "name": "aws.lambda" });
         assert!(metadata.get_document("os").unwrap().get_str("architecture").is_ok());
@@ -269,14 +264,14 @@ mod tests {
             platform: Some("é".repeat(length)),
         };
         let metadata = client_metadata(None, &[platform(400)], &environment(&variables, true));
-        assert!(is_acceptable(&metadata));
+        assert!(metadata.as_bytes().len() <= MAX_METADATA_LENGTH);
         assert!(metadata.get("env").unwrap().is_none());
         assert!(metadata.get_document("os").unwrap().get("architecture").unwrap().is_none());
         assert!(metadata.get_str("platform").unwrap().starts_with("Rust/tokio|é"));
 
         let absurd = DriverInfo { name: "n".repeat(600), ..DriverInfo::default() };
         let metadata = client_metadata(Some("app"), &[absurd], &Environment::default());
-        assert!(is_acceptable(&metadata));
+        assert!(metadata.as_bytes().len() <= MAX_METADATA_LENGTH);
     }
 
     #[test]

@@ -267,6 +267,7 @@ impl std::error::Error for ConnectError {}
 
 /// What went wrong while connecting.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectErrorKind {
     /// The name has no address.
     #[error("its name does not resolve: {0}; check the host and DNS")]

@@ -487,7 +487,7 @@ impl Inner {
     ) {
         let Some(told) = error.of_server() else { return };
         let overloaded = error.has_label(SYSTEM_OVERLOADED_ERROR);
-        self.tell(connection, ApplicationError::Command(told), overloaded);
+        self.tell(connection, ApplicationError::Command(Box::new(told)), overloaded);
     }
 
     fn tell(

@@ -600,6 +600,7 @@ impl<E: Establish> Drop for PooledConnection<E> {
 
 /// Why no connection could be had.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckOutError<E: fmt::Display> {
     /// The pool is closed: the client is shut down, or the server left the deployment.
     ///

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{doc, rawdoc};
-use quorate_client::discovery::ClientEvent;
 use quorate_client::{
-    Client, ClientOptions, CommandEventKind, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR,
-    SYSTEM_OVERLOADED_ERROR,
+    Client, ClientEvent, ClientOptions, CommandEventKind, ErrorKind, RETRYABLE_ERROR,
+    RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
 };
 use quorate_protocol::{MonotonicTime, ServerAddress};
 use quorate_server_discovery::{

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quorate_client::net::{ConnectError, ConnectErrorKind, Connector, ConnectorOptions, Stream};
-use quorate_client::tls::{Tls, TlsOptions};
+use quorate_client::TlsOptions;
+use quorate_client::dial::{
+    ConnectError, ConnectErrorKind, Connector, ConnectorOptions, Stream, Tls,
+};
 use quorate_protocol::ServerAddress;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;

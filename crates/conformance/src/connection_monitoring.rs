@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use bson::{Bson, RawDocumentBuf};
 use quorate_client::Clock;
-use quorate_client::connection::Connection;
-use quorate_client::handshake::Handshake;
-use quorate_client::metadata::{Environment, client_metadata};
-use quorate_client::net::{Connector, Stream};
+use quorate_client::dial::{
+    Connection, Connector, Environment, Handshake, Stream, client_metadata,
+};
 use quorate_client::pool::{
     CheckOutError, ConnectionId, Establish, Established, Pool, PoolEvent, PoolEventKind,
     PoolEventListener, PoolGeneration, PoolOptions, Pooled, PooledConnection,
@@ -137,7 +136,8 @@ impl Failure {
             CheckOutError::PoolClosed { .. } => "PoolClosedError",
             CheckOutError::PoolCleared { .. } => "PoolClearedError",
             CheckOutError::TimedOut { .. } => "WaitQueueTimeoutError",
-            CheckOutError::NotEstablished(_) => "EstablishmentError",
+            // Not established, or what the pool may learn to say.
+            _ => "EstablishmentError",
         };
         Self { kind, message: error.to_string() }
     }
@@ -308,6 +308,7 @@ fn event_json(event: &PoolEvent) -> Value {
         Kind::CheckedIn { connection } => {
             json!({ "type": "ConnectionCheckedIn", "connectionId": connection.0 })
         }
+        other => json!({ "type": format!("{other:?}") }),
     };
     json["address"] = json!(event.address.as_str());
     json

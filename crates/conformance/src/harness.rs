@@ -88,7 +88,7 @@ impl Harness {
             "command" => {
                 let response = raw(error.get("response").ok_or("a command without response")?)?;
                 match command_failure(&response)? {
-                    Some(failure) => ApplicationError::Command(failure),
+                    Some(failure) => ApplicationError::Command(Box::new(failure)),
                     // Nothing that discovery is told about, as with writeErrors.
                     None => return Ok(()),
                 }

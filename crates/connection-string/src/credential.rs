@@ -170,6 +170,7 @@ pub struct Credential {
 /// User, password, mechanism and properties do not fit together. The author of the connection
 /// string is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CredentialError {
     /// The mechanism needs a name.
     #[error("{0} needs a user name; write it before the host, as in mongodb://name@host")]

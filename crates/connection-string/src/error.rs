@@ -36,6 +36,7 @@ impl fmt::Display for Part {
 
 /// The string is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseError {
     /// Longer than [`MAX_LENGTH`].
     #[error("the connection string is {0} bytes long; at most {MAX_LENGTH} are accepted")]

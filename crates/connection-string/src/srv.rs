@@ -49,6 +49,7 @@ pub struct SrvTarget {
 
 /// An SRV answer is refused. The zone's operator is at fault, or its answers are forged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SeedListError {
     /// The string names its hosts itself.
     #[error("only mongodb+srv:// takes its hosts from DNS; use the hosts in the connection string")]
@@ -82,6 +83,7 @@ pub enum SeedListError {
 
 /// A TXT answer is refused. The zone's operator is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TxtError {
     /// The string does not use DNS.
     #[error("only mongodb+srv:// takes options from DNS")]

@@ -25,6 +25,7 @@ pub const DEFAULT_HORIZON: &str = "__default";
 
 /// What is wrong with a configuration. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The set name is not the one the member was started for.
     #[error(

@@ -50,6 +50,7 @@ pub enum Reach {
 
 /// Why a member cannot be elected now. Shown as what is said of it: `has priority 0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Obstacle {
     /// It holds no data.
     Arbiter,

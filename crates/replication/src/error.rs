@@ -7,6 +7,7 @@ use crate::reconfig_check::ReconfigError;
 
 /// Why a member refuses a command.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RequestError {
     /// 108: a heartbeat of another set.
     #[error("the set here is {expected:?}, not {found:?}; start both members with one name")]

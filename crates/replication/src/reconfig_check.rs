@@ -17,6 +17,7 @@ use crate::quorum::{implicit_default_write_concern, is_vote_majority};
 
 /// Why a configuration may not follow the present one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReconfigError {
     /// The document itself is wrong.
     #[error(transparent)]

@@ -43,6 +43,7 @@ impl WriteConcern {
 
 /// A concern that this configuration can never satisfy. The client or the administrator is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UnsatisfiableWriteConcern {
     /// 100: more members than hold data.
     #[error("w: {wanted} asks for more members than the {present} that hold data; lower w")]

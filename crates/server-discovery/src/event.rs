@@ -36,6 +36,7 @@ impl fmt::Display for MonitorConnectionId {
 
 /// Something that happened. Events come in the order in which the changes were made.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum DiscoveryEvent {
     /// The topology exists. Always the first.
     TopologyOpening,

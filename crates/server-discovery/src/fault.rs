@@ -51,6 +51,7 @@ impl fmt::Display for ServerError {
 
 /// What can be wrong with a server, told so that a person knows whom to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ServerFault {
     /// A check failed.
     #[error("{0}")]
@@ -176,7 +177,7 @@ pub enum ApplicationError {
     /// Nothing came in time.
     NetworkTimeout(String),
     /// The server answered with an error: see [`CommandError::of_server`].
-    Command(CommandError),
+    Command(Box<CommandError>),
     /// Anything else that kept a connection from being established: a name that does not resolve,
     /// a certificate that does not convince.
     Establishment(String),

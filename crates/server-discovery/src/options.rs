@@ -217,6 +217,7 @@ pub enum Threading {
 
 /// Options that contradict each other. Their author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OptionsError {
     /// One direct connection, several seeds.
     #[error("directConnection=true needs one host, not {0}; remove the others or the option")]

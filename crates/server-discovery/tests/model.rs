@@ -333,12 +333,12 @@ impl Model for Discovery {
             }
             Step::NotPrimary => {
                 world.told_not_primary = true;
-                world.operation_failed(ApplicationError::Command(CommandError {
+                world.operation_failed(ApplicationError::Command(Box::new(CommandError {
                     code: Some(NOT_WRITABLE_PRIMARY),
                     message: "not primary".to_owned(),
                     topology_version: Some(version("a", 2)),
                     ..CommandError::default()
-                }));
+                })));
             }
             Step::LoseConnection => {
                 world.lost_connection = true;

@@ -451,12 +451,12 @@ impl Shell {
         let service_id = self.balanced.then(|| ObjectId::from_bytes([9; 12]));
         let generation = self.topology.pool_generation(&server, service_id).unwrap_or_default();
         let command = |code: i32| {
-            ApplicationError::Command(CommandError {
+            ApplicationError::Command(Box::new(CommandError {
                 code: Some(code),
                 message: "scripted".to_owned(),
                 topology_version: tv.map(|counter| version(counter, 0)),
                 ..CommandError::default()
-            })
+            }))
         };
         Input::ApplicationFailed {
             generation: PoolGeneration(generation.0.saturating_sub(behind)),

@@ -186,12 +186,12 @@ impl Story {
             "network" => ApplicationError::Network("connection reset".to_owned()),
             "timeout" => ApplicationError::NetworkTimeout("no answer in time".to_owned()),
             "dns" => ApplicationError::Establishment("the name does not resolve".to_owned()),
-            code => ApplicationError::Command(CommandError {
+            code => ApplicationError::Command(Box::new(CommandError {
                 code: code.parse().ok(),
                 message: code.replace('_', " "),
                 topology_version: number("tv").map(topology_version),
                 ..CommandError::default()
-            }),
+            })),
         };
         let service_id = given("service").map(|text| text.parse::<ObjectId>().unwrap());
         let topology = self.topology.as_ref().ok_or("no topology")?;

@@ -11,6 +11,7 @@ const ENCRYPTED: [&str; 2] = ["-----BEGIN ENCRYPTED PRIVATE KEY-----", "Proc-Typ
 
 /// A file does not hold what it should. The author of the file, or of its path, is at fault.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// It cannot be read.
     #[error("{} cannot be read: {reason}; check the path and its permissions", .path.display())]

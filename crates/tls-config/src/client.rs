@@ -104,6 +104,7 @@ fn server_verifier(
 
 /// Why TLS could not be configured. The files or options are at fault.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// A file is of no use.
     #[error(transparent)]

@@ -31,6 +31,7 @@ const ORGANISATION: [&str; 3] = ["O", "OU", "DC"];
 
 /// A certificate without a name that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SubjectError {
     /// The certificate itself is malformed.
     #[error("the certificate is malformed; make a new one")]

@@ -281,6 +281,7 @@ fn inflate(
 
 /// What is wrong with a compressed message, or with the compressor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CompressionError {
     /// An undefined compressor.
     #[error("its compressor has the unknown number {0}")]

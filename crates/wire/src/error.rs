@@ -5,6 +5,7 @@ use crate::header::OpCode;
 
 /// A peer sent bytes that are no message. The peer is at fault; close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// The announced length has no room for a header.
     #[error("the peer announced a message of {length} bytes, too short for a header")]
@@ -99,6 +100,7 @@ pub enum DecodeError {
 
 /// A message that must not be sent. The caller is at fault; the buffer is as it was before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EncodeError {
     /// Longer than the receiver accepts.
     #[error("the message is {length} bytes long and the peer accepts {limit}: send less at once")]

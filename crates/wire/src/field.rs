@@ -11,6 +11,7 @@ use crate::conversions::object_id_from;
 
 /// A field of a reply that is not what it should be. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FieldError {
     /// A value of another type.
     #[error("the field {field} should be {expected} and is a {found:?}")]

@@ -32,6 +32,7 @@ pub const MAX_TEXT_LENGTH: usize = 1024;
 
 /// A reply that is no reply to hello. The server is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HelloError {
     /// A field is not what it should be.
     #[error("the server's hello reply cannot be read: {0}")]

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, rawdoc};
-use quorate_client::connection::{Connection, Request};
-use quorate_client::net::Stream;
+use quorate_client::dial::{Connection, Request, Stream};
 use quorate_protocol::{MemberState, ServerAddress};
 use quorate_wire::command_error;
 use tokio::time::{sleep, timeout};

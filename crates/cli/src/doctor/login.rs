@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use bson::raw::RawDocument;
 use bson::rawdoc;
-use quorate_client::authentication::{
-    AuthenticationCause, AuthenticationError, Authenticator, ConversationError,
+use quorate_client::dial::{
+    AuthenticationCause, AuthenticationError, Authenticator, Connection, Connector,
+    ConnectorOptions, ConversationError, Environment, EstablishError, Handshake, Request,
+    client_metadata,
 };
-use quorate_client::connection::{Connection, Request};
-use quorate_client::handshake::{EstablishError, Handshake};
-use quorate_client::metadata::{Environment, client_metadata};
-use quorate_client::net::{Connector, ConnectorOptions};
 use quorate_connection_string::ConnectionString;
 use quorate_protocol::{ErrorCode, ServerAddress};
 use quorate_server_discovery::ServerType;
@@ -119,7 +117,7 @@ async fn connect(
     prober: &Prober,
     address: &ServerAddress,
     authenticator: Option<Authenticator>,
-) -> Result<Connection<quorate_client::net::Stream>, EstablishError> {
+) -> Result<Connection<quorate_client::dial::Stream>, EstablishError> {
     let limit: Option<Duration> = Some(prober.limit);
     let connector = Connector::new(ConnectorOptions {
         connect_timeout: limit,

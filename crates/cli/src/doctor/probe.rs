@@ -8,9 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use quorate_client::connection::{Connection, ConnectionError, Request};
-use quorate_client::net::{ConnectErrorKind, Connector, ConnectorOptions, Stream};
-use quorate_client::tls::{Tls, TlsOptions};
+use quorate_client::TlsOptions;
+use quorate_client::dial::{
+    ConnectErrorKind, Connection, ConnectionError, Connector, ConnectorOptions, Request, Stream,
+    Tls,
+};
 use quorate_protocol::{ErrorCode, HelloCommand, HelloReply, ServerAddress};
 use quorate_wire::{command_error, later_hello, parse_hello};
 use tokio::net::TcpStream;

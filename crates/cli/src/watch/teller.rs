@@ -68,10 +68,8 @@ impl Teller {
                 self.line(at, &text, screen)?;
                 told("warning", json!({"message": warning.to_string()}), screen)
             }
-            DiscoveryEvent::TopologyOpening
-            | DiscoveryEvent::TopologyClosed
-            | DiscoveryEvent::ServerHeartbeatStarted { .. }
-            | DiscoveryEvent::ServerHeartbeatSucceeded { .. } => Ok(()),
+            // The beginning and the end of the topology, and checks that bring no news.
+            _ => Ok(()),
         }
     }
 

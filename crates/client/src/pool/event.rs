@@ -30,6 +30,7 @@ pub struct PoolEvent {
 
 /// What can happen in a pool. Each variant is one event of the specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PoolEventKind {
     /// `PoolCreated`.
     PoolCreated {
@@ -141,6 +142,7 @@ impl PoolEventKind {
 
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// The pool was cleared since the connection was made.
     Stale,
@@ -179,6 +181,7 @@ impl CloseReason {
 
 /// Why no connection was checked out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CheckOutFailureReason {
     /// The pool was closed.
     PoolClosed,

@@ -64,6 +64,7 @@ impl PoolOptions {
 
 /// Options that contradict each other. Their author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PoolOptionsError {
     /// No connection could ever be made.
     #[error("maxConnecting must be at least 1")]

@@ -7,10 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bson::{Bson, Document};
-use quorate_client::handshake::ServerApi;
 use quorate_client::{
-    ChangeStream, Client, ClientOptions, Collection, Cursor, Database, EventListener, Session,
-    SessionOptions, TransactionOptions,
+    ChangeStream, Client, ClientOptions, Collection, Cursor, Database, EventListener, ServerApi,
+    Session, SessionOptions, TransactionOptions,
 };
 use quorate_connection_string::ConnectionString;
 use quorate_server_discovery::TopologyDescription;

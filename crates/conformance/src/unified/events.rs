@@ -107,8 +107,9 @@ impl EventLog {
         }
         let observed = match event {
             ClientEvent::Command(event) => self.command(event),
-            ClientEvent::Pool(event) => Some(pool(event)),
+            ClientEvent::Pool(event) => pool(event),
             ClientEvent::Discovery(event) => discovery(event),
+            _ => None,
         };
         if let Some(observed) = observed.filter(|event| self.observed.contains(event.name)) {
             self.lock().push(observed);
@@ -122,6 +123,7 @@ impl EventLog {
             CommandEventKind::Started { command } => (Some(command), false),
             CommandEventKind::Succeeded { reply, .. } => (Some(reply), false),
             CommandEventKind::Failed { .. } => (None, true),
+            _ => return None,
         };
         let hello = name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster");
         // What was said in a hello that logs in is taken out before it is told.
@@ -152,6 +154,7 @@ impl EventLog {
                 "commandSucceededEvent"
             }
             CommandEventKind::Failed { .. } => "commandFailedEvent",
+            _ => return None,
         };
         Some(Observed { name, fields })
     }
@@ -239,7 +242,7 @@ impl EventLog {
     }
 }
 
-fn pool(event: &PoolEvent) -> Observed {
+fn pool(event: &PoolEvent) -> Option<Observed> {
     use PoolEventKind as Kind;
     let mut fields = Document::new();
     let name = match &event.kind {
@@ -266,8 +269,9 @@ fn pool(event: &PoolEvent) -> Observed {
         }
         Kind::CheckedOut { .. } => "connectionCheckedOutEvent",
         Kind::CheckedIn { .. } => "connectionCheckedInEvent",
+        _ => return None,
     };
-    Observed { name, fields }
+    Some(Observed { name, fields })
 }
 
 fn discovery(event: &DiscoveryEvent) -> Option<Observed> {
@@ -298,9 +302,7 @@ fn discovery(event: &DiscoveryEvent) -> Option<Observed> {
         Event::ServerHeartbeatFailed { heartbeat, .. } => {
             ("serverHeartbeatFailedEvent", doc! { "awaited": heartbeat.awaited })
         }
-        Event::ServerOpening { .. } | Event::ServerClosed { .. } | Event::Warning(_) => {
-            return None;
-        }
+        _ => return None,
     };
     Some(Observed { name, fields })
 }

@@ -25,6 +25,7 @@ pub const MAX_LINE_LENGTH: usize = 4 << 20;
 
 /// A line that is no part of a recording. The author of the file is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecordingError {
     /// Longer than [`MAX_LINE_LENGTH`].
     #[error("the line is {0} bytes long, more than any recording has; is this the right file?")]
@@ -193,12 +194,12 @@ fn cause(fields: Fields<'_>) -> Result<ApplicationError, RecordingError> {
         "network" => ApplicationError::Network(message),
         "timeout" => ApplicationError::NetworkTimeout(message),
         "establishment" => ApplicationError::Establishment(message),
-        "command" => ApplicationError::Command(CommandError {
+        "command" => ApplicationError::Command(Box::new(CommandError {
             code: fields.optional("code", Fields::i32)?,
             message,
             topology_version: fields.optional("topologyVersion", Fields::topology_version)?,
             ..CommandError::default()
-        }),
+        })),
         _ => return Err(fields.error("kind", "is no known kind of cause")),
     })
 }

@@ -144,7 +144,7 @@ fn cause(cause: &ApplicationError) -> Value {
             json!({"kind": "establishment", "message": message})
         }
         ApplicationError::Command(error) => {
-            let CommandError { code, message, topology_version: version, .. } = error;
+            let CommandError { code, message, topology_version: version, .. } = &**error;
             json!({
                 "kind": "command",
                 "code": code,

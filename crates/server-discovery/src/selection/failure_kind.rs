@@ -7,6 +7,7 @@ use crate::fault::{ApplicationError, CheckFailureKind, ServerFault};
 
 /// The ways in which a server fails, as far as they call for different remedies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum FailureKind {
     /// It refuses or drops connections.
     Unreachable,

@@ -139,6 +139,7 @@ impl fmt::Debug for SelectionRequest<'_> {
 
 /// Why waiting cannot help: the request or the deployment is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SelectionError {
     /// The client does not speak the wire versions of a server.
     #[error("{0}; upgrade the older of the two")]

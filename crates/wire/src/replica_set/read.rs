@@ -8,6 +8,7 @@ use crate::field::FieldError;
 
 /// A document of the replica set that cannot be read. Its sender is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReplicaSetDocumentError {
     /// A field is not what it should be.
     #[error(transparent)]

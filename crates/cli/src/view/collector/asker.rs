@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, rawdoc};
-use quorate_client::authentication::Authenticator;
-use quorate_client::connection::{Connection, Request};
-use quorate_client::handshake::{EstablishError, Handshake, exchange_hello};
-use quorate_client::metadata::{Environment, client_metadata};
-use quorate_client::net::{Connector, ConnectorOptions, Stream};
-use quorate_client::tls::Tls;
+use quorate_client::dial::{
+    Authenticator, Connection, Connector, ConnectorOptions, Environment, EstablishError, Handshake,
+    Request, Stream, Tls, client_metadata, exchange_hello,
+};
 use quorate_client::{ClientError, ClientOptions};
 use quorate_protocol::{ErrorCode, HelloReply, ServerAddress, SetVersion};
 use quorate_wire::command_error;
