@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_server::{LogFormat, Place, Server, StartOptions, log_to_stderr};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -244,23 +244,45 @@ impl Talk {
         }
     }
 
+    /// The same without documents in between, as the clients of the peers are: bytes out, and of the reply only
+    /// whether it is an error.
+    pub async fn exchange(&mut self, command: &RawDocument) -> Result<(), String> {
+        self.send_raw(command, MsgFlags::NONE).await?;
+        self.receive_as(|reply| match reply.get_f64("ok") {
+            Ok(1.0) => Ok(()),
+            _ => Err(Document::try_from(reply).unwrap_or_default().to_string()),
+        })
+        .await
+    }
+
     pub async fn send(&mut self, mut command: Document, flags: MsgFlags) -> Result<(), String> {
         if !command.contains_key("$db") {
             command.insert("$db", "admin");
         }
         let body = RawDocumentBuf::try_from(&command).map_err(|error| error.to_string())?;
+        self.send_raw(&body, flags).await
+    }
+
+    async fn send_raw(&mut self, body: &RawDocument, flags: MsgFlags) -> Result<(), String> {
         let mut bytes = Vec::new();
-        MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), flags, &body)
+        MsgWriter::new(&mut bytes, RequestId(1), RequestId(0), flags, body)
             .finish(None)
             .map_err(|error| error.to_string())?;
         self.stream.write_all(&bytes).await.map_err(|error| error.to_string())
     }
 
     pub async fn receive(&mut self) -> Result<Document, String> {
+        self.receive_as(|reply| Document::try_from(reply).map_err(|error| error.to_string())).await
+    }
+
+    async fn receive_as<T>(
+        &mut self,
+        read: impl Fn(&RawDocument) -> Result<T, String>,
+    ) -> Result<T, String> {
         loop {
             let message = self.decoder.next_message().map_err(|error| error.to_string())?;
             if let Some(Payload::Msg(reply)) = message.map(|message| message.payload) {
-                return Document::try_from(reply.body()).map_err(|error| error.to_string());
+                return read(reply.body());
             }
             let input = self.decoder.input();
             input.reserve(4096);

@@ -9,8 +9,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bson::raw::cstr;
 use bson::spec::BinarySubtype;
-use bson::{Binary, Document, doc};
+use bson::{Binary, RawDocumentBuf, doc, rawdoc};
 
 use crate::dialects::Dialect;
 use crate::load::Connection;
@@ -105,8 +106,8 @@ fn query(sql: &str) -> Vec<u8> {
     message
 }
 
-fn update(id: i64) -> Document {
-    doc! {
+fn update(id: i64) -> RawDocumentBuf {
+    rawdoc! {
         "update": "accounts", "$db": "bench",
         "updates": [{ "q": { "_id": id }, "u": { "$inc": { "n": 1 } } }],
     }
@@ -129,18 +130,18 @@ impl Actor {
                     let mut command = update(id);
                     within(&mut command, session, *number);
                     if place == 0 {
-                        command.insert("startTransaction", true);
-                        command.insert("readConcern", doc! { "level": "snapshot" });
+                        command.append(cstr!("startTransaction"), true);
+                        command.append(cstr!("readConcern"), rawdoc! { "level": "snapshot" });
                     }
-                    if let Err(error) = talk.run(command).await {
+                    if let Err(error) = talk.exchange(&command).await {
                         assert!(error.contains("TransientTransactionError"), "{error}");
                         return false;
                     }
                 }
-                let mut command = doc! { "commitTransaction": 1 };
+                let mut command = rawdoc! { "commitTransaction": 1, "$db": "admin" };
                 within(&mut command, session, *number);
-                command.insert("writeConcern", doc! { "w": "majority" });
-                talk.run(command).await.unwrap();
+                command.append(cstr!("writeConcern"), rawdoc! { "w": "majority" });
+                talk.exchange(&command).await.unwrap();
                 true
             }
             Self::Postgres(connection) => {
@@ -159,10 +160,10 @@ impl Actor {
     }
 }
 
-fn within(command: &mut Document, session: &Binary, number: i64) {
-    command.insert("lsid", doc! { "id": session.clone() });
-    command.insert("txnNumber", number);
-    command.insert("autocommit", false);
+fn within(command: &mut RawDocumentBuf, session: &Binary, number: i64) {
+    command.append(cstr!("lsid"), rawdoc! { "id": session.clone() });
+    command.append(cstr!("txnNumber"), number);
+    command.append(cstr!("autocommit"), false);
 }
 
 async fn transact(
@@ -225,8 +226,8 @@ async fn plain(to: SocketAddr, clients: usize, updates: i64, time: Duration) -> 
                 let began = Instant::now();
                 for id in own..own + updates {
                     let mut command = update(id);
-                    command.insert("writeConcern", doc! { "w": "majority" });
-                    talk.run(command).await.unwrap();
+                    command.append(cstr!("writeConcern"), rawdoc! { "w": "majority" });
+                    talk.exchange(&command).await.unwrap();
                 }
                 latencies.push(began.elapsed());
             }
@@ -359,15 +360,15 @@ async fn open_transactions(effort: Effort, to: SocketAddr) {
             let (mut talk, session) = (Talk::open(to).await.unwrap(), session());
             let mut command = update(SHARED as i64 + 2 * 64 + place);
             within(&mut command, &session, 1);
-            command.insert("startTransaction", true);
-            talk.run(command).await.unwrap();
+            command.append(cstr!("startTransaction"), true);
+            talk.exchange(&command).await.unwrap();
             open.push((talk, session));
         }
         beside.push(plain(to, WRITERS, 1, effort.load).await.per_second());
         for (mut talk, session) in open {
-            let mut command = doc! { "abortTransaction": 1 };
+            let mut command = rawdoc! { "abortTransaction": 1, "$db": "admin" };
             within(&mut command, &session, 1);
-            talk.run(command).await.unwrap();
+            talk.exchange(&command).await.unwrap();
         }
     }
     let measure = format!("plain majority updates/s, {WRITERS} clients");
@@ -383,26 +384,26 @@ async fn wake_up(effort: Effort, set: &Set, primary: usize) {
     let mut watcher = Talk::open(to).await.unwrap();
     let mut writer = Talk::open(to).await.unwrap();
     let mut plain = update(0);
-    plain.insert("writeConcern", doc! { "w": 1 });
+    plain.append(cstr!("writeConcern"), rawdoc! { "w": 1 });
     for _ in 0..effort.rounds {
         let (mut behind, mut free) = (Vec::new(), Vec::new());
         for _ in 0..WAKE_UPS {
             let began = Instant::now();
-            writer.run(plain.clone()).await.unwrap();
+            writer.exchange(&plain).await.unwrap();
             free.push(began.elapsed());
             let (mut holder, session) = hold(to).await;
             let mut command = plain.clone();
             let sent = tokio::spawn(async move {
-                command.insert("maxTimeMS", 60_000);
+                command.append(cstr!("maxTimeMS"), 60_000);
                 let mut talk = Talk::open(to).await.unwrap();
-                talk.run(command).await.unwrap();
+                talk.exchange(&command).await.unwrap();
                 Instant::now()
             });
             waits(&mut watcher, 1).await;
-            let mut abort = doc! { "abortTransaction": 1 };
+            let mut abort = rawdoc! { "abortTransaction": 1, "$db": "admin" };
             within(&mut abort, &session, 1);
             let ended = Instant::now();
-            holder.run(abort).await.unwrap();
+            holder.exchange(&abort).await.unwrap();
             behind.push(sent.await.unwrap() - ended);
         }
         let median =
@@ -420,7 +421,7 @@ async fn wake_up(effort: Effort, set: &Set, primary: usize) {
         let waiting: Vec<_> = (0..64)
             .map(|_| {
                 let command = plain.clone();
-                tokio::spawn(async move { Talk::open(to).await.unwrap().run(command).await })
+                tokio::spawn(async move { Talk::open(to).await.unwrap().exchange(&command).await })
             })
             .collect();
         waits(&mut watcher, 64).await;
@@ -428,9 +429,9 @@ async fn wake_up(effort: Effort, set: &Set, primary: usize) {
         tokio::time::sleep(effort.load).await;
         let used = set.process(primary).processor_time() - before;
         idle.push(used.as_secs_f64() / effort.load.as_secs_f64() * 100.0);
-        let mut abort = doc! { "abortTransaction": 1 };
+        let mut abort = rawdoc! { "abortTransaction": 1, "$db": "admin" };
         within(&mut abort, &session, 1);
-        holder.run(abort).await.unwrap();
+        holder.exchange(&abort).await.unwrap();
         for task in waiting {
             task.await.unwrap().unwrap();
         }
@@ -443,8 +444,8 @@ async fn hold(to: SocketAddr) -> (Talk, Binary) {
     let (mut talk, session) = (Talk::open(to).await.unwrap(), session());
     let mut command = update(0);
     within(&mut command, &session, 1);
-    command.insert("startTransaction", true);
-    talk.run(command).await.unwrap();
+    command.append(cstr!("startTransaction"), true);
+    talk.exchange(&command).await.unwrap();
     (talk, session)
 }
 
