@@ -17,6 +17,9 @@ use crate::structure::{Depth, Element, Elements, check_value_bytes, is_rare, rea
 /// Fields up to which each is compared with all others to find one that is given twice.
 const FEW_FIELDS: usize = 32;
 
+/// Fields that a command or a statement may have: each takes far more memory than the bytes it came as.
+const MAX_FIELDS: usize = 10_000;
+
 /// The fields of a command or of a statement, in their order.
 #[derive(Clone, Default)]
 pub struct CommandBody {
@@ -67,6 +70,10 @@ impl CommandBody {
         let mut fields = Vec::with_capacity(8);
         let mut elements = Elements::new(&bytes)?;
         while let Some(Element { kind, name, place }) = elements.next()? {
+            if fields.len() == MAX_FIELDS {
+                let why = format!("a command or a statement has at most {MAX_FIELDS} fields");
+                return Err(CommandError::bad_value(why));
+            }
             check_value_bytes(kind, &bytes[place.clone()], Depth::COMMAND)?;
             let value = match is_rare(kind) {
                 true => OnceLock::from(read_rare(kind, &bytes[place.clone()])?),
@@ -369,6 +376,18 @@ mod tests {
             assert_eq!(error.code, ErrorCode::DUPLICATE_FIELD);
             assert!(error.message.contains("'f0.f0'"), "{error}");
         }
+    }
+
+    #[test]
+    fn more_fields_than_a_command_can_have_are_refused() {
+        let with = |fields: usize| {
+            let mut document = Document::new();
+            (0..fields).for_each(|field| drop(document.insert(format!("f{field}"), 1)));
+            CommandBody::from_raw(&RawDocumentBuf::try_from(&document).unwrap()).map(drop)
+        };
+        assert!(with(MAX_FIELDS).is_ok());
+        let error = with(MAX_FIELDS + 1).unwrap_err();
+        assert!(error.message.contains("at most 10000 fields"), "{error}");
     }
 
     #[test]
