@@ -258,15 +258,18 @@ impl Server {
             tracing::warn!("connections did not end in time and are cut off");
             connections.abort_all();
         }
-        let (committed, _) = self.shared.node.durability();
-        let synced = self.shared.durability.wait(committed).await.map_err(|error| {
-            io::Error::other(format!(
-                "the last writes could not be synced: {error}; check the disk"
-            ))
-        });
+        let synced = sync_the_last(&self.shared).await;
         // What ended the member comes before what followed from it.
         failure.map_or(synced, Err)
     }
+}
+
+/// Waits until everything that was written is on the disk.
+async fn sync_the_last(shared: &Shared) -> io::Result<()> {
+    let (committed, _) = shared.node.durability();
+    shared.durability.wait(committed).await.map_err(|error| {
+        io::Error::other(format!("the last writes could not be synced: {error}; check the disk"))
+    })
 }
 
 /// Why a member could not go on.
