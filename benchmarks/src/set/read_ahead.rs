@@ -23,10 +23,8 @@ pub async fn run(effort: Effort) {
     let primary = set.primary().await;
     let follower = (primary + 1) % 3;
     set.fill("ahead", effort.records, 200).await;
-    let specs: Vec<Bson> = INDEXES
-        .iter()
-        .map(|field| doc! { "key": { *field: 1 }, "name": *field }.into())
-        .collect();
+    let specs: Vec<Bson> =
+        INDEXES.iter().map(|field| doc! { "key": { *field: 1 }, "name": *field }.into()).collect();
     let create = doc! { "createIndexes": "ahead", "indexes": specs, "$db": "bench" };
     set.run(primary, create).await.unwrap();
     set.insert_until_acknowledged(3).await;
