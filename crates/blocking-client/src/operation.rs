@@ -162,7 +162,6 @@ impl Client {
                     match self.select_usable(&request) {
                         Ok(server) => {
                             let selected = SelectedServer {
-                                address: &server,
                                 max_wire_version: self.max_wire_version(&server),
                                 takes_retryable_writes: false,
                             };
@@ -179,7 +178,7 @@ impl Client {
                         Ok(answer) => return Ok(answer),
                         Err(error) => {
                             let (now, chance) = (self.now(), self.chance());
-                            attempts.failed(error, now, chance, self.active.as_deref_mut())
+                            attempts.failed(server, error, now, chance, self.active.as_deref_mut())
                         }
                     }
                 }

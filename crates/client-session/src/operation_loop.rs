@@ -116,9 +116,7 @@ pub struct RetryRules {
 
 /// The server that was selected for an attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct SelectedServer<'a> {
-    /// Its address.
-    pub address: &'a ServerAddress,
+pub struct SelectedServer {
     /// Its `maxWireVersion`.
     pub max_wire_version: i32,
     /// Whether it takes `txnNumber`: it is no standalone, and knows sessions.
@@ -152,8 +150,7 @@ pub struct OperationLoop<E> {
     deprioritized: Vec<ServerAddress>,
     /// The error to tell if no further attempt succeeds.
     worst: Option<E>,
-    /// The server of this attempt.
-    server: Option<ServerAddress>,
+    /// Of the server of this attempt.
     max_wire_version: i32,
     /// Whether this attempt may be followed by another.
     may_retry: bool,
@@ -178,7 +175,6 @@ impl<E: Failure> OperationLoop<E> {
             allowed,
             deprioritized: Vec::new(),
             worst: None,
-            server: None,
             max_wire_version: 0,
             may_retry: false,
             transaction_number: None,
@@ -197,13 +193,8 @@ impl<E: Failure> OperationLoop<E> {
     }
 
     /// A server was selected. `session` is the one that the operation runs in, if any.
-    pub fn selected(
-        &mut self,
-        server: SelectedServer<'_>,
-        session: Option<&SessionState>,
-    ) -> Next<E> {
+    pub fn selected(&mut self, server: SelectedServer, session: Option<&SessionState>) -> Next<E> {
         let in_transaction = session.is_some_and(|session| session.transaction.is_open());
-        self.server = Some(server.address.clone());
         self.max_wire_version = server.max_wire_version;
         self.may_retry = match self.kind.retry {
             Retry::Never => false,
@@ -250,9 +241,10 @@ impl<E: Failure> OperationLoop<E> {
         Ok(())
     }
 
-    /// The attempt failed. `chance` is evenly spread over `[0, 1)`.
+    /// The attempt at this server failed. `chance` is evenly spread over `[0, 1)`.
     pub fn failed(
         &mut self,
+        server: &ServerAddress,
         mut error: E,
         now: MonotonicTime,
         chance: f64,
@@ -291,7 +283,7 @@ impl<E: Failure> OperationLoop<E> {
             return Next::Fail(error);
         }
         if !overload || self.rules.retarget_overloaded {
-            self.deprioritized.extend(self.server.take());
+            self.deprioritized.push(server.clone());
         }
         if let Some(session) = session.filter(|_| overload && self.first) {
             session.transaction.first_turned_away();

@@ -251,7 +251,8 @@ impl Inner {
                         Ok(reply) => return Ok(reply),
                         Err(error) => {
                             let (now, chance) = (clock.now(), self.random_fraction());
-                            attempts.failed(error, now, chance, Some(&mut session.lock()))
+                            let server = selected.server.address();
+                            attempts.failed(server, error, now, chance, Some(&mut session.lock()))
                         }
                     }
                 }
@@ -273,9 +274,8 @@ impl Inner {
         }
     }
 
-    fn as_target<'s>(&self, selected: &'s Selected) -> SelectedServer<'s> {
+    fn as_target(&self, selected: &Selected) -> SelectedServer {
         SelectedServer {
-            address: selected.server.address(),
             max_wire_version: selected.server.wire_versions().max,
             takes_retryable_writes: selected.server.server_type() != ServerType::Standalone
                 && session_lifetime(&selected.description).is_some(),

@@ -32,9 +32,7 @@ fn begin(kind: OperationKind, rules: RetryRules) -> OperationLoop<Said> {
 }
 
 fn select(attempts: &mut OperationLoop<Said>, session: Option<&SessionState>) {
-    let address = address();
-    let server =
-        SelectedServer { address: &address, max_wire_version: 21, takes_retryable_writes: true };
+    let server = SelectedServer { max_wire_version: 21, takes_retryable_writes: true };
     assert_eq!(attempts.selected(server, session), Next::Send);
 }
 
@@ -67,10 +65,10 @@ fn fresh(_: Duration) -> Option<ServerSession> {
 #[test]
 fn a_read_is_sent_once_more_to_another_server() {
     let mut attempts = begin(kind(Retry::Read), RULES);
-    assert_eq!(attempts.failed(Said::coded(91), at(0), 0.5, None), Next::Select);
+    assert_eq!(attempts.failed(&address(), Said::coded(91), at(0), 0.5, None), Next::Select);
     assert_eq!((attempts.deprioritized(), attempts.retries()), (&[address()][..], 1));
     select(&mut attempts, None);
-    assert_eq!(attempts.failed(network(), at(0), 0.5, None), Next::Fail(network()));
+    assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Fail(network()));
 }
 
 #[test]
@@ -82,7 +80,7 @@ fn what_no_failover_explains_is_not_sent_again() {
         (kind(Retry::Write), RetryRules { writes: false, ..RULES }, network()),
         (OperationKind { acknowledged: false, ..kind(Retry::Write) }, RULES, network()),
     ] {
-        let next = begin(kind, rules).failed(error, at(0), 0.5, None);
+        let next = begin(kind, rules).failed(&address(), error, at(0), 0.5, None);
         assert!(matches!(next, Next::Fail(_)), "{kind:?} {error:?}");
     }
 }
@@ -90,7 +88,7 @@ fn what_no_failover_explains_is_not_sent_again() {
 #[test]
 fn a_server_that_cannot_be_selected_again_does_not_hide_the_first_error() {
     let mut attempts = begin(kind(Retry::Read), RULES);
-    assert_eq!(attempts.failed(network(), at(0), 0.5, None), Next::Select);
+    assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Select);
     let none = Said { selection: true, ..Said::default() };
     assert_eq!(attempts.not_selected(none), Next::Fail(network()));
     let mut first: OperationLoop<Said> = OperationLoop::new(kind(Retry::Read), RULES, None);
@@ -100,10 +98,10 @@ fn a_server_that_cannot_be_selected_again_does_not_hide_the_first_error() {
 #[test]
 fn an_attempt_that_did_nothing_does_not_hide_one_that_may_have() {
     let mut attempts = begin(kind(Retry::Write), RULES);
-    assert_eq!(attempts.failed(network(), at(0), 0.5, None), Next::Select);
+    assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Select);
     select(&mut attempts, None);
     let nothing = Said::labelled("RetryableWriteError NoWritesPerformed");
-    let Next::Fail(told) = attempts.failed(nothing, at(0), 0.5, None) else { panic!() };
+    let Next::Fail(told) = attempts.failed(&address(), nothing, at(0), 0.5, None) else { panic!() };
     assert!(told.network);
 }
 
@@ -117,7 +115,7 @@ fn every_attempt_of_a_write_has_the_same_number() {
         body.get_i64("txnNumber").unwrap()
     };
     assert_eq!(number(&mut attempts, &mut session), 1);
-    let next = attempts.failed(network(), at(0), 0.5, Some(&mut session));
+    let next = attempts.failed(&address(), network(), at(0), 0.5, Some(&mut session));
     assert_eq!(next, Next::Select);
     assert!(session.is_dirty());
     select(&mut attempts, None);
@@ -132,16 +130,19 @@ fn an_overloaded_server_is_left_alone_for_longer_and_longer() {
     let mut attempts = begin(kind(Retry::Never), RULES);
     for pause in [100, 200] {
         let wait = Next::Wait(Duration::from_millis(pause));
-        assert_eq!(attempts.failed(overload, at(0), 0.5, None), wait);
+        assert_eq!(attempts.failed(&address(), overload, at(0), 0.5, None), wait);
         assert_eq!(attempts.waited(), Next::Select);
         assert!(attempts.deprioritized().is_empty());
         select(&mut attempts, None);
     }
-    assert_eq!(attempts.failed(overload, at(0), 0.5, None), Next::Fail(overload));
+    assert_eq!(attempts.failed(&address(), overload, at(0), 0.5, None), Next::Fail(overload));
     let rules = RetryRules { retarget_overloaded: true, max_adaptive_retries: 1, ..RULES };
     let mut elsewhere = begin(kind(Retry::Read), rules);
     let slow = Said { backoff: Some(Duration::from_secs(1)), ..overload };
-    assert_eq!(elsewhere.failed(slow, at(0), 0.5, None), Next::Wait(Duration::from_secs(1)));
+    assert_eq!(
+        elsewhere.failed(&address(), slow, at(0), 0.5, None),
+        Next::Wait(Duration::from_secs(1))
+    );
     assert_eq!(elsewhere.deprioritized(), [address()]);
 }
 
@@ -155,16 +156,19 @@ fn overloaded_servers_are_asked_again_as_far_as_the_options_allow() {
         (kind(Retry::Never), RetryRules { writes: false, ..RULES }),
         (reads, RetryRules { max_adaptive_retries: 0, ..RULES }),
     ] {
-        let next = begin(kind, rules).failed(overload, at(0), 0.5, None);
+        let next = begin(kind, rules).failed(&address(), overload, at(0), 0.5, None);
         assert_eq!(next, Next::Fail(overload), "{kind:?} {rules:?}");
     }
     let ends = OperationKind { role: Role::Ending, ..writes };
     let rules = RetryRules { reads: false, writes: false, ..RULES };
-    let next = begin(ends, rules).failed(overload, at(0), 0.5, None);
+    let next = begin(ends, rules).failed(&address(), overload, at(0), 0.5, None);
     assert!(matches!(next, Next::Wait(_)), "commits are retried whatever the options say");
     // Without the second label the server may have begun.
     let begun = Said::labelled(SYSTEM_OVERLOADED_ERROR);
-    assert_eq!(begin(kind(Retry::Never), RULES).failed(begun, at(0), 0.5, None), Next::Fail(begun));
+    assert_eq!(
+        begin(kind(Retry::Never), RULES).failed(&address(), begun, at(0), 0.5, None),
+        Next::Fail(begun)
+    );
 }
 
 #[test]
@@ -172,14 +176,14 @@ fn within_a_timeout_attempts_go_on_and_no_pause_outlives_it() {
     let mut attempts = OperationLoop::new(kind(Retry::Read), RULES, Some(at(150)));
     for _ in 0..MAX_RETRIES_WITHIN_TIMEOUT {
         select(&mut attempts, None);
-        assert_eq!(attempts.failed(network(), at(0), 0.5, None), Next::Select);
+        assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Select);
     }
     select(&mut attempts, None);
-    assert_eq!(attempts.failed(network(), at(0), 0.5, None), Next::Fail(network()));
+    assert_eq!(attempts.failed(&address(), network(), at(0), 0.5, None), Next::Fail(network()));
     let overload = Said::labelled(OVERLOAD);
     let mut late = OperationLoop::new(kind(Retry::Read), RULES, Some(at(150)));
     select(&mut late, None);
-    assert_eq!(late.failed(overload, at(50), 0.5, None), Next::Fail(overload));
+    assert_eq!(late.failed(&address(), overload, at(50), 0.5, None), Next::Fail(overload));
 }
 
 #[test]
@@ -188,7 +192,10 @@ fn statements_of_a_transaction_are_only_sent_again_to_overloaded_servers() {
     session.start_transaction(TransactionOptions::default()).unwrap();
     let mut attempts = OperationLoop::new(kind(Retry::Write), RULES, None);
     select(&mut attempts, Some(&session));
-    assert_eq!(attempts.failed(network(), at(0), 0.5, Some(&mut session)), Next::Fail(network()));
+    assert_eq!(
+        attempts.failed(&address(), network(), at(0), 0.5, Some(&mut session)),
+        Next::Fail(network())
+    );
 
     let mut attempts = OperationLoop::new(kind(Retry::Write), RULES, None);
     for _ in 0..2 {
@@ -197,7 +204,7 @@ fn statements_of_a_transaction_are_only_sent_again_to_overloaded_servers() {
         attempts.add_session(&mut body, &mut session, &usage(Role::Statement), fresh).unwrap();
         assert!(body.get_bool("startTransaction").unwrap(), "it is the first again");
         let overload = Said::labelled(OVERLOAD);
-        let next = attempts.failed(overload, at(0), 0.5, Some(&mut session));
+        let next = attempts.failed(&address(), overload, at(0), 0.5, Some(&mut session));
         assert!(matches!(next, Next::Wait(_)));
     }
 }
@@ -211,7 +218,7 @@ fn a_commit_that_may_have_begun_asks_for_a_majority() {
         assert_eq!(session.transaction.commit(), Ok(Ending::Send));
         let ends = OperationKind { role: Role::Ending, ..kind(Retry::Write) };
         let mut attempts = begin(ends, RetryRules { writes: false, ..RULES });
-        let next = attempts.failed(error, at(0), 0.5, Some(&mut session));
+        let next = attempts.failed(&address(), error, at(0), 0.5, Some(&mut session));
         assert!(!matches!(next, Next::Fail(_)));
         let again = session.transaction.ending(false);
         assert_eq!(again.get_document("writeConcern").is_ok(), majority);
