@@ -1,7 +1,9 @@
 //! The commands that live for a while: serve, run against it, and watch.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use quorate_protocol::ServerAddress;
 use quorate_test_support::{FakeServer, primary_hello};
@@ -9,10 +11,14 @@ use serde_json::Value;
 
 use crate::support::quorate;
 
+/// A program that prints nothing for so long has failed its test.
+const SILENCE: Duration = Duration::from_secs(120);
+
 /// A running `quorate`, stopped when dropped.
 pub(crate) struct Living {
     child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    /// What it prints, by a thread that ends with it.
+    lines: Receiver<String>,
 }
 
 impl Living {
@@ -34,8 +40,13 @@ impl Living {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        let stdout = child.stdout.take().unwrap();
-        Self { child, lines: BufReader::new(stdout).lines() }
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            let mut lines = stdout.lines().map_while(Result::ok);
+            lines.try_for_each(|line| sender.send(line))
+        });
+        Self { child, lines }
     }
 
     /// Its process.
@@ -45,8 +56,19 @@ impl Living {
 
     /// The next line as JSON.
     pub(crate) fn event(&mut self) -> Value {
-        let line = self.lines.next().expect("another line").unwrap();
+        let line = self.line();
         serde_json::from_str(&line).expect(&line)
+    }
+
+    /// The next line.
+    fn line(&mut self) -> String {
+        match self.lines.recv_timeout(SILENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("it has ended; another line was expected")
+            }
+            Err(RecvTimeoutError::Timeout) => panic!("it prints nothing more; a line was expected"),
+        }
     }
 
     /// The next line that tells this event and satisfies the condition.
@@ -62,7 +84,7 @@ impl Living {
     /// Kills it, and returns what it had still printed: whole lines, as JSON.
     pub(crate) fn kill(mut self) -> Vec<Value> {
         self.child.kill().unwrap();
-        let lines = self.lines.by_ref().map_while(Result::ok);
+        let lines = self.lines.iter();
         lines.map_while(|line| serde_json::from_str(&line).ok()).collect()
     }
 
@@ -237,7 +259,7 @@ async fn people_read_lines() {
     let mut watched = Living::start(&["watch", &server.uri()]);
     let mut seen = Vec::new();
     while !seen.iter().any(|line: &String| line.contains("Single, 1 server")) {
-        seen.push(watched.lines.next().expect("another line").unwrap());
+        seen.push(watched.line());
     }
     let change = format!("{} Unknown → Standalone", server.address());
     assert!(seen.iter().any(|line| line.contains(&change)), "{seen:?}");
