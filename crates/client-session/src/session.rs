@@ -302,7 +302,10 @@ impl SessionState {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.learn(reply);
         }
-        self.transaction.learn(reply);
+        // Looking for what is not there costs an allocation.
+        if self.transaction.phase() != Phase::None {
+            self.transaction.learn(reply);
+        }
     }
 
     /// An error with the labels that a client finds by itself. A sharded transaction may then go to
