@@ -31,11 +31,13 @@ pub async fn run(effort: Effort) {
     let updates = effort.records * 6 / 10;
     let mut rates = SETTINGS.map(|_| Figures::default());
     for round in 0..effort.rounds.min(5) {
-        for (setting, rates) in SETTINGS.iter().zip(&mut rates) {
+        for (place, (setting, rates)) in SETTINGS.iter().zip(&mut rates).enumerate() {
+            // Values that no run before has written: an update that changes nothing makes no entry.
+            let salt = round * SETTINGS.len() + place + 1;
             let parameter = doc! { "setParameter": 1, "replIndexPrefetch": *setting };
             set.run(follower, parameter).await.unwrap();
             set.process(follower).signal(Signal::STOP);
-            update(&set, primary, effort.records, updates, round).await;
+            update(&set, primary, effort.records, updates, salt).await;
             let end = position(&set, primary).await.expect("the primary tells its position");
             let start = Instant::now();
             set.process(follower).signal(Signal::CONT);
@@ -53,15 +55,15 @@ pub async fn run(effort: Effort) {
 }
 
 /// Updates documents all over the collection, with new keys in every index.
-async fn update(set: &Set, primary: usize, records: usize, updates: usize, round: usize) {
+async fn update(set: &Set, primary: usize, records: usize, updates: usize, salt: usize) {
     let mut talk = Talk::open(set.address(primary)).await.unwrap();
     for first in (0..updates).step_by(BATCH) {
         let statements: Vec<Bson> = (first..updates.min(first + BATCH))
             .map(|number| {
-                let id = (number * 7919 + round) % records;
+                let id = (number * 7919 + salt) % records;
                 let fields: Document = INDEXES
                     .iter()
-                    .map(|field| ((*field).to_owned(), Bson::from((number * 31 + round) as i64)))
+                    .map(|field| ((*field).to_owned(), Bson::from((number * 31 + salt) as i64)))
                     .collect();
                 doc! { "q": { "_id": id as i64 }, "u": { "$set": fields } }.into()
             })
