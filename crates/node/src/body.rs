@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use bson::spec::ElementType;
-use bson::{Bson, Document, RawBsonRef, RawDocument, Timestamp};
+use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 
 use crate::error::{CommandError, ErrorCode};
-use crate::structure::{Depth, Element, Elements, check_value_bytes, is_rare, read_rare};
+use crate::structure::{Depth, Element, Elements, check_value_bytes, read_rare};
 
 /// Fields up to which each is compared with all others to find one that is given twice.
 const FEW_FIELDS: usize = 32;
@@ -23,7 +23,7 @@ const MAX_FIELDS: usize = 10_000;
 /// The fields of a command or of a statement, in their order.
 #[derive(Clone, Default)]
 pub struct CommandBody {
-    /// What the fields' places refer to: the document as it came, or only the names.
+    /// What the fields' places refer to: the document as it came, or names and embedded documents.
     bytes: Box<[u8]>,
     fields: Vec<Field>,
 }
@@ -43,19 +43,24 @@ struct Field {
 
 impl From<Document> for CommandBody {
     fn from(document: Document) -> Self {
-        let mut names = Vec::new();
+        let mut bytes = Vec::new();
+        let mut append = |more: &[u8]| {
+            let start = bytes.len();
+            bytes.extend(more);
+            start..bytes.len()
+        };
         let mut fields = Vec::with_capacity(document.len());
         for (name, value) in document {
-            let start = names.len();
-            names.extend(name.as_bytes());
+            let nested =
+                value.as_document().and_then(|nested| RawDocumentBuf::try_from(nested).ok());
             fields.push(Field {
-                name: start..names.len(),
+                name: append(name.as_bytes()),
                 kind: value.element_type(),
-                place: 0..0,
+                place: nested.map_or(0..0, |nested| append(nested.as_bytes())),
                 value: OnceLock::from(value),
             });
         }
-        Self { bytes: names.into(), fields }
+        Self { bytes: bytes.into(), fields }
     }
 }
 
@@ -75,11 +80,7 @@ impl CommandBody {
                 return Err(CommandError::bad_value(why));
             }
             check_value_bytes(kind, &bytes[place.clone()], Depth::COMMAND)?;
-            let value = match is_rare(kind) {
-                true => OnceLock::from(read_rare(kind, &bytes[place.clone()])?),
-                false => OnceLock::new(),
-            };
-            fields.push(Field { name, kind, place, value });
+            fields.push(Field { name, kind, place, value: OnceLock::new() });
         }
         let body = Self { bytes, fields };
         match body.doubled() {
@@ -139,7 +140,7 @@ impl CommandBody {
         self.field(name).map(|field| self.value(field))
     }
 
-    /// The embedded document of a field, as it came. None for a body that did not come as bytes.
+    /// The embedded document of a field, as it came.
     pub fn get_raw_document(&self, name: &str) -> Option<&RawDocument> {
         let field = self.field(name).filter(|field| !field.place.is_empty())?;
         let bytes = &self.bytes[field.place.clone()];
@@ -230,7 +231,7 @@ impl CommandBody {
 
     /// Takes the documents of an array out, as they came. None for another field, and for an array that holds
     /// anything else, which is the command's to refuse.
-    pub(crate) fn take_documents(&mut self, name: &str) -> Option<Vec<bson::RawDocumentBuf>> {
+    pub(crate) fn take_documents(&mut self, name: &str) -> Option<Vec<RawDocumentBuf>> {
         let place = self.fields.iter().position(|field| {
             field.kind == ElementType::Array
                 && !field.place.is_empty()
@@ -289,13 +290,13 @@ fn read(kind: ElementType, bytes: &[u8]) -> Bson {
             let items = RawDocument::from_bytes(bytes).into_iter().flatten();
             Bson::Array(items.filter_map(|item| Bson::try_from(item.ok()?.1).ok()).collect())
         }
-        _ => Bson::Null,
+        rare => read_rare(rare, bytes).unwrap_or(Bson::Null),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bson::{Binary, RawDocumentBuf, doc, spec::BinarySubtype};
+    use bson::{Binary, doc, spec::BinarySubtype};
     use quorate_protocol::SplitMix64;
 
     use super::*;

@@ -74,10 +74,7 @@ pub(crate) fn check_fields(facts: &CommandFacts, body: &CommandBody) -> Result<(
     }
     NESTED.iter().try_for_each(|(field, known)| match body.get_raw_document(field) {
         Some(nested) => check_known(nested.iter().flatten().map(|(name, _)| name), field, known),
-        None => match body.get(field) {
-            Some(Bson::Document(nested)) => check_known(nested.keys(), field, known),
-            _ => Ok(()),
-        },
+        None => Ok(()),
     })
 }
 

@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use bson::spec::{BinarySubtype, ElementType};
 use bson::{Bson, RawDocument};
-
 use quorate_query::value::MAX_NESTING;
 
 use crate::error::{CommandError, ErrorCode};
@@ -133,24 +132,6 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Whether a value of this type is read by the library at once, because it is rare.
-pub(crate) fn is_rare(kind: ElementType) -> bool {
-    !matches!(
-        kind,
-        ElementType::EmbeddedDocument
-            | ElementType::Array
-            | ElementType::String
-            | ElementType::Boolean
-            | ElementType::Null
-            | ElementType::Int32
-            | ElementType::Int64
-            | ElementType::Double
-            | ElementType::DateTime
-            | ElementType::Timestamp
-            | ElementType::ObjectId
-    )
-}
-
 /// Checks a document and all that it holds.
 pub(crate) fn check_document_bytes(bytes: &[u8], depth: Depth) -> Result<(), CommandError> {
     let mut elements = Elements::new(bytes)?;
@@ -184,7 +165,14 @@ pub(crate) fn check_value_bytes(
             check_document_bytes(scope, below)?;
             read_rare(kind, bytes).map(drop)
         }
-        _ if !is_rare(kind) => Ok(()),
+        ElementType::Boolean
+        | ElementType::Null
+        | ElementType::Int32
+        | ElementType::Int64
+        | ElementType::Double
+        | ElementType::DateTime
+        | ElementType::Timestamp
+        | ElementType::ObjectId => Ok(()),
         _ => read_rare(kind, bytes).map(drop),
     }
 }

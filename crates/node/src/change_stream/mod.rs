@@ -201,16 +201,20 @@ impl ChangeStream {
     /// Whether it has looked at everything there is, and keeps nothing to tell.
     fn is_quiet(&mut self, node: &Node) -> bool {
         self.catch_up();
-        let tells = self.resume_after.is_some() || !self.waiting.is_empty() || self.ended;
         let entries = || node.change_feed().after(node, self.position, 1);
-        !tells && self.unfinished.is_empty() && entries().is_ok_and(|entries| entries.is_empty())
+        !self.keeps_something() && entries().is_ok_and(|entries| entries.is_empty())
+    }
+
+    /// Whether it has something to tell, or to look for, besides the entries that follow.
+    fn keeps_something(&self) -> bool {
+        let within = !self.unfinished.is_empty();
+        self.resume_after.is_some() || !self.waiting.is_empty() || self.ended || within
     }
 
     /// What a stream that has caught up has to tell by now. It moves on past the changes that it does not show.
     fn outlook(&mut self, node: &Node) -> Outlook {
         self.catch_up();
-        let within = !self.unfinished.is_empty();
-        if self.resume_after.is_some() || !self.waiting.is_empty() || self.ended || within {
+        if self.keeps_something() {
             return Outlook::Unknown;
         }
         let blind = needs_images(&self.options);

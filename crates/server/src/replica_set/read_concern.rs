@@ -137,13 +137,7 @@ impl ReplicaSet {
             return Ok(());
         }
         let given = command.body.get_raw_document("$clusterTime");
-        let seen = match given.and_then(|given| given.get_timestamp("clusterTime").ok()) {
-            None => {
-                let given = command.body.get_document("$clusterTime").ok();
-                given.and_then(|given| given.get_timestamp("clusterTime").ok())
-            }
-            seen => seen,
-        };
+        let seen = given.and_then(|given| given.get_timestamp("clusterTime").ok());
         let Some(seen) = seen else {
             return Err(CommandError::type_mismatch(
                 "$clusterTime needs a clusterTime, a timestamp",

@@ -108,9 +108,6 @@ impl ReplicaSet {
     /// Refuses a default write concern that this configuration can never satisfy: no write would be
     /// acknowledged any more.
     pub(crate) async fn check_default(&self, command: &Command) -> Result<(), CommandError> {
-        if command.name() != "setDefaultRWConcern" {
-            return Ok(());
-        }
         let Ok(given) = command.body.get_document("defaultWriteConcern") else { return Ok(()) };
         let Some(concern) = parse(given)? else { return Ok(()) };
         let check = move |status: Status<'_>, _| {
