@@ -3,6 +3,8 @@
 //! A step that fails does not keep the others from running, so that one run tells all there is to
 //! tell.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::process::{self, Transcript};
@@ -10,6 +12,9 @@ use crate::{Failure, conformance, fuzz, map, publishable, purity, pymongo_suite,
 
 /// How long each fuzz target runs by default: enough to see that it works.
 pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
+
+/// Names to the tests the file of what they leave out, as `quorate-test-support` has it.
+const NOT_SHOWN: &str = "QUORATE_NOT_SHOWN";
 
 /// What a step has to say for itself beside "ok", such as how many tests it ran.
 type Outcome = Result<String, Failure>;
@@ -59,8 +64,8 @@ fn summarise(finished: &[Finished]) -> Result<(), Failure> {
         match outcome {
             Ok(note) if note.is_empty() => println!("ci: {name:<12} ok     {seconds:7.1} s"),
             Ok(note) => println!("ci: {name:<12} ok     {seconds:7.1} s  {note}"),
-            Err(_) => {
-                println!("ci: {name:<12} FAILED {seconds:7.1} s");
+            Err(Failure(reason)) => {
+                println!("ci: {name:<12} FAILED {seconds:7.1} s  {reason}");
                 failed.push(*name);
             }
         }
@@ -110,12 +115,18 @@ fn tests() -> Outcome {
     } else {
         &["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests", "--color", "never"]
     };
-    let transcript = process::watch(process::cargo().args(arguments), true)?;
+    let not_shown = process::target_directory().join("not-shown.txt");
+    // Of an earlier run, if it is there.
+    let _ = fs::remove_file(&not_shown);
+    let mut command = process::cargo();
+    command.args(arguments).env(NOT_SHOWN, &not_shown).env("QUORATE_CONTAINERS", "without");
+    let transcript = process::watch(&mut command, true)?;
     let passed = count(&transcript, " passed");
     // A skipped test is believed to be running.
     let skipped = count(&transcript, " skipped") + count(&transcript, " ignored");
     if !transcript.succeeded {
-        return Err(Failure("tests fail; see above".to_owned()));
+        let names = failed(&transcript.lines);
+        return Err(Failure(format!("{} tests fail: {}", names.len(), names.join(", "))));
     }
     if passed == 0 {
         return Err(Failure("no test was run".to_owned()));
@@ -124,14 +135,32 @@ fn tests() -> Outcome {
         return Err(Failure(format!("{skipped} tests were skipped; run or remove them")));
     }
     let flaky: Vec<&str> = transcript.lines.iter().filter_map(|line| flaky(line)).collect();
-    match flaky.as_slice() {
-        [] => Ok(format!("{passed} tests")),
-        names => Ok(format!(
-            "{passed} tests, of which {} passed only when tried again: {}",
-            names.len(),
-            names.join(", ")
-        )),
+    let mut note = format!("{passed} tests");
+    if !flaky.is_empty() {
+        let names = flaky.join(", ");
+        note += &format!(", of which {} passed only when tried again: {names}", flaky.len());
     }
+    for line in fs::read_to_string(&not_shown).unwrap_or_default().lines() {
+        note += &format!("\n    {line}");
+    }
+    Ok(note)
+}
+
+/// The tests that nextest's last summary calls failed or hung, or that cargo's own runner does.
+fn failed(lines: &[String]) -> Vec<&str> {
+    // Before the summary stands every try, also of tests that passed in the end.
+    let summary = lines.iter().position(|line| line.trim_start().starts_with("Summary ["));
+    let names = lines[summary.unwrap_or(0)..].iter().filter_map(|line| {
+        let line = line.trim_start();
+        if let Some(test) = line.strip_prefix("test ") {
+            return test.strip_suffix(" ... FAILED");
+        }
+        let has_failed = ["FAIL ", "TIMEOUT ", "TRY ", "SIG", "ABORT ", "LEAK-FAIL "];
+        has_failed.iter().find(|word| line.starts_with(**word))?;
+        let (_, rest) = line.split_once("] ")?;
+        Some(rest.split_once(") ").map_or(rest, |(_, name)| name))
+    });
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The test that a line of nextest's last summary calls flaky.
@@ -183,6 +212,22 @@ mod tests {
         assert_eq!(flaky("        PASS [   1.022s] quorate-server one"), None);
         let summary = "     Summary [  5.0s] 77 tests run: 77 passed (1 flaky), 0 skipped";
         assert_eq!((count(&[summary]), counted(&[summary], " skipped")), (77, 0));
+    }
+
+    #[test]
+    fn tests_that_fail_are_named() {
+        let lines = [
+            "  TRY 1 FAIL [   0.006s] (1/3) quorate-a::b flaky",
+            "     Summary [   5.0s] 3 tests run: 1 passed (1 flaky), 2 failed, 0 skipped",
+            "  TRY 2 FAIL [   0.006s] (2/3) quorate-a::b one",
+            "     TIMEOUT [ 600.000s] (3/3) quorate-a::b two",
+            "   FLAKY 2/2 [   1.022s] (1/3) quorate-a::b flaky",
+            "error: test run failed",
+        ];
+        let lines = lines.map(str::to_owned);
+        assert_eq!(failed(&lines), ["quorate-a::b one", "quorate-a::b two"]);
+        let lines = ["test a::one ... ok", "test a::two ... FAILED"].map(str::to_owned);
+        assert_eq!(failed(&lines), ["a::two"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask shape`: files and functions keep the bounds that CONTRIBUTING.md states.
+//! `cargo xtask shape`: files and functions keep the bounds that CONTRIBUTING.md states, and no test is skipped.
 //!
 //! The sources are formatted, so a function ends at the first line that closes a brace at the depth of its first line.
 //! What is over a bound is on a list with its reason, and an entry that is no longer needed is an error too: the list
@@ -25,14 +25,17 @@ pub(crate) fn run() -> Result<String, Failure> {
     let listed = process::read(process::program("git").args(["ls-files", "--", "*.rs"]))?;
     let root = process::root();
     let mut found = BTreeSet::new();
+    let mut wrong: Vec<String> = Vec::new();
     let mut files = 0;
     for path in listed.lines() {
         let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         files += 1;
         found.extend(excesses(path, &text));
+        if leaves_a_test_out(&text) {
+            wrong.push(format!("{path} has a test that every run skips: run or remove it"));
+        }
     }
     let known = exceptions(&root)?;
-    let mut wrong: Vec<String> = Vec::new();
     wrong
         .extend(found.difference(&known).map(|name| format!("{name} is over its bound: split it")));
     wrong.extend(
@@ -44,7 +47,7 @@ pub(crate) fn run() -> Result<String, Failure> {
         return Ok(format!("{files} files, {} exceptions", known.len()));
     }
     Err(Failure(format!(
-        "files have at most {MAX_FILE_LINES} lines, functions {MAX_FUNCTION_LINES}:\n  {}",
+        "files have at most {MAX_FILE_LINES} lines, functions {MAX_FUNCTION_LINES}, and every test runs:\n  {}",
         wrong.join("\n  ")
     )))
 }
@@ -63,6 +66,11 @@ fn exceptions(root: &Path) -> Result<BTreeSet<String>, Failure> {
         known.insert(name.trim().to_owned());
     }
     Ok(known)
+}
+
+/// Whether a test is marked to be skipped, which the tests' own step would find only after it has run all others.
+fn leaves_a_test_out(text: &str) -> bool {
+    text.lines().any(|line| line.trim_start().starts_with("#[ignore"))
 }
 
 /// The names of what is too long in one file.
@@ -124,6 +132,12 @@ mod tests {
     fn a_file_over_its_bound_is_named() {
         assert!(excesses("a.rs", &"\n".repeat(MAX_FILE_LINES)).is_empty());
         assert_eq!(excesses("a.rs", &"\n".repeat(MAX_FILE_LINES + 1)), ["a.rs"]);
+    }
+
+    #[test]
+    fn a_test_that_is_skipped_is_noticed() {
+        assert!(leaves_a_test_out("    #[test]\n    #[ignore = \"slow\"]\n    fn a() {}\n"));
+        assert!(!leaves_a_test_out("    // not `#[ignore]`\n    #[test]\n    fn a() {}\n"));
     }
 
     #[test]

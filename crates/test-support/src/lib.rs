@@ -7,12 +7,13 @@
 //! [`FaultNetwork`] stands between real members of a set and loses, holds, delays or resets what they
 //! send each other. [`Tmux`] is a real terminal for programs that draw. [`Authority`] issues
 //! certificates. [`CountingAllocator`] counts allocations. [`Namespaces`] are hosts with links and names of
-//! their own.
+//! their own. [`leave_out`] tells what a machine cannot show.
 
 mod allocations;
 mod authority;
 mod fail_point;
 mod fault_network;
+mod leave_out;
 mod namespaces;
 mod server;
 mod tmux;
@@ -21,6 +22,7 @@ pub use allocations::CountingAllocator;
 pub use authority::Authority;
 pub use fail_point::{FailPoint, FailPointError};
 pub use fault_network::{FaultNetwork, Flow};
+pub use leave_out::{NOT_SHOWN, leave_out};
 pub use namespaces::Namespaces;
 pub use server::{FakeServer, primary_hello, standalone_hello};
 pub use tmux::Tmux;
