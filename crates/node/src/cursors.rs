@@ -319,7 +319,7 @@ impl Cursors {
     pub(crate) fn add(&mut self, cursor: Cursor, now: MonotonicTime) -> Result<i64, CommandError> {
         if self.open.len() >= MAX_OPEN_CURSORS {
             return Err(CommandError::new(
-                ErrorCode::TOO_MANY_CURSORS,
+                ErrorCode::EXCEEDED_MEMORY_LIMIT,
                 format!("{MAX_OPEN_CURSORS} cursors are open; close some before opening more"),
             ));
         }
@@ -636,7 +636,7 @@ mod tests {
             cursors.add(cursor(1, None), at(0)).unwrap();
         }
         let refusal = cursors.add(cursor(1, None), at(0)).unwrap_err();
-        assert_eq!(refusal.code, ErrorCode::TOO_MANY_CURSORS);
+        assert_eq!(refusal.code, ErrorCode::EXCEEDED_MEMORY_LIMIT);
         assert!(refusal.message.contains("close some"), "{}", refusal.message);
         cursors.expire(at(600));
         cursors.add(cursor(1, None), at(600)).unwrap();

@@ -68,13 +68,13 @@ impl CommandError {
 
 impl From<CommandError> for QueryError {
     fn from(error: CommandError) -> Self {
-        Self::new(quorate_query::ErrorCode(error.code.0), error.message)
+        Self::new(error.code, error.message)
     }
 }
 
 impl From<QueryError> for CommandError {
     fn from(error: QueryError) -> Self {
-        Self::new(ErrorCode(error.code().0), error.message())
+        Self::new(error.code(), error.message())
     }
 }
 

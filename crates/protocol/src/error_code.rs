@@ -3,6 +3,8 @@
 //! The codes and their names are the documented ones of MongoDB. This is their one home: servers answer
 //! with them, clients ask which of them tell of a change of state or may be retried.
 
+use std::fmt;
+
 macro_rules! codes {
     ($($constant:ident = $code:literal $name:literal),+ $(,)?) => {
         /// A numeric error code as clients know it.
@@ -45,6 +47,7 @@ codes! {
     INDEX_NOT_FOUND = 27 "IndexNotFound",
     PATH_NOT_VIABLE = 28 "PathNotViable",
     ROLE_NOT_FOUND = 31 "RoleNotFound",
+    CANNOT_BACKFILL_ARRAY = 34 "CannotBackfillArray",
     FILE_STREAM_FAILED = 39 "FileStreamFailed",
     CONFLICTING_UPDATE_OPERATORS = 40 "ConflictingUpdateOperators",
     CURSOR_NOT_FOUND = 43 "CursorNotFound",
@@ -53,6 +56,7 @@ codes! {
     MAX_TIME_MS_EXPIRED = 50 "MaxTimeMSExpired",
     DOLLAR_PREFIXED_FIELD_NAME = 52 "DollarPrefixedFieldName",
     INVALID_ID_FIELD = 53 "InvalidIdField",
+    NOT_SINGLE_VALUE_FIELD = 54 "NotSingleValueField",
     EMPTY_FIELD_NAME = 56 "EmptyFieldName",
     COMMAND_NOT_FOUND = 59 "CommandNotFound",
     STALE_SHARD_VERSION = 63 "StaleShardVersion",
@@ -89,7 +93,7 @@ codes! {
     READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET = 134 "ReadConcernMajorityNotAvailableYet",
     CAPPED_POSITION_LOST = 136 "CappedPositionLost",
     SSL_HANDSHAKE_FAILED = 141 "SSLHandshakeFailed",
-    TOO_MANY_CURSORS = 146 "ExceededMemoryLimit",
+    EXCEEDED_MEMORY_LIMIT = 146 "ExceededMemoryLimit",
     STALE_EPOCH = 150 "StaleEpoch",
     VIEW_DEPTH_LIMIT_EXCEEDED = 165 "ViewDepthLimitExceeded",
     COMMAND_NOT_SUPPORTED_ON_VIEW = 166 "CommandNotSupportedOnView",
@@ -146,6 +150,12 @@ codes! {
     DUPLICATE_FIELD = 40413 "Location40413",
     MISSING_FIELD = 40414 "Location40414",
     UNKNOWN_FIELD = 40415 "Location40415",
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
 }
 
 impl ErrorCode {
@@ -212,6 +222,13 @@ mod tests {
     fn numbers_without_a_name_are_locations() {
         assert_eq!(ErrorCode(31249).name(), "Location31249");
         assert_eq!(ErrorCode::CURSOR_NOT_FOUND.name(), "CursorNotFound");
+    }
+
+    #[test]
+    fn what_queries_and_updates_are_refused_with_has_names() {
+        for code in [2, 9, 14, 15, 28, 34, 40, 52, 53, 54, 56, 66, 72, 115, 146, 171, 292, 10334] {
+            assert!(!ErrorCode(code).name().starts_with("Location"), "{code}");
+        }
     }
 
     #[test]

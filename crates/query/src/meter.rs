@@ -320,7 +320,7 @@ impl Meter {
 
     fn exceeded(&self, holder: &str) -> QueryError {
         QueryError::new(
-            ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
+            ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
             format!(
                 "{holder} exceeded the memory limit of {} bytes for one operation and cannot put \
                  anything on disk; select fewer documents or build smaller values",

@@ -419,7 +419,7 @@ impl Environment for Reading {
             | SystemStage::ListSessions(_)
             | SystemStage::ListLocalSessions(_) => Ok(self.facts.0.clone()),
             other => Err(QueryError::new(
-                quorate_query::ErrorCode::COMMAND_NOT_SUPPORTED,
+                ErrorCode::COMMAND_NOT_SUPPORTED,
                 format!("{} is not supported", other.name()),
             )),
         }

@@ -50,7 +50,7 @@ impl Budget {
 /// The refusal of an operator whose result would be too large.
 pub(crate) fn too_large(operator: &str, bytes: usize) -> ExpressionError {
     ExpressionError::new(
-        ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
+        ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT,
         format!(
             "{operator} would use too much memory ({bytes} bytes) and cannot spill to disk. Memory \
              limit: {MAX_INTERMEDIATE_BYTES} bytes"

@@ -25,7 +25,7 @@ impl Memory {
 
     /// Counts bytes that the stage now holds.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), QueryError> {
-        let exceeded = ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED;
+        let exceeded = ErrorCode::QUERY_EXCEEDED_MEMORY_LIMIT;
         self.charge.grow(self.stage, bytes).map_err(|error| match self.stage {
             "$sort" if error.code() == exceeded => QueryError::new(
                 exceeded,
