@@ -18,13 +18,19 @@ enum Without {
 }
 
 /// The crates that promise it.
-const DETERMINISTIC: [(&str, Without); 7] = [
+const DETERMINISTIC: [(&str, Without); 13] = [
     ("protocol", Without::Impurity),
     ("connection-string", Without::Impurity),
     ("server-discovery", Without::Bson),
     ("replication", Without::Bson),
     ("transactions", Without::Bson),
     ("checker", Without::Bson),
+    ("wire", Without::Runtime),
+    ("authentication", Without::Runtime),
+    ("client-session", Without::Runtime),
+    ("query", Without::Runtime),
+    ("change-events", Without::Runtime),
+    ("node", Without::Runtime),
     ("member", Without::Runtime),
 ];
 

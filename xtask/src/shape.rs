@@ -31,6 +31,9 @@ pub(crate) fn run() -> Result<String, Failure> {
         let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         files += 1;
         found.extend(excesses(path, &text));
+        if path.contains("/src/") && path.ends_with("/mod.rs") {
+            wrong.push(format!("{path}: a module stands in a file of its name, beside its folder"));
+        }
         if leaves_a_test_out(&text) {
             wrong.push(format!("{path} has a test that every run skips: run or remove it"));
         }

@@ -123,6 +123,7 @@ fn exclusive_or(left: &[u8], right: &[u8]) -> Vec<u8> {
 
 /// Why a conversation ended badly.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ScramError {
     /// A message that the RFC does not know. The peer is at fault.
     #[error("the peer's {0} is malformed; check what it runs")]

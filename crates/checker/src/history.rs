@@ -146,6 +146,7 @@ pub struct History {
 
 /// A history that cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HistoryError {
     /// A line is no JSON object.
     #[error(

@@ -2,7 +2,7 @@
 //!
 //! An entry says which fields the command has, which component answers it, which namespaces it reads
 //! and changes and what right that takes, and where it may run: before a login, on a secondary, inside
-//! a transaction, between members. The entries themselves are in `commands/mod.rs`. Nothing else lists
+//! a transaction, between members. The entries themselves are in `commands.rs`. Nothing else lists
 //! commands by name.
 
 use std::fmt;

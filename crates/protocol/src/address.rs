@@ -189,6 +189,7 @@ impl std::hash::Hash for ServerAddress {
 
 /// A text that is no address. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// There is nothing there.
     #[error("the host is empty; write host:port")]

@@ -55,6 +55,7 @@ pub struct Rescan {
 
 /// The seeds could not be found.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ResolveError {
     /// This machine's DNS configuration could not be read.
     #[error("the DNS configuration of this machine cannot be used: {0}; check /etc/resolv.conf")]

@@ -28,6 +28,7 @@ const MEMBERS_KEYSPACE: &str = "replication";
 
 /// A backup could not be made or opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BackupError {
     /// The directory holds something already.
     #[error("{} is there already; give another directory, or remove it", .0.display())]

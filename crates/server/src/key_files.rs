@@ -17,6 +17,7 @@ const MAX_FILE_LENGTH: u64 = 64 * 1024;
 
 /// A key file is of no use. The operator who wrote or placed it is at fault.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyFilesError {
     /// It cannot be read.
     #[error("the key file {} cannot be read: {source}; check the path and its owner", .path.display())]

@@ -25,6 +25,7 @@ pub enum Membership {
 
 /// Members could not know each other. The options are at fault.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SecurityError {
     /// TLS cannot be set up.
     #[error("TLS cannot be set up: {0}")]

@@ -96,6 +96,7 @@ impl StartOptions {
 
 /// A server could not be started.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The listener is of no use.
     #[error("the listener has no address: {0}; check the limits of this process (ulimit -a)")]

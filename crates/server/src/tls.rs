@@ -70,6 +70,7 @@ pub struct TlsOptions {
 
 /// TLS could not be set up. The files or options are at fault.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// A file is of no use.
     #[error(transparent)]

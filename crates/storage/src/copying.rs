@@ -152,6 +152,7 @@ pub struct CopyWriter {
 
 /// A copy that did not come about.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CopyError {
     /// The bytes are not those of a copy.
     #[error("what arrived is not a copy of a store ({0}); begin the copy anew")]

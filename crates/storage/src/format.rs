@@ -26,6 +26,7 @@ const FORMAT_DRAFT: &str = "FORMAT.new";
 
 /// A store could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// Another process has it open.
     #[error("{} is in use by another process; stop it or choose another directory", .directory.display())]

@@ -456,6 +456,7 @@ pub struct StoreStatistics {
 
 /// A keyspace could not be created or dropped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyspaceError {
     /// The caller's name cannot be a keyspace.
     #[error(
@@ -488,6 +489,7 @@ pub enum KeyspaceError {
 
 /// A batch was not applied.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CommitError {
     /// The batch names a keyspace that does not exist.
     #[error("the batch writes to a keyspace that does not exist; create it first")]
@@ -528,6 +530,7 @@ pub enum CommitError {
 
 /// The log was not forced to disk, now or earlier.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SyncError {
     /// This sync failed. What reached the disk is unknown.
     #[error("the log could not be synced, so the store stops writing; check the disk and restart")]
@@ -542,6 +545,7 @@ pub enum SyncError {
 
 /// A read failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// The keyspace did not exist when the snapshot was taken.
     #[error("the keyspace does not exist in this snapshot; create it first")]

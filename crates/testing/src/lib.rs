@@ -25,6 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A set that could not be started, or did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SetError {
     /// The program is not there.
     #[error(

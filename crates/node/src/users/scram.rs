@@ -79,11 +79,8 @@ pub(crate) fn scram_refused(error: ScramError) -> CommandError {
         ScramError::Password(_) => CommandError::bad_value(
             "the password has characters that SASLprep forbids; choose another",
         ),
-        ScramError::WrongNonce
-        | ScramError::WrongProof
-        | ScramError::Iterations(_)
-        | ScramError::Refused(_)
-        | ScramError::WrongSignature => failed(),
+        // A wrong nonce, proof or signature, and whatever else the conversation finds.
+        _ => failed(),
     }
 }
 

@@ -32,7 +32,7 @@ const VERSION: &str = "4.19.0";
 const SHA256: &str = "3c510dd3c5d9b392d3b33bb5d2a594758acfe8f026fca654253f947ce0af9d40";
 const PACKAGES: [&str; 3] =
     ["pymongo[snappy,zstd]==4.19.0", "pytest==8.4.2", "pytest-asyncio==1.2.0"];
-const PLUGIN: &str = include_str!("outcomes.py");
+const PLUGIN: &str = include_str!("pymongo_suite/outcomes.py");
 
 /// A test that sets an alarm and then fails, as it needs `$where`: the alarm would end the whole file.
 const LEFT_OUT: &str = "test/test_client.py::TestClient::test_interrupt_signal";
@@ -175,7 +175,13 @@ impl Suite {
         process::run(copy.arg(&folder))?;
         let plugin = folder.join("quorate_outcomes.py");
         fs::write(&plugin, PLUGIN).map_err(|error| disk(&plugin, &error))?;
-        process::run(process::cargo().args(["build", "--quiet", "--package", "quorate"]))?;
+        process::run(process::cargo().args([
+            "build",
+            "--quiet",
+            "--workspace",
+            "--bin",
+            "quorate",
+        ]))?;
         let built = process::target_directory().join("debug/quorate");
         // A copy, so that another build may go on.
         let program = folder.join("quorate");

@@ -62,6 +62,7 @@ pub enum FieldOrder {
 
 /// A value that has no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyError {
     /// The value nests too deeply.
     #[error("a value nested more than {MAX_KEY_DEPTH} levels deep cannot be a key; flatten it")]
