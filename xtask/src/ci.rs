@@ -5,16 +5,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::process::{self, Transcript};
-use crate::{Failure, conformance, fuzz, map, publishable, purity, pymongo_suite, shape};
+use crate::{Failure, fuzz, map, publishable, purity, pymongo_suite, shape};
 
 /// How long each fuzz target runs by default: enough to see that it works.
 pub(crate) const DEFAULT_FUZZ_SECONDS: u64 = 5;
 
-/// Names to the tests the file of what they leave out, as `quorate-test-support` has it.
-const NOT_SHOWN: &str = "QUORATE_NOT_SHOWN";
+/// Names to the tests the file of what they tell the run, as `quorate-test-support` has it.
+const TOLD: &str = "QUORATE_TOLD";
+
+/// How many tests run at a time for each processor: many wait for elections and deadlines most of their time.
+const TESTS_PER_PROCESSOR: usize = 2;
 
 /// What a step has to say for itself beside "ok", such as how many tests it ran.
 type Outcome = Result<String, Failure>;
@@ -29,8 +33,11 @@ struct Finished {
 
 /// Runs every step.
 pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
-    let fuzz = move || fuzz::run(fuzz_seconds, &[]).map(|targets| format!("{targets} targets"));
-    let steps: [Step; 11] = [
+    let fuzz = move || {
+        fuzz::run(fuzz::Effort::Smoke, fuzz_seconds, &[])
+            .map(|targets| format!("{targets} targets"))
+    };
+    let steps: [Step; 10] = [
         ("fmt", Box::new(fmt)),
         ("clippy", Box::new(clippy)),
         ("shape", Box::new(shape::run)),
@@ -39,7 +46,6 @@ pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
         ("publishable", Box::new(publishable::run)),
         ("tests", Box::new(tests)),
         ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
-        ("conformance", Box::new(conformance::run)),
         ("pymongo", Box::new(pymongo_suite::guard)),
         ("fuzz", Box::new(fuzz)),
     ];
@@ -115,11 +121,13 @@ fn tests() -> Outcome {
     } else {
         &["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests", "--color", "never"]
     };
-    let not_shown = process::target_directory().join("not-shown.txt");
+    let told = process::target_directory().join("told.txt");
     // Of an earlier run, if it is there.
-    let _ = fs::remove_file(&not_shown);
+    let _ = fs::remove_file(&told);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
     let mut command = process::cargo();
-    command.args(arguments).env(NOT_SHOWN, &not_shown).env("QUORATE_CONTAINERS", "without");
+    command.env("NEXTEST_TEST_THREADS", (processors * TESTS_PER_PROCESSOR).to_string());
+    command.args(arguments).env(TOLD, &told).env("QUORATE_CONTAINERS", "without");
     let transcript = process::watch(&mut command, true)?;
     let passed = count(&transcript, " passed");
     // A skipped test is believed to be running.
@@ -140,10 +148,25 @@ fn tests() -> Outcome {
         let names = flaky.join(", ");
         note += &format!(", of which {} passed only when tried again: {names}", flaky.len());
     }
-    for line in fs::read_to_string(&not_shown).unwrap_or_default().lines() {
-        note += &format!("\n    {line}");
+    let told = fs::read_to_string(&told).unwrap_or_default();
+    note += &format!(", {} published scenarios", scenarios(&told));
+    for line in told.lines() {
+        if line.starts_with("NOT SHOWN: ") {
+            note += &format!("\n    {line}");
+        } else {
+            eprintln!("{line}");
+        }
     }
     Ok(note)
+}
+
+/// How many scenarios the lines of `quorate-conformance` tell of: `conformance: NAME PASSED/TOTAL, ...` each.
+fn scenarios(told: &str) -> u64 {
+    let totals = told.lines().filter_map(|line| {
+        let (_, rest) = line.strip_prefix("conformance: ")?.split_once('/')?;
+        rest.split(',').next()?.parse::<u64>().ok()
+    });
+    totals.sum()
 }
 
 /// The tests that nextest's last summary calls failed or hung, or that cargo's own runner does.
@@ -212,6 +235,13 @@ mod tests {
         assert_eq!(flaky("        PASS [   1.022s] quorate-server one"), None);
         let summary = "     Summary [  5.0s] 77 tests run: 77 passed (1 flaky), 0 skipped";
         assert_eq!((count(&[summary]), counted(&[summary], " skipped")), (77, 0));
+    }
+
+    #[test]
+    fn published_scenarios_are_counted() {
+        let told =
+            "conformance: auth 8/8\nNOT SHOWN: a/7\nconformance: crud 295/437, skipped: 5 a/b\n";
+        assert_eq!(scenarios(told), 445);
     }
 
     #[test]

@@ -28,8 +28,27 @@ const COVERAGE_FLAGS: [&str; 6] = [
     "--cfg=fuzzing",
 ];
 
+/// How much the compiler does for the targets.
+#[derive(Clone, Copy)]
+pub(crate) enum Effort {
+    /// Little: for seconds of fuzzing, optimising takes longer than it saves.
+    Smoke,
+    /// All it can.
+    Long,
+}
+
+impl Effort {
+    /// The profile of `fuzz/Cargo.toml`.
+    fn profile(self) -> &'static str {
+        match self {
+            Self::Smoke => "smoke",
+            Self::Long => "release",
+        }
+    }
+}
+
 /// Builds the targets, runs those named, or all of them, and returns how many ran.
-pub(crate) fn run(seconds: u64, wanted: &[String]) -> Result<usize, Failure> {
+pub(crate) fn run(effort: Effort, seconds: u64, wanted: &[String]) -> Result<usize, Failure> {
     let all = targets()?;
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(name)) {
         return Err(Failure(format!(
@@ -38,7 +57,7 @@ pub(crate) fn run(seconds: u64, wanted: &[String]) -> Result<usize, Failure> {
         )));
     }
     let chosen = if wanted.is_empty() { all } else { wanted.to_vec() };
-    let programs = build(&chosen)?;
+    let programs = build(effort, &chosen)?;
     let mut failed = Vec::new();
     for (target, program) in chosen.iter().zip(programs) {
         if let Err(Failure(reason)) = run_target(target, program, seconds) {
@@ -71,12 +90,13 @@ fn targets() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn build(targets: &[String]) -> Result<Vec<PathBuf>, Failure> {
+fn build(effort: Effort, targets: &[String]) -> Result<Vec<PathBuf>, Failure> {
     let host = host_triple()?;
     let directory = process::target_directory().join("fuzz");
     let mut command = process::cargo();
     command
-        .args(["build", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml"])
+        .args(["build", "--profile", effort.profile(), "--quiet"])
+        .args(["--manifest-path", "fuzz/Cargo.toml"])
         // With a target named, the flags reach our code alone and not the build scripts.
         .args(["--target", &host])
         .arg("--target-dir")
@@ -87,7 +107,7 @@ fn build(targets: &[String]) -> Result<Vec<PathBuf>, Failure> {
         command.args(["--bin", target]);
     }
     process::run(&mut command)?;
-    let programs = directory.join(host).join("release");
+    let programs = directory.join(host).join(effort.profile());
     Ok(targets.iter().map(|target| programs.join(target)).collect())
 }
 

@@ -104,7 +104,9 @@ fn main() -> ExitCode {
         Some(Chore::Ci { fuzz_seconds }) => ci::run(fuzz_seconds),
         Some(Chore::Conformance) => conformance::run().map(drop),
         Some(Chore::Drills { each }) => drills::run(each),
-        Some(Chore::Fuzz { seconds, targets }) => fuzz::run(seconds, &targets).map(drop),
+        Some(Chore::Fuzz { seconds, targets }) => {
+            fuzz::run(fuzz::Effort::Long, seconds, &targets).map(drop)
+        }
         Some(Chore::FuzzCommands { wanted }) => commands::run(&wanted),
         Some(Chore::Histories { minutes }) => histories::run(minutes),
         Some(Chore::Publishable) => publishable::run().map(|told| println!("{told}")),

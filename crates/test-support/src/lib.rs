@@ -7,22 +7,23 @@
 //! [`FaultNetwork`] stands between real members of a set and loses, holds, delays or resets what they
 //! send each other. [`Tmux`] is a real terminal for programs that draw. [`Authority`] issues
 //! certificates. [`CountingAllocator`] counts allocations. [`Namespaces`] are hosts with links and names of
-//! their own. [`leave_out`] tells what a machine cannot show.
+//! their own. [`tell`] is how a test reaches the one who reads
+//! the end of a run.
 
 mod allocations;
 mod authority;
 mod fail_point;
 mod fault_network;
-mod leave_out;
 mod namespaces;
 mod server;
+mod tell;
 mod tmux;
 
 pub use allocations::CountingAllocator;
 pub use authority::Authority;
 pub use fail_point::{FailPoint, FailPointError};
 pub use fault_network::{FaultNetwork, Flow};
-pub use leave_out::{NOT_SHOWN, leave_out};
 pub use namespaces::Namespaces;
 pub use server::{FakeServer, primary_hello, standalone_hello};
+pub use tell::{TOLD, leave_out, tell};
 pub use tmux::Tmux;
