@@ -9,11 +9,14 @@
 //! its end and what the client learnt; `quorate-checker` judges it without looking at the database. The histories are
 //! kept as JSON lines that other checkers read as well.
 //!
-//! Only sets that this user's `quorate up` started are killed, paused and cut. Any other set steps down, after a yes.
+//! Only sets that this user's `quorate up` started are broken: members are killed, paused and cut off, their disks
+//! filled, their clocks moved, their configuration changed. Any other set steps down, after a yes.
 
 mod arguments;
 mod client;
 mod faults;
+mod kinds;
+mod reconfiguring;
 mod record;
 mod transactions;
 mod workload;
@@ -39,6 +42,7 @@ use crate::signals;
 use crate::up::running::RunningSet;
 pub(crate) use arguments::ProveArguments;
 use faults::{Allowed, Faults};
+pub(crate) use kinds::Kind;
 use record::Recorder;
 use workload::Site;
 pub(crate) use workload::Workload;
@@ -110,7 +114,7 @@ async fn prove(
         () = sleep_until(deadline) => {}
         () = stop => screen.talk_unless_json("stopped early; what there is will be judged"),
     }
-    faults.mend().await;
+    faults.end().await;
     let told = faults.told();
     settle(&site, uri).await?;
     let mut wrong = 0;
@@ -126,7 +130,10 @@ async fn prove(
     site.clean_up().await;
     screen.event(
         "verdict",
-        json!({ "valid": wrong == 0, "operations": operations, "faults": told.total() }),
+        json!({
+            "valid": wrong == 0, "operations": operations, "faults": told.total(),
+            "kinds": told.to_json(),
+        }),
     )?;
     if wrong == 0 {
         screen.line(format_args!("no anomaly in {operations} operations under {told}"))?;
@@ -155,7 +162,15 @@ fn allowed(
         return Ok(Allowed::Nothing);
     }
     if let Some(ours) = RunningSet::with_member(primary.address().as_str())? {
-        return Ok(Allowed::Everything(Box::new(ours)));
+        let kinds = arguments.faults(ours.data.is_some())?;
+        return Ok(Allowed::Everything(Box::new(ours), kinds));
+    }
+    if let Some(kind) = arguments.fault.iter().find(|kind| **kind != Kind::StepDown) {
+        return Err(Failure::Misuse(format!(
+            "{} was not started by your quorate up, and only steps down: no {} is made; leave out --fault",
+            primary.address(),
+            kind.name()
+        )));
     }
     if arguments.yes {
         return Ok(Allowed::StepDowns);

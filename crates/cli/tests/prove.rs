@@ -64,6 +64,62 @@ fn a_set_keeps_its_promises_while_members_are_broken() {
     }
 }
 
+/// What members of a set are, by host: priority and votes.
+fn parts(set: &ReplicaSet) -> Vec<(String, f64, i64)> {
+    let told = quorate(&["run", "--json", set.uri(), "{replSetGetConfig: 1}"]);
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    let told = &events(&told)[0]["reply"];
+    let members = told["config"]["members"].as_array().unwrap().iter();
+    let part = |member: &Value| {
+        let host = member["host"].as_str().unwrap().to_owned();
+        (host, member["priority"].as_f64().unwrap(), member["votes"].as_i64().unwrap())
+    };
+    let mut parts: Vec<_> = members.map(part).collect();
+    parts.sort_by(|left, right| left.0.cmp(&right.0));
+    parts
+}
+
+#[test]
+fn disks_clocks_and_configurations_are_broken_and_mended() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("set");
+    let set =
+        ReplicaSet::builder().program(env!("CARGO_BIN_EXE_quorate")).data(&data).start().unwrap();
+    let before = parts(&set);
+    for (fault, name) in
+        [("disk", "full disk"), ("clock", "moved clock"), ("reconfigure", "reconfiguration")]
+    {
+        let histories = directory.path().join(fault);
+        let arguments = ["--minutes", "0.1", "--seed", "3", "--fault", fault];
+        let workloads = ["--workload", "set", "--workload", "registers", "--workload", "bank"];
+        let output = prove(set.uri(), &histories, &[&arguments[..], &workloads[..]].concat());
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        let events = events(&output);
+        let verdict = events.iter().find(|event| event["event"] == "verdict").unwrap();
+        assert_eq!(verdict["valid"], true, "{verdict}");
+        assert_ne!(verdict["kinds"][name], 0, "{fault}: {verdict}");
+        assert_eq!(verdict["kinds"][name], verdict["faults"], "{fault} alone: {verdict}");
+    }
+    assert_eq!(parts(&set), before, "the configuration is as it was");
+}
+
+#[test]
+fn a_set_in_memory_has_no_disk_to_fill() {
+    let directory = tempfile::tempdir().unwrap();
+    let set =
+        ReplicaSet::builder().members(1).program(env!("CARGO_BIN_EXE_quorate")).start().unwrap();
+    let refused = prove(set.uri(), directory.path(), &["--fault", "disk"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("quorate up --data"), "{}", text(&refused.stderr));
+    let foreign = Command::new(env!("CARGO_BIN_EXE_quorate"))
+        .args(["prove", "--fault", "kill", "--yes", set.uri()])
+        .env("XDG_RUNTIME_DIR", directory.path())
+        .output()
+        .unwrap();
+    assert_eq!(foreign.status.code(), Some(2));
+    assert!(text(&foreign.stderr).contains("only steps down"), "{}", text(&foreign.stderr));
+}
+
 #[test]
 fn a_set_that_is_not_ours_is_not_broken_without_a_yes() {
     let directory = tempfile::tempdir().unwrap();

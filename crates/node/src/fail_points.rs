@@ -5,6 +5,9 @@
 //! (a secondary copies nothing). Blocking, closing and not copying are left to the owner of the
 //! connections. The shape of the command is in
 //! `transactions/tests/README.md` of the driver specifications, under "Server Fail Point".
+//!
+//! `fillDisk` and `moveClock` are Quorate's own: they break the machine under a member, as `quorate prove` does. The
+//! owner of the disk and of the clock asks for them in [`MachineFaults`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,9 +35,22 @@ pub struct Injection {
     pub labels: Vec<String>,
 }
 
+/// What fail points do to the machine under a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineFaults {
+    /// The disk has no room, whatever the system says.
+    pub disk_full: bool,
+    /// By how many milliseconds the calendar differs from the machine's.
+    pub clock_moved: i64,
+}
+
+/// How far `moveClock` moves a calendar, at most: a day. Clients refuse cluster times that are a year ahead.
+const MAX_CLOCK_MOVE: i64 = 24 * 60 * 60 * 1000;
+
 /// The state of `failCommand`.
 #[derive(Debug, Default)]
 pub(crate) struct FailPoints {
+    machine: MachineFaults,
     fail_command: Option<FailCommand>,
     transactional_write: Option<TransactionalWrite>,
     /// What the next `getMore` commands fail with, once they have their cursor.
@@ -114,14 +130,22 @@ impl FailPoints {
                 self.copying_is_stopped = command.get_str("mode").is_ok_and(|m| m == "alwaysOn");
                 return Ok(self.times_entered);
             }
+            "fillDisk" => {
+                self.machine.disk_full = command.get_str("mode").is_ok_and(|m| m == "alwaysOn");
+                return Ok(self.times_entered);
+            }
+            "moveClock" => {
+                self.machine.clock_moved = parse_clock_move(command, &fields)?;
+                return Ok(self.times_entered);
+            }
             // Time limits hold only while nothing overrules them, which nothing here does.
             "maxTimeNeverTimeOut" => return Ok(self.times_entered),
             _ => {
                 return Err(CommandError::new(
                     ErrorCode(163),
                     format!(
-                        "{name} not found; use failCommand, failGetMoreAfterCursorCheckout, \
-                         maxTimeAlwaysTimeOut, onPrimaryTransactionalWrite or stopReplProducer"
+                        "{name} not found; use failCommand, failGetMoreAfterCursorCheckout, fillDisk, \
+                         maxTimeAlwaysTimeOut, moveClock, onPrimaryTransactionalWrite or stopReplProducer"
                     ),
                 ));
             }
@@ -196,6 +220,10 @@ impl FailPoints {
 impl FailPoints {
     pub(crate) fn copying_is_stopped(&self) -> bool {
         self.copying_is_stopped
+    }
+
+    pub(crate) fn machine(&self) -> MachineFaults {
+        self.machine
     }
 
     /// A statement of a retryable write is about to be committed. Fails if it must not be.
@@ -327,6 +355,18 @@ fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("isMaster")
 }
 
+/// By how much `moveClock` moves the calendar: `data.millis`, forwards or backwards.
+fn parse_clock_move(command: &Document, fields: &Fields<'_>) -> Result<i64, CommandError> {
+    if command.get_str("mode").is_ok_and(|mode| mode == "off") {
+        return Ok(0);
+    }
+    let data = fields.document("data")?;
+    let millis = data.and_then(|data| data.get("millis")).and_then(whole_number);
+    millis.filter(|millis| millis.abs() <= MAX_CLOCK_MOVE).ok_or_else(|| {
+        CommandError::bad_value("moveClock needs data.millis, at most a day in either direction")
+    })
+}
+
 fn parse_mode(mode: &Bson) -> Result<Mode, CommandError> {
     let invalid = || CommandError::bad_value("mode is \"off\", \"alwaysOn\", {times} or {skip}");
     match mode {
@@ -435,6 +475,24 @@ mod tests {
                 .unwrap();
             assert_eq!(points.copying_is_stopped(), stopped);
         }
+    }
+
+    #[test]
+    fn a_full_disk_and_a_moved_clock_last_until_they_are_off() {
+        let mut points = FailPoints::default();
+        let set = |points: &mut FailPoints, name: &str, mode: &str, data: Document| {
+            points.configure(&doc! {"configureFailPoint": name, "mode": mode, "data": data})
+        };
+        set(&mut points, "fillDisk", "alwaysOn", doc! {}).unwrap();
+        set(&mut points, "moveClock", "alwaysOn", doc! { "millis": -5_000 }).unwrap();
+        assert_eq!(points.machine(), MachineFaults { disk_full: true, clock_moved: -5_000 });
+        assert!(set(&mut points, "moveClock", "alwaysOn", doc! {}).is_err());
+        let beyond = doc! { "millis": MAX_CLOCK_MOVE + 1 };
+        assert!(set(&mut points, "moveClock", "alwaysOn", beyond).is_err());
+        assert_eq!(points.machine().clock_moved, -5_000, "a refusal changes nothing");
+        set(&mut points, "fillDisk", "off", doc! {}).unwrap();
+        set(&mut points, "moveClock", "off", doc! {}).unwrap();
+        assert_eq!(points.machine(), MachineFaults::default());
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub use context::{
 pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use default_concerns::DefaultConcerns;
 pub use error::{CommandError, ErrorCode};
-pub use fail_points::Injection;
+pub use fail_points::{Injection, MachineFaults};
 pub use namespace::{
     MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
 };

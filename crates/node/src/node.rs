@@ -25,7 +25,7 @@ use crate::cursors::Cursors;
 use crate::default_concerns::DefaultsCache;
 use crate::dispatch;
 use crate::error::{CommandError, ErrorCode};
-use crate::fail_points::{FailPoints, Injection};
+use crate::fail_points::{FailPoints, Injection, MachineFaults};
 use crate::generator::Generator;
 use crate::moments::{Moment, Moments, not_committed, not_kept};
 use crate::namespace::Namespace;
@@ -357,6 +357,11 @@ impl Node {
     /// Whether a fail point keeps this member from copying what others write.
     pub fn copying_is_stopped(&self) -> bool {
         lock(&self.fail_points).copying_is_stopped()
+    }
+
+    /// What fail points do to the machine under this member.
+    pub fn machine_faults(&self) -> MachineFaults {
+        lock(&self.fail_points).machine()
     }
 
     /// Blocks until a commit would survive a crash.

@@ -466,8 +466,8 @@ impl Connection {
         if kills {
             shared.kills.send_replace(());
         }
-        if let (true, Some(set)) = (breaks, &shared.replica_set) {
-            set.stop_copying(node.copying_is_stopped());
+        if breaks {
+            shared.break_as_told();
         }
         if shared.commits.receiver_count() > 0 {
             let committed = node.durability().0.as_u64();

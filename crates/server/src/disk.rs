@@ -90,7 +90,10 @@ pub(crate) async fn watch(directory: PathBuf, shared: Arc<Shared>) {
         let place = directory.clone();
         // A disk that hangs must not hold a worker.
         let looked = tokio::task::spawn_blocking(move || Room::of(&place)).await;
-        let Ok(Ok(room)) = looked else { continue };
+        let Ok(Ok(mut room)) = looked else { continue };
+        if shared.files.is_full() {
+            room.free = 0;
+        }
         let was_full = disk.full;
         let full = disk.look(room, shared.gate.has_met_end_of_disk());
         if full != was_full {

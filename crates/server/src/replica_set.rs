@@ -158,7 +158,7 @@ impl ReplicaSet {
         let parts = host::Parts {
             clone_progress: progress.clone(),
             node: Arc::clone(&node),
-            clock,
+            clock: clock.clone(),
             dialer: dialer.clone(),
             member_options: member_options(&node, &options),
             rollback_directory: options.rollback_directory,

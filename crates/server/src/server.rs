@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use quorate_node::{Node, Progress};
+use quorate_storage::FillableFiles;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -77,6 +78,8 @@ const MAX_LONG_COMMANDS: usize = 128;
 pub(crate) struct Shared {
     pub(crate) node: Arc<Node>,
     pub(crate) clock: Clock,
+    /// The files of the store, whose disk a fail point fills.
+    pub(crate) files: FillableFiles,
     pub(crate) durability: Durability,
     /// Permits of commands that run on a thread of their own.
     pub(crate) long_commands: Semaphore,
@@ -108,6 +111,24 @@ impl Shared {
     pub(crate) fn next_connection_id(&self) -> i64 {
         self.next_connection.fetch_add(1, Ordering::Relaxed)
     }
+
+    /// Does to the machine and to copying what the fail points say now.
+    pub(crate) fn break_as_told(&self) {
+        let faults = self.node.machine_faults();
+        self.files.set_full(faults.disk_full);
+        self.clock.move_calendar(faults.clock_moved);
+        if let Some(set) = &self.replica_set {
+            set.stop_copying(self.node.copying_is_stopped());
+        }
+    }
+}
+
+/// What fail points may break under a member.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) clock: Clock,
+    /// The files of the store.
+    pub(crate) files: FillableFiles,
 }
 
 /// A member that listens.
@@ -122,11 +143,12 @@ impl Server {
     /// A server by itself, or for a member of a replica set, which was opened with a history.
     pub(crate) fn prepare(
         node: Arc<Node>,
-        clock: Clock,
+        machine: Machine,
         options: ServerOptions,
         security: Security,
         replica_set: Option<ReplicaSetOptions>,
     ) -> io::Result<Self> {
+        let Machine { clock, files } = machine;
         let security = Arc::new(security);
         let topology = watch::Sender::new(());
         let commits = watch::Sender::new(0);
@@ -141,7 +163,7 @@ impl Server {
                     farewells: farewells.clone(),
                     gate: Arc::clone(&gate),
                 };
-                let set = ReplicaSet::new(Arc::clone(&node), clock, set, surroundings);
+                let set = ReplicaSet::new(Arc::clone(&node), clock.clone(), set, surroundings);
                 Some(Arc::new(set.map_err(io::Error::other)?))
             }
             None => None,
@@ -150,6 +172,7 @@ impl Server {
         let shared = Shared {
             node,
             clock,
+            files,
             durability,
             long_commands: Semaphore::new(MAX_LONG_COMMANDS),
             gate,

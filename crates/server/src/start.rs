@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quorate_node::{Block, CommandError, IndexPrefetch, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
-use quorate_storage::{DiskOptions, DiskStore, ModelStore, OpenError, Store};
+use quorate_storage::{DiskOptions, DiskStore, Files, FillableFiles, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -18,7 +18,7 @@ use crate::privacy::{keep_files_private, private_directory};
 use crate::replica_set::{Cut, ReplicaSetOptions};
 use crate::scratch::ScratchDirectory;
 use crate::security::{Membership, Security, SecurityError};
-use crate::server::{Server, ServerOptions};
+use crate::server::{Machine, Server, ServerOptions};
 use crate::tls::TlsOptions;
 
 /// The size of the oplog unless told otherwise.
@@ -184,13 +184,15 @@ fn open(
     if authentication && in_set && options.membership == Membership::Unchecked {
         return Err(StartError::MembersUnknown);
     }
+    let files = FillableFiles::default();
     let (store, directory): (Arc<dyn Store>, _) = match options.place {
         Place::Memory => (Arc::new(ModelStore::new()), None),
         Place::Directory(directory) => {
             private_directory(&directory).map_err(|source| {
                 StartError::Open(OpenError::Io { path: directory.clone(), source })
             })?;
-            let store = DiskStore::open(&directory, DiskOptions::default());
+            let on_disk: Arc<dyn Files> = Arc::new(files.clone());
+            let store = DiskStore::open_on(on_disk, &directory, DiskOptions::default());
             let store = store.map_err(not_opened)?;
             if let Some(torn) = store.torn_tail() {
                 tracing::warn!(
@@ -233,8 +235,9 @@ fn open(
         }
     })?;
     let node = Arc::new(node);
+    let machine = Machine { clock, files };
     let Some(set_name) = options.replica_set else {
-        return Server::prepare(node, clock, options.server, security, None)
+        return Server::prepare(node, machine, options.server, security, None)
             .map(|server| server.watching(directory))
             .map_err(StartError::Prepare);
     };
@@ -249,7 +252,7 @@ fn open(
         own_addresses,
         rollback_directory: directory.as_ref().map(|directory| directory.join("rollback")),
     };
-    Server::prepare(node, clock, options.server, security, Some(replica_set))
+    Server::prepare(node, machine, options.server, security, Some(replica_set))
         .map(|server| server.watching(directory))
         .map_err(StartError::Prepare)
 }

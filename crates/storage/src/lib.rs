@@ -14,6 +14,7 @@
 mod copying;
 mod disk;
 mod files;
+mod fillable_files;
 mod format;
 mod group_commit;
 mod journal;
@@ -28,6 +29,7 @@ mod trees;
 pub use copying::{CopyError, CopyReader, CopyWriter};
 pub use disk::{DiskOptions, DiskStore};
 pub use files::{FileHandle, Files, RealFiles};
+pub use fillable_files::FillableFiles;
 pub use format::{FORMAT_VERSION, OpenError};
 pub use journal::recovery::TornTail;
 pub use model::ModelStore;

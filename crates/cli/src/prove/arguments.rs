@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::kinds::Kind;
 use super::workload::Workload;
+use crate::screen::Failure;
 
 /// The arguments of `quorate prove`.
 #[derive(Debug, Args)]
@@ -31,6 +33,9 @@ pub(crate) struct ProveArguments {
     /// Judge this history instead of making one; needs --workload.
     #[arg(long, value_name = "FILE", conflicts_with = "uri")]
     pub(crate) check: Option<PathBuf>,
+    /// What is broken; may be given several times. Everything that the set allows unless given.
+    #[arg(long, value_name = "F", value_enum, conflicts_with = "no_faults")]
+    pub(crate) fault: Vec<Kind>,
     /// Break nothing.
     #[arg(long)]
     pub(crate) no_faults: bool,
@@ -47,15 +52,35 @@ impl ProveArguments {
 Examples:
   quorate prove --minutes 5 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
   quorate prove --workload append --workload bank --json 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
+  quorate prove --fault disk --fault clock 'mongodb://127.0.0.1:27017/?replicaSet=rs0'
   quorate prove --check quorate-prove-7/append.jsonl --workload append
 
-Members of a set that your quorate up started are killed, paused, cut off and stepped down; any
-other set only steps down, with --yes. Ends in code 1 if a history shows what its guarantee does
-not explain. The histories are JSON lines that Jepsen's Elle reads as well.";
+Members of a set that your quorate up started are killed, paused, cut off and stepped down, their
+clocks are moved by up to ten minutes, their priorities and votes are changed, and they are removed
+and added again. With quorate up --data their disks are full for a while: the member finds no room
+and can make no file (a fail point; nothing is written, so your disk stays as it is). Any other set
+only steps down, with --yes. Ends in code 1 if a history shows what its guarantee does not explain.
+The histories are JSON lines that Jepsen's Elle reads as well.";
 
     /// How long the clients work.
     pub(crate) fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.minutes * 60.0)
+    }
+
+    /// What is broken of a set of our own.
+    pub(crate) fn faults(&self, on_disk: bool) -> Result<Vec<Kind>, Failure> {
+        if self.fault.contains(&Kind::Disk) && !on_disk {
+            return Err(Failure::Misuse(
+                "this set is in memory and has no disk to fill; start it with quorate up --data, or leave out \
+                 --fault disk"
+                    .to_owned(),
+            ));
+        }
+        let all = Kind::value_variants().iter().copied();
+        Ok(match self.fault.is_empty() {
+            true => all.filter(|kind| on_disk || *kind != Kind::Disk).collect(),
+            false => self.fault.clone(),
+        })
     }
 
     /// What the clients do.

@@ -1,15 +1,17 @@
 //! Faults, one at a time, each undone before the next.
 
-use std::fmt;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bson::rawdoc;
+use bson::{Document, RawDocumentBuf, rawdoc};
 use quorate_client::Client;
 use quorate_protocol::ServerAddress;
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::kinds::{Kind, Told};
+use super::reconfiguring::{Change, changed, restored};
 use super::workload::Chance;
 use crate::screen::Screen;
 use crate::up::running::RunningSet;
@@ -28,8 +30,11 @@ const LONG: Duration = Duration::from_secs(12);
 /// How long all members may take to be well again.
 const WELL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long the answer to a step-down may take.
-const STEP_DOWN_LIMIT: Duration = Duration::from_secs(5);
+/// How long the answer to a command that breaks or mends may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(5);
+
+/// How far a calendar is moved, at most, in milliseconds and in either direction.
+const LONGEST_MOVE: u64 = 600_000;
 
 /// What may be done to the set.
 pub(super) enum Allowed {
@@ -37,65 +42,19 @@ pub(super) enum Allowed {
     Nothing,
     /// It is not ours.
     StepDowns,
-    /// It is ours.
-    Everything(Box<RunningSet>),
+    /// It is ours: these kinds.
+    Everything(Box<RunningSet>, Vec<Kind>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    StepDown,
-    Kill,
-    Pause,
-    Partition,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::StepDown => "step-down",
-            Self::Kill => "kill",
-            Self::Pause => "pause",
-            Self::Partition => "partition",
-        }
-    }
-}
-
-/// How often each fault happened.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
-    step_downs: usize,
-    kills: usize,
-    pauses: usize,
-    partitions: usize,
-}
-
-impl Told {
-    pub(super) fn total(&self) -> usize {
-        self.step_downs + self.kills + self.pauses + self.partitions
-    }
-
-    fn count(&mut self, kind: Kind) {
-        match kind {
-            Kind::StepDown => self.step_downs += 1,
-            Kind::Kill => self.kills += 1,
-            Kind::Pause => self.pauses += 1,
-            Kind::Partition => self.partitions += 1,
-        }
-    }
-}
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} faults ({} kills, {} pauses, {} partitions, {} step-downs)",
-            self.total(),
-            self.kills,
-            self.pauses,
-            self.partitions,
-            self.step_downs
-        )
-    }
+/// What has to be undone.
+#[derive(Clone, Debug)]
+enum Broken {
+    Killed,
+    Paused,
+    Cut,
+    Full,
+    /// The configuration was this.
+    Reconfigured(Document),
 }
 
 /// Breaks the set again and again.
@@ -104,13 +63,15 @@ pub(super) struct Faults {
     allowed: Allowed,
     chance: Chance,
     told: Told,
-    /// What has to be undone.
-    broken: Option<(Kind, String)>,
+    broken: Option<(Broken, String)>,
+    /// Members whose calendar may be another one than the machine's.
+    moved: BTreeSet<String>,
 }
 
 impl Faults {
     pub(super) fn new(client: Client, allowed: Allowed, seed: u64) -> Self {
-        Self { client, allowed, chance: Chance::new(seed), told: Told::default(), broken: None }
+        let (chance, told) = (Chance::new(seed), Told::default());
+        Self { client, allowed, chance, told, broken: None, moved: BTreeSet::new() }
     }
 
     pub(super) fn told(&self) -> Told {
@@ -128,7 +89,7 @@ impl Faults {
             // Ignore errors: a screen that cannot be written to does not end the proof.
             let _ = screen.event("fault", json!({ "fault": kind.name(), "target": target }));
             screen.talk_unless_json(format_args!("{} of {target}", kind.name()));
-            self.commit(kind, &target).await;
+            self.commit(kind, &target, screen).await;
             let lasts = if self.chance.below(LONG_ONE_IN) == 0 && kind != Kind::StepDown {
                 LONG
             } else {
@@ -148,68 +109,157 @@ impl Faults {
         let kind = match &self.allowed {
             Allowed::Nothing => return None,
             Allowed::StepDowns => Kind::StepDown,
-            Allowed::Everything(_) => [Kind::StepDown, Kind::Kill, Kind::Pause, Kind::Partition]
-                [self.chance.below(4) as usize],
+            Allowed::Everything(_, kinds) => {
+                *kinds.get(self.chance.below(kinds.len() as u64) as usize)?
+            }
         };
+        let leader_first = self.chance.below(5) < 3;
+        // A primary is not changed by a configuration that it installs itself.
+        let reconfigures = kind == Kind::Reconfigure;
         // The primary more often than not: its loss is what clients notice.
-        if kind == Kind::StepDown || self.chance.below(5) < 3 {
+        if kind == Kind::StepDown || (leader_first && !reconfigures) {
             return Some((kind, primary?));
         }
-        let Allowed::Everything(set) = &self.allowed else { return None };
-        let hosts: Vec<&str> = set.hosts().collect();
+        let Allowed::Everything(set, _) = &self.allowed else { return None };
+        let hosts: Vec<&str> =
+            set.hosts().filter(|host| !reconfigures || primary.as_deref() != Some(host)).collect();
         let host = hosts.get(self.chance.below(hosts.len().max(1) as u64) as usize)?;
         Some((kind, (*host).to_owned()))
     }
 
-    async fn commit(&mut self, kind: Kind, target: &str) {
-        let signal = match kind {
+    async fn commit(&mut self, kind: Kind, target: &str, screen: &mut Screen) {
+        let done = match kind {
             Kind::StepDown => {
                 let command = rawdoc! { "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 2 };
-                let answered =
-                    timeout(STEP_DOWN_LIMIT, self.client.run_command("admin", &command)).await;
-                self.told.step_downs += usize::from(matches!(answered, Ok(Ok(_))));
-                return;
+                self.ask(&command).await.is_some()
             }
-            Kind::Kill => Signal::KILL,
-            Kind::Pause => Signal::STOP,
-            Kind::Partition => Signal::USR1,
+            Kind::Kill => self.signal(target, Signal::KILL, Broken::Killed),
+            Kind::Pause => self.signal(target, Signal::STOP, Broken::Paused),
+            Kind::Partition => self.signal(target, Signal::USR1, Broken::Cut),
+            Kind::Disk => {
+                // The answer may be late: it is to be undone anyway.
+                self.broken = Some((Broken::Full, target.to_owned()));
+                let fill = rawdoc! { "configureFailPoint": "fillDisk", "mode": "alwaysOn" };
+                self.tell_member(target, &fill).await
+            }
+            Kind::Clock => {
+                let millis = self.chance.below(2 * LONGEST_MOVE) as i64 - LONGEST_MOVE as i64;
+                screen.talk_unless_json(format_args!("  by {millis} ms"));
+                self.moved.insert(target.to_owned());
+                let jump = rawdoc! {
+                    "configureFailPoint": "moveClock", "mode": "alwaysOn", "data": { "millis": millis },
+                };
+                self.tell_member(target, &jump).await
+            }
+            Kind::Reconfigure => self.reconfigure(target, screen).await,
         };
+        if done {
+            self.told.count(kind);
+        }
+    }
+
+    fn signal(&mut self, target: &str, signal: Signal, broken: Broken) -> bool {
         let sent = self.running().and_then(|set| Some(set.member(target)?.process.signal(signal)));
         if sent == Some(true) {
-            self.told.count(kind);
-            self.broken = Some((kind, target.to_owned()));
+            self.broken = Some((broken, target.to_owned()));
         }
+        sent == Some(true)
+    }
+
+    /// Runs a command on the primary; none if it failed.
+    async fn ask(&self, command: &RawDocumentBuf) -> Option<RawDocumentBuf> {
+        timeout(COMMAND_LIMIT, self.client.run_command("admin", command)).await.ok()?.ok()
+    }
+
+    /// Runs a command on one member. False if it failed.
+    async fn tell_member(&self, host: &str, command: &RawDocumentBuf) -> bool {
+        let Some(set) = self.running() else { return false };
+        let uri = format!("{}&serverSelectionTimeoutMS=2000", set.member_uri(host));
+        let Ok(client) = Client::with_uri(&uri) else { return false };
+        let answered = timeout(COMMAND_LIMIT, client.run_command("admin", command)).await;
+        client.close().await;
+        matches!(answered, Ok(Ok(_)))
+    }
+
+    async fn config(&self) -> Option<Document> {
+        let reply = self.ask(&rawdoc! { "replSetGetConfig": 1 }).await?;
+        Document::try_from(reply.get_document("config").ok()?).ok()
+    }
+
+    async fn install(&self, config: Document) -> bool {
+        let Ok(config) = RawDocumentBuf::try_from(config) else { return false };
+        self.ask(&rawdoc! { "replSetReconfig": config }).await.is_some()
+    }
+
+    async fn reconfigure(&mut self, target: &str, screen: &mut Screen) -> bool {
+        let change = Change::ALL[self.chance.below(Change::ALL.len() as u64) as usize];
+        let Some(original) = self.config().await else { return false };
+        let Some(config) = changed(&original, target, change) else { return false };
+        screen.talk_unless_json(format_args!("  {target} {}", change.name()));
+        self.broken = Some((Broken::Reconfigured(original), target.to_owned()));
+        self.install(config).await
     }
 
     /// The set as it runs now: a member that was started again has another process.
     fn running(&self) -> Option<RunningSet> {
-        let Allowed::Everything(set) = &self.allowed else { return None };
+        let Allowed::Everything(set, _) = &self.allowed else { return None };
         let known = RunningSet::all().ok()?;
         known.into_iter().find(|running| running.hosts().eq(set.hosts()))
     }
 
-    /// Undoes the last fault and waits until every member is well.
+    /// Undoes the last fault and waits until every member is well. Calendars stay where they are.
     pub(super) async fn mend(&mut self) {
-        let Some((kind, target)) = self.broken.take() else { return };
-        if let Some(set) = self.running() {
-            match kind {
-                Kind::StepDown => {}
-                // The keeper starts what is missing.
-                Kind::Kill => {
-                    set.keeper.signal(Signal::USR2);
-                }
-                Kind::Pause => {
-                    set.member(&target).map(|member| member.process.signal(Signal::CONT));
-                }
-                Kind::Partition => {
-                    set.member(&target).map(|member| member.process.signal(Signal::USR2));
-                }
-            }
-        }
+        let Some((broken, target)) = self.broken.clone() else { return };
         let deadline = Instant::now() + WELL_LIMIT;
+        while Instant::now() < deadline && !self.undo(&broken, &target).await {
+            sleep(Duration::from_millis(100)).await;
+        }
+        self.broken = None;
         while Instant::now() < deadline && !self.is_well(&target).await {
             sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Undoes everything, calendars too.
+    pub(super) async fn end(&mut self) {
+        self.mend().await;
+        let back = rawdoc! { "configureFailPoint": "moveClock", "mode": "off" };
+        let deadline = Instant::now() + WELL_LIMIT;
+        while let Some(host) = self.moved.pop_first() {
+            while Instant::now() < deadline && !self.tell_member(&host, &back).await {
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
+    /// Undoes a fault. False if it must be tried again.
+    async fn undo(&self, broken: &Broken, target: &str) -> bool {
+        let Some(set) = self.running() else { return true };
+        match broken {
+            // The keeper starts what is missing.
+            Broken::Killed => {
+                set.keeper.signal(Signal::USR2);
+            }
+            Broken::Paused => {
+                set.member(target).map(|member| member.process.signal(Signal::CONT));
+            }
+            Broken::Cut => {
+                set.member(target).map(|member| member.process.signal(Signal::USR2));
+            }
+            Broken::Full => {
+                let empty = rawdoc! { "configureFailPoint": "fillDisk", "mode": "off" };
+                return self.tell_member(target, &empty).await;
+            }
+            Broken::Reconfigured(original) => {
+                let Some(config) = self.config().await else { return false };
+                // Looked at again once it is installed: the answer may be that of an old primary.
+                if let Some(back) = restored(&config, original) {
+                    self.install(back).await;
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Whether the member that was broken leads or follows again.

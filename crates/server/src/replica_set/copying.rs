@@ -22,7 +22,7 @@ use crate::dialer::Dialer;
 pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns once the newest of these entries is old enough for a delayed member.
-pub(super) fn wait_until_old_enough(entries: &[RawDocumentBuf], delay: Duration, clock: Clock) {
+pub(super) fn wait_until_old_enough(entries: &[RawDocumentBuf], delay: Duration, clock: &Clock) {
     let Some(Ok(last)) = entries.last().map(|entry| entry_position(entry)) else { return };
     let release = last.wall_time.as_millis().saturating_add(delay.as_millis() as i64);
     while !delay.is_zero() {
@@ -77,7 +77,7 @@ pub(super) struct RollbackFiles {
 }
 
 impl RollbackFiles {
-    pub(super) fn new(directory: Option<PathBuf>, clock: Clock) -> Self {
+    pub(super) fn new(directory: Option<PathBuf>, clock: &Clock) -> Self {
         let stamp = clock.now().wall.as_millis();
         Self { directory, stamp, files: std::collections::BTreeMap::new() }
     }

@@ -76,7 +76,8 @@ pub(super) async fn run(parts: Parts) -> Result<(), String> {
     let worker = |name| Worker::start(name, Arc::clone(node), inbox.clone());
     let gate = Arc::clone(&parts.gate);
     let directory = parts.rollback_directory.clone();
-    let applier = Applier::start(Arc::clone(node), inbox.clone(), parts.clock, gate, directory);
+    let applier =
+        Applier::start(Arc::clone(node), inbox.clone(), parts.clock.clone(), gate, directory);
     let applier = applier.map_err(thread_failed)?;
     let persister = worker("persist").map_err(thread_failed)?;
     let syncer = Syncer::default();
@@ -352,7 +353,7 @@ impl Host {
     }
 
     fn persist(&mut self, ticket: Ticket, change: Change) {
-        let (inbox, clock) = (self.inbox.clone(), self.clock);
+        let (inbox, clock) = (self.inbox.clone(), self.clock.clone());
         self.persister.add(Box::new(move |node| {
             node.persist(&change, clock.now())?;
             node.sync_log()?;

@@ -71,7 +71,7 @@ impl Host {
             InitialSyncStep::ApplyThrough(_) => buffer = self.initial_sync.buffer.take(),
             _ => {}
         }
-        let (inbox, clock, dialer) = (self.inbox.clone(), self.clock, self.dialer.clone());
+        let (inbox, clock, dialer) = (self.inbox.clone(), self.clock.clone(), self.dialer.clone());
         let node = Arc::clone(&self.node);
         self.initial_sync.task = Some(tokio::spawn(async move {
             let (source, attempt) = (work.source.clone(), work.attempt);

@@ -262,7 +262,7 @@ impl Applying {
     }
 
     fn make(&self, change: Change) -> Result<(), CommandError> {
-        let mut files = RollbackFiles::new(self.rollback_directory.clone(), self.clock);
+        let mut files = RollbackFiles::new(self.rollback_directory.clone(), &self.clock);
         let ended = change.make(&self.node, self.clock.now(), &mut |undo| files.keep(undo))?;
         files.finish()?;
         if let Some(input) = ended.input {
@@ -294,7 +294,7 @@ impl Applying {
                     }
                 }
                 applied += joined.entries.len();
-                wait_until_old_enough(&joined.entries, joined.delay, self.clock);
+                wait_until_old_enough(&joined.entries, joined.delay, &self.clock);
             }
             let _entered = enter();
             if let Some(kept) = self.make_or_keep(change)? {

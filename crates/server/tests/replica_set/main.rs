@@ -12,6 +12,7 @@ mod faults;
 mod flow;
 mod hardship;
 mod load;
+mod machine_faults;
 mod processes;
 mod separation;
 mod set;
