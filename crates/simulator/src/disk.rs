@@ -16,6 +16,8 @@ use quorate_replication::{Recovered, SeededRandom};
 use quorate_storage::{DiskOptions, DiskStore, Fate, ModelStore, SimulatedFiles, Store};
 use tempfile::TempDir;
 
+use crate::upgrading::{copy_trees, write_first_format};
+
 /// An entry of the log, as a judge remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -40,8 +42,9 @@ enum Medium {
     Files(OnFiles),
 }
 
-/// A store of real servers. Its trees are in a directory of the file system, and stay in memory as long as a world
-/// lasts: everything that survives a crash is in the simulated files.
+/// A store of real servers. Its trees are in a directory of the file system, and what a world writes to them stays in
+/// memory as long as the world lasts: what survives a crash is in the simulated files, and in the tables that a
+/// migration has left there.
 struct OnFiles {
     files: SimulatedFiles,
     directory: TempDir,
@@ -58,13 +61,16 @@ impl OnFiles {
         };
         let directory = tempfile::tempdir().map_err(failed)?;
         let files = match from {
-            Some(from) => files.moved(from.directory.path(), directory.path()),
+            Some(from) => {
+                copy_trees(from.directory.path(), directory.path()).map_err(failed)?;
+                files.moved(from.directory.path(), directory.path())
+            }
             None => files,
         };
         Ok(Self { files, directory })
     }
 
-    fn open(&self) -> Result<Arc<dyn Store>, CommandError> {
+    fn open(&self) -> Result<DiskStore, CommandError> {
         let options = DiskOptions { cache_bytes: 1 << 20, memtable_bytes: MEMTABLE_BYTES };
         let files = Arc::new(self.files.clone());
         let store = DiskStore::open_on(files, self.directory.path(), options);
@@ -74,7 +80,7 @@ impl OnFiles {
                 format!("the store does not open: {error}"),
             )
         };
-        Ok(Arc::new(store.map_err(failed)?))
+        store.map_err(failed)
     }
 }
 
@@ -114,7 +120,7 @@ impl Disk {
     ) -> Result<(Arc<Node>, Recovered), CommandError> {
         let store: Arc<dyn Store> = match &self.medium {
             Medium::Model(store) => Arc::<ModelStore>::clone(store),
-            Medium::Files(files) => files.open()?,
+            Medium::Files(files) => Arc::new(files.open()?),
         };
         let (node, recovered) = open(store, self.oplog_bytes, seed, now)?;
         self.log = read_log(&node, Bound::Unbounded)?;
@@ -140,6 +146,16 @@ impl Disk {
         };
         self.take_failure();
         Ok(())
+    }
+
+    /// The process that ended was one of the last release: what it left is in storage format 1. False if a store in
+    /// memory has no format.
+    pub(crate) fn age(&mut self) -> Result<bool, CommandError> {
+        let Medium::Files(files) = &self.medium else { return Ok(false) };
+        let aged = OnFiles::new(SimulatedFiles::new(), None)?;
+        write_first_format(&files.open()?, aged.directory.path())?;
+        self.medium = Medium::Files(aged);
+        Ok(true)
     }
 
     /// From now on nothing that is written is forced to disk, however it is asked for: the process is
@@ -171,7 +187,7 @@ impl Disk {
             Medium::Model(store) => Arc::new(store.crash_after(0)) as Arc<dyn Store>,
             Medium::Files(files) => {
                 let survivor = OnFiles::new(files.files.survivor(|| Fate::Lost), Some(files))?;
-                let (_, recovered) = open(survivor.open()?, self.oplog_bytes, 0, now)?;
+                let (_, recovered) = open(Arc::new(survivor.open()?), self.oplog_bytes, 0, now)?;
                 return Ok(recovered.last_vote);
             }
         };

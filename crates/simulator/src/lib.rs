@@ -22,6 +22,7 @@ mod process;
 mod reading;
 mod story;
 mod transacting;
+mod upgrading;
 mod watching;
 mod world;
 mod writing;

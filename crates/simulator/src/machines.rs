@@ -6,7 +6,8 @@
 //! clock. A disk that fails to sync ends its process; nothing else may end one.
 //!
 //! Members of every third of these worlds have the store of real servers, over files that lose, tear and reorder what
-//! was not synced.
+//! was not synced. Some of their starts are upgrades: what the process before left is in the format of the last
+//! release, and the store migrates it.
 //!
 //! At the end of some of these worlds not everything comes back: a minority of the voters stays away, and the rest
 //! must agree without it.
@@ -24,6 +25,10 @@ use crate::world::{Happening, World};
 
 /// Makes this luck another one than the world's.
 const LUCK: u64 = 0x4d41_4348_494e_4553;
+/// Makes the luck of upgrades another one than that.
+const UPGRADES: u64 = 0x5550_4752_4144_4553;
+/// How often a process that starts has run the last release before.
+const UPGRADE_PERCENT: u64 = 30;
 /// Between two misfortunes of machines, on average.
 const PAUSE: Duration = Duration::from_millis(2_500);
 /// How long a process is paused, at most.
@@ -45,11 +50,15 @@ const HAND_OVER: Duration = Duration::from_secs(10);
 pub(crate) struct Machines {
     random: SeededRandom,
     active: bool,
+    /// Which processes have run the last release before they start.
+    upgrades: SeededRandom,
 }
 
 impl Machines {
     pub(crate) fn new(seed: u64, story: Story) -> Self {
-        Self { random: SeededRandom::new(seed ^ LUCK), active: story == Story::Machines }
+        let random = SeededRandom::new(seed ^ LUCK);
+        let upgrades = SeededRandom::new(seed ^ UPGRADES);
+        Self { random, active: story == Story::Machines, upgrades }
     }
 
     /// Whether the members of a world have the store of real servers, over simulated files.
@@ -85,6 +94,19 @@ pub(crate) fn undrifted(shown: MonotonicTime, drift: i64) -> MonotonicTime {
 }
 
 impl World {
+    /// Before a process starts: in some worlds the one before it was of the last release, and its directory is in the
+    /// format of that.
+    pub(crate) fn upgrade(&mut self, index: usize) -> Result<(), quorate_node::CommandError> {
+        if !self.machines.uses_files(self.seed) || !self.machines.upgrades.chance(UPGRADE_PERCENT) {
+            return Ok(());
+        }
+        if self.nodes[index].disk.age()? {
+            self.figures.upgrades += 1;
+            self.note(Some(index), || "its directory is of the last release".to_owned());
+        }
+        Ok(())
+    }
+
     /// Lets the next misfortune of a machine come, some time from now.
     pub(crate) fn expect_machine_fault(&mut self) {
         if self.machines.active {

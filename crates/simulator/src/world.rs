@@ -93,6 +93,8 @@ pub struct Figures {
     pub sleeps: u64,
     /// Processes that stayed away when a world calmed down.
     pub left_behind: u64,
+    /// Processes that found the directory of the last release.
+    pub upgrades: u64,
     /// How long the world lasted.
     pub lasted: Duration,
     /// Vetoed dry runs.
@@ -496,7 +498,8 @@ impl World {
             allowances: Default::default(),
         };
         let now = self.now_at(index);
-        let (data, recovered) = match self.nodes[index].disk.open(seed, now) {
+        let aged = self.upgrade(index);
+        let (data, recovered) = match aged.and_then(|()| self.nodes[index].disk.open(seed, now)) {
             Ok(found) => found,
             Err(error) => return self.must_end(index, &error.message),
         };

@@ -137,17 +137,19 @@ fn worlds_of_late_messages_keep_every_promise() {
     assert!(reads > 400, "{reads} reads show nothing");
 }
 
-/// Processes that are paused, clocks that drift and jump, slow links, disks that are full or fail; and a minority that
-/// never comes back.
+/// Processes that are paused, clocks that drift and jump, slow links, disks that are full or fail, upgrades from the
+/// last release; and a minority that never comes back.
 #[test]
 fn worlds_of_failing_machines_keep_every_promise() {
-    let (mut sleeps, mut left_behind, mut reads) = (0, 0, 0);
+    let (mut sleeps, mut left_behind, mut reads, mut upgrades) = (0, 0, 0, 0);
     for seed in 0..12 {
         let figures = world(seed, Story::Machines);
         sleeps += figures.sleeps;
         left_behind += figures.left_behind;
         reads += figures.reads;
+        upgrades += figures.upgrades;
     }
+    assert!(upgrades > 8, "{upgrades} upgrades show nothing");
     assert!(sleeps > 40 && left_behind > 0, "{sleeps} pauses, {left_behind} left behind");
     assert!(reads > 400, "{reads} reads show nothing");
 }
