@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p quorate-server-discovery --example fleet -- [DEPLOYMENTS] [SEED]
-//!     [--workers N] [--heartbeat SECONDS] [--svg DIRECTORY]
+//!     [--workers N] [--heartbeat SECONDS] [--spread SECONDS] [--svg DIRECTORY]
 //! ```
 //!
 //! Each deployment has three members and is watched by a core of its own. Four stories are played: the watcher
@@ -24,13 +24,14 @@ use watcher::{Setting, Story, Watcher};
 fn main() {
     let mut words = Vec::new();
     let mut pictures = None;
-    let (mut workers, mut heartbeat) = (4, 10);
+    let (mut workers, mut heartbeat, mut spread) = (4, 10, 0);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|word| word.parse().ok()).expect("a number");
         match argument.as_str() {
             "--workers" => workers = number(),
             "--heartbeat" => heartbeat = number(),
+            "--spread" => spread = number(),
             "--svg" => pictures = arguments.next(),
             _ => words.push(argument),
         }
@@ -43,9 +44,10 @@ fn main() {
         seed: number(1, 1),
         workers: workers as u32,
         heartbeat: Duration::from_secs(heartbeat),
+        spread: Duration::from_secs(spread),
     };
     println!(
-        "{} deployments of three members, seed {}, {workers} workers, heartbeats every {heartbeat} s",
+        "{} deployments of three members, seed {}, {workers} workers, heartbeats every {heartbeat} s, started within {spread} s",
         setting.deployments, setting.seed
     );
     println!(

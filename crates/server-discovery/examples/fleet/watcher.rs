@@ -49,6 +49,8 @@ pub(crate) struct Setting {
     pub(crate) seed: u64,
     pub(crate) workers: u32,
     pub(crate) heartbeat: Duration,
+    /// The cores start within this time.
+    pub(crate) spread: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,7 @@ impl fmt::Display for Story {
 
 #[derive(Clone, Debug)]
 enum Event {
+    Start(u32),
     Tick(u32),
     /// A request reaches its member.
     Arrived(Request),
@@ -232,7 +235,7 @@ impl Watcher {
         self.told(begins, counted_from, bytes)
     }
 
-    /// A core for each deployment, all at once.
+    /// A core for each deployment.
     fn start(&mut self) {
         for number in 0..self.setting.deployments {
             let options = DiscoveryOptions {
@@ -252,7 +255,8 @@ impl Watcher {
                 wanted: false,
                 known: None,
             });
-            self.carry_out(number);
+            let share = self.share();
+            self.after(self.setting.spread.mul_f64(share), Event::Start(number));
         }
     }
 
@@ -344,6 +348,7 @@ impl Watcher {
 
     fn happen(&mut self, event: Event) {
         match event {
+            Event::Start(number) => self.carry_out(number),
             Event::Tick(number) => {
                 self.watched[number as usize].tick_at = None;
                 self.tell(number, Input::Tick);
@@ -517,7 +522,12 @@ impl Watcher {
     }
 
     fn way(&mut self) -> Duration {
-        let share = (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let share = self.share();
         SHORTEST_WAY + (LONGEST_WAY - SHORTEST_WAY).mul_f64(share)
+    }
+
+    /// Any number from 0 to 1.
+    fn share(&mut self) -> f64 {
+        (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
