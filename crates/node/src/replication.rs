@@ -25,6 +25,7 @@ mod recent;
 mod role;
 mod rollback;
 mod standing;
+mod trim;
 mod writing;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ use quorate_storage::{Bytes, CommitSequence, KeyspaceId};
 
 use self::recent::Recent;
 use self::standing::Log;
+use self::trim::Trimmed;
 use crate::catalog::Ident;
 use crate::context::{Client, Interrupt, Interruption, Now};
 use crate::error::{CommandError, ErrorCode};
@@ -164,6 +166,8 @@ pub(crate) struct Replication {
     recent: Mutex<Recent>,
     /// The commit point that was stored last.
     kept_commit_point: Mutex<OpTimeAndWallTime>,
+    /// How far undo rows and images were removed.
+    pub(crate) trimmed: Trimmed,
     /// Unique indexes of a copy that is not consistent yet, by the collection's uuid.
     deferred_indexes: Mutex<Vec<(bson::Binary, bson::Document)>>,
     /// Collections of a copy that are not known to be copied whole.
@@ -307,6 +311,7 @@ impl Node {
             log: Mutex::default(),
             recent: Mutex::default(),
             kept_commit_point: Mutex::default(),
+            trimmed: Trimmed::default(),
             deferred_indexes: Mutex::default(),
             partial_copies: Mutex::default(),
             listener: OnceLock::new(),

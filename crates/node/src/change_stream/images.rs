@@ -27,9 +27,6 @@ use crate::writer::Writer;
 /// The first byte of rows with images among a member's facts.
 pub(crate) const IMAGE_ROW: u8 = b'i';
 
-/// Rows that are removed in one go.
-const TRIM_STEP: usize = 1000;
-
 /// Where the image of one change is.
 fn image_key(timestamp: u64, transaction_index: i64) -> Vec<u8> {
     let mut key = vec![IMAGE_ROW];
@@ -195,13 +192,11 @@ impl Writer<'_> {
     /// Removes images whose entries are gone, and those older than the cluster parameter
     /// `changeStreamOptions` says. Returns whether there is more to do.
     pub(crate) fn trim_images(&mut self, now: Now) -> Result<bool, CommandError> {
-        let Some(keyspace) = self.node().facts_keyspace() else { return Ok(false) };
-        let first = self
-            .view()
-            .snapshot
-            .scan(keyspace, KeyRange::prefix(&[IMAGE_ROW]), Direction::Forward)?
-            .next();
-        if first.transpose()?.is_none() {
+        let Some(replication) = self.node().replication() else { return Ok(false) };
+        let range = replication.trimmed.rest(IMAGE_ROW);
+        let mut rows =
+            self.view().snapshot.scan(replication.keyspace, range, Direction::Forward)?;
+        if rows.next().transpose()?.is_none() {
             return Ok(false);
         }
         let oldest = self.node().oldest_entry()?.timestamp.as_u64();
@@ -213,24 +208,7 @@ impl Writer<'_> {
             None => 0,
         };
         let limit = image_key(oldest.max(expired), 0);
-        let scan = self.view().snapshot.scan(
-            keyspace,
-            KeyRange::prefix(&[IMAGE_ROW]),
-            Direction::Forward,
-        )?;
-        let mut batch = Batch::new();
-        for pair in scan.take(TRIM_STEP) {
-            let (key, _) = pair?;
-            if key[..] >= limit[..] {
-                break;
-            }
-            batch.remove(keyspace, key);
-        }
-        let more = batch.len() == TRIM_STEP;
-        if !batch.is_empty() {
-            self.commit(batch)?;
-        }
-        Ok(more)
+        self.trim_rows(IMAGE_ROW, &limit)
     }
 }
 

@@ -49,6 +49,7 @@ impl Node {
         }
         // What sessions did in the history that goes is not what they did in the one that comes.
         writer.remove_all(self.keyspaces().sessions, &KeyRange::all())?;
+        replication.trimmed.forget();
         guard(&replication.deferred_indexes).clear();
         guard(&replication.partial_copies).clear();
         writer.adjust_totals(replication.oplog, |totals| *totals = Totals::default());

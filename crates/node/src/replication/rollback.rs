@@ -25,9 +25,6 @@ use crate::sessions::SessionId;
 use crate::transactions::{is_abort, is_apply_ops};
 use crate::writer::{RetryableWrite, Writer};
 
-/// Undo rows removed in one step of maintenance.
-const TRIM_STEP: usize = 10_000;
-
 /// A document that a rollback takes away.
 #[derive(Clone, Debug)]
 pub struct Undo<'a> {
@@ -237,21 +234,8 @@ impl Writer<'_> {
     /// Removes undo rows of entries that are committed. Returns whether there is more to do.
     pub(crate) fn trim_undo(&mut self) -> Result<bool, CommandError> {
         let Some(replication) = self.node().replication() else { return Ok(false) };
-        let committed = replication.commit_point().op_time.timestamp;
-        let range = KeyRange::prefix(&[UNDO_ROW]);
-        let scan = self.view().snapshot.scan(replication.keyspace, range, Direction::Forward)?;
-        let mut batch = Batch::new();
-        let limit = undo_key(committed);
-        for pair in scan.take(TRIM_STEP) {
-            let (key, _) = pair?;
-            if key[..] > limit[..] {
-                break;
-            }
-            batch.remove(replication.keyspace, key);
-        }
-        let more = batch.len() == TRIM_STEP;
-        self.commit(batch)?;
-        Ok(more)
+        let committed = replication.commit_point().op_time.timestamp.as_u64();
+        self.trim_rows(UNDO_ROW, &undo_key(Timestamp::from_u64(committed.saturating_add(1))))
     }
 
     /// What was dropped and may yet come back: its keys are no garbage.

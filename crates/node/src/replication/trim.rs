@@ -1,0 +1,116 @@
+//! Rows that are written in the order of the log and removed from the oldest on: undo rows and images.
+//!
+//! The store keeps a mark for each removed row until it merges its trees. A search for the oldest row passes over all
+//! of these marks, and it is made under the write lock. So a member remembers how far it has removed rows, and searches
+//! from there.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Mutex;
+
+use quorate_storage::{Batch, Bytes, Direction, KeyRange};
+
+use super::guard;
+use crate::error::CommandError;
+use crate::writer::Writer;
+
+/// Rows removed under one hold of the write lock, so that writers wait for a millisecond and not for ten.
+const TRIM_STEP: usize = 1_000;
+
+/// The newest row of each kind that was removed, by the first byte of its key.
+#[derive(Debug, Default)]
+pub(crate) struct Trimmed(Mutex<BTreeMap<u8, Bytes>>);
+
+impl Trimmed {
+    /// The rows of a kind that may be there.
+    pub(crate) fn rest(&self, kind: u8) -> KeyRange {
+        let all = KeyRange::prefix(&[kind]);
+        match guard(&self.0).get(&kind) {
+            Some(removed) => KeyRange { start: Bound::Excluded(removed.to_vec()), ..all },
+            None => all,
+        }
+    }
+
+    fn note(&self, kind: u8, removed: Bytes) {
+        guard(&self.0).insert(kind, removed);
+    }
+
+    /// Another log begins, with other rows.
+    pub(super) fn forget(&self) {
+        guard(&self.0).clear();
+    }
+}
+
+impl Writer<'_> {
+    /// Removes rows of a kind whose keys are below `limit`, the oldest first. Returns whether there is more to do.
+    pub(crate) fn trim_rows(&mut self, kind: u8, limit: &[u8]) -> Result<bool, CommandError> {
+        let Some(replication) = self.node().replication() else { return Ok(false) };
+        let range = replication.trimmed.rest(kind);
+        let scan = self.view().snapshot.scan(replication.keyspace, range, Direction::Forward)?;
+        let (mut batch, mut newest) = (Batch::new(), None);
+        for pair in scan.take(TRIM_STEP) {
+            let (key, _) = pair?;
+            if key[..] >= *limit {
+                break;
+            }
+            newest = Some(key.clone());
+            batch.remove(replication.keyspace, key);
+        }
+        let Some(newest) = newest else { return Ok(false) };
+        let more = batch.len() == TRIM_STEP;
+        self.commit(batch)?;
+        replication.trimmed.note(kind, newest);
+        Ok(more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use quorate_protocol::{MonotonicTime, WallTime};
+    use quorate_storage::ModelStore;
+
+    use super::*;
+    use crate::context::Now;
+    use crate::node::{Node, NodeOptions};
+
+    const KIND: u8 = b'u';
+
+    fn row(number: usize) -> Vec<u8> {
+        [&[KIND][..], &(number as u64).to_be_bytes()].concat()
+    }
+
+    /// Rows are removed in steps, and each search begins behind what the one before it has removed.
+    #[test]
+    fn removed_rows_are_not_searched_again() {
+        let now = Now { wall: WallTime(1), monotonic: MonotonicTime::ZERO };
+        let options = NodeOptions { oplog_bytes: Some(1 << 20), ..NodeOptions::default() };
+        let node = Node::open(Arc::new(ModelStore::new()), options, now).unwrap();
+        node.join_replica_set(now).unwrap();
+        let replication = node.replication().unwrap();
+        let mut writer = node.write(now);
+        let mut batch = Batch::new();
+        (0..2 * TRIM_STEP).for_each(|n| batch.insert(replication.keyspace, row(n), &[0; 1]));
+        writer.commit(batch).unwrap();
+
+        let limit = row(TRIM_STEP + 3);
+        assert!(writer.trim_rows(KIND, &limit).unwrap(), "there is more");
+        let behind = |number| Bound::Excluded(row(number));
+        assert_eq!(replication.trimmed.rest(KIND).start, behind(TRIM_STEP - 1));
+        assert!(!writer.trim_rows(KIND, &limit).unwrap());
+        assert_eq!(replication.trimmed.rest(KIND).start, behind(TRIM_STEP + 2));
+        assert!(!writer.trim_rows(KIND, &limit).unwrap());
+        assert_eq!(replication.trimmed.rest(KIND).start, behind(TRIM_STEP + 2));
+        let left = writer.view().snapshot.scan(
+            replication.keyspace,
+            KeyRange::prefix(&[KIND]),
+            Direction::Forward,
+        );
+        assert_eq!(left.unwrap().count(), TRIM_STEP - 3);
+
+        drop(writer);
+        node.wipe(now).unwrap();
+        assert_eq!(replication.trimmed.rest(KIND), KeyRange::prefix(&[KIND]), "another log");
+    }
+}
