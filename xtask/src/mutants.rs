@@ -89,12 +89,14 @@ impl Tree {
             "--others",
             "--exclude-standard",
         ]))?;
+        let mut wanted = BTreeSet::new();
         for path in listed.lines() {
             // A file that was removed and not yet committed.
-            let Ok(wanted) = fs::read(self.root.join(path)) else { continue };
-            self.write(path, &wanted)?;
+            let Ok(content) = fs::read(self.root.join(path)) else { continue };
+            self.write(path, &content)?;
+            wanted.insert(self.copy.join(path));
         }
-        Ok(())
+        remove_others(&self.copy, &wanted)
     }
 
     fn write(&self, path: &str, wanted: &[u8]) -> Result<(), Failure> {
@@ -169,6 +171,20 @@ impl Tree {
     }
 }
 
+/// Removes the files of a copy whose sources have been removed or renamed: two files of one module do not build.
+fn remove_others(folder: &Path, wanted: &BTreeSet<PathBuf>) -> Result<(), Failure> {
+    let failed = |error| Failure(format!("{} cannot be tidied: {error}", folder.display()));
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_dir() {
+            remove_others(&path, wanted)?;
+        } else if !wanted.contains(&path) {
+            fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
 /// The target and the path of a test program, of a line such as
 /// `Executable tests/model.rs (target/debug/deps/model-0123456789abcdef)`.
 fn executable(line: &str) -> Option<(String, PathBuf)> {
@@ -232,6 +248,20 @@ fn run_check(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_sources_no_longer_have_is_removed_from_the_copy() {
+        let copy = tempfile::tempdir().unwrap();
+        let path = |name: &str| copy.path().join(name);
+        fs::create_dir(path("a")).unwrap();
+        for name in ["a.rs", "a/mod.rs", "a/part.rs"] {
+            fs::write(path(name), "").unwrap();
+        }
+        let wanted = BTreeSet::from([path("a.rs"), path("a/part.rs")]);
+        assert!(remove_others(copy.path(), &wanted).is_ok());
+        let there = ["a.rs", "a/mod.rs", "a/part.rs"].map(|name| path(name).exists());
+        assert_eq!(there, [true, false, true]);
+    }
 
     #[test]
     fn test_programs_are_read_off_what_cargo_says() {
