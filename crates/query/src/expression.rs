@@ -38,7 +38,7 @@ pub use self::variables::Variables;
 pub use crate::error::QueryError as ExpressionError;
 pub use crate::meter::Interrupt;
 
-pub(crate) use self::bounds::{approximate_size, approximate_value_size, cost};
+pub(crate) use self::bounds::{approximate_size, approximate_value_size, cost, field_cost};
 pub(crate) use self::depend::Dependencies;
 use self::node::Node;
 pub(crate) use self::operand::{Operand, is_true};

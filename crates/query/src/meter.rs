@@ -40,6 +40,23 @@ pub(crate) fn steps_to_copy(bytes: usize) -> u64 {
     (bytes / BYTES_OF_STEP) as u64
 }
 
+/// Values beyond this many are given room in smaller steps.
+const MANY: usize = 1024;
+
+/// Adds a value. Many values are given a quarter more room at a time, not as much again: what is charged is the
+/// values, and not the room for others.
+pub(crate) fn push<T>(values: &mut Vec<T>, value: T) {
+    make_place(values);
+    values.push(value);
+}
+
+/// Makes room for one more value in the same way.
+pub(crate) fn make_place<T>(values: &mut Vec<T>) {
+    if values.len() == values.capacity() && values.len() >= MANY {
+        values.reserve_exact(values.len() / 4);
+    }
+}
+
 /// Tells whether the operation should end: its time is up, its client has gone, or it was killed.
 pub trait Interrupt: fmt::Debug + Send + Sync {
     /// Goes on, or says why not.

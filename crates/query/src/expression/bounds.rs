@@ -67,6 +67,11 @@ pub(crate) fn cost(value: &Bson) -> Result<usize, ExpressionError> {
     measure(value, 0).ok_or_else(too_deep)
 }
 
+/// What a field of a document costs. Its table grows by doubling, and a name has a place of its own.
+pub(crate) fn field_cost(name: &str, value: &Bson) -> Result<usize, ExpressionError> {
+    Ok(2 * FIELD_OVERHEAD + name.len() + ELEMENT_OVERHEAD + cost(value)?)
+}
+
 fn too_deep() -> ExpressionError {
     fail(OVERFLOW, format!("a computed value is nested deeper than {MAX_NESTING} levels"))
 }

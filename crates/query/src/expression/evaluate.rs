@@ -5,14 +5,14 @@
 
 use bson::{Bson, Document};
 
-use super::bounds::cost;
+use super::bounds::{ELEMENT_OVERHEAD, cost};
 use super::node::{Base, Convert, Node, Pattern};
 use super::operand::Operand;
 use super::operators::{self, Named, Positional, RegexKind, SortBy};
 use super::path::FieldPath;
 use super::variables::{Frame, Scope};
 use super::{ExpressionError, fail};
-use crate::meter::{Charge, Kept, steps_to_copy};
+use crate::meter::{Charge, Kept, push, steps_to_copy};
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
@@ -77,7 +77,8 @@ fn named<'a>(operator: &Named, nodes: &'a [Option<Node>], frame: Frame<'a>) -> R
     if values.iter().flatten().any(Operand::is_long) {
         frame.variables.meter().check()?;
     }
-    made(operator.name, (operator.evaluate)(&values)?, frame)
+    let value = operator.evaluate(&values, frame.variables.meter())?;
+    made(operator.name, value, frame)
 }
 
 fn cond<'a>(parts: &'a [Node; 3], frame: Frame<'a>) -> Result<Operand<'a>> {
@@ -269,8 +270,9 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
             format!("input to $map must be an array not {}", input.type_name()),
         ));
     };
-    let mut mapped = Kept::new(Vec::with_capacity(elements.len()), frame.variables.meter());
     let mut charge = frame.variables.meter().charge();
+    charge.grow("$map", elements.len() * ELEMENT_OVERHEAD)?;
+    let mut mapped = Kept::new(Vec::with_capacity(elements.len()), frame.variables.meter());
     for element in elements {
         frame.variables.step()?;
         let scope = Scope {
@@ -279,7 +281,7 @@ fn map<'a>(input: &'a Node, slot: usize, body: &'a Node, frame: Frame<'a>) -> Re
             parent: frame.scope,
         };
         let value = body.evaluate(Frame { scope: Some(&scope), ..frame })?;
-        charge.grow("$map", cost(value.or_null())?)?;
+        charge.grow("$map", cost(value.or_null())?.saturating_sub(ELEMENT_OVERHEAD))?;
         mapped.push(value.into_bson().unwrap_or(Bson::Null));
     }
     Ok(Operand::built(Bson::Array(mapped.into_inner()), charge))
@@ -322,7 +324,7 @@ fn filter<'a>(
             let bytes = cost(element)?;
             charge.grow("$filter", bytes)?;
             frame.variables.meter().steps(steps_to_copy(bytes))?;
-            kept.push(element.clone());
+            push(&mut kept, element.clone());
         }
     }
     Ok(Operand::built(Bson::Array(kept.into_inner()), charge))
@@ -337,7 +339,7 @@ fn filter_limit(limit: &Operand<'_>) -> Result<usize> {
             327391,
             format!(
                 "$filter: limit must be represented as a 32-bit integral value: {}",
-                limit.or_null()
+                limit.shown()
             ),
         ));
     };
@@ -361,7 +363,7 @@ fn reduce<'a>(
     let Some(elements) = input.as_array() else {
         return Err(fail(
             40080,
-            format!("$reduce requires that 'input' be an array, found: {}", input.or_null()),
+            format!("$reduce requires that 'input' be an array, found: {}", input.shown()),
         ));
     };
     let meter = frame.variables.meter();
@@ -412,18 +414,17 @@ fn zip<'a>(
     let mut arrays = Vec::with_capacity(inputs.len());
     for input in &inputs {
         arrays.push(input.as_array().ok_or_else(|| {
-            fail(34468, format!("$zip found a non-array expression in input: {}", input.or_null()))
+            fail(34468, format!("$zip found a non-array expression in input: {}", input.shown()))
         })?);
     }
     let lengths = arrays.iter().map(|array| array.len());
     let length = if use_longest { lengths.max() } else { lengths.min() }.unwrap_or(0);
     let meter = frame.variables.meter();
-    let mut rows = Kept::new(Vec::new(), meter);
     let mut charge = meter.charge();
-    let row_cost = cost(&Bson::Array(Vec::new()))?;
+    charge.grow("$zip", length * ELEMENT_OVERHEAD)?;
+    let mut rows = Kept::new(Vec::with_capacity(length), meter);
     for position in 0..length {
         meter.step()?;
-        charge.grow("$zip", row_cost)?;
         let mut row = Vec::with_capacity(arrays.len());
         for (column, array) in arrays.iter().enumerate() {
             let default = || defaults.get(column).map_or(&Bson::Null, Operand::or_null);

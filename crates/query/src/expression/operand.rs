@@ -5,6 +5,7 @@
 //! it. Comparison itself belongs to [`crate::value`]; this file only adds where "missing" stands.
 
 use std::cmp::Ordering;
+use std::fmt::Write;
 
 use bson::Bson;
 
@@ -104,6 +105,14 @@ impl<'a> Operand<'a> {
         matches!(self.get(), None | Some(Bson::Null | Bson::Undefined))
     }
 
+    /// The value as a message shows it: the beginning, if it is long.
+    pub(crate) fn shown(&self) -> String {
+        let mut shown = Beginning(String::new());
+        // An error only says that the beginning is full.
+        let _ = write!(shown, "{}", self.or_null());
+        shown.0
+    }
+
     /// The name of the type, `missing` for none.
     pub(crate) fn type_name(&self) -> &'static str {
         self.get().map_or("missing", value::types::type_name_of)
@@ -179,7 +188,15 @@ impl<'a> Operand<'a> {
                 copy(operator, elements, &mut copied, &mut charge)?;
                 Ok(Self::built(Bson::Array(copied.into_inner()), charge))
             }
-            Some(Held::Borrowed(value)) => Self::charged(value.clone(), operator, meter),
+            Some(Held::Borrowed(value)) => {
+                let bytes = cost(value)?;
+                if bytes < SMALL {
+                    return Ok(Self::owned(value.clone()));
+                }
+                let mut charge = meter.charge();
+                charge.grow(operator, bytes)?;
+                Ok(Self::built(value.clone(), charge))
+            }
             Some(Held::Owned(value)) => Ok(Self::owned(value)),
             Some(Held::Charged(charged)) => Ok(Operand(Some(Held::Charged(charged)))),
         }
@@ -193,6 +210,18 @@ impl<'a> Operand<'a> {
     /// The order of the two; missing stands with undefined, above `MinKey` and below null.
     pub(crate) fn compare(&self, other: &Operand<'_>) -> Ordering {
         compare_options(self.get(), other.get())
+    }
+}
+
+/// Takes the beginning of a text that is written to it, and refuses the rest.
+struct Beginning(String);
+
+impl Write for Beginning {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = SMALL.saturating_sub(self.0.len());
+        let part = text.char_indices().take_while(|(at, _)| *at < room);
+        self.0.extend(part.map(|(_, character)| character));
+        if text.len() > room { Err(std::fmt::Error) } else { Ok(()) }
     }
 }
 

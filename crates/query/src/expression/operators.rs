@@ -22,9 +22,9 @@ mod trigonometry;
 
 use bson::Bson;
 
-use super::operand::Operand;
-use super::{ExpressionError, fail};
-use crate::meter::Meter;
+use super::operand::{Operand, SMALL};
+use super::{ExpressionError, cost, fail};
+use crate::meter::{Meter, steps_to_copy};
 use crate::value::Number;
 
 pub(super) use array::{SortBy, copy, sort_array};
@@ -44,10 +44,11 @@ pub(super) struct Positional {
 
 /// How an operator computes its result.
 pub(super) enum Compute {
-    /// In one go: the work is bounded by what one operator may build or by one pass over two values. The
-    /// caller asks before it, if an argument is long, and after it, if the result is.
+    /// In one go: the result is small, and the work is bounded by one pass over two values. The caller asks
+    /// before it, if an argument is long.
     AtOnce(fn(&[Operand<'_>]) -> Evaluated),
-    /// Over any number of large values, counting its steps.
+    /// Over any number of large values, counting its steps; a result that may be large is charged before it is
+    /// made.
     Metered(fn(&[Operand<'_>], &Meter) -> Evaluated),
 }
 
@@ -115,7 +116,41 @@ pub(super) struct Named {
     /// The error code for a field that is not in `fields`.
     pub(super) unknown_field: i32,
     pub(super) fields: &'static [Field],
-    pub(super) evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated,
+    pub(super) evaluate: ByName,
+}
+
+/// How an operator with named arguments computes its result.
+pub(super) enum ByName {
+    /// In one go, a result that is small or smaller than an argument.
+    AtOnce(fn(&[Option<Operand<'_>>]) -> Evaluated),
+    /// A result that may be large, charged before it is made.
+    Metered(fn(&[Option<Operand<'_>>], &Meter) -> Evaluated),
+}
+
+impl Named {
+    /// Computes the result of the arguments.
+    pub(super) fn evaluate(&self, arguments: &[Option<Operand<'_>>], meter: &Meter) -> Evaluated {
+        match self.evaluate {
+            ByName::AtOnce(compute) => compute(arguments),
+            ByName::Metered(compute) => compute(arguments, meter),
+        }
+    }
+}
+
+/// Takes room for a result that is about to be made, and gives it back at once: the result is charged when it
+/// is there. What does not fit is never made.
+pub(super) fn room(operator: &str, bytes: usize, meter: &Meter) -> Result<(), ExpressionError> {
+    if bytes < SMALL {
+        return Ok(());
+    }
+    meter.steps(steps_to_copy(bytes))?;
+    meter.charge().grow(operator, bytes)
+}
+
+/// A copy of a part of a value, for which there is room.
+pub(super) fn part(operator: &str, value: &Bson, meter: &Meter) -> Result<Bson, ExpressionError> {
+    room(operator, cost(value)?, meter)?;
+    Ok(value.clone())
 }
 
 impl std::fmt::Debug for Named {

@@ -13,8 +13,9 @@ use crate::expression::operators::accumulate::{
 };
 use crate::expression::{
     Dependencies, Expression, Frame, Operand, ParseContext, approximate_value_size, fail,
+    field_cost,
 };
-use crate::meter::Meter;
+use crate::meter::{Meter, make_place, push};
 use crate::sort::{SortKey, SortPattern};
 use crate::sorting::sorted;
 use crate::value::types::type_name_of;
@@ -302,8 +303,9 @@ impl Accumulator {
             State::Count(counted) => *counted += 1,
             State::Numbers(numbers) => {
                 if let Some(number) = value.get().and_then(Number::from_value) {
-                    memory.hold(size_of::<f64>())?;
-                    numbers.push(number.to_f64());
+                    // Sorting takes places of the same size, twice.
+                    memory.hold(3 * size_of::<f64>())?;
+                    push(numbers, number.to_f64());
                 }
             }
             State::One(kept) => self.add_one(kept, value, memory)?,
@@ -314,7 +316,7 @@ impl Accumulator {
                     if seen.insert(key) {
                         memory.hold(size)?;
                         memory.hold_value(&value)?;
-                        values.push(value);
+                        push(values, value);
                     }
                 }
             }
@@ -379,6 +381,7 @@ impl Accumulator {
                     if self.kind == Kind::MinN { order.is_le() } else { order.is_ge() }
                 });
                 memory.steps(moved(values.len() - place))?;
+                make_place(values);
                 values.insert(place, value);
                 if values.len() > n
                     && let Some(last) = values.pop()
@@ -387,7 +390,7 @@ impl Accumulator {
                 }
             }
             Kind::LastN => {
-                values.push(value);
+                push(values, value);
                 // Twice as many as wanted are kept, so that making room is rare.
                 if values.len() >= n.saturating_mul(2) {
                     for dropped in values.drain(..values.len() - n) {
@@ -395,7 +398,7 @@ impl Accumulator {
                     }
                 }
             }
-            _ => values.push(value),
+            _ => push(values, value),
         }
         Ok(())
     }
@@ -413,12 +416,13 @@ impl Accumulator {
         let value = value.into_bson().unwrap_or(Bson::Null);
         let size = |key: &SortKey, value: &Bson| {
             let key = key.values().iter().map(approximate_value_size).sum::<usize>();
-            key + approximate_value_size(value)
+            size_of::<SortKey>() + key + approximate_value_size(value)
         };
         memory.hold(size(&key, &value))?;
         let place =
             entries.partition_point(|(kept, _)| sort.compare(kept, &key) != Ordering::Greater);
         memory.steps(moved(entries.len()))?;
+        make_place(entries);
         entries.insert(place, (key, value));
         if entries.len() > n {
             let from_top = matches!(self.kind, Kind::Top | Kind::TopN);
@@ -483,10 +487,10 @@ fn merge(merged: &mut Document, value: Operand<'_>, memory: &mut Memory) -> Resu
         None | Some(Bson::Null | Bson::Undefined) => Ok(()),
         Some(Bson::Document(fields)) => {
             for (name, value) in fields {
-                memory.hold(name.len() + approximate_value_size(&value))?;
-                let size = name.len();
+                memory.hold(field_cost(&name, &value)?)?;
+                let kept = name.clone();
                 if let Some(old) = merged.insert(name, value) {
-                    memory.release(size + approximate_value_size(&old));
+                    memory.release(field_cost(&kept, &old)?);
                 }
             }
             Ok(())

@@ -9,7 +9,7 @@ use super::memory::Memory;
 use super::stage::{Made, Stage, deferred, failed};
 use super::{Documents, Pipeline, Run};
 use crate::error::QueryError;
-use crate::meter::Kept;
+use crate::meter::{Kept, push};
 
 /// A `$unionWith` stage.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Docum
         for document in input {
             let document = document?;
             memory.hold_document(&document)?;
-            documents.push(document);
+            push(&mut documents, document);
         }
         let documents = Arc::new(documents);
         let mut result = Document::new();
@@ -95,7 +95,7 @@ pub(super) fn run_facet(stage: Arc<Stage>, input: Documents, run: &Run) -> Docum
             for document in pipeline.chain(Box::new(input), &run) {
                 let document = document?;
                 memory.hold_document(&document)?;
-                found.push(Bson::Document(document));
+                push(&mut found, Bson::Document(document));
             }
             result.insert(name.as_str(), found.into_inner());
         }

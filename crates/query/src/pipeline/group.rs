@@ -8,11 +8,11 @@ use bson::{Bson, Document, RawDocument};
 
 use super::accumulator::{Accumulator, State};
 use super::memory::Memory;
-use super::stage::{Made, Stage, deferred};
+use super::stage::{Stage, deferred_stream};
 use super::{Decoder, Documents, Run, StoredDocuments};
 use crate::error::QueryError;
 use crate::expression::{Dependencies, Expression, Frame, Operand, ParseContext, fail};
-use crate::meter::{Kept, Meter};
+use crate::meter::{Kept, Meter, push};
 use crate::value::{GroupKey, PARTS, compare};
 
 /// What a group costs besides its key and values.
@@ -146,16 +146,15 @@ impl<'a> Groups<'a> {
             Some(place) => place,
             None => {
                 let (id, key) = (id.into_bson().unwrap_or(Bson::Null), self.key.clone());
-                self.memory.hold(GROUP_OVERHEAD + key.size())?;
+                let states = self.stage.accumulators.len() * size_of::<State>();
+                self.memory.hold(GROUP_OVERHEAD + key.size() + states)?;
                 self.memory.hold_value(&id)?;
-                let states = self
-                    .stage
-                    .accumulators
-                    .iter()
-                    .map(|accumulator| accumulator.start(&id, frame))
-                    .collect::<Result<_, _>>()?;
+                let mut states = Vec::with_capacity(self.stage.accumulators.len());
+                for accumulator in &self.stage.accumulators {
+                    states.push(accumulator.start(&id, frame)?);
+                }
                 let place = self.groups.len();
-                self.groups.push((id, states));
+                push(&mut self.groups, (id, states));
                 self.places.insert(key, place);
                 place
             }
@@ -168,45 +167,61 @@ impl<'a> Groups<'a> {
     }
 
     /// The groups in the order their first documents came, buckets by their boundaries.
-    fn finish(mut self, meter: &Meter) -> Result<Made, QueryError> {
+    fn finish(mut self, stage: &Arc<Stage>, meter: &Meter) -> Documents {
         if matches!(self.stage.by, By::Bucket { .. }) {
             self.groups.sort_by(|(left, _), (right, _)| compare(left, right));
         }
-        let accumulators = &self.stage.accumulators;
-        let finish = |(id, states): Growing| {
-            let mut document = Document::new();
-            document.insert("_id", id);
-            for (accumulator, state) in accumulators.iter().zip(states) {
-                document.insert(accumulator.field.as_str(), accumulator.finish(state, meter)?);
-            }
-            meter.step().map(|()| document)
-        };
-        let mut documents = Kept::new(Vec::with_capacity(self.groups.len()), meter);
-        let mut rest = self.groups.into_inner().into_iter();
-        while let Some(group) = rest.next() {
-            match finish(group) {
-                Ok(document) => documents.push(document),
-                Err(error) => {
-                    meter.leave(rest);
-                    return Err(error);
-                }
-            }
+        let groups = Kept::new(self.groups.into_inner().into_iter(), meter);
+        Box::new(Finished {
+            stage: Arc::clone(stage),
+            groups,
+            meter: meter.clone(),
+            _memory: self.memory,
+        })
+    }
+}
+
+/// Groups that become documents one by one, as they are asked for: as documents they take more memory.
+struct Finished {
+    stage: Arc<Stage>,
+    groups: Kept<std::vec::IntoIter<Growing>>,
+    meter: Meter,
+    /// What the groups hold, given back with the last of them.
+    _memory: Memory,
+}
+
+impl Finished {
+    fn document(&self, (id, states): Growing) -> Result<Document, QueryError> {
+        let Stage::Group(group) = &*self.stage else { return Ok(Document::new()) };
+        let mut document = Document::new();
+        document.insert("_id", id);
+        for (accumulator, state) in group.accumulators.iter().zip(states) {
+            document.insert(accumulator.field.as_str(), accumulator.finish(state, &self.meter)?);
         }
-        Ok(Made { documents: documents.into_inner(), memory: Some(self.memory) })
+        self.meter.step().map(|()| document)
+    }
+}
+
+impl Iterator for Finished {
+    type Item = Result<Document, QueryError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let group = self.groups.next()?;
+        Some(self.document(group))
     }
 }
 
 pub(super) fn run(stage: Arc<Stage>, input: Documents, run: &Run) -> Documents {
     let run = run.clone();
-    deferred(move || {
-        let Stage::Group(group) = &*stage else { return Ok(Made::default()) };
+    deferred_stream(move || {
+        let Stage::Group(group) = &*stage else { return Ok(input) };
         let mut groups = Groups::new(group, &run);
         let mut input = input;
         let add = |document: Result<Document, QueryError>| {
             groups.add(Frame::new(&document?, &run.variables))
         };
         input.try_for_each(add)?;
-        groups.finish(run.variables.meter())
+        Ok(groups.finish(&stage, run.variables.meter()))
     })
 }
 
@@ -221,8 +236,8 @@ where
     D: Deref<Target = RawDocument> + 'static,
 {
     let run = run.clone();
-    deferred(move || {
-        let Stage::Group(group) = &*stage else { return Ok(Made::default()) };
+    deferred_stream(move || {
+        let Stage::Group(group) = &*stage else { return Ok(Box::new(std::iter::empty())) };
         let mut groups = Groups::new(group, &run);
         let mut document = Document::new();
         let mut input = input;
@@ -231,6 +246,6 @@ where
             decoder.refill(&mut document, &stored?)?;
             groups.add(Frame::new(&document, &run.variables))
         })?;
-        groups.finish(run.variables.meter())
+        Ok(groups.finish(&stage, run.variables.meter()))
     })
 }

@@ -16,7 +16,7 @@ use super::{Documents, Run};
 use crate::error::QueryError;
 use crate::expression::operators::as_i64;
 use crate::expression::{Dependencies, Expression, FieldPath, Frame, ParseContext, fail};
-use crate::meter::Kept;
+use crate::meter::{Kept, push};
 use crate::sort::{SortKey, SortPattern};
 use crate::value::types::type_name_of;
 use crate::value::{Number, compare};
@@ -144,7 +144,11 @@ impl WindowStage {
                 Some(by) => by.evaluate(&document, &run.variables)?.unwrap_or(Bson::Null),
             };
             let key = self.sort.key(&document)?;
-            entries.push(Entry { partition, key, document });
+            // Its entry, and its place in the order.
+            memory.hold(size_of::<Entry>() + 2 * size_of::<usize>())?;
+            memory.hold_value(&partition)?;
+            key.values().iter().try_for_each(|value| memory.hold_value(value))?;
+            push(&mut entries, Entry { partition, key, document });
         }
         let order = |left: &Entry, right: &Entry| {
             compare(&left.partition, &right.partition)

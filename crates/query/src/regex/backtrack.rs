@@ -8,7 +8,7 @@ use fancy_regex::Assertion;
 
 use super::Failure;
 use super::program::{Instruction, Program};
-use crate::meter::{Charge, Meter};
+use crate::meter::{Charge, Meter, push};
 
 /// The most steps of one search, as many as PCRE's default match limit.
 pub(super) const MAX_STEPS: u64 = 10_000_000;
@@ -93,7 +93,7 @@ impl<'a> Search<'a> {
             self.charge.grow("a regular expression", STACK_GRANULE * size_of::<Entry>())?;
             self.charged += STACK_GRANULE;
         }
-        self.stack.push(entry);
+        push(&mut self.stack, entry);
         Ok(())
     }
 

@@ -16,6 +16,10 @@ const MAX_KEYED_NESTING: usize = 2 * MAX_NESTING;
 /// How many parts keys fall into; a power of two.
 pub(crate) const PARTS: usize = 64;
 
+/// What a key costs besides its bytes: its header, its allocation, and its place in a table or tree that is not
+/// full.
+const KEY_OVERHEAD: usize = 72;
+
 /// A hashable stand-in for a value. Two keys are equal exactly when the values compare as equal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey(Vec<u8>);
@@ -54,7 +58,7 @@ impl GroupKey {
 
     /// How many bytes the key takes, for callers that bound their memory.
     pub fn size(&self) -> usize {
-        self.0.len()
+        KEY_OVERHEAD + self.0.capacity()
     }
 }
 

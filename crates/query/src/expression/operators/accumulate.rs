@@ -5,9 +5,12 @@ use std::cmp::Ordering;
 
 use bson::Bson;
 
-use super::{Evaluated, Field, Named, Positional, as_i64, required, variadic};
+use super::{
+    ByName, Evaluated, Field, Named, Positional, as_i64, copy, metered, part, required, variadic,
+};
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
+use crate::meter::{Kept, Meter};
 use crate::value::{Decimal, Number, compare};
 
 pub(super) static OPERATORS: &[Positional] = &[
@@ -21,8 +24,8 @@ pub(super) static OPERATORS: &[Positional] = &[
         each(args, |value| sum.add(value));
         Ok(Some(sum.average()))
     }),
-    variadic("$min", |args| Ok(Some(extreme(args, Ordering::Less)))),
-    variadic("$max", |args| Ok(Some(extreme(args, Ordering::Greater)))),
+    metered(0, "$min", |args, meter| extreme("$min", args, Ordering::Less, meter)),
+    metered(0, "$max", |args, meter| extreme("$max", args, Ordering::Greater, meter)),
     variadic("$stdDevPop", |args| {
         let mut deviation = Deviation::default();
         each(args, |value| deviation.add(value));
@@ -36,17 +39,17 @@ pub(super) static OPERATORS: &[Positional] = &[
 ];
 
 pub(super) static NAMED: &[Named] = &[
-    picker("$firstN", |args| pick("$firstN", args, Pick::First)),
-    picker("$lastN", |args| pick("$lastN", args, Pick::Last)),
-    picker("$minN", |args| pick("$minN", args, Pick::Min)),
-    picker("$maxN", |args| pick("$maxN", args, Pick::Max)),
+    picker("$firstN", |args, meter| pick("$firstN", args, Pick::First, meter)),
+    picker("$lastN", |args, meter| pick("$lastN", args, Pick::Last, meter)),
+    picker("$minN", |args, meter| pick("$minN", args, Pick::Min, meter)),
+    picker("$maxN", |args, meter| pick("$maxN", args, Pick::Max, meter)),
     Named {
         name: "$median",
         bare: false,
         not_an_object: 7436100,
         unknown_field: 40415,
         fields: &[required("input", 40414), required("method", 40414)],
-        evaluate: median,
+        evaluate: ByName::AtOnce(median),
     },
     Named {
         name: "$percentile",
@@ -54,7 +57,7 @@ pub(super) static NAMED: &[Named] = &[
         not_an_object: 7429703,
         unknown_field: 40415,
         fields: &[required("input", 40414), required("p", 40414), required("method", 40414)],
-        evaluate: percentile,
+        evaluate: ByName::AtOnce(percentile),
     },
 ];
 
@@ -132,19 +135,22 @@ fn percentile(args: &[Option<Operand<'_>>]) -> Evaluated {
 
 const PICKER_FIELDS: &[Field] = &[required("n", 5787906), required("input", 5787907)];
 
-const fn picker(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+const fn picker(
+    name: &'static str,
+    evaluate: fn(&[Option<Operand<'_>>], &Meter) -> Evaluated,
+) -> Named {
     Named {
         name,
         bare: false,
         not_an_object: 5787801,
         unknown_field: 5787901,
         fields: PICKER_FIELDS,
-        evaluate,
+        evaluate: ByName::Metered(evaluate),
     }
 }
 
 /// A single array stands for its elements; several arguments for themselves.
-fn each(args: &[Operand<'_>], mut visit: impl FnMut(&Bson)) {
+fn each<'a>(args: &'a [Operand<'_>], mut visit: impl FnMut(&'a Bson)) {
     match args {
         [single] => match single.as_array() {
             Some(elements) => elements.iter().for_each(visit),
@@ -154,16 +160,16 @@ fn each(args: &[Operand<'_>], mut visit: impl FnMut(&Bson)) {
     }
 }
 
-fn extreme(args: &[Operand<'_>], wanted: Ordering) -> Bson {
-    let mut best: Option<Bson> = None;
+fn extreme(name: &str, args: &[Operand<'_>], wanted: Ordering, meter: &Meter) -> Evaluated {
+    let mut best: Option<&Bson> = None;
     each(args, |value| {
         if !matches!(value, Bson::Null | Bson::Undefined)
-            && best.as_ref().is_none_or(|best| compare(value, best) == wanted)
+            && best.is_none_or(|best| compare(value, best) == wanted)
         {
-            best = Some(value.clone());
+            best = Some(value);
         }
     });
-    best.unwrap_or(Bson::Null)
+    part(name, best.unwrap_or(&Bson::Null), meter).map(Some)
 }
 
 /// Which elements `$firstN`, `$lastN`, `$minN` and `$maxN` keep.
@@ -180,7 +186,7 @@ pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, ExpressionErro
     let Some(number) = as_i64(n.or_null()) else {
         return Err(fail(
             5787902,
-            format!("Value for 'n' must be of integral type, but found {} for {name}", n.or_null()),
+            format!("Value for 'n' must be of integral type, but found {} for {name}", n.shown()),
         ));
     };
     match usize::try_from(number) {
@@ -189,7 +195,7 @@ pub(crate) fn count(name: &str, n: &Operand<'_>) -> Result<usize, ExpressionErro
     }
 }
 
-fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick) -> Evaluated {
+fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick, meter: &Meter) -> Evaluated {
     let [Some(n), Some(input)] = args else { return Ok(None) };
     let n = count(name, n)?;
     let Some(elements) = input.as_array() else {
@@ -198,24 +204,28 @@ fn pick(name: &str, args: &[Option<Operand<'_>>], pick: Pick) -> Evaluated {
             format!("Input must be an array, but found {} for {name}", input.type_name()),
         ));
     };
-    let kept = match pick {
-        Pick::First => elements.iter().take(n).cloned().collect(),
-        Pick::Last => elements[elements.len().saturating_sub(n)..].to_vec(),
+    let mut charge = meter.charge();
+    let mut kept = Kept::new(Vec::new(), meter);
+    match pick {
+        Pick::First => copy(name, &elements[..n.min(elements.len())], &mut kept, &mut charge)?,
+        Pick::Last => {
+            copy(name, &elements[elements.len().saturating_sub(n)..], &mut kept, &mut charge)?;
+        }
         Pick::Min | Pick::Max => {
-            let mut kept: Vec<Bson> = elements
+            charge.grow(name, elements.len() * size_of::<&Bson>())?;
+            let mut found: Vec<&Bson> = elements
                 .iter()
                 .filter(|value| !matches!(value, Bson::Null | Bson::Undefined))
-                .cloned()
                 .collect();
-            kept.sort_by(|left, right| {
-                let order = compare(left, right);
+            found.sort_by(|left, right| {
+                let order = compare(*left, *right);
                 if pick == Pick::Max { order.reverse() } else { order }
             });
-            kept.truncate(n);
-            kept
+            found.truncate(n);
+            copy(name, found, &mut kept, &mut charge)?;
         }
-    };
-    Ok(Some(Bson::Array(kept)))
+    }
+    Ok(Some(Bson::Array(kept.into_inner())))
 }
 
 /// A running sum. Integers are summed exactly, doubles with their rounding errors carried along, so

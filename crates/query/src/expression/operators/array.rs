@@ -7,8 +7,9 @@ use bson::{Bson, Document};
 use super::string::{index, index_of, whole};
 use super::{
     Evaluated, Positional, as_i32, exactly, is_number, metered, metered_between, metered_exactly,
+    part,
 };
-use crate::expression::bounds::{Budget, cost, too_large};
+use crate::expression::bounds::{Budget, ELEMENT_OVERHEAD, cost, field_cost, too_large};
 use crate::expression::operand::{Operand, compare_options};
 use crate::expression::path::FieldPath;
 use crate::expression::{ExpressionError, MAX_INTERMEDIATE_BYTES, fail};
@@ -18,9 +19,9 @@ use crate::value::compare;
 use crate::value::types::type_name_of;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    exactly(2, "$arrayElemAt", array_elem_at),
-    exactly(1, "$first", |args| end("$first", &args[0], |elements| elements.first())),
-    exactly(1, "$last", |args| end("$last", &args[0], |elements| elements.last())),
+    metered_exactly(2, "$arrayElemAt", array_elem_at),
+    metered_exactly(1, "$first", |args, meter| end("$first", &args[0], <[Bson]>::first, meter)),
+    metered_exactly(1, "$last", |args, meter| end("$last", &args[0], <[Bson]>::last, meter)),
     metered(0, "$concatArrays", concat_arrays),
     exactly(2, "$in", contains),
     index_of("$indexOfArray", index_of_array),
@@ -38,8 +39,8 @@ pub(super) static OPERATORS: &[Positional] = &[
         )),
     }),
     metered_between(2, 3, "$slice", slice),
-    exactly(1, "$arrayToObject", array_to_object),
-    exactly(1, "$objectToArray", object_to_array),
+    metered_exactly(1, "$arrayToObject", array_to_object),
+    metered_exactly(1, "$objectToArray", object_to_array),
 ];
 
 /// Counts from the end when negative; `None` is beyond either end.
@@ -51,7 +52,7 @@ fn position(length: usize, index: i32) -> Option<usize> {
     }
 }
 
-fn array_elem_at(args: &[Operand<'_>]) -> Evaluated {
+fn array_elem_at(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if args.iter().any(Operand::is_nullish) {
         return Ok(Some(Bson::Null));
     }
@@ -82,15 +83,21 @@ fn array_elem_at(args: &[Operand<'_>]) -> Evaluated {
             ),
         ));
     };
-    Ok(position(elements.len(), index).map(|position| elements[position].clone()))
+    let found = position(elements.len(), index).map(|position| &elements[position]);
+    found.map(|element| part("$arrayElemAt", element, meter)).transpose()
 }
 
-fn end(name: &str, arg: &Operand<'_>, pick: fn(&[Bson]) -> Option<&Bson>) -> Evaluated {
+fn end(
+    name: &str,
+    arg: &Operand<'_>,
+    pick: fn(&[Bson]) -> Option<&Bson>,
+    meter: &Meter,
+) -> Evaluated {
     if arg.is_nullish() {
         return Ok(Some(Bson::Null));
     }
     match arg.as_array() {
-        Some(elements) => Ok(pick(elements).cloned()),
+        Some(elements) => pick(elements).map(|element| part(name, element, meter)).transpose(),
         None => Err(fail(
             28689,
             format!("{name}'s argument must be an array, but is {}", arg.type_name()),
@@ -102,15 +109,32 @@ fn end(name: &str, arg: &Operand<'_>, pick: fn(&[Bson]) -> Option<&Bson>) -> Eva
 /// The copies are charged one by one: those of many operations at once do not fit into the process.
 pub(crate) fn copy<'a>(
     operator: &str,
-    elements: impl IntoIterator<Item = &'a Bson>,
+    elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     copied: &mut Vec<Bson>,
     charge: &mut Charge,
 ) -> Result<(), ExpressionError> {
+    let elements = elements.into_iter();
+    make_room(operator, elements.len(), copied, charge)?;
     for element in elements {
         let bytes = cost(element)?;
-        charge.grow(operator, bytes)?;
+        charge.grow(operator, bytes.saturating_sub(ELEMENT_OVERHEAD))?;
         charge.meter().steps(1 + steps_to_copy(bytes))?;
         copied.push(element.clone());
+    }
+    Ok(())
+}
+
+/// Room for more elements, charged before it is taken, and no more than is charged.
+fn make_room(
+    operator: &str,
+    more: usize,
+    elements: &mut Vec<Bson>,
+    charge: &mut Charge,
+) -> Result<(), ExpressionError> {
+    let free = elements.capacity() - elements.len();
+    if more > free {
+        charge.grow(operator, (more - free) * ELEMENT_OVERHEAD)?;
+        elements.reserve_exact(more);
     }
     Ok(())
 }
@@ -118,7 +142,7 @@ pub(crate) fn copy<'a>(
 /// A copy of elements as the result of an operator, which is charged as a whole.
 fn copied<'a>(
     operator: &str,
-    elements: impl IntoIterator<Item = &'a Bson>,
+    elements: impl IntoIterator<Item = &'a Bson, IntoIter: ExactSizeIterator>,
     meter: &Meter,
 ) -> Result<Vec<Bson>, ExpressionError> {
     let mut copied = Kept::new(Vec::new(), meter);
@@ -130,6 +154,8 @@ fn concat_arrays(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut joined = Kept::new(Vec::new(), meter);
     let mut charge = meter.charge();
     let mut budget = Budget::default();
+    let count = args.iter().filter_map(Operand::as_array).map(Vec::len).sum();
+    make_room("$concatArrays", count, &mut joined, &mut charge)?;
     for arg in args {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
@@ -211,7 +237,7 @@ fn range(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
                 format!(
                     "$range requires {with_article} that can be represented as a 32-bit integer, \
                      found value: {}",
-                    arg.or_null()
+                    arg.shown()
                 ),
             )
         })?);
@@ -270,7 +296,7 @@ fn slice_number(arg: &Operand<'_>, ordinal: &str, codes: [i32; 2]) -> Result<i32
             codes[1],
             format!(
                 "{ordinal} argument to $slice can't be represented as a 32-bit integer: {}",
-                arg.or_null()
+                arg.shown()
             ),
         )
     })
@@ -312,7 +338,7 @@ fn slice(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     Ok(Some(Bson::Array(copied("$slice", &elements[start..end], meter)?)))
 }
 
-fn array_to_object(args: &[Operand<'_>]) -> Evaluated {
+fn array_to_object(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if args[0].is_nullish() {
         return Ok(Some(Bson::Null));
     }
@@ -323,6 +349,7 @@ fn array_to_object(args: &[Operand<'_>]) -> Evaluated {
         ));
     };
     let mut document = Document::new();
+    let mut charge = meter.charge();
     let as_pairs = matches!(elements.first(), Some(Bson::Array(_)));
     for element in elements {
         let (key, value) = match element {
@@ -333,6 +360,9 @@ fn array_to_object(args: &[Operand<'_>]) -> Evaluated {
         if key.contains('\0') {
             return Err(fail(4940400, "Key field cannot contain an embedded null byte"));
         }
+        let bytes = field_cost(key, value)?;
+        charge.grow("$arrayToObject", bytes)?;
+        meter.steps(1 + steps_to_copy(bytes))?;
         document.insert(key, value.clone());
     }
     Ok(Some(Bson::Document(document)))
@@ -419,7 +449,7 @@ fn pair_of_document(pair: &Document) -> Result<(&str, &Bson), ExpressionError> {
     }
 }
 
-fn object_to_array(args: &[Operand<'_>]) -> Evaluated {
+fn object_to_array(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if args[0].is_nullish() {
         return Ok(Some(Bson::Null));
     }
@@ -429,13 +459,20 @@ fn object_to_array(args: &[Operand<'_>]) -> Evaluated {
             format!("$objectToArray requires a document input, found: {}", args[0].type_name()),
         ));
     };
-    let pairs = document.iter().map(|(key, value)| {
+    let mut pairs = Kept::new(Vec::new(), meter);
+    let mut charge = meter.charge();
+    make_room("$objectToArray", document.len(), &mut pairs, &mut charge)?;
+    for (key, value) in document {
+        // A pair is a document of two fields.
+        let bytes = field_cost("k", value)? + field_cost(key, &Bson::Null)?;
+        charge.grow("$objectToArray", bytes + key.len())?;
+        meter.steps(1 + steps_to_copy(bytes))?;
         let mut pair = Document::new();
         pair.insert("k", key.as_str());
         pair.insert("v", value.clone());
-        Bson::Document(pair)
-    });
-    Ok(Some(Bson::Array(pairs.collect())))
+        pairs.push(Bson::Document(pair));
+    }
+    Ok(Some(Bson::Array(pairs.into_inner())))
 }
 
 /// How `$sortArray` orders its elements.

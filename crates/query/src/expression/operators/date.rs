@@ -4,7 +4,7 @@ use bson::{Bson, DateTime, Document};
 
 use super::calendar::{Civil, iso_year_start, millis_of};
 use super::timezone::TimeZone;
-use super::{Evaluated, Field, Named, as_i64, optional, required};
+use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
 
@@ -28,7 +28,7 @@ pub(super) static NAMED: &[Named] = &[
         not_an_object: 40539,
         unknown_field: 40535,
         fields: &[required("timestamp", 40539)],
-        evaluate: |args| timestamp_part("$tsSecond", args, |time| time.time),
+        evaluate: ByName::AtOnce(|args| timestamp_part("$tsSecond", args, |time| time.time)),
     },
     Named {
         name: "$tsIncrement",
@@ -36,7 +36,9 @@ pub(super) static NAMED: &[Named] = &[
         not_an_object: 40539,
         unknown_field: 40535,
         fields: &[required("timestamp", 40539)],
-        evaluate: |args| timestamp_part("$tsIncrement", args, |time| time.increment),
+        evaluate: ByName::AtOnce(|args| {
+            timestamp_part("$tsIncrement", args, |time| time.increment)
+        }),
     },
     Named {
         name: "$dateToParts",
@@ -44,7 +46,7 @@ pub(super) static NAMED: &[Named] = &[
         not_an_object: 40524,
         unknown_field: 40520,
         fields: &[required("date", 40522), optional("timezone"), optional("iso8601")],
-        evaluate: to_parts,
+        evaluate: ByName::AtOnce(to_parts),
     },
     Named {
         name: "$dateFromParts",
@@ -52,7 +54,7 @@ pub(super) static NAMED: &[Named] = &[
         not_an_object: 40519,
         unknown_field: 40518,
         fields: FROM_PARTS,
-        evaluate: from_parts,
+        evaluate: ByName::AtOnce(from_parts),
     },
 ];
 
@@ -65,7 +67,7 @@ const fn part(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evalua
         not_an_object: 40539,
         unknown_field: 40535,
         fields: PART_FIELDS,
-        evaluate,
+        evaluate: ByName::AtOnce(evaluate),
     }
 }
 
@@ -235,7 +237,7 @@ fn number_part(name: &str, arg: &Operand<'_>) -> Result<i64, ExpressionError> {
             format!(
                 "'{name}' must evaluate to an integer, found {} with value {}",
                 arg.type_name(),
-                arg.or_null()
+                arg.shown()
             ),
         ));
     };

@@ -7,7 +7,7 @@ use bson::Bson;
 use super::calendar::Civil;
 use super::date::date_and_zone;
 use super::timezone::TimeZone;
-use super::{Evaluated, Named, optional, required};
+use super::{ByName, Evaluated, Named, optional, required};
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
 
@@ -22,7 +22,7 @@ pub(super) static NAMED: &[Named] = &[Named {
         optional("timezone"),
         optional("onNull"),
     ],
-    evaluate: date_to_string,
+    evaluate: ByName::AtOnce(date_to_string),
 }];
 
 pub(super) const MONTHS: [&str; 12] = [
@@ -62,7 +62,7 @@ fn date_to_string(args: &[Option<Operand<'_>>]) -> Evaluated {
                     format!(
                         "$dateToString requires that 'format' be a string, found: {} with value {}",
                         format.type_name(),
-                        format.or_null()
+                        format.shown()
                     ),
                 ));
             }

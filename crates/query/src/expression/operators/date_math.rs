@@ -9,7 +9,7 @@ use bson::{Bson, DateTime};
 use super::calendar::{Civil, DAY, days_in_month, days_of, millis_of};
 use super::date::{as_date, as_timezone, date_and_zone};
 use super::timezone::TimeZone;
-use super::{Evaluated, Field, Named, as_i64, optional, required};
+use super::{ByName, Evaluated, Field, Named, as_i64, optional, required};
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
 
@@ -28,7 +28,7 @@ pub(super) static NAMED: &[Named] = &[
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: diff,
+        evaluate: ByName::AtOnce(diff),
     },
     Named {
         name: "$dateTrunc",
@@ -42,7 +42,7 @@ pub(super) static NAMED: &[Named] = &[
             optional("timezone"),
             optional("startOfWeek"),
         ],
-        evaluate: trunc,
+        evaluate: ByName::AtOnce(trunc),
     },
 ];
 
@@ -60,7 +60,7 @@ const fn mover(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evalu
         not_an_object: 5166400,
         unknown_field: 5166401,
         fields: MOVER_FIELDS,
-        evaluate,
+        evaluate: ByName::AtOnce(evaluate),
     }
 }
 
@@ -120,7 +120,7 @@ fn start_of_week(name: &str, arg: Option<&Operand<'_>>) -> Result<Option<i64>, E
             9,
             format!(
                 "{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: {}",
-                arg.or_null()
+                arg.shown()
             ),
         )),
     }
@@ -232,7 +232,7 @@ fn trunc(args: &[Option<Operand<'_>>]) -> Evaluated {
                     format!(
                         "$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{}' \
                          of type {}",
-                        bin.or_null(),
+                        bin.shown(),
                         bin.type_name()
                     ),
                 ));

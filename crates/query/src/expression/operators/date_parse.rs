@@ -7,7 +7,7 @@ use super::calendar::{Civil, iso_year_start, millis_of};
 use super::date::as_timezone;
 use super::date_format::MONTHS;
 use super::timezone::{TimeZone, parse_offset};
-use super::{Evaluated, Named, optional, required};
+use super::{ByName, Evaluated, Named, optional, required};
 use crate::expression::operand::Operand;
 use crate::expression::{ExpressionError, fail};
 
@@ -25,7 +25,7 @@ pub(super) static NAMED: &[Named] = &[Named {
         optional("onNull"),
         optional("onError"),
     ],
-    evaluate: date_from_string,
+    evaluate: ByName::AtOnce(date_from_string),
 }];
 
 fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
@@ -48,7 +48,7 @@ fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
                         "$dateFromString requires that 'format' be a string, found: {} with value \
                          {}",
                         format.type_name(),
-                        format.or_null()
+                        format.shown()
                     ),
                 ));
             }
@@ -66,7 +66,7 @@ fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
             format!(
                 "$dateFromString requires that 'dateString' be a string, found: {} with value {}",
                 text.type_name(),
-                text.or_null()
+                text.shown()
             ),
         )),
     };

@@ -3,24 +3,28 @@
 use bson::{Bson, Document};
 
 use super::string::whole;
-use super::{Evaluated, Named, Positional, exactly, required, variadic};
-use crate::expression::bounds::Budget;
+use super::{
+    ByName, Evaluated, Named, Positional, exactly, metered, metered_exactly, part, required, room,
+};
+use crate::expression::bounds::{Budget, cost, field_cost};
 use crate::expression::fail;
 use crate::expression::operand::Operand;
+use crate::meter::{Meter, steps_to_copy};
+use crate::value::measure;
 use crate::value::types::type_name_of;
 
 pub(super) static OPERATORS: &[Positional] = &[
-    variadic("$mergeObjects", |args| {
+    metered(0, "$mergeObjects", |args, meter| {
         let inputs: &[_] = match args {
             [single] => match single.as_array() {
                 Some(elements) => {
-                    return merge_objects(elements.iter().map(Some));
+                    return merge_objects(elements.iter().map(Some), meter);
                 }
                 None => args,
             },
             _ => args,
         };
-        merge_objects(inputs.iter().map(Operand::get))
+        merge_objects(inputs.iter().map(Operand::get), meter)
     }),
     exactly(1, "$bsonSize", bson_size),
     exactly(1, "$binarySize", binary_size),
@@ -29,7 +33,7 @@ pub(super) static OPERATORS: &[Positional] = &[
 pub(super) static NAMED: &[Named] = &[SET_FIELD];
 
 /// `$getField`, whose arguments the parser puts in order: name, document.
-pub(in crate::expression) static GET_FIELD: Positional = exactly(2, "$getField", get_field);
+pub(in crate::expression) static GET_FIELD: Positional = metered_exactly(2, "$getField", get_field);
 
 /// `$setField`, and `$unsetField` as a case of it.
 pub(in crate::expression) const SET_FIELD: Named = Named {
@@ -38,18 +42,24 @@ pub(in crate::expression) const SET_FIELD: Named = Named {
     not_an_object: 4161100,
     unknown_field: 4161101,
     fields: &[required("field", 4161102), required("input", 4161109), required("value", 4161103)],
-    evaluate: set_field,
+    evaluate: ByName::Metered(set_field),
 };
 
-fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>) -> Evaluated {
+fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>, meter: &Meter) -> Evaluated {
     let mut merged = Document::new();
+    let mut charge = meter.charge();
     let mut budget = Budget::default();
     for input in inputs {
         match input {
             None | Some(Bson::Null | Bson::Undefined) => {}
             Some(value @ Bson::Document(fields)) => {
                 budget.draw("$mergeObjects", value)?;
-                merged.extend(fields.iter().map(|(name, value)| (name.clone(), value.clone())));
+                for (name, value) in fields {
+                    let bytes = field_cost(name, value)?;
+                    charge.grow("$mergeObjects", bytes)?;
+                    meter.steps(1 + steps_to_copy(bytes))?;
+                    merged.insert(name.as_str(), value.clone());
+                }
             }
             Some(other) => {
                 return Err(fail(
@@ -65,7 +75,7 @@ fn merge_objects<'a>(inputs: impl Iterator<Item = Option<&'a Bson>>) -> Evaluate
     Ok(Some(Bson::Document(merged)))
 }
 
-fn get_field(args: &[Operand<'_>]) -> Evaluated {
+fn get_field(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let Some(Bson::String(name)) = args[0].get() else {
         return Err(fail(
             3041704,
@@ -76,13 +86,15 @@ fn get_field(args: &[Operand<'_>]) -> Evaluated {
         ));
     };
     match args[1].get() {
-        Some(Bson::Document(document)) => Ok(document.get(name).cloned()),
+        Some(Bson::Document(document)) => {
+            document.get(name).map(|value| part("$getField", value, meter)).transpose()
+        }
         Some(Bson::Null | Bson::Undefined) => Ok(Some(Bson::Null)),
         _ => Ok(None),
     }
 }
 
-fn set_field(args: &[Option<Operand<'_>>]) -> Evaluated {
+fn set_field(args: &[Option<Operand<'_>>], meter: &Meter) -> Evaluated {
     let [Some(name), Some(input), Some(value)] = args else {
         return Ok(None);
     };
@@ -107,6 +119,7 @@ fn set_field(args: &[Option<Operand<'_>>]) -> Evaluated {
             ),
         ));
     };
+    room("$setField", cost(input.or_null())? + cost(value.or_null())?, meter)?;
     let mut document = document.clone();
     match value.get() {
         Some(value) => {
@@ -129,10 +142,7 @@ fn bson_size(args: &[Operand<'_>]) -> Evaluated {
             format!("$bsonSize requires a document input, found: {}", args[0].type_name()),
         ));
     };
-    match document.to_vec() {
-        Ok(bytes) => Ok(Some(whole(bytes.len()))),
-        Err(error) => Err(fail(2, format!("the argument of $bsonSize is not valid BSON: {error}"))),
-    }
+    Ok(Some(whole(measure(document).bytes)))
 }
 
 fn binary_size(args: &[Operand<'_>]) -> Evaluated {

@@ -5,10 +5,12 @@
 
 use bson::{Bson, Document};
 
+use super::room;
 use super::string::whole;
+use crate::expression::bounds::ELEMENT_OVERHEAD;
 use crate::expression::operand::Operand;
-use crate::expression::{ExpressionError, cost, fail};
-use crate::meter::Meter;
+use crate::expression::{ExpressionError, fail};
+use crate::meter::{Meter, push};
 use crate::regex::{Groups, RegexMatcher};
 
 /// Which of the three operators it is.
@@ -120,10 +122,14 @@ impl RegexKind {
         match self {
             Self::Match => regex.clone().with_meter(meter).is_match(text).map(Bson::Boolean),
             Self::FindAll => find_all(regex, text, meter),
-            Self::Find => Ok(regex.find(text, 0, meter)?.map_or(Bson::Null, |found| {
-                let start = found.first().copied().flatten().map_or(0, |(start, _)| start);
-                describe(&found, text, text[..start].chars().count())
-            })),
+            Self::Find => match regex.find(text, 0, meter)? {
+                None => Ok(Bson::Null),
+                Some(found) => {
+                    let start = found.first().copied().flatten().map_or(0, |(start, _)| start);
+                    room(self.name(), described_cost(&found), meter)?;
+                    Ok(describe(&found, text, text[..start].chars().count()))
+                }
+            },
         }
     }
 }
@@ -142,9 +148,8 @@ fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, Express
         let Some((start, end)) = found.first().copied().flatten() else { break };
         index += text[counted..start].chars().count();
         counted = start;
-        let description = describe(&found, text, index);
-        charge.grow("$regexFindAll", cost(&description)?)?;
-        matches.push(description);
+        charge.grow("$regexFindAll", described_cost(&found))?;
+        push(&mut matches, describe(&found, text, index));
         from = if start == end {
             end + text[end..].chars().next().map_or(1, char::len_utf8)
         } else {
@@ -152,6 +157,12 @@ fn find_all(regex: &Compiled, text: &str, meter: &Meter) -> Result<Bson, Express
         };
     }
     Ok(Bson::Array(matches))
+}
+
+/// What the description of a match costs: each group may hold all of the text.
+fn described_cost(found: &Groups) -> usize {
+    let texts: usize = found.iter().flatten().map(|(start, end)| end - start).sum();
+    texts + (found.len() + 1) * ELEMENT_OVERHEAD + 3 * (2 * ELEMENT_OVERHEAD)
 }
 
 fn describe(found: &Groups, text: &str, index: usize) -> Bson {

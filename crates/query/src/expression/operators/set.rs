@@ -7,7 +7,7 @@ use bson::Bson;
 use super::{Evaluated, Positional, exactly, metered, metered_exactly};
 use crate::expression::operand::{Operand, is_true};
 use crate::expression::{ExpressionError, cost, fail};
-use crate::meter::{Charge, Kept, Meter, steps_to_copy};
+use crate::meter::{Charge, Kept, Meter, push, steps_to_copy};
 use crate::sorting::sorted;
 use crate::value::{GroupKey, compare};
 
@@ -79,7 +79,7 @@ fn add_new(
             let bytes = cost(element)?;
             charge.grow(operator, size + bytes)?;
             charge.meter().steps(steps_to_copy(bytes))?;
-            added.push(element.clone());
+            push(added, element.clone());
         }
     }
     Ok(())
@@ -128,7 +128,7 @@ fn intersection(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
                         return Err(error);
                     }
                     if here.contains(&GroupKey::of(&element)) {
-                        both.push(element);
+                        push(&mut both, element);
                     }
                 }
                 both

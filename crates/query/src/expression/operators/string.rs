@@ -3,12 +3,14 @@
 //! Positions count bytes of UTF-8 (`…Bytes`) or code points (`…CP`), never grapheme clusters.
 //! Searching and splitting are in `string_search`, patterns in `regex`.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use bson::Bson;
 
 use super::{
-    Evaluated, Field, Named, Positional, as_i64, between, exactly, metered, optional, required,
+    ByName, Evaluated, Field, Named, Positional, as_i64, between, exactly, metered,
+    metered_exactly, optional, required, room,
 };
 use crate::expression::bounds::Budget;
 use crate::expression::operand::{Operand, SMALL};
@@ -18,54 +20,65 @@ use crate::value::Number;
 
 pub(super) static OPERATORS: &[Positional] = &[
     metered(0, "$concat", concat),
-    exactly(1, "$toLower", |args| Ok(Some(text(&args[0])?.to_ascii_lowercase().into()))),
-    exactly(1, "$toUpper", |args| Ok(Some(text(&args[0])?.to_ascii_uppercase().into()))),
-    exactly(3, "$substr", |args| substr_bytes("$substrBytes", args)),
-    exactly(3, "$substrBytes", |args| substr_bytes("$substrBytes", args)),
-    exactly(3, "$substrCP", substr_cp),
+    metered_exactly(1, "$toLower", |args, meter| {
+        let text = text(&args[0])?;
+        room("$toLower", text.len(), meter)?;
+        Ok(Some(text.to_ascii_lowercase().into()))
+    }),
+    metered_exactly(1, "$toUpper", |args, meter| {
+        let text = text(&args[0])?;
+        room("$toUpper", text.len(), meter)?;
+        Ok(Some(text.to_ascii_uppercase().into()))
+    }),
+    metered_exactly(3, "$substr", |args, meter| substr_bytes("$substrBytes", args, meter)),
+    metered_exactly(3, "$substrBytes", |args, meter| substr_bytes("$substrBytes", args, meter)),
+    metered_exactly(3, "$substrCP", substr_cp),
     exactly(1, "$strLenBytes", |args| length("$strLenBytes", 34473, &args[0], |text| text.len())),
     exactly(1, "$strLenCP", |args| {
         length("$strLenCP", 34471, &args[0], |text| text.chars().count())
     }),
     exactly(2, "$strcasecmp", |args| {
-        let left = text(&args[0])?.to_ascii_uppercase();
-        let right = text(&args[1])?.to_ascii_uppercase();
-        Ok(Some(Bson::Int32(left.cmp(&right) as i32)))
+        let (left, right) = (text(&args[0])?, text(&args[1])?);
+        let order = upper_bytes(&left).cmp(upper_bytes(&right));
+        Ok(Some(Bson::Int32(order as i32)))
     }),
 ];
 
 pub(super) static NAMED: &[Named] = &[
-    trimmer("$trim", |args| trim("$trim", args, true, true)),
-    trimmer("$ltrim", |args| trim("$ltrim", args, true, false)),
-    trimmer("$rtrim", |args| trim("$rtrim", args, false, true)),
-    replacer("$replaceOne", |args| replace("$replaceOne", args, 1)),
-    replacer("$replaceAll", |args| replace("$replaceAll", args, usize::MAX)),
+    trimmer("$trim", |args, meter| trim("$trim", args, (true, true), meter)),
+    trimmer("$ltrim", |args, meter| trim("$ltrim", args, (true, false), meter)),
+    trimmer("$rtrim", |args, meter| trim("$rtrim", args, (false, true), meter)),
+    replacer("$replaceOne", |args, meter| replace("$replaceOne", args, 1, meter)),
+    replacer("$replaceAll", |args, meter| replace("$replaceAll", args, usize::MAX, meter)),
 ];
 
 const TRIMMER_FIELDS: &[Field] = &[required("input", 50695), optional("chars")];
 
-const fn trimmer(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+/// Computes a text that may be long from named arguments.
+type OfText = fn(&[Option<Operand<'_>>], &Meter) -> Evaluated;
+
+const fn trimmer(name: &'static str, evaluate: OfText) -> Named {
     Named {
         name,
         bare: false,
         not_an_object: 50696,
         unknown_field: 50694,
         fields: TRIMMER_FIELDS,
-        evaluate,
+        evaluate: ByName::Metered(evaluate),
     }
 }
 
 const REPLACER_FIELDS: &[Field] =
     &[required("input", 51749), required("find", 51748), required("replacement", 51747)];
 
-const fn replacer(name: &'static str, evaluate: fn(&[Option<Operand<'_>>]) -> Evaluated) -> Named {
+const fn replacer(name: &'static str, evaluate: OfText) -> Named {
     Named {
         name,
         bare: false,
         not_an_object: 51751,
         unknown_field: 51750,
         fields: REPLACER_FIELDS,
-        evaluate,
+        evaluate: ByName::Metered(evaluate),
     }
 }
 
@@ -73,6 +86,11 @@ fn concat(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let mut joined = String::new();
     let mut charge = meter.charge();
     let mut budget = Budget::default();
+    let bytes = args.iter().filter_map(Operand::as_str).map(str::len).sum();
+    if bytes >= SMALL {
+        charge.grow("$concat", bytes)?;
+    }
+    joined.reserve_exact(bytes);
     for arg in args {
         if arg.is_nullish() {
             return Ok(Some(Bson::Null));
@@ -85,7 +103,6 @@ fn concat(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
         };
         budget.draw_bytes("$concat", part.len())?;
         if part.len() >= SMALL {
-            charge.grow("$concat", part.len())?;
             meter.steps(steps_to_copy(part.len()))?;
         }
         joined.push_str(part);
@@ -93,15 +110,22 @@ fn concat(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     Ok(Some(Bson::String(joined)))
 }
 
+/// The bytes of a text in upper case, as far as ASCII has one.
+fn upper_bytes(text: &str) -> impl Iterator<Item = u8> {
+    text.bytes().map(|byte| byte.to_ascii_uppercase())
+}
+
 /// A value as the older string operators take it: numbers and dates are written out, nothing is the
 /// empty string.
-fn text(arg: &Operand<'_>) -> Result<String, ExpressionError> {
+fn text<'a>(arg: &'a Operand<'_>) -> Result<Cow<'a, str>, ExpressionError> {
     Ok(match arg.get() {
-        None | Some(Bson::Null | Bson::Undefined) => String::new(),
-        Some(Bson::String(text) | Bson::Symbol(text) | Bson::JavaScriptCode(text)) => text.clone(),
-        Some(Bson::DateTime(date)) => super::date_format::iso(date.timestamp_millis()),
-        Some(Bson::Timestamp(time)) => format!("Timestamp({}, {})", time.time, time.increment),
-        Some(number) if super::is_number(number) => super::convert_text::number(number),
+        None | Some(Bson::Null | Bson::Undefined) => Cow::Borrowed(""),
+        Some(Bson::String(text) | Bson::Symbol(text) | Bson::JavaScriptCode(text)) => text.into(),
+        Some(Bson::DateTime(date)) => super::date_format::iso(date.timestamp_millis()).into(),
+        Some(Bson::Timestamp(time)) => {
+            format!("Timestamp({}, {})", time.time, time.increment).into()
+        }
+        Some(number) if super::is_number(number) => super::convert_text::number(number).into(),
         Some(_) => {
             return Err(fail(
                 16007,
@@ -116,7 +140,7 @@ fn is_boundary(text: &str, position: usize) -> bool {
     text.is_char_boundary(position.min(text.len()))
 }
 
-fn substr_bytes(name: &str, args: &[Operand<'_>]) -> Evaluated {
+fn substr_bytes(name: &str, args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let text = text(&args[0])?;
     let number = |position: usize, code: i32, what: &str| {
         Number::from_value(args[position].or_null()).and_then(Number::to_i64_truncated).ok_or_else(
@@ -156,10 +180,12 @@ fn substr_bytes(name: &str, args: &[Operand<'_>]) -> Evaluated {
             format!("{name}:  Invalid range, ending index is in the middle of a UTF-8 character."),
         ));
     }
-    Ok(Some(Bson::String(text[start..end.min(text.len())].to_owned())))
+    let part = &text[start..end.min(text.len())];
+    room(name, part.len(), meter)?;
+    Ok(Some(Bson::String(part.to_owned())))
 }
 
-fn substr_cp(args: &[Operand<'_>]) -> Evaluated {
+fn substr_cp(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     let text = text(&args[0])?;
     let number = |position: usize, what: &str, codes: [i32; 3]| {
         let value = args[position].or_null();
@@ -186,7 +212,13 @@ fn substr_cp(args: &[Operand<'_>]) -> Evaluated {
     };
     let start = number(1, "the starting index", [34450, 34451, 34455])?;
     let length = number(2, "length", [34452, 34453, 34454])?;
-    Ok(Some(Bson::String(text.chars().skip(start).take(length).collect())))
+    let place = |text: &str, count: usize| {
+        text.char_indices().nth(count).map_or(text.len(), |(place, _)| place)
+    };
+    let rest = &text[place(&text, start)..];
+    let part = &rest[..place(rest, length)];
+    room("$substrCP", part.len(), meter)?;
+    Ok(Some(Bson::String(part.to_owned())))
 }
 
 fn length(name: &str, code: i32, arg: &Operand<'_>, count: fn(&str) -> usize) -> Evaluated {
@@ -211,7 +243,12 @@ fn is_blank(character: char) -> bool {
         || matches!(character, '\u{2000}'..='\u{200a}')
 }
 
-fn trim(name: &str, args: &[Option<Operand<'_>>], left: bool, right: bool) -> Evaluated {
+fn trim(
+    name: &str,
+    args: &[Option<Operand<'_>>],
+    (left, right): (bool, bool),
+    meter: &Meter,
+) -> Evaluated {
     let input = args[0].as_ref().map_or(&Operand::MISSING, |input| input);
     if input.is_nullish() {
         return Ok(Some(Bson::Null));
@@ -221,7 +258,7 @@ fn trim(name: &str, args: &[Option<Operand<'_>>], left: bool, right: bool) -> Ev
             50699,
             format!(
                 "{name} requires its input to be a string, got {} (of type {}) instead.",
-                input.or_null(),
+                input.shown(),
                 input.type_name()
             ),
         ));
@@ -236,7 +273,7 @@ fn trim(name: &str, args: &[Option<Operand<'_>>], left: bool, right: bool) -> Ev
                     50700,
                     format!(
                         "{name} requires 'chars' to be a string, got {} (of type {}) instead.",
-                        chars.or_null(),
+                        chars.shown(),
                         chars.type_name()
                     ),
                 ));
@@ -254,10 +291,11 @@ fn trim(name: &str, args: &[Option<Operand<'_>>], left: bool, right: bool) -> Ev
     if right {
         kept = kept.trim_end_matches(cut);
     }
+    room(name, kept.len(), meter)?;
     Ok(Some(Bson::String(kept.to_owned())))
 }
 
-fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize) -> Evaluated {
+fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize, meter: &Meter) -> Evaluated {
     const FIELDS: [(&str, i32); 3] = [("input", 51746), ("find", 51745), ("replacement", 51744)];
     let mut parts: [Option<&str>; 3] = [None; 3];
     for ((part, arg), (field, code)) in parts.iter_mut().zip(args).zip(FIELDS) {
@@ -268,7 +306,7 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize) -> Evaluated {
             _ => {
                 return Err(fail(
                     code,
-                    format!("{name} requires that '{field}' be a string, found: {}", arg.or_null()),
+                    format!("{name} requires that '{field}' be a string, found: {}", arg.shown()),
                 ));
             }
         }
@@ -280,8 +318,19 @@ fn replace(name: &str, args: &[Option<Operand<'_>>], most: usize) -> Evaluated {
         if find.is_empty() { input.chars().count() + 1 } else { input.matches(find).count() };
     let mut budget = Budget::default();
     budget.draw_bytes(name, input.len())?;
-    budget.draw_bytes(name, found.min(most).saturating_mul(replacement.len()))?;
-    Ok(Some(Bson::String(input.replacen(find, replacement, most))))
+    let found = found.min(most);
+    budget.draw_bytes(name, found.saturating_mul(replacement.len()))?;
+    let bytes = input.len() - found * find.len() + found * replacement.len();
+    room(name, bytes, meter)?;
+    let mut replaced = String::with_capacity(bytes);
+    let mut rest = 0;
+    for (start, found) in input.match_indices(find).take(most) {
+        replaced.push_str(&input[rest..start]);
+        replaced.push_str(replacement);
+        rest = start + found.len();
+    }
+    replaced.push_str(&input[rest..]);
+    Ok(Some(Bson::String(replaced)))
 }
 
 /// An index given to `$indexOf…`: a whole number that fits an int and is not negative.

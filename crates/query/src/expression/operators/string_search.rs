@@ -3,15 +3,16 @@
 use bson::Bson;
 
 use super::string::{index, index_of, whole};
-use super::{Evaluated, Positional, exactly};
+use super::{Evaluated, Positional, metered_exactly};
 use crate::expression::bounds::Budget;
 use crate::expression::fail;
 use crate::expression::operand::Operand;
+use crate::meter::{Kept, Meter, push, steps_to_copy};
 
 pub(super) static OPERATORS: &[Positional] = &[
     index_of("$indexOfBytes", index_of_bytes),
     index_of("$indexOfCP", index_of_cp),
-    exactly(2, "$split", split),
+    metered_exactly(2, "$split", split),
 ];
 
 const NOT_FOUND: Bson = Bson::Int32(-1);
@@ -81,7 +82,7 @@ fn index_of_cp(args: &[Operand<'_>]) -> Evaluated {
     ))
 }
 
-fn split(args: &[Operand<'_>]) -> Evaluated {
+fn split(args: &[Operand<'_>], meter: &Meter) -> Evaluated {
     if args.iter().any(Operand::is_nullish) {
         return Ok(Some(Bson::Null));
     }
@@ -103,10 +104,14 @@ fn split(args: &[Operand<'_>]) -> Evaluated {
     }
     // A part takes much more than a letter of the text: the parts are counted as they are made.
     let mut budget = Budget::default();
-    let mut parts = Vec::new();
+    let mut parts = Kept::new(Vec::new(), meter);
+    let mut charge = meter.charge();
     for part in input.split(separator) {
-        budget.draw_bytes("$split", size_of::<Bson>() + part.len())?;
-        parts.push(Bson::from(part));
+        let bytes = size_of::<Bson>() + part.len();
+        budget.draw_bytes("$split", bytes)?;
+        charge.grow("$split", bytes)?;
+        meter.steps(1 + steps_to_copy(bytes))?;
+        push(&mut parts, Bson::from(part));
     }
-    Ok(Some(Bson::Array(parts)))
+    Ok(Some(Bson::Array(parts.into_inner())))
 }

@@ -82,7 +82,7 @@ fn a_text_that_is_split_into_its_letters_is_refused_on_the_way() {
     exceeds(
         bson!([{ "$project": { "v": { "$split": [text, "x"] } } }]),
         input(1),
-        "$split would use",
+        "$split exceeded",
     );
 }
 

@@ -1,0 +1,310 @@
+//! What operations allocate beside what they charge: the memory budgets bound the process only as far as each
+//! operator and stage charges what it makes, before it makes it.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Arc;
+
+use bson::{Bson, Document, bson, doc};
+use quorate_query::expression::Variables;
+use quorate_query::pipeline::{Documents, Environment, Pipeline, SystemStage};
+use quorate_query::{Meter, QueryError};
+use quorate_test_support::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Much less than a server's limit, so that the tests are quick.
+const LIMIT: usize = 8 << 20;
+
+/// What an operation may allocate: a quarter more than its limit, and half a megabyte.
+const MOST: usize = LIMIT + LIMIT / 4 + (512 << 10);
+
+/// One collection of small documents.
+struct Collection;
+
+impl Environment for Collection {
+    fn read(&self, _: &str, _: Option<&Document>) -> Result<Documents, QueryError> {
+        Ok(input(1000, 1000))
+    }
+
+    fn system(&self, stage: &SystemStage) -> Result<Vec<Document>, QueryError> {
+        Err(QueryError::location(40602, format!("no {} here", stage.name())))
+    }
+}
+
+/// Documents that are made when they are asked for, as a scan makes them.
+fn input(count: i32, text: usize) -> Documents {
+    Box::new((0..count).map(move |n| Ok(doc! { "_id": n, "k": 1, "text": "x".repeat(text) })))
+}
+
+/// The most that a pipeline allocates at a time, and whether it ends at the limit.
+#[track_caller]
+fn peak(stages: &Bson, documents: Documents) -> (usize, bool) {
+    let Bson::Array(stages) = stages else { panic!("{stages} is no pipeline") };
+    let variables = Variables::new(1).with_meter(Meter::new(LIMIT));
+    let pipeline = Pipeline::parse(stages, &variables).unwrap();
+    let (error, peak) = CountingAllocator::peak_of(|| {
+        let mut results = pipeline.run(documents, Arc::new(Collection), &variables);
+        results.find_map(Result::err)
+    });
+    (peak, error.is_some_and(|error| error.code().0 == 292))
+}
+
+/// Asserts that none of these allocates more than the limit allows, and that nearly all of them meet it.
+#[track_caller]
+fn all_within(shapes: impl IntoIterator<Item = (&'static str, Bson, Documents)>) {
+    let (mut beyond, mut fitting) = (Vec::new(), Vec::new());
+    for (name, stages, documents) in shapes {
+        let (peak, refused) = peak(&stages, documents);
+        let line = format!("{name}: {} KiB", peak >> 10);
+        println!("{line}{}", if refused { "" } else { ", not refused" });
+        if peak > MOST {
+            beyond.push(line);
+        } else if !refused {
+            fitting.push(line);
+        }
+    }
+    assert!(beyond.is_empty(), "more than {} KiB: {beyond:#?}", MOST >> 10);
+    assert!(fitting.len() <= 2, "too small to show anything: {fitting:#?}");
+}
+
+/// A text of a megabyte for each ten of a kilobyte.
+fn doubled(times: i32, start: &str) -> Bson {
+    bson!({ "$reduce": {
+        "input": { "$range": [0, times] }, "initialValue": start, "in": { "$concat": ["$$value", "$$value"] },
+    } })
+}
+
+fn many(value: &Bson, times: usize) -> Bson {
+    Bson::Array(vec![value.clone(); times])
+}
+
+/// An object of so many fields, each with a text of 100 characters.
+fn object(fields: i32) -> Bson {
+    bson!({ "$arrayToObject": { "$map": { "input": { "$range": [0, fields] }, "in": {
+        "k": { "$toString": "$$this" }, "v": doubled(6, "xy"),
+    } } } })
+}
+
+#[test]
+fn operators_allocate_no_more_than_they_charge() {
+    let numbers = || bson!({ "$range": [0, 20_000] });
+    let long = || doubled(11, "$text");
+    let half = || doubled(12, "$text");
+    let letters = || bson!({ "$split": [doubled(7, "$text"), "x"] });
+    let groups = || format!("{}.*{}", "(".repeat(30), ")".repeat(30));
+    let twice = |operator: &str, start: Bson| {
+        (0..14).fold(start, |inner, _| {
+            bson!({ "$let": { "vars": { "v": inner }, "in": { operator: ["$$v", "$$v"] } } })
+        })
+    };
+    let grown = |step: Bson, start: Bson| bson!({ "$reduce": { "input": { "$range": [0, 100_000] }, "initialValue": start, "in": step } });
+    let shapes = [
+        ("$range", bson!({ "$range": [0, 400_000] })),
+        ("$zip", bson!({ "$zip": { "inputs": many(&numbers(), 3) } })),
+        (
+            "$concatArrays",
+            bson!({ "$reduce": {
+            "input": { "$range": [0, 100] }, "initialValue": ["x"], "in": { "$concatArrays": ["$$value", "$$value"] },
+        } }),
+        ),
+        ("$concatArrays of numbers", twice("$concatArrays", numbers())),
+        ("$concat", twice("$concat", bson!("$text"))),
+        ("$setUnion", bson!({ "$setUnion": [numbers(), { "$range": [20_000, 60_000] }] })),
+        (
+            "$setUnion of texts",
+            bson!({ "$setUnion": [{ "$map": { "input": { "$range": [0, 30_000] }, "in": { "$toString": "$$this" } } }, [1]] }),
+        ),
+        (
+            "$setIntersection",
+            bson!({ "$setIntersection": [{ "$range": [0, 30_000] }, { "$range": [0, 30_000] }] }),
+        ),
+        (
+            "$setDifference",
+            bson!({ "$setDifference": [{ "$range": [0, 30_000] }, { "$range": [30_000, 60_000] }] }),
+        ),
+        (
+            "$let",
+            bson!({ "$let": { "vars": { "a": numbers(), "b": numbers(), "c": numbers(), "d": numbers() }, "in": 1 } }),
+        ),
+        (
+            "$map",
+            bson!({ "$map": { "input": { "$range": [0, 1000] }, "in": { "$range": [0, 1000] } } }),
+        ),
+        (
+            "$map of objects",
+            bson!({ "$map": { "input": { "$range": [0, 40_000] }, "in": { "a": "$$this" } } }),
+        ),
+        (
+            "$map of texts",
+            bson!({ "$map": { "input": { "$range": [0, 50_000] }, "in": { "$toString": "$$this" } } }),
+        ),
+        ("$filter", bson!({ "$filter": { "input": { "$range": [0, 50_000] }, "cond": true } })),
+        ("array", many(&numbers(), 10)),
+        ("object", Bson::Document((0..10).map(|n| (format!("f{n}"), numbers())).collect())),
+        (
+            "$replaceAll",
+            bson!({ "$replaceAll": { "input": "$text", "find": "x", "replacement": { "$concat": many(&bson!("$text"), 10) } } }),
+        ),
+        ("$split", letters()),
+        ("$toLower", bson!({ "a": half(), "b": { "$toLower": half() } })),
+        ("$toUpper", bson!({ "$toUpper": { "$concat": [half(), long()] } })),
+        ("$substrBytes", bson!({ "$substrBytes": [{ "$concat": [half(), long()] }, 0, -1] })),
+        ("$substrCP", bson!({ "$substrCP": [{ "$concat": [half(), long()] }, 0, 100_000_000] })),
+        ("$trim", bson!({ "$trim": { "input": { "$concat": [half(), long()] } } })),
+        ("$reverseArray", bson!({ "$reverseArray": { "$range": [0, 50_000] } })),
+        ("$slice", bson!({ "$slice": [{ "$range": [0, 50_000] }, 50_000] })),
+        (
+            "$sortArray",
+            bson!({ "$sortArray": { "input": { "$range": [0, 50_000] }, "sortBy": -1 } }),
+        ),
+        ("$arrayElemAt", bson!({ "$arrayElemAt": [[{ "$range": [0, 45_000] }], 0] })),
+        ("$first", bson!({ "$first": [[{ "$range": [0, 45_000] }]] })),
+        ("$last", bson!({ "$last": [[{ "$range": [0, 45_000] }]] })),
+        ("$max", bson!({ "$max": [[{ "$range": [0, 45_000] }]] })),
+        ("$firstN", bson!({ "$firstN": { "n": 50_000, "input": { "$range": [0, 50_000] } } })),
+        ("$lastN", bson!({ "$lastN": { "n": 50_000, "input": { "$range": [0, 50_000] } } })),
+        ("$minN", bson!({ "$minN": { "n": 50_000, "input": { "$range": [0, 50_000] } } })),
+        ("$maxN", bson!({ "$maxN": { "n": 2, "input": { "$range": [0, 50_000] } } })),
+        (
+            "$getField",
+            bson!({ "$getField": { "field": "a", "input": { "a": { "$range": [0, 45_000] } } } }),
+        ),
+        (
+            "$setField",
+            bson!({ "$setField": { "field": "b", "input": { "a": { "$range": [0, 40_000] } }, "value": { "$range": [0, 10_000] } } }),
+        ),
+        ("$mergeObjects", bson!({ "$mergeObjects": [object(12_000), { "a": 1 }] })),
+        (
+            "$mergeObjects that grow",
+            grown(
+                bson!({ "$mergeObjects": ["$$value", { "$arrayToObject": [[[{ "$toString": "$$this" }, "$text"]]] }] }),
+                bson!({}),
+            ),
+        ),
+        ("$objectToArray", bson!({ "$objectToArray": object(8_000) })),
+        ("$arrayToObject", object(60_000)),
+        (
+            "$regexFindAll",
+            bson!({ "$regexFindAll": { "input": doubled(6, "$text"), "regex": "x" } }),
+        ),
+        (
+            "$regexFind with groups",
+            bson!({ "$regexFind": { "input": doubled(9, "$text"), "regex": groups() } }),
+        ),
+        ("$cond", bson!({ "$cond": [true, twice("$concatArrays", numbers()), 1] })),
+        ("$ifNull", bson!({ "$ifNull": [Bson::Null, twice("$concatArrays", numbers())] })),
+        (
+            "$switch",
+            bson!({ "$switch": { "branches": [{ "case": true, "then": twice("$concatArrays", numbers()) }] } }),
+        ),
+        (
+            "a large refusal",
+            bson!({ "$concatArrays": [{ "$trim": { "input": { "$range": [0, 30_000] } } }, numbers()] }),
+        ),
+    ];
+    all_within(shapes.into_iter().map(|(name, expression)| {
+        (name, bson!([{ "$project": { "v": expression } }]), input(1, 1000))
+    }));
+}
+
+#[test]
+fn stages_allocate_no_more_than_they_charge() {
+    let grow = bson!({ "$addFields": { "a": ["$a", "$a"] } });
+    let chained = std::iter::once(bson!({ "$addFields": { "a": "$text" } }))
+        .chain((0..30).map(|_| grow.clone()))
+        .collect::<Vec<_>>();
+    let facets: Document = (0..10).map(|n| (format!("f{n}"), bson!([{ "$match": {} }]))).collect();
+    let fields = |value: Bson| (0..10).map(move |n| (format!("f{n}"), value.clone()));
+    let pushes: Document = std::iter::once(("_id".to_owned(), bson!("$k")))
+        .chain(fields(bson!({ "$push": "$$ROOT" })))
+        .collect();
+    let sums: Document = std::iter::once(("_id".to_owned(), bson!("$_id")))
+        .chain(fields(bson!({ "$sum": 1 })))
+        .collect();
+    let group = |accumulator: Bson| bson!([{ "$group": { "_id": "$k", "v": accumulator } }]);
+    let shapes = [
+        ("chained", Bson::Array(chained), input(1, 1000)),
+        ("$facet", bson!([{ "$facet": facets }]), input(2000, 1000)),
+        ("$push of documents", bson!([{ "$group": pushes }]), input(1000, 1000)),
+        ("$group of many", bson!([{ "$group": { "_id": "$_id" } }]), input(200_000, 1)),
+        ("$group with sums", bson!([{ "$group": sums }]), input(100_000, 1)),
+        (
+            "$group of texts",
+            bson!([{ "$group": { "_id": "$_id", "t": { "$first": "$text" } } }]),
+            input(50_000, 1000),
+        ),
+        ("$push", group(bson!({ "$push": "$_id" })), input(200_000, 1)),
+        ("$addToSet", group(bson!({ "$addToSet": "$_id" })), input(200_000, 1)),
+        (
+            "$mergeObjects",
+            group(
+                bson!({ "$mergeObjects": { "$arrayToObject": [[[{ "$toString": "$_id" }, 1]]] } }),
+            ),
+            input(100_000, 1),
+        ),
+        (
+            "$minN",
+            group(bson!({ "$minN": { "n": 1_000_000, "input": "$_id" } })),
+            input(200_000, 1),
+        ),
+        (
+            "$lastN",
+            group(bson!({ "$lastN": { "n": 1_000_000, "input": "$_id" } })),
+            input(200_000, 1),
+        ),
+        (
+            "$topN",
+            group(
+                bson!({ "$bottomN": { "n": 1_000_000, "sortBy": { "_id": 1 }, "output": "$_id" } }),
+            ),
+            input(200_000, 1),
+        ),
+        (
+            "$median",
+            group(bson!({ "$median": { "input": "$_id", "method": "approximate" } })),
+            input(1_500_000, 1),
+        ),
+        (
+            "$bucketAuto",
+            bson!([{ "$bucketAuto": { "groupBy": "$_id", "buckets": 2 } }]),
+            input(100_000, 100),
+        ),
+        ("$sort", bson!([{ "$sort": { "text": 1 } }]), input(100_000, 100)),
+        ("$sample", bson!([{ "$sample": { "size": 100_000 } }]), input(100_000, 100)),
+        (
+            "$setWindowFields",
+            bson!([{ "$setWindowFields": { "sortBy": { "_id": 1 }, "output": { "n": { "$sum": 1 } } } }]),
+            input(100_000, 100),
+        ),
+        (
+            "$setWindowFields that pushes",
+            bson!([{ "$setWindowFields": { "sortBy": { "_id": 1 }, "output": {
+            "all": { "$push": "$text", "window": { "documents": ["unbounded", "current"] } },
+        } } }]),
+            input(1000, 1000),
+        ),
+        (
+            "$lookup",
+            bson!([{ "$lookup": { "from": "c", "as": "j", "pipeline": [{ "$unionWith": "c" }, { "$unionWith": "c" }, { "$unionWith": "c" }, { "$unionWith": "c" }, { "$unionWith": "c" }, { "$unionWith": "c" }, { "$unionWith": "c" }] } }]),
+            input(1, 1),
+        ),
+        (
+            "$graphLookup",
+            bson!([{ "$graphLookup": { "from": "c", "as": "j", "startWith": "$k", "connectFromField": "k", "connectToField": "k" } }, { "$addFields": { "k": ["$j", "$j", "$j", "$j", "$j", "$j", "$j", "$j", "$j"] } }]),
+            input(1, 1),
+        ),
+        (
+            "$unwind",
+            bson!([{ "$addFields": { "each": { "$range": [0, 20_000] } } }, { "$unwind": "$each" }, { "$group": { "_id": "$k", "v": { "$push": "$$ROOT" } } }]),
+            input(10, 100),
+        ),
+        (
+            "$replaceRoot",
+            bson!([{ "$replaceRoot": { "newRoot": { "a": { "$range": [0, 30_000] }, "b": { "$range": [0, 30_000] }, "c": { "$range": [0, 30_000] } } } }]),
+            input(1, 1),
+        ),
+    ];
+    all_within(shapes);
+}
