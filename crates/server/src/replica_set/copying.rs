@@ -73,7 +73,27 @@ async fn common_point(
 pub(super) struct RollbackFiles {
     directory: Option<PathBuf>,
     stamp: i64,
-    files: std::collections::BTreeMap<String, File>,
+    files: std::collections::BTreeMap<String, KeptDocuments>,
+}
+
+/// A file, and how many bytes of it are whole documents.
+struct KeptDocuments {
+    file: File,
+    length: u64,
+}
+
+impl KeptDocuments {
+    fn add(&mut self, document: &[u8]) -> std::io::Result<()> {
+        match self.file.write_all(document) {
+            Ok(()) => self.length += document.len() as u64,
+            Err(error) => {
+                // A document that was cut short would hide those that follow it.
+                self.file.set_len(self.length)?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl RollbackFiles {
@@ -93,25 +113,28 @@ impl RollbackFiles {
             create_dir_all(&directory).map_err(|error| cannot_keep(&error))?;
             let path = directory.join(format!("removed.{}.bson", self.stamp));
             let file = File::create(path).map_err(|error| cannot_keep(&error))?;
-            self.files.insert(undo.namespace.to_owned(), file);
+            self.files.insert(undo.namespace.to_owned(), KeptDocuments { file, length: 0 });
         }
         match self.files.get_mut(undo.namespace) {
-            Some(file) => {
-                file.write_all(undo.document.as_bytes()).map_err(|error| cannot_keep(&error))
-            }
+            Some(kept) => kept.add(undo.document.as_bytes()).map_err(|error| cannot_keep(&error)),
             None => Ok(()),
         }
     }
 
     /// Forces the files to disk.
     pub(super) fn finish(self) -> Result<(), CommandError> {
-        self.files.values().try_for_each(File::sync_all).map_err(|error| cannot_keep(&error))
+        let synced = self.files.values().try_for_each(|kept| kept.file.sync_all());
+        synced.map_err(|error| cannot_keep(&error))
     }
 }
 
 fn cannot_keep(error: &std::io::Error) -> CommandError {
+    let code = match error.kind() {
+        std::io::ErrorKind::StorageFull => ErrorCode::OUT_OF_DISK_SPACE,
+        _ => ErrorCode::INTERNAL_ERROR,
+    };
     CommandError::new(
-        ErrorCode::INTERNAL_ERROR,
+        code,
         format!("documents removed by a rollback cannot be kept: {error}; free the disk"),
     )
 }

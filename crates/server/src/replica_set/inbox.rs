@@ -130,6 +130,12 @@ impl Inbox {
         }
     }
 
+    /// Whether a thread has said that it cannot go on.
+    #[cfg(test)]
+    pub(super) fn is_broken(&self) -> bool {
+        self.queue().messages.iter().any(|message| matches!(message, Message::Broken(_)))
+    }
+
     /// Whether the turn is the caller's.
     fn leave(&self, message: Message) -> bool {
         let mut queue = self.queue();

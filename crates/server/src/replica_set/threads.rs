@@ -178,7 +178,7 @@ impl Applier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Done {
     All,
-    /// Entries met the end of the disk, and wait for room.
+    /// A change met the end of the disk, and waits for room.
     UpToEndOfDisk,
 }
 
@@ -227,8 +227,9 @@ impl Applying {
         }
     }
 
-    /// Makes a change. Entries that met the end of the disk are given back, to be tried again: the store is as
-    /// it was, and those of them that it has are left out then.
+    /// Makes a change. One that met the end of the disk is given back, to be tried again: the store is as it was
+    /// before the write that did not fit. Entries that it has are left out then, and a rollback or a removal
+    /// goes on where it ended.
     fn make_or_keep(&self, mut change: Change) -> Result<Option<Change>, CommandError> {
         // In memory there is no end of the disk to meet.
         let kept = match &mut change {
@@ -238,13 +239,19 @@ impl Applying {
                 let entries = entries.entries.clone();
                 Some(DataChange::Apply(Entries { previous, entries, room, delay }))
             }
+            DataChange::RollBack { common_point } if self.rollback_directory.is_some() => {
+                Some(DataChange::RollBack { common_point: *common_point })
+            }
+            DataChange::Wipe { attempt } if self.rollback_directory.is_some() => {
+                Some(DataChange::Wipe { attempt: *attempt })
+            }
             _ => None,
         };
         match (self.make(change), kept) {
             (Err(error), Some(kept))
                 if error.code == ErrorCode::OUT_OF_DISK_SPACE && self.gate.meet_end_of_disk() =>
             {
-                tracing::warn!(%error, "entries of other members wait for room on the disk");
+                tracing::warn!(%error, "{} for room on the disk", waiting(&kept));
                 Ok(Some(kept))
             }
             (made, _) => made.map(|()| None),
@@ -263,8 +270,10 @@ impl Applying {
 
     fn make(&self, change: Change) -> Result<(), CommandError> {
         let mut files = RollbackFiles::new(self.rollback_directory.clone(), &self.clock);
-        let ended = change.make(&self.node, self.clock.now(), &mut |undo| files.keep(undo))?;
+        let ended = change.make(&self.node, self.clock.now(), &mut |undo| files.keep(undo));
+        // What was undone before a failure is not undone again: its documents are in these files only.
         files.finish()?;
+        let ended = ended?;
         if let Some(input) = ended.input {
             if let Input::RolledBack { last, .. } = &input {
                 tracing::warn!(entries = ended.undone, to = %last, "rolled back");
@@ -306,6 +315,15 @@ impl Applying {
             }
         }
         Ok(Done::All)
+    }
+}
+
+/// What waits, for the log.
+fn waiting(change: &Change) -> &'static str {
+    match change {
+        DataChange::Apply(_) => "entries of other members wait",
+        DataChange::RollBack { .. } => "a rollback waits",
+        DataChange::Wipe { .. } => "the removal of all data before a copy waits",
     }
 }
 
@@ -415,8 +433,13 @@ impl Syncer {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use bson::{DateTime, RawDocumentBuf, Timestamp, rawdoc};
-    use quorate_node::NodeOptions;
+    use bson::spec::BinarySubtype;
+    use bson::{Binary, DateTime, RawDocumentBuf, Timestamp, doc, rawdoc};
+    use quorate_node::{
+        Command, Context, Horizons, NodeOptions, Outcome, Published, entry_position,
+    };
+    use quorate_protocol::{HelloReply, MemberState, ObjectId, TopologyVersion};
+    use quorate_replication::MemberHello;
     use quorate_storage::{DiskOptions, DiskStore, SimulatedFiles};
 
     use super::*;
@@ -439,10 +462,81 @@ mod tests {
     }
 
     fn entry(number: u32) -> RawDocumentBuf {
+        entry_of(number, 100_000)
+    }
+
+    fn entry_of(number: u32, length: usize) -> RawDocumentBuf {
         rawdoc! {
-            "op": "n", "ns": "", "o": { "msg": "x".repeat(100_000) },
+            "op": "n", "ns": "", "o": { "msg": "x".repeat(length) },
             "ts": Timestamp { time: 1, increment: number }, "t": 1_i64, "v": 2_i64,
             "wall": DateTime::from_millis(1),
+        }
+    }
+
+    /// A member with a simulated disk, and its applier.
+    struct Follower {
+        node: Arc<Node>,
+        applier: Applier,
+        gate: Arc<WriteGate>,
+        files: SimulatedFiles,
+        inbox: Inbox,
+        directory: tempfile::TempDir,
+    }
+
+    impl Follower {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let files = SimulatedFiles::new();
+            let shared = Arc::new(files.clone());
+            let store = DiskStore::open_on(shared, directory.path(), DiskOptions::default());
+            let options = NodeOptions { oplog_bytes: Some(1 << 30), ..NodeOptions::default() };
+            let clock = Clock::new();
+            let node =
+                Arc::new(Node::open(Arc::new(store.unwrap()), options, clock.now()).unwrap());
+            node.join_replica_set(clock.now()).unwrap();
+            let (gate, inbox) = (Arc::new(WriteGate::default()), Inbox::new());
+            let place = Some(directory.path().join("rollback"));
+            let (known, own) = (Arc::clone(&node), Arc::clone(&gate));
+            let applier = Applier::start(known, inbox.clone(), clock, own, place).unwrap();
+            Self { node, applier, gate, files, inbox, directory }
+        }
+
+        fn add(&self, previous: OpTime, entries: Vec<RawDocumentBuf>) {
+            let (room, delay) = (Vec::new(), Duration::ZERO);
+            self.applier.add(DataChange::Apply(Entries { previous, entries, room, delay }));
+        }
+
+        fn written(&self) -> OpTime {
+            self.node.log_positions().written.op_time
+        }
+
+        fn kept_entries(&self) -> usize {
+            let unbounded = std::ops::Bound::Unbounded;
+            self.node.read_oplog(unbounded, usize::MAX, usize::MAX).unwrap().entries.len()
+        }
+
+        /// Takes what room the journal has, to the last bytes, with entries that follow this one.
+        fn fill_journal(&self, mut number: u32) {
+            self.files.limit_room(Some(0));
+            for length in [100_000, 10_000, 1_000, 100, 10, 1] {
+                let fits = |number| {
+                    let entries = vec![entry_of(number + 1, length)];
+                    self.node.apply(op_time(number), entries, Clock::new().now()).is_ok()
+                };
+                while fits(number) {
+                    number += 1;
+                }
+            }
+        }
+
+        /// Adds a change that meets the end of the disk, and gives it room when it waits.
+        fn make_with_too_little_room(&self, change: Change) {
+            self.applier.add(change);
+            self.applier.wake();
+            until("the end of the disk", || self.gate.has_met_end_of_disk());
+            assert!(self.gate.try_enter_to_apply().is_none(), "what comes later waits as well");
+            self.files.limit_room(None);
+            self.gate.set_disk_full(false);
         }
     }
 
@@ -450,25 +544,11 @@ mod tests {
     #[test]
     fn entries_that_meet_the_end_of_the_disk_wait_for_room() {
         const ENTRIES: u32 = 60;
-        let directory = tempfile::tempdir().unwrap();
-        let files = SimulatedFiles::new();
-        let store =
-            DiskStore::open_on(Arc::new(files.clone()), directory.path(), DiskOptions::default());
-        let options = NodeOptions { oplog_bytes: Some(1 << 30), ..NodeOptions::default() };
-        let clock = Clock::new();
-        let node = Arc::new(Node::open(Arc::new(store.unwrap()), options, clock.now()).unwrap());
-        node.join_replica_set(clock.now()).unwrap();
-        let gate = Arc::new(WriteGate::default());
-        let place = Some(directory.path().join("rollback"));
-        let applier =
-            Applier::start(Arc::clone(&node), Inbox::new(), clock, Arc::clone(&gate), place)
-                .unwrap();
-        files.limit_room(Some(0));
-        let written = || node.log_positions().written.op_time;
+        let follower = Follower::new();
+        let (applier, gate) = (&follower.applier, &follower.gate);
+        follower.files.limit_room(Some(0));
         for number in 1..=ENTRIES {
-            let (previous, entries) = (op_time(number - 1), vec![entry(number)]);
-            let delay = Duration::ZERO;
-            applier.add(DataChange::Apply(Entries { previous, entries, room: Vec::new(), delay }));
+            follower.add(op_time(number - 1), vec![entry(number)]);
             // Some of them by a thread that may not wait, as entries are fetched.
             match number % 2 {
                 0 => applier.help(),
@@ -477,14 +557,117 @@ mod tests {
         }
         until("the end of the disk", || gate.has_met_end_of_disk());
         assert!(gate.try_enter_to_apply().is_none(), "what comes later waits as well");
-        assert!(written() < op_time(ENTRIES));
-        files.limit_room(None);
+        assert!(follower.written() < op_time(ENTRIES));
+        follower.files.limit_room(None);
         gate.set_disk_full(false);
-        until("all entries", || written() == op_time(ENTRIES));
-        let kept = node.read_oplog(std::ops::Bound::Unbounded, usize::MAX, usize::MAX).unwrap();
-        assert_eq!(kept.entries.len(), ENTRIES as usize, "each of them once");
+        until("all entries", || follower.written() == op_time(ENTRIES));
+        assert_eq!(follower.kept_entries(), ENTRIES as usize, "each of them once");
         // A server that ends waits for nothing.
         gate.end();
         assert!(!gate.meet_end_of_disk() && gate.try_enter_to_apply().is_some());
+    }
+
+    fn as_secondary() -> Published {
+        let hello = MemberHello {
+            reply: HelloReply { set_name: Some("rs0".into()), ..HelloReply::default() },
+            secondary_delay_secs: None,
+            builds_no_indexes: false,
+            majority: None,
+            info: None,
+        };
+        let process_id = ObjectId::from_bytes([1; 12]);
+        Published {
+            hello,
+            topology_version: TopologyVersion { process_id, counter: 1 },
+            state: MemberState::Secondary,
+            writable: false,
+            majority_by_default: true,
+            horizons: Horizons::default(),
+        }
+    }
+
+    /// Entries that make a collection, put a document into it and change it again and again. Its text has the
+    /// length of the entries above.
+    fn changes(count: u32) -> Vec<RawDocumentBuf> {
+        let uuid = Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] };
+        let text = |number: u32| format!("{number:0>50000}").repeat(2);
+        let made = |number: u32| match number {
+            1 => rawdoc! { "op": "c", "ns": "db.$cmd", "o": { "create": "c" } },
+            2 => {
+                rawdoc! { "op": "i", "ns": "db.c", "o": { "_id": 1, "text": text(2) }, "o2": { "_id": 1 } }
+            }
+            _ => rawdoc! {
+                "op": "u", "ns": "db.c", "o2": { "_id": 1 },
+                "o": { "$v": 2, "diff": { "u": { "text": text(number) } } },
+            },
+        };
+        let finished = |number: u32| {
+            let mut entry = made(number);
+            let end = rawdoc! {
+                "ui": uuid.clone(), "ts": Timestamp { time: 1, increment: number }, "t": 1_i64,
+                "v": 2_i64, "wall": DateTime::from_millis(1),
+            };
+            for (name, value) in end.iter().flatten() {
+                entry.append(name, value);
+            }
+            entry
+        };
+        (1..=count).map(finished).collect()
+    }
+
+    /// docs/replication-rules.md §11: a rollback that meets the end of the disk goes on where it ended.
+    #[test]
+    fn a_rollback_that_meets_the_end_of_the_disk_waits_for_room() {
+        const ENTRIES: u32 = 100;
+        let follower = Follower::new();
+        let entries = changes(ENTRIES);
+        let common_point = entry_position(&entries[2]).unwrap();
+        let hash = |follower: &Follower| {
+            follower.node.publish(as_secondary());
+            let nearest = doc! { "mode": "nearest" };
+            let command = doc! { "dbHash": 1, "$db": "db", "$readPreference": nearest };
+            let context = Context {
+                now: Clock::new().now(),
+                client: Arc::default(),
+                may_wait: false,
+                may_look_at: None,
+                interrupt: Arc::default(),
+            };
+            match follower.node.run(&context, Command::new(command)) {
+                Outcome::Reply(reply) => reply.body.get_str("md5").unwrap().to_owned(),
+                other => panic!("{other:?}"),
+            }
+        };
+        follower.add(OpTime::NULL, entries[..3].to_vec());
+        follower.applier.wake();
+        until("three entries", || follower.written() == op_time(3));
+        let before = hash(&follower);
+        follower.add(op_time(3), entries[3..].to_vec());
+        follower.applier.wake();
+        until("all entries", || follower.written() == op_time(ENTRIES));
+        assert_ne!(hash(&follower), before);
+        follower.fill_journal(ENTRIES);
+        follower.make_with_too_little_room(DataChange::RollBack { common_point });
+        until("the end of the rollback", || follower.kept_entries() == 3);
+        assert_eq!(hash(&follower), before);
+        let kept = std::fs::read_dir(follower.directory.path().join("rollback/db.c")).unwrap();
+        let bytes: u64 = kept.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+        assert!(bytes >= 100_000 * u64::from(ENTRIES - 3), "each version was kept: {bytes}");
+        assert!(!follower.inbox.is_broken());
+    }
+
+    /// docs/replication-rules.md §10: so does the removal of all data before a copy.
+    #[test]
+    fn a_removal_that_meets_the_end_of_the_disk_waits_for_room() {
+        let follower = Follower::new();
+        follower.add(OpTime::NULL, changes(3));
+        follower.applier.wake();
+        until("three entries", || follower.written() == op_time(3));
+        follower.fill_journal(3);
+        follower.make_with_too_little_room(DataChange::Wipe { attempt: 1 });
+        until("an empty log", || {
+            follower.kept_entries() == 0 && follower.written() == OpTime::NULL
+        });
+        assert!(!follower.inbox.is_broken());
     }
 }

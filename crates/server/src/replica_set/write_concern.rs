@@ -195,11 +195,22 @@ fn parse(given: &Document) -> Result<Option<WriteConcern>, CommandError> {
             Some(whole(other).ok_or_else(|| bad("j must be numeric or a boolean"))? != 0)
         }
     };
+    if let Some(timeout) = given.get("wtimeout")
+        && !matches!(timeout, Bson::Null | Bson::Double(_))
+        && whole(timeout).is_none()
+    {
+        // It would wait without end.
+        return Err(bad("wtimeout must be a number of milliseconds"));
+    }
     Ok(Some(WriteConcern { acknowledgements, journal, timeout: timeout_of(given) }))
 }
 
 fn timeout_of(given: &Document) -> Option<Duration> {
-    let millis = given.get("wtimeout").and_then(whole)?;
+    let millis = match given.get("wtimeout")? {
+        // Part of a millisecond is no reason to wait without end.
+        Bson::Double(millis) => millis.ceil() as i64,
+        other => whole(other)?,
+    };
     u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis)
 }
 
@@ -231,6 +242,9 @@ mod tests {
         assert_eq!(parse(&doc! { "w": "majority" }).unwrap(), Some(WriteConcern::majority()));
         let mode = parse(&doc! { "w": "far", "j": false }).unwrap().unwrap();
         assert_eq!(mode.acknowledgements, Acknowledgements::Mode("far".into()));
+        let half = parse(&doc! { "w": 2, "wtimeout": 0.5 }).unwrap().unwrap();
+        assert_eq!(half.timeout, Some(Duration::from_millis(1)));
+        assert!(parse(&doc! { "w": 2, "wtimeout": "soon" }).is_err());
         assert!(parse(&doc! { "w": 51 }).is_err());
         assert!(parse(&doc! { "w": -1 }).is_err());
     }
