@@ -119,6 +119,28 @@ impl<'a> Fields<'a> {
         Ok(self.boolean(name)?.unwrap_or(false))
     }
 
+    /// Refuses values of fields that are no truths, whether or not anything reads them.
+    pub(crate) fn check_flags(&self, names: &[&str]) -> Result<(), CommandError> {
+        names.iter().try_for_each(|name| self.boolean(name).map(drop))
+    }
+
+    /// A text that must be one of these.
+    pub(crate) fn one_of(
+        &self,
+        name: &str,
+        known: &[&str],
+    ) -> Result<Option<&'a str>, CommandError> {
+        match self.string(name)? {
+            Some(text) if !known.contains(&text) => Err(CommandError::bad_value(format!(
+                "Enumeration value '{}' for field '{}.{name}' is not a valid value; use one of {}",
+                text.chars().take(MAX_SHOWN_FIELD).collect::<String>(),
+                self.path,
+                known.join(", "),
+            ))),
+            found => Ok(found),
+        }
+    }
+
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i64>, CommandError> {
         match self.raw(name) {
             None => Ok(None),

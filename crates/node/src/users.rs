@@ -88,15 +88,41 @@ pub(crate) fn users_namespace() -> Namespace {
 
 /// The stored users that match a query.
 pub(crate) fn find_users(node: &Node, query: &Document) -> Result<Vec<User>, CommandError> {
+    users_of(node, query, None)
+}
+
+fn users_of(node: &Node, query: &Document, limit: Option<u64>) -> Result<Vec<User>, CommandError> {
     let (collection, view) = node.read(&users_namespace());
     let Some(collection) = collection else { return Ok(Vec::new()) };
     let matcher = Arc::new(Matcher::parse(query)?);
     let interrupt = InterruptSlot::new(Arc::new(Interrupt::default()));
     let mut users = Vec::new();
-    for found in Selection::new(collection, view, matcher, interrupt).run()? {
+    let selection = Selection { limit, ..Selection::new(collection, view, matcher, interrupt) };
+    for found in selection.run()? {
         users.extend(User::from_document(Document::try_from(&*found?.document)?));
     }
     Ok(users)
+}
+
+/// The user of this name, if there is one, and some other user that stands in if there is none.
+///
+/// Clients ask for users before they have logged in, and could tell from the time of the answer which users there
+/// are. Both cases do the same work: one look-up that finds a user and one that finds none, in addition to
+/// the one for the stand-in.
+pub(crate) fn find_user_evenly(
+    node: &Node,
+    database: &str,
+    name: &str,
+) -> Result<(Option<User>, Option<User>), CommandError> {
+    let some = users_of(node, &Document::new(), Some(1))?.pop();
+    let found = find_user(node, database, name)?;
+    let (database, name) = match &some {
+        Some(some) if found.is_none() => (some.database.as_str(), some.name.as_str()),
+        // There are no users of this database.
+        _ => ("$none", name),
+    };
+    let other = find_user(node, database, name)?;
+    Ok((found, other))
 }
 
 /// The user of this name, if there is one.

@@ -294,7 +294,7 @@ impl<'n> Writer<'n> {
     ) -> Result<Placed, CommandError> {
         check_document(document)?;
         if !bypass_validation {
-            check_validator(collection, document)?;
+            check_validator(collection, document, None)?;
         }
         let record = self.next_record(collection)?;
         let mut placed =
@@ -383,7 +383,7 @@ impl<'n> Writer<'n> {
     ) -> Result<(), CommandError> {
         check_document(&new)?;
         if !bypass_validation {
-            check_validator(collection, &new)?;
+            check_validator(collection, &new, Some(old))?;
         }
         let (before, after) = (keys_of(collection, old)?, keys_of(collection, &new)?);
         self.replace_with_keys(collection, record, (old, before), (new, after), telling)

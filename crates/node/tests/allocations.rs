@@ -138,3 +138,35 @@ fn scans_ask_for_memory_as_often_whatever_the_number_of_documents() {
     }
     assert!(hello <= MOST_FOR_HELLO, "{hello} allocations for a hello");
 }
+
+/// A client that has not logged in must not learn from the time of an answer which users there are.
+#[test]
+fn asking_for_an_unknown_user_takes_the_work_of_asking_for_a_known_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let primary = member(&directory.path().join("primary"), MemberState::Primary);
+    let context = context();
+    for name in ["anna", "bert"] {
+        let user = rawdoc! {
+            "createUser": name, "pwd": "x", "roles": ["read"], "writeConcern": { "w": 1 },
+            "$db": "admin",
+        };
+        run(&primary, &context, Command::from_raw(&user, Vec::new()).unwrap());
+    }
+    let start = |name: &str| {
+        let payload = format!("n,,n={name},r=0123456789").into_bytes();
+        let payload = bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: payload };
+        rawdoc! {
+            "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, "$db": "admin",
+        }
+    };
+    let hello = |name: &str| {
+        rawdoc! { "hello": 1, "saslSupportedMechs": format!("admin.{name}"), "$db": "admin" }
+    };
+    let cost = |body: RawDocumentBuf| {
+        each(|_| run(&primary, &context, Command::from_raw(&body, Vec::new()).unwrap()))
+    };
+    for known in ["anna", "bert"] {
+        assert_eq!(cost(start(known)), cost(start("carl")), "saslStart of {known}");
+        assert_eq!(cost(hello(known)), cost(hello("carl")), "saslSupportedMechs of {known}");
+    }
+}

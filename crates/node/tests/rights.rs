@@ -54,6 +54,18 @@ fn an_explain_takes_the_rights_of_its_command() {
     ] {
         assert_eq!(code(&member, &reader, explain(inner, "admin")), Some(UNAUTHORIZED));
     }
+    // Whether or not a document is there to be joined.
+    for stage in [
+        doc! {"$lookup": {"from": "system.users", "pipeline": [], "as": "j"}},
+        doc! {"$unionWith": "system.users"},
+        doc! {"$facet": {"f": [{"$unionWith": {"coll": "system.users", "pipeline": []}}]}},
+    ] {
+        let aggregate = doc! {"aggregate": "nothing", "pipeline": [stage], "cursor": {}};
+        assert_eq!(code(&member, &reader, explain(aggregate.clone(), "admin")), Some(UNAUTHORIZED));
+        let mut aggregate = aggregate;
+        aggregate.insert("$db", "admin");
+        assert_eq!(code(&member, &reader, aggregate), Some(UNAUTHORIZED));
+    }
     member.expect(&reader, explain(doc! {"find": "c"}, "db"));
     let update = doc! {"update": "c", "updates": [{"q": {}, "u": {"$set": {"x": 1}}}]};
     assert_eq!(code(&member, &reader, explain(update, "db")), Some(UNAUTHORIZED));

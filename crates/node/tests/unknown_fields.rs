@@ -268,3 +268,86 @@ fn a_command_that_says_which_collection_it_means_reads_no_other() {
     assert_eq!(member.code(doc! {"find": "c", "collectionUUID": c.clone()}), 361);
     assert_eq!(member.ids(doc! {"find": "e", "collectionUUID": c}), [1]);
 }
+
+/// A value that is no value of an option is taken for another: `unique: "yes"` made an index that is not.
+#[test]
+fn values_that_an_option_cannot_have_are_refused() {
+    let member = Member::new();
+    member.insert("k", vec![doc! {"_id": 1, "a": 1}]);
+    member.ok(doc! {"create": "v", "viewOn": "k", "pipeline": []});
+    member.ok(doc! {"createIndexes": "k", "indexes": [{"key": {"a": 1}, "name": "a"}]});
+    let index = |option: &str, value: Bson| doc! {"createIndexes": "k", "indexes": [{"key": {"b": 1}, "name": "b", option: value}]};
+    let change = |index: Document| doc! {"collMod": "k", "index": index};
+    for (command, code) in [
+        (doc! {"explain": {"find": "k"}, "verbosity": "queryPlaner"}, 2),
+        (doc! {"count": "k", "hint": "gone"}, 2),
+        (doc! {"count": "k", "hint": true}, 9),
+        (doc! {"create": "n", "validationLevel": "strct"}, 2),
+        (doc! {"create": "n", "validationAction": "wran"}, 2),
+        (doc! {"create": "n", "validationLevel": 1}, 14),
+        (doc! {"create": "n", "storageEngine": "x"}, 14),
+        (doc! {"create": "n", "autoIndexId": "x"}, 14),
+        (doc! {"create": "n", "expireAfterSeconds": 5}, 72),
+        (doc! {"create": "n", "capped": true, "size": 1000, "max": "x"}, 14),
+        (doc! {"create": "n", "viewOn": "k", "validator": {}}, 72),
+        (doc! {"renameCollection": "db.v", "to": "db.w", "$db": "admin"}, 166),
+        (doc! {"renameCollection": "db.k", "to": "db.v", "dropTarget": true, "$db": "admin"}, 48),
+        (doc! {"aggregate": "k", "pipeline": [{"$out": "v"}], "cursor": {}}, 166),
+        (doc! {"aggregate": "k", "pipeline": [{"$merge": "v"}], "cursor": {}}, 166),
+        (doc! {"collMod": "k", "validator": "x"}, 14),
+        (doc! {"collMod": "k", "validator": {"$jsonSchma": {}}}, 2),
+        (doc! {"collMod": "k", "validationLevel": "strct"}, 2),
+        (doc! {"collMod": "k", "validationAction": true}, 14),
+        (doc! {"collMod": "k", "viewOn": "other", "pipeline": []}, 72),
+        (doc! {"collMod": "k", "pipeline": []}, 72),
+        (doc! {"collMod": "v", "viewOn": "k"}, 72),
+        (doc! {"collMod": "v", "viewOn": 1, "pipeline": []}, 14),
+        (doc! {"collMod": "v", "validator": {}}, 72),
+        (change(doc! {"name": "a", "hiden": true}), UNKNOWN_FIELD),
+        (change(doc! {"name": "a"}), 72),
+        (change(doc! {"hidden": true}), 72),
+        (change(doc! {"name": "a", "keyPattern": {"a": 1}, "hidden": true}), 72),
+        (change(doc! {"name": "a", "hidden": "yes"}), 14),
+        (change(doc! {"name": "a", "expireAfterSeconds": "soon"}), 14),
+        (change(doc! {"name": "a", "expireAfterSeconds": -1}), 72),
+        (change(doc! {"name": "a", "unique": true}), 115),
+        (change(doc! {"name": "_id_", "hidden": true}), 72),
+        (index("unique", "yes".into()), 14),
+        (index("sparse", doc! {}.into()), 14),
+        (index("hidden", Bson::Array(Vec::new())), 14),
+        (index("background", "x".into()), 14),
+        (index("prepareUnique", true.into()), 115),
+        (index("storageEngine", 1.into()), 14),
+        (index("v", "5".into()), 14),
+        (index("v", 7.into()), 67),
+    ] {
+        assert_eq!(member.code(command.clone()), code, "{command}");
+    }
+    // A view is changed, and a number is a truth.
+    member.ok(doc! {"collMod": "v", "viewOn": "k", "pipeline": [{"$match": {"a": 2}}]});
+    assert_eq!(member.ids(doc! {"find": "v"}), [0; 0]);
+    member.ok(index("unique", 1.into()));
+    member.insert("k", vec![doc! {"_id": 2, "b": 2}]);
+    let again =
+        doc! {"findAndModify": "k", "query": {"_id": 3}, "update": {"b": 2}, "upsert": true};
+    assert_eq!(member.code(again), 11000);
+}
+
+#[test]
+fn rules_for_documents_are_as_strict_as_was_said() {
+    let member = Member::new();
+    let write = |id: i32, a: i32| {
+        doc! {"findAndModify": "k", "query": {"_id": id}, "update": {"$set": {"a": a}}, "upsert": true}
+    };
+    member.insert("k", vec![doc! {"_id": 1, "a": -1}]);
+    let rules = doc! {"a": {"$gte": 0}};
+    member.ok(doc! {"collMod": "k", "validator": rules, "validationLevel": "moderate"});
+    assert_eq!(member.code(write(2, -1)), 121, "a new document");
+    member.ok(write(1, -2));
+    member.ok(write(1, 5));
+    assert_eq!(member.code(write(1, -2)), 121, "it was as it should be");
+    member.ok(doc! {"collMod": "k", "validationLevel": "off"});
+    member.ok(write(1, -2));
+    member.ok(doc! {"collMod": "k", "validationLevel": "strict"});
+    assert_eq!(member.code(write(1, -3)), 121);
+}

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use bson::{Bson, Document, doc};
-use quorate_query::QueryError;
 use quorate_query::diff::ToldAs;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::matcher::Matcher;
@@ -14,6 +13,8 @@ use quorate_query::pipeline::{
     Documents, Environment, Merge, Output, Pipeline, StoredDocuments, SystemStage, WhenMatched,
     WhenNotMatched,
 };
+use quorate_query::value::measure;
+use quorate_query::{Charge, QueryError};
 
 use super::common::{
     CursorOptions, WriteConcern, check_collation, command_variables, open_change_stream,
@@ -21,7 +22,7 @@ use super::common::{
 };
 use super::diagnostics::visible_operations;
 use super::find::as_pipeline;
-use super::insert::check_writable;
+use super::insert::{check_writable, with_timestamps};
 use super::session_commands::visible_sessions;
 use super::statistics;
 use crate::catalog::{Catalog, Collection, Index};
@@ -45,6 +46,9 @@ const MAX_VIEW_DEPTH: usize = 20;
 
 /// Documents written by one hold of the write lock in `$out` and `$merge`.
 const OUTPUT_CHUNK: usize = 1000;
+
+/// The most bytes of them, beside the last document.
+const OUTPUT_BYTES: usize = 4 * 1024 * 1024;
 
 /// What a pipeline runs on.
 pub(crate) struct Target {
@@ -271,6 +275,7 @@ impl Reading {
     ) -> Result<Run, CommandError> {
         let (collection, stages) = self.resolve(namespace, stages)?;
         let pipeline = Pipeline::parse(&stages, variables)?;
+        check_joins(&namespace.database, &pipeline)?;
         let environment: Arc<dyn Environment> = Arc::new(self.clone());
         if !pipeline.reads_collection() {
             let documents = pipeline.run(Box::new(std::iter::empty()), environment, variables);
@@ -369,6 +374,17 @@ fn is_secret(namespace: &Namespace) -> bool {
     *namespace == users_namespace() || namespace.collection == PROFILE_COLLECTION
 }
 
+/// Refuses a pipeline that joins such a collection, before it runs or is explained.
+pub(super) fn check_joins(database: &str, pipeline: &Pipeline) -> Result<(), CommandError> {
+    for name in pipeline.other_collections() {
+        let namespace = Namespace { database: database.to_owned(), collection: name.to_owned() };
+        if is_secret(&namespace) {
+            return Err(not_for_pipelines(&namespace));
+        }
+    }
+    Ok(())
+}
+
 /// Who may read such a collection is decided for the one that a command names.
 fn not_for_pipelines(namespace: &Namespace) -> CommandError {
     CommandError::new(
@@ -454,6 +470,13 @@ impl Sink<'_, '_> {
     fn target(&self, database: Option<&str>, name: &str) -> Result<Namespace, CommandError> {
         let namespace = Namespace::new(database.unwrap_or(&self.request.database), name)?;
         check_writable(&namespace)?;
+        let catalog = self.request.node.catalog();
+        if catalog.get(&namespace).is_some_and(|found| found.view.is_some()) {
+            return Err(CommandError::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                format!("Namespace {namespace} is a view, not a collection"),
+            ));
+        }
         Ok(namespace)
     }
 
@@ -497,15 +520,34 @@ impl Sink<'_, '_> {
         drop(writer);
         loop {
             // The stream may read through the planner, never under the write lock.
-            let chunk: Vec<_> = documents.by_ref().take(OUTPUT_CHUNK).collect::<Result<_, _>>()?;
+            let (chunk, _charge) = self.next_chunk("$out", &mut documents)?;
             if chunk.is_empty() {
                 return Ok(());
             }
             let raw = chunk.iter().map(to_raw).collect::<Result<Vec<_>, _>>()?;
+            drop(chunk);
             let mut writer = self.request.node.write(now);
+            let raw = raw.into_iter().map(|raw| with_timestamps(&mut writer, raw)).collect();
             let results = writer.insert(&mut collection, raw, true, self.bypass)?;
             results.into_iter().collect::<Result<(), _>>()?;
         }
+    }
+
+    /// The documents that are written next, and what they hold of the operation's memory.
+    fn next_chunk(
+        &self,
+        stage: &str,
+        documents: &mut Documents,
+    ) -> Result<(Vec<Document>, Charge), CommandError> {
+        let mut charge = self.request.meter().charge();
+        let mut chunk = Vec::new();
+        while chunk.len() < OUTPUT_CHUNK && charge.bytes() < OUTPUT_BYTES {
+            let Some(document) = documents.next().transpose()? else { break };
+            // As it is, and as it is stored.
+            charge.grow(stage, 2 * measure(&document).bytes)?;
+            chunk.push(document);
+        }
+        Ok((chunk, charge))
     }
 
     fn merge(
@@ -518,7 +560,7 @@ impl Sink<'_, '_> {
         let mut commit = None;
         let mut checked = false;
         loop {
-            let chunk: Vec<_> = documents.by_ref().take(OUTPUT_CHUNK).collect::<Result<_, _>>()?;
+            let (chunk, _charge) = self.next_chunk("$merge", &mut documents)?;
             if chunk.is_empty() && checked {
                 return Ok(commit);
             }
@@ -579,9 +621,9 @@ impl Sink<'_, '_> {
                     after.insert("_id", id.clone());
                 }
                 let raw = to_raw(&after)?;
-                let told_as = match merge.when_matched {
-                    WhenMatched::Replace => ToldAs::Replacement,
-                    _ => ToldAs::ShortestDifference,
+                let (raw, told_as) = match merge.when_matched {
+                    WhenMatched::Replace => (with_timestamps(writer, raw), ToldAs::Replacement),
+                    _ => (raw, ToldAs::ShortestDifference),
                 };
                 let old = &found.document;
                 writer.replace(collection, found.record, old, raw, (&told_as).into(), self.bypass)
@@ -593,8 +635,13 @@ impl Sink<'_, '_> {
                     "$merge could not find a matching document in the target collection",
                 )),
                 WhenNotMatched::Insert => {
-                    let raw = vec![to_raw(document)?];
-                    let results = writer.insert(collection, raw, true, self.bypass)?;
+                    let raw = to_raw(document)?;
+                    // The others are updates that insert, which leave empty timestamps as they are.
+                    let raw = match merge.when_matched {
+                        WhenMatched::Fail | WhenMatched::Replace => with_timestamps(writer, raw),
+                        _ => raw,
+                    };
+                    let results = writer.insert(collection, vec![raw], true, self.bypass)?;
                     results.into_iter().collect()
                 }
             },

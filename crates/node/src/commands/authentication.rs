@@ -12,7 +12,8 @@ use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::Fields;
 use crate::users::{
-    EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, scram_refused,
+    EXTERNAL, LoggedIn, Mechanism, Pending, decoy_credentials, failed, find_user, find_user_evenly,
+    scram_refused,
 };
 
 /// Random bytes in a server's nonce.
@@ -55,10 +56,11 @@ impl Opening {
             let keys = request.node.member_credentials().iter();
             (keys.filter(|key| key.mechanism == mechanism).cloned().collect(), false)
         } else {
-            let user = find_user(request.node, &who.database, &who.name)?;
+            let (user, stand_in) = find_user_evenly(request.node, &who.database, &who.name)?;
             let decoy = decoy_credentials(request.node, &who, mechanism);
             let is_known = user.is_some();
-            let known = user.and_then(|user| user.credentials(mechanism));
+            let read = user.or(stand_in).and_then(|user| user.credentials(mechanism));
+            let known = read.filter(|_| is_known);
             let lacks_mechanism = is_known && known.is_none();
             (vec![known.unwrap_or(decoy)], lacks_mechanism)
         };
@@ -173,8 +175,11 @@ pub(super) fn append_to_hello(
         && let Some((database, name)) = asked.split_once('.')
     {
         // An unknown user looks like one with the usual mechanisms.
-        let user = find_user(request.node, database, name)?;
-        let mechanisms = user.map_or_else(|| Mechanism::ALL.to_vec(), |user| user.mechanisms());
+        let (user, stand_in) = find_user_evenly(request.node, database, name)?;
+        let is_known = user.is_some();
+        let read = user.or(stand_in).map(|user| user.mechanisms());
+        let usual = Mechanism::ALL.to_vec();
+        let mechanisms = read.filter(|_| is_known).unwrap_or(usual);
         let names = mechanisms.into_iter().map(|mechanism| Bson::from(mechanism.name()));
         answer.insert("saslSupportedMechs", names.collect::<Vec<_>>());
     }

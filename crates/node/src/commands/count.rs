@@ -27,7 +27,9 @@ pub(super) fn count(request: &Request<'_>, command: Command) -> Result<Outcome, 
         let query = fields.document("query")?.cloned().unwrap_or_default();
         let stages = [Bson::from(doc! { "$match": query })];
         counted_up_to(read_view(request, &namespace, &stages)?.map(|d| d.map(drop)), needed)?
-    } else if let Some(known) = known_total(request, &collection, &matcher)? {
+    } else if let (false, Some(known)) =
+        (fields.has("hint"), known_total(request, &collection, &matcher)?)
+    {
         known
     } else {
         let interrupt = request.interrupt.clone();

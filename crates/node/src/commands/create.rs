@@ -6,18 +6,18 @@ use quorate_query::pipeline::Pipeline;
 
 use super::common::{WriteConcern, check_collation, command_variables, reply};
 use super::insert::check_writable;
-use crate::catalog::{Collection, Index};
+use crate::catalog::{Collection, ID_INDEX, Index};
 use crate::change_stream::check_images_option;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, to_raw, whole_number};
+use crate::fields::{Fields, check_known, to_raw, whole_number};
 use crate::generic_arguments::is_generic;
 use crate::namespace::Namespace;
 use crate::plan::same_key;
 
 /// Options of `create` that are kept and shown by `listCollections`.
-const KEPT_OPTIONS: [&str; 10] = [
+const KEPT_OPTIONS: [&str; 9] = [
     "capped",
     "size",
     "max",
@@ -26,7 +26,6 @@ const KEPT_OPTIONS: [&str; 10] = [
     "validationAction",
     "viewOn",
     "pipeline",
-    "expireAfterSeconds",
     "changeStreamPreAndPostImages",
 ];
 
@@ -68,6 +67,18 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
     if let Some(images) = fields.raw(IMAGES_OPTION) {
         check_images_option(images)?;
     }
+    check_validation(fields)?;
+    fields.check_flags(&["autoIndexId"])?;
+    for name in ["storageEngine", "indexOptionDefaults"] {
+        fields.document(name)?;
+    }
+    if fields.has("expireAfterSeconds") {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "'expireAfterSeconds' is an option of time series, which are not offered here; create an index with \
+             expireAfterSeconds on a field that holds dates",
+        ));
+    }
     let mut options = Document::new();
     for name in KEPT_OPTIONS {
         if let Some(value) = fields.raw(name) {
@@ -82,6 +93,7 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
                 "the 'size' field is required when 'capped' is true",
             ));
         }
+        fields.integer("max")?;
         options.insert("capped", true);
         // The server rounds up to 256 bytes.
         options.insert("size", (size.saturating_add(255) / 256 * 256).max(256));
@@ -95,13 +107,24 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
             ));
         }
     }
-    if let Some(validator) = fields.document("validator")? {
-        Matcher::parse(validator)?;
-    }
-    if fields.string("viewOn")?.is_some_and(str::is_empty) {
-        return Err(CommandError::bad_value("'viewOn' cannot be empty"));
-    }
     check_view_pipeline(request, fields)?;
+    let not_of_view = [
+        "capped",
+        "size",
+        "max",
+        "validator",
+        "validationLevel",
+        "validationAction",
+        IMAGES_OPTION,
+    ];
+    if let (true, Some(option)) =
+        (fields.has("viewOn"), not_of_view.into_iter().find(|name| options.contains_key(name)))
+    {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!("option not supported on a view: {option}"),
+        ));
+    }
     if fields.has("pipeline") && !fields.has("viewOn") {
         return Err(CommandError::new(
             ErrorCode::INVALID_OPTIONS,
@@ -111,8 +134,21 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
     Ok(options)
 }
 
+/// Refuses rules for documents that cannot be followed.
+fn check_validation(fields: &Fields<'_>) -> Result<(), CommandError> {
+    if let Some(validator) = fields.document("validator")? {
+        Matcher::parse(validator)?;
+    }
+    fields.one_of("validationLevel", &["off", "moderate", "strict"])?;
+    fields.one_of("validationAction", &["error", "warn"])?;
+    Ok(())
+}
+
 /// Refuses a view that could not be read, or whose reading would write.
 fn check_view_pipeline(request: &Request<'_>, fields: &Fields<'_>) -> Result<(), CommandError> {
+    if fields.string("viewOn")?.is_some_and(str::is_empty) {
+        return Err(CommandError::bad_value("'viewOn' cannot be empty"));
+    }
     let Some(stages) = fields.array("pipeline")? else { return Ok(()) };
     let writes = |stage: &&str| matches!(*stage, "$out" | "$merge");
     let names = stages.iter().filter_map(Bson::as_document).filter_map(|stage| stage.keys().next());
@@ -130,9 +166,11 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     let namespace = request.namespace(&command)?;
     let fields = Fields::new(&command.body, "collMod");
     check_view_pipeline(request, &fields)?;
+    check_validation(&fields)?;
     let mut writer = request.write();
     let collection = writer.unused_collection(&namespace)?;
     let collection = collection.ok_or_else(|| not_found(&namespace))?;
+    check_kind(&collection, &fields)?;
     let mut options = collection.options.clone();
     if let Some(images) = fields.raw(IMAGES_OPTION) {
         check_images_option(images)?;
@@ -165,6 +203,27 @@ pub(super) fn modify(request: &Request<'_>, command: Command) -> Result<Outcome,
     Ok(concern.reply(to_raw(&answer)?, writer.last_commit()))
 }
 
+/// Refuses options of a view for a collection, whose documents could no longer be read, and the other way
+/// round.
+fn check_kind(collection: &Collection, fields: &Fields<'_>) -> Result<(), CommandError> {
+    let invalid = |message: String| Err(CommandError::new(ErrorCode::INVALID_OPTIONS, message));
+    let of_view: Vec<_> =
+        ["viewOn", "pipeline"].into_iter().filter(|name| fields.has(name)).collect();
+    let of_collection =
+        ["validator", "validationLevel", "validationAction", "index", IMAGES_OPTION];
+    match (collection.view.is_some(), of_view.as_slice()) {
+        (false, [name, ..]) => invalid(format!("'{name}' option only supported on a view")),
+        (true, [_]) => {
+            invalid("Must specify both 'viewOn' and 'pipeline' when modifying a view".into())
+        }
+        (true, _) => match of_collection.into_iter().find(|name| fields.has(name)) {
+            Some(name) => invalid(format!("option not supported on a view: {name}")),
+            None => Ok(()),
+        },
+        (false, []) => Ok(()),
+    }
+}
+
 /// What the options of an index were that a command has changed.
 fn index_options_before(answer: &Document) -> Document {
     let old = |(name, value): (&String, &Bson)| {
@@ -179,9 +238,12 @@ fn modify_index(
     change: &Document,
     answer: &mut Document,
 ) -> Result<(), CommandError> {
+    let fields = Fields::new(change, "collMod.index");
+    check_index_change(change, &fields)?;
+    let (name, key) = (fields.string("name")?, fields.document("keyPattern")?);
     let named = |index: &Index| {
-        change.get_str("name").is_ok_and(|name| name == index.name)
-            || change.get_document("keyPattern").is_ok_and(|key| same_key(key, &index.key()))
+        name.is_some_and(|name| name == index.name)
+            || key.is_some_and(|key| same_key(key, &index.key()))
     };
     let place = collection.indexes.iter().position(|index| named(index)).ok_or_else(|| {
         CommandError::new(
@@ -190,9 +252,17 @@ fn modify_index(
         )
     })?;
     let index = &collection.indexes[place];
+    if index.name == ID_INDEX {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "the _id index can neither be hidden nor let documents expire",
+        ));
+    }
     let mut spec = index.spec.clone();
-    for name in ["expireAfterSeconds", "hidden"] {
-        let Some(value) = change.get(name) else { continue };
+    let expiry = fields.integer("expireAfterSeconds")?.map(Bson::Int64);
+    let hidden = fields.boolean("hidden")?.map(Bson::Boolean);
+    for (name, value) in [("expireAfterSeconds", expiry), ("hidden", hidden)] {
+        let Some(value) = value else { continue };
         let old = spec.insert(name, value.clone()).unwrap_or(Bson::Boolean(false));
         answer.insert(format!("{name}_old"), old);
         answer.insert(format!("{name}_new"), value.clone());
@@ -201,6 +271,44 @@ fn modify_index(
     changed.multikey = index.multikey;
     collection.indexes[place] = changed.into();
     Ok(())
+}
+
+/// Refuses a change of an index that is not offered, or that changes nothing.
+fn check_index_change(change: &Document, fields: &Fields<'_>) -> Result<(), CommandError> {
+    const KNOWN: [&str; 7] = [
+        "name",
+        "keyPattern",
+        "expireAfterSeconds",
+        "hidden",
+        "unique",
+        "prepareUnique",
+        "forceNonUnique",
+    ];
+    let invalid = |message: &str| Err(CommandError::new(ErrorCode::INVALID_OPTIONS, message));
+    check_known(change.keys(), "collMod.index", &KNOWN)?;
+    if let Some(refused) =
+        ["unique", "prepareUnique", "forceNonUnique"].into_iter().find(|name| fields.has(name))
+    {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!("collMod does not change '{refused}' of an index; drop it and create it anew"),
+        ));
+    }
+    match (fields.string("name")?, fields.document("keyPattern")?) {
+        (Some(_), Some(_)) => return invalid("Cannot specify both key pattern and name."),
+        (None, None) => return invalid("Must specify either index name or key pattern."),
+        _ => {}
+    }
+    fields.boolean("hidden")?;
+    match fields.integer("expireAfterSeconds")? {
+        Some(seconds) if !(0..=i64::from(i32::MAX)).contains(&seconds) => {
+            invalid("expireAfterSeconds must be between 0 and 2147483647")
+        }
+        None if !fields.has("hidden") => {
+            invalid("no expireAfterSeconds, hidden, unique, or prepareUnique field")
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
@@ -241,6 +349,18 @@ pub(super) fn rename(request: &Request<'_>, command: Command) -> Result<Outcome,
             format!("Source collection {source} does not exist"),
         )
     })?;
+    if collection.view.is_some() {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!("Namespace {source} is a view, not a collection; drop it and create it anew"),
+        ));
+    }
+    if writer.collection(&target).is_some_and(|found| found.view.is_some()) {
+        return Err(CommandError::new(
+            ErrorCode::NAMESPACE_EXISTS,
+            format!("a view already exists with that name: {target}"),
+        ));
+    }
     if writer.collection(&target).is_some() && !drop_target {
         return Err(CommandError::new(ErrorCode::NAMESPACE_EXISTS, "target namespace exists"));
     }

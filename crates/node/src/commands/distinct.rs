@@ -1,6 +1,7 @@
 //! `distinct`: the different values of a field.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use bson::{Bson, doc};
 use quorate_query::value::{DocumentRef, LeafArrays, Path};
@@ -19,6 +20,9 @@ use crate::select::Selection;
 
 /// The most bytes of values in one reply, which is one document.
 const MAX_VALUE_BYTES: usize = 16 * 1024 * 1024;
+
+/// What a value costs besides its bytes.
+const VALUE_OVERHEAD: usize = 2 * size_of::<Bson>() + 64;
 
 pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let namespace = request.namespace(&command)?;
@@ -44,6 +48,7 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
     // By key, so that values that compare equal are one, and the reply is in order.
     let mut values: BTreeMap<Vec<u8>, Bson> = BTreeMap::new();
     let mut bytes = 0;
+    let mut charge = request.meter().charge();
     for document in documents {
         let document = document?;
         let mut seen = Vec::new();
@@ -56,15 +61,17 @@ pub(super) fn distinct(request: &Request<'_>, command: Command) -> Result<Outcom
             other => vec![other],
         });
         for value in flattened {
-            let key = value_key(&value)?;
-            bytes += key.len();
+            let Entry::Vacant(place) = values.entry(value_key(&value)?) else { continue };
+            bytes += place.key().len();
             if bytes > MAX_VALUE_BYTES {
                 return Err(CommandError::new(
                     ErrorCode(17217),
                     "distinct too big, 16mb cap; use aggregate with $group",
                 ));
             }
-            values.entry(key).or_insert(value);
+            // In the map, and then in the reply.
+            charge.grow("distinct", VALUE_OVERHEAD + 3 * place.key().len())?;
+            place.insert(value);
         }
     }
     answer(request, values.into_values().collect())

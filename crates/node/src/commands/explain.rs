@@ -7,7 +7,7 @@ use quorate_storage::Direction;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::aggregate::{Target, resolve_view};
+use super::aggregate::{Target, check_joins, resolve_view};
 use super::common::{command_compiler, command_variables, reply};
 use super::find::as_pipeline;
 use super::{delete, update};
@@ -33,10 +33,13 @@ const EXPLAINABLE: [(&str, &str); 6] = [
     ("update", "q"),
 ];
 
+/// How much may be told.
+const VERBOSITIES: [&str; 3] = ["queryPlanner", "executionStats", "allPlansExecution"];
+
 pub(super) fn explain(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let fields = Fields::new(&command.body, "explain");
     let inner = fields.document("explain")?.cloned().unwrap_or_default();
-    let verbosity = fields.string("verbosity")?.unwrap_or("allPlansExecution");
+    let verbosity = fields.one_of("verbosity", &VERBOSITIES)?.unwrap_or("allPlansExecution");
     let (name, argument) = inner
         .iter()
         .next()
@@ -105,7 +108,9 @@ pub(super) fn explain_aggregate(
         return reply(&doc! { "stages": stages, "serverInfo": server(request), "ok": 1.0 });
     }
     let (namespace, stages) = &resolve_view(request, &target.namespace, stages)?;
-    let down = Pipeline::parse(stages, &variables)?.push_down();
+    let pipeline = Pipeline::parse(stages, &variables)?;
+    check_joins(&namespace.database, &pipeline)?;
+    let down = pipeline.push_down();
     let filter = down.filter.unwrap_or_default();
     let compiler = command_compiler(request, fields)?;
     let matcher = Arc::new(Matcher::parse_with(&filter, &compiler)?);

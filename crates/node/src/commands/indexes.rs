@@ -138,6 +138,7 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
         ));
     }
     super::common::check_collation(&fields)?;
+    check_options(&fields)?;
     let key = fields.document("key")?.ok_or_else(|| {
         CommandError::new(
             ErrorCode::FAILED_TO_PARSE,
@@ -183,12 +184,38 @@ fn complete_spec(spec: &Document) -> Result<Document, CommandError> {
         let kept = !["v", "key", "name", "ns", "dropDups", "collation", "comment"]
             .contains(&option.as_str());
         // What was asked for is shown, even where it changes nothing.
-        let switched_off = *value == Bson::Boolean(false) && option != "background";
-        if kept && !switched_off {
-            complete.insert(option, value.clone());
+        let value = match FLAGS.contains(&option.as_str()) {
+            true => Bson::Boolean(fields.flag(option)?),
+            false => value.clone(),
+        };
+        let switched_off = value == Bson::Boolean(false) && option != "background";
+        if kept && !switched_off && fields.has(option) {
+            complete.insert(option, value);
         }
     }
     Ok(complete)
+}
+
+/// Options of an index that are true or false.
+const FLAGS: [&str; 6] = ["unique", "sparse", "hidden", "background", "dropDups", "prepareUnique"];
+
+/// Refuses options of the wrong type, which would be taken for others.
+fn check_options(fields: &Fields<'_>) -> Result<(), CommandError> {
+    fields.check_flags(&FLAGS)?;
+    fields.document("storageEngine")?;
+    if fields.flag("prepareUnique")? {
+        return Err(CommandError::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            "prepareUnique is not offered here; create the index with unique",
+        ));
+    }
+    match fields.integer("v")? {
+        None | Some(1 | 2) => Ok(()),
+        Some(version) => Err(CommandError::new(
+            ErrorCode::CANNOT_CREATE_INDEX,
+            format!("Invalid index specification: cannot create an index with v={version}; use 2"),
+        )),
+    }
 }
 
 /// Refuses options of the index on `_id`, as MongoDB does: it is unique and sees every document anyway, and cannot

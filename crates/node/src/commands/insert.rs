@@ -70,7 +70,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
 
 /// Fills in the empty timestamps at the top level of a document, except for its `_id`. What is malformed
 /// is left for the writer to refuse.
-fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf) -> RawDocumentBuf {
+pub(super) fn with_timestamps(writer: &mut Writer<'_>, document: RawDocumentBuf) -> RawDocumentBuf {
     let is_empty = |name: &str, value: RawBsonRef<'_>| {
         let empty = RawBsonRef::Timestamp(Timestamp { time: 0, increment: 0 });
         name != "_id" && value == empty

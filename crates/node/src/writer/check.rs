@@ -87,13 +87,25 @@ fn invalid_id(kind: &str) -> CommandError {
     )
 }
 
+/// Refuses a document that breaks the rules of its collection. One that replaces a document that broke them
+/// already passes where the rules are moderate.
 pub(super) fn check_validator(
     collection: &Collection,
     document: &RawDocument,
+    replaced: Option<&RawDocument>,
 ) -> Result<(), CommandError> {
     let Some(validator) = &collection.validator else { return Ok(()) };
     let action = collection.options.get_str("validationAction").unwrap_or("error");
-    if action == "error" && !validator.matches(DocumentRef::Raw(document))? {
+    let level = collection.options.get_str("validationLevel").unwrap_or("strict");
+    if action != "error" || level == "off" {
+        return Ok(());
+    }
+    if let (Some(old), "moderate") = (replaced, level)
+        && !validator.matches(DocumentRef::Raw(old))?
+    {
+        return Ok(());
+    }
+    if !validator.matches(DocumentRef::Raw(document))? {
         let mut error =
             CommandError::new(ErrorCode::DOCUMENT_VALIDATION_FAILURE, "Document failed validation");
         let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());

@@ -577,6 +577,39 @@ fn empty_timestamps_are_filled_in_on_insert() {
     assert!(a > empty && d > a);
 }
 
+/// So they are in the documents that a pipeline inserts or replaces, as MongoDB's `$out` and `$merge` write them.
+#[test]
+fn empty_timestamps_are_filled_in_by_pipelines_that_insert() {
+    let member = Member::new();
+    let empty = bson::Timestamp { time: 0, increment: 0 };
+    member.insert("c", vec![doc! {"_id": 1}]);
+    let write = |stage: Document| {
+        let stages = vec![doc! {"$set": {"a": empty}}, stage];
+        member.ok(doc! {"aggregate": "c", "pipeline": stages, "cursor": {}});
+        member.find(doc! {"find": "out"})[0].get_timestamp("a").unwrap()
+    };
+    let first = write(doc! {"$out": "out"});
+    assert!(first > empty);
+    let second = write(doc! {"$merge": {"into": "out", "whenMatched": "replace"}});
+    assert!(second > first);
+    member.ok(doc! {"drop": "out"});
+    assert!(write(doc! {"$merge": {"into": "out", "whenMatched": "fail"}}) > second);
+    // An update that sets a field leaves it as it is.
+    assert_eq!(write(doc! {"$merge": {"into": "out"}}), empty);
+}
+
+/// The limit is one of the different values: the same one may come as often as it likes.
+#[test]
+fn distinct_counts_a_value_once_against_its_limit() {
+    let member = Member::new();
+    let text = "x".repeat(100_000);
+    for place in 0..20 {
+        member.insert("c", (0..10).map(|n| doc! {"_id": 10 * place + n, "t": &text}).collect());
+    }
+    let reply = member.ok(doc! {"distinct": "c", "key": "t"});
+    assert_eq!(reply.get_array("values").unwrap().len(), 1);
+}
+
 /// A tool that copies documents asks for them to be stored as they are.
 #[test]
 fn empty_timestamps_are_kept_where_the_command_asks_for_it() {
