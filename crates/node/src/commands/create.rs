@@ -67,18 +67,7 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
     if let Some(images) = fields.raw(IMAGES_OPTION) {
         check_images_option(images)?;
     }
-    check_validation(fields)?;
-    fields.check_flags(&["autoIndexId"])?;
-    for name in ["storageEngine", "indexOptionDefaults"] {
-        fields.document(name)?;
-    }
-    if fields.has("expireAfterSeconds") {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "'expireAfterSeconds' is an option of time series, which are not offered here; create an index with \
-             expireAfterSeconds on a field that holds dates",
-        ));
-    }
+    check_unkept_options(fields)?;
     let mut options = Document::new();
     for name in KEPT_OPTIONS {
         if let Some(value) = fields.raw(name) {
@@ -108,6 +97,35 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
         }
     }
     check_view_pipeline(request, fields)?;
+    check_view_options(fields, &options)?;
+    if fields.has("pipeline") && !fields.has("viewOn") {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "'pipeline' requires 'viewOn' to also be specified",
+        ));
+    }
+    Ok(options)
+}
+
+/// Refuses wrong values of options that are not kept as they are.
+fn check_unkept_options(fields: &Fields<'_>) -> Result<(), CommandError> {
+    check_validation(fields)?;
+    fields.check_flags(&["autoIndexId"])?;
+    for name in ["storageEngine", "indexOptionDefaults"] {
+        fields.document(name)?;
+    }
+    if fields.has("expireAfterSeconds") {
+        return Err(CommandError::new(
+            ErrorCode::INVALID_OPTIONS,
+            "'expireAfterSeconds' is an option of time series, which are not offered here; create an index with \
+             expireAfterSeconds on a field that holds dates",
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses a view with the options of a collection.
+fn check_view_options(fields: &Fields<'_>, options: &Document) -> Result<(), CommandError> {
     let not_of_view = [
         "capped",
         "size",
@@ -125,13 +143,7 @@ fn kept_options(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, 
             format!("option not supported on a view: {option}"),
         ));
     }
-    if fields.has("pipeline") && !fields.has("viewOn") {
-        return Err(CommandError::new(
-            ErrorCode::INVALID_OPTIONS,
-            "'pipeline' requires 'viewOn' to also be specified",
-        ));
-    }
-    Ok(options)
+    Ok(())
 }
 
 /// Refuses rules for documents that cannot be followed.
