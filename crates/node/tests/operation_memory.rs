@@ -1,7 +1,7 @@
 //! What operations allocate beside what they charge: the memory budgets bound the process only as far as each
 //! operator and stage charges what it makes, before it makes it.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
