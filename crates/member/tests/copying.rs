@@ -10,7 +10,8 @@ use quorate_member::{
     Ask, CloneProgress, CommonPointSearch, CopyWork, Copying, EntrySource, SearchAsk, SetView,
 };
 use quorate_node::{
-    Client, Command, Context, Horizons, Interrupt, Node, NodeOptions, Now, Outcome, Published,
+    Client, Command, Context, Decided, ErrorCode, Horizons, Interrupt, Node, NodeOptions, Now,
+    Outcome, Published,
 };
 use quorate_protocol::{
     HelloReply, MemberState, MonotonicTime, ObjectId, OpTime, OpTimeAndWallTime, ServerAddress,
@@ -374,4 +375,31 @@ fn two_logs_without_a_common_entry_are_told_to_have_none() {
         let told = search(&source, &other, at_once).0;
         assert!(matches!(told, Input::NoCommonPoint { .. }), "{told:?}");
     }
+}
+
+/// A follower that was stopped for long has lost its place in the source's oplog. Its stream ends, instead of going on
+/// behind the gap.
+#[test]
+fn a_stream_whose_place_was_trimmed_ends() {
+    let options = NodeOptions { oplog_bytes: Some(200_000), ..NodeOptions::default() };
+    let node = Node::open(Arc::new(ModelStore::new()), options, now()).unwrap();
+    node.join_replica_set(now()).unwrap();
+    lead(&node);
+    // More than the newest megabyte, which is kept in memory.
+    let large = "x".repeat(40_000);
+    let insert = |id: i32| {
+        run(&node, doc! { "insert": "c", "documents": [{ "_id": id, "large": &large }] });
+    };
+    insert(0);
+    let mut source = EntrySource::open(&view(&node), &node, node.oldest_entry().unwrap()).unwrap();
+    assert!(!source.next_batch(&node, view(&node), false).unwrap().unwrap().entries.is_empty());
+    let sent = source.sent().unwrap();
+    (1..40).for_each(insert);
+    let commit_point = node.log_positions().written;
+    let rollback_id = node.standing().rollback_id;
+    node.decide(Decided { term: Term(1), rollback_id, commit_point, can_commit: true });
+    while node.maintain(now()).unwrap() {}
+    assert!(node.oldest_entry().unwrap() > sent, "the oplog was trimmed");
+    let error = source.next_batch(&node, view(&node), false).map(drop).unwrap_err();
+    assert_eq!(error.code, ErrorCode::CAPPED_POSITION_LOST, "{error:?}");
 }
