@@ -163,7 +163,7 @@ impl Disk {
     pub(crate) fn ignore_syncs(&self) {
         match &self.medium {
             Medium::Model(store) => store.ignore_syncs(true),
-            Medium::Files(files) => files.files.ignore_syncs(true),
+            Medium::Files(files) => files.files.fail_power_at_sync(),
         }
     }
 

@@ -42,6 +42,27 @@ struct Disk {
     fail_syncs: bool,
     /// Syncs that pretend to be done.
     ignore_syncs: bool,
+    power: Power,
+}
+
+/// Whether what is written may reach the disk.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Power {
+    #[default]
+    On,
+    /// It fails in the middle of the next sync.
+    FailsAtSync,
+    /// It has failed. The program that still runs sees what it writes, and nothing of it survives.
+    Off,
+}
+
+impl Disk {
+    fn sync_does_nothing(&mut self) -> bool {
+        if self.power == Power::FailsAtSync {
+            self.power = Power::Off;
+        }
+        self.ignore_syncs || self.power == Power::Off
+    }
 }
 
 #[derive(Clone, Default)]
@@ -79,6 +100,12 @@ impl SimulatedFiles {
     /// had failed in the middle of its work.
     pub fn ignore_syncs(&self, ignore: bool) {
         self.lock().ignore_syncs = ignore;
+    }
+
+    /// The power fails in the middle of the next sync. What was written before it may survive or not; what the program
+    /// writes after it, in the belief that the sync was done, does not.
+    pub fn fail_power_at_sync(&self) {
+        self.lock().power = Power::FailsAtSync;
     }
 
     /// The disk after a power failure. `fate` is asked about each sector of each write that was not
@@ -222,7 +249,7 @@ impl Files for SimulatedFiles {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.lock();
-        if disk.ignore_syncs {
+        if disk.sync_does_nothing() {
             return Ok(());
         }
         let within = |known: &PathBuf| known.parent() == Some(path);
@@ -254,12 +281,18 @@ impl SimulatedFile {
 
 impl FileHandle for SimulatedFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if self.lock().fail_writes {
+        let (fails, is_off) = {
+            let disk = self.lock();
+            (disk.fail_writes, disk.power == Power::Off)
+        };
+        if fails {
             return Err(io::Error::other("the simulated disk failed to write"));
         }
         self.with(|content| {
             overwrite(&mut content.bytes, offset as usize, bytes);
-            content.writes.push((offset as usize, bytes.to_vec()));
+            if !is_off {
+                content.writes.push((offset as usize, bytes.to_vec()));
+            }
             Ok(())
         })
     }
@@ -289,8 +322,8 @@ impl FileHandle for SimulatedFile {
 
     fn sync(&self) -> io::Result<()> {
         let (fails, ignores) = {
-            let disk = self.lock();
-            (disk.fail_syncs, disk.ignore_syncs)
+            let mut disk = self.lock();
+            (disk.fail_syncs, disk.sync_does_nothing())
         };
         if fails {
             return Err(io::Error::other("the simulated disk failed to sync"));
