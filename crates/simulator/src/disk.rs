@@ -140,7 +140,10 @@ impl Disk {
             Medium::Files(files) => {
                 // All of it, nothing, or any part.
                 let percent = [0, 100, 50, 90][random.below(4) as usize];
-                let fate = || if random.chance(percent) { Fate::Kept } else { Fate::Lost };
+                // Luck of its own: how many writes are waiting depends on the threads of the store, and the world must
+                // not.
+                let mut luck = SeededRandom::new(random.below(u64::MAX));
+                let fate = || if luck.chance(percent) { Fate::Kept } else { Fate::Lost };
                 Medium::Files(OnFiles::new(files.files.crash(fate), Some(files))?)
             }
         };

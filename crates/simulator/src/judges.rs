@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorate_protocol::{ConfigVersion, MemberState, OpTime, ReplicaSetConfig};
+use quorate_protocol::{ConfigVersion, MemberState, OpTime, ReplicaSetConfig, Term};
 use quorate_replication::Status;
 use quorate_replication::election::LastVote;
 
@@ -50,6 +50,9 @@ struct Seen {
 pub struct Judges {
     primaries: BTreeMap<i64, Life>,
     committed: Vec<Entry>,
+    /// The term in which each of them was committed: the primary of a term commits an entry of that term, and with it all
+    /// that came before.
+    committed_in: Vec<Term>,
     /// Every entry that was ever written, with the one before it.
     entries: BTreeMap<OpTime, (Entry, OpTime)>,
     configs: BTreeMap<(i64, i64), Arc<ReplicaSetConfig>>,
@@ -84,7 +87,7 @@ impl Judges {
             self.one_primary_per_term(life, status.term().0)?;
             Self::a_writable_primary_renewed_its_config(life, &status)?;
             if before.state != Some(MemberState::Primary) {
-                self.committed_entries_are_never_lost(life, log)?;
+                self.committed_entries_are_never_lost(life, status.term(), log)?;
             }
         }
         let commit_point = status.commit_point().op_time;
@@ -146,12 +149,14 @@ impl Judges {
         broken("a vote is stored before it is spoken", what)
     }
 
-    // What is older than its log is judged by the documents, at the end.
-    fn committed_entries_are_never_lost(&self, life: Life, log: &[Entry]) -> Judgement {
+    // What is older than its log is judged by the documents, at the end. A process that was paused may count the votes of
+    // a term that is over: it need not have what later terms committed.
+    fn committed_entries_are_never_lost(&self, life: Life, term: Term, log: &[Entry]) -> Judgement {
         let begin = log.first().map_or(OpTime::NULL, Entry::op_time);
         let start = self.committed.partition_point(|entry| entry.op_time() < begin);
+        let end = self.committed_in.partition_point(|committed_in| *committed_in < term);
         let own = log.iter().map(Some).chain(std::iter::repeat(None));
-        for (committed, own) in self.committed[start..].iter().zip(own) {
+        for (committed, own) in self.committed[start.min(end)..end].iter().zip(own) {
             if own != Some(committed) {
                 let own = own.map_or_else(|| "nothing".to_owned(), |e| e.op_time().to_string());
                 return broken(
@@ -212,6 +217,7 @@ impl Judges {
             return broken("members agree on what is committed", what);
         }
         self.committed.extend(news.into_iter().rev());
+        self.committed_in.resize(self.committed.len(), Term(commit_point.term));
         Ok(())
     }
 
