@@ -13,6 +13,7 @@
 
 mod copying;
 mod disk;
+mod emptied;
 mod files;
 mod fillable_files;
 mod format;

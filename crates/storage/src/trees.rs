@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Bound;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use lsm_tree::{
 };
 
 use crate::disk::DiskOptions;
+use crate::emptied::Emptied;
 use crate::files::{DIRECTORY_MODE, FILE_MODE};
 use crate::store::{Bytes, Damage, Direction, KeyRange, ReadError, Scan};
 
@@ -79,6 +81,7 @@ impl TreeContext {
             path,
             tree,
             unflushed: Mutex::default(),
+            emptied: Emptied::default(),
             dropped: AtomicBool::new(false),
         }))
     }
@@ -93,6 +96,7 @@ pub(crate) struct Tree {
     path: PathBuf,
     tree: AnyTree,
     unflushed: Mutex<Unflushed>,
+    emptied: Emptied,
     /// Its directory goes with the last reader.
     dropped: AtomicBool,
 }
@@ -109,11 +113,13 @@ struct Unflushed {
 impl Tree {
     pub(crate) fn insert(&self, key: Bytes, value: Bytes, sequence: u64) -> u64 {
         self.note(sequence);
+        self.emptied.fill(&key, sequence);
         self.tree.insert(Slice::from(key.0), Slice::from(value.0), sequence).1
     }
 
     pub(crate) fn remove(&self, key: Bytes, sequence: u64) -> u64 {
         self.note(sequence);
+        self.emptied.note_removed(&key);
         self.tree.remove(Slice::from(key.0), sequence).1
     }
 
@@ -203,11 +209,19 @@ impl Tree {
     /// The pairs of a range that is not empty. The scan keeps the tree, and `held`, alive.
     pub(crate) fn scan<T: Send + 'static>(
         self: &Arc<Self>,
-        range: KeyRange,
+        mut range: KeyRange,
         direction: Direction,
         below: u64,
         held: T,
     ) -> Scan {
+        if let Some(start) = self.emptied.skip(&range, below) {
+            range.start = Bound::Included(start);
+            if range.is_empty() {
+                return Box::new(std::iter::empty());
+            }
+        }
+        let learns = direction == Direction::Forward && self.emptied.wants_to_learn();
+        let looked_at = learns.then(|| range.clone());
         let pairs = self.tree.range::<Vec<u8>, _>((range.start, range.end), below, None);
         let tree = Arc::clone(self);
         let read = move |guard: lsm_tree::IterGuardImpl| {
@@ -217,9 +231,13 @@ impl Tree {
                 Err(error) => Err(tree.read_error(error)),
             }
         };
-        match direction {
-            Direction::Forward => Box::new(pairs.map(read)),
-            Direction::Backward => Box::new(pairs.rev().map(read)),
+        match (direction, looked_at) {
+            (Direction::Forward, None) => Box::new(pairs.map(read)),
+            (Direction::Forward, looked_at) => {
+                let (tree, pairs) = (Arc::clone(self), pairs.map(read));
+                Box::new(LearningScan { tree, pairs, looked_at, below })
+            }
+            (Direction::Backward, _) => Box::new(pairs.rev().map(read)),
         }
     }
 
@@ -248,6 +266,31 @@ impl Tree {
             }
         }
         Ok(damages)
+    }
+}
+
+/// A scan that tells its tree where the first key of its range is.
+struct LearningScan<I> {
+    tree: Arc<Tree>,
+    pairs: I,
+    /// The range, until its first key is known.
+    looked_at: Option<KeyRange>,
+    below: u64,
+}
+
+impl<I: Iterator<Item = Result<(Bytes, Bytes), ReadError>>> Iterator for LearningScan<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.pairs.next();
+        if let Some(range) = self.looked_at.take() {
+            match &next {
+                None => self.tree.emptied.learn(&range, None, self.below),
+                Some(Ok((key, _))) => self.tree.emptied.learn(&range, Some(key), self.below),
+                Some(Err(_)) => {}
+            }
+        }
+        next
     }
 }
 

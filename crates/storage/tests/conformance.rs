@@ -294,6 +294,64 @@ fn it_behaves_like_a_map(factory: &impl Factory) {
         .unwrap();
 }
 
+/// Keys are taken from the front of two queues and put anywhere, while scans of new and old snapshots look for
+/// what is left: compared with a plain map.
+fn what_is_taken_from_the_front_is_gone_and_nothing_else(factory: &impl Factory) {
+    // Which queue, a key, and how many to take.
+    let step = (0_u8..2, 0_u8..200, 0_usize..40);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 24,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    runner
+        .run(&proptest::collection::vec(step, 0..60), |steps| {
+            let store = factory.make();
+            let id = store.create_keyspace("queues").unwrap();
+            let mut map: BTreeMap<Vec<u8>, Vec<u8>> =
+                (0..2).flat_map(|queue| (0..200).map(move |n| (vec![queue, n], vec![n]))).collect();
+            let mut batch = Batch::new();
+            map.iter().for_each(|(key, value)| batch.insert(id, key.clone(), value.clone()));
+            store.commit(batch).unwrap();
+            let mut history = Vec::new();
+            for (queue, number, taken) in steps {
+                for _ in 0..taken {
+                    let front = map.range(vec![queue]..vec![queue + 1]).next();
+                    let Some(front) = front.map(|(key, _)| key.clone()) else { break };
+                    map.remove(&front);
+                    let mut batch = Batch::new();
+                    batch.remove(id, front);
+                    store.commit(batch).unwrap();
+                    let range = KeyRange::prefix(&[queue]);
+                    let next = store.snapshot().scan(id, range, Direction::Forward).unwrap().next();
+                    let next = next.map(|pair| pair.unwrap().0.to_vec());
+                    let expected = map.range(vec![queue]..vec![queue + 1]).next();
+                    prop_assert_eq!(next, expected.map(|(key, _)| key.clone()));
+                }
+                history.push((store.snapshot(), map.clone()));
+                put(&store, id, &[queue, number], &[1]);
+                map.insert(vec![queue, number], vec![1]);
+                history.push((store.snapshot(), map.clone()));
+            }
+            for (snapshot, map) in history.into_iter().rev() {
+                for queue in 0..2 {
+                    for direction in [Direction::Forward, Direction::Backward] {
+                        let found = scan(&*snapshot, id, KeyRange::prefix(&[queue]), direction);
+                        let range = map.range(vec![queue]..vec![queue + 1]);
+                        let mut expected: Pairs =
+                            range.map(|(key, value)| (key.clone(), value.clone())).collect();
+                        if direction == Direction::Backward {
+                            expected.reverse();
+                        }
+                        prop_assert_eq!(found, expected);
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
 fn append<S: Store>(store: &S, log: KeyspaceId, positions: impl IntoIterator<Item = u64>) {
     let mut batch = Batch::new();
     for position in positions {
@@ -494,6 +552,7 @@ macro_rules! every_case {
             a_batch_is_seen_whole_or_not_at_all,
             a_refused_batch_changes_nothing,
             a_snapshot_never_changes,
+            what_is_taken_from_the_front_is_gone_and_nothing_else,
             ranges_run_both_ways_and_respect_their_bounds,
             long_scans_are_complete,
             keyspaces_come_and_go_by_name,
