@@ -7,6 +7,7 @@ mod support;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc};
 use quorate_node::{Command, Context};
+use quorate_storage::{Direction, KeyRange, Store};
 use sha2::{Digest, Sha256};
 use support::{Member, context};
 
@@ -183,4 +184,41 @@ fn a_transaction_number_has_64_bits() {
         assert_eq!(code, 14, "{number:?}");
     }
     member.ok(insert(9, 1_i64.into()));
+}
+
+/// How many rows the store has about sessions.
+fn session_rows(member: &Member) -> usize {
+    let keyspaces = member.store.keyspaces();
+    let (_, sessions) = keyspaces.iter().find(|(name, _)| name == "sessions").unwrap();
+    let scan = member.store.snapshot().scan(*sessions, KeyRange::all(), Direction::Forward);
+    scan.unwrap().count()
+}
+
+#[test]
+fn a_session_keeps_the_results_of_its_last_retryable_write_alone() {
+    let member = support::set::primary();
+    let insert = |number: i64, ids: std::ops::Range<i32>| {
+        let documents: Vec<_> = ids.map(|id| doc! {"_id": id}).collect();
+        doc! {"insert": "c", "documents": documents, "lsid": lsid(1), "txnNumber": number}
+    };
+    member.ok(insert(1, 0..3));
+    assert_eq!(session_rows(&member), 1 + 3);
+    member.ok(insert(2, 3..4));
+    assert_eq!(session_rows(&member), 1 + 1);
+    // The row of a transaction's commit takes the place of the write's; the results stay for a rollback.
+    let mut first = insert(3, 4..6);
+    first.extend(doc! {"autocommit": false, "startTransaction": true});
+    member.ok(first);
+    member.ok(doc! {
+        "commitTransaction": 1, "lsid": lsid(1), "txnNumber": 3_i64, "autocommit": false, "$db": "admin",
+    });
+    assert_eq!(session_rows(&member), 1 + 1);
+    member.ok(insert(4, 6..9));
+    assert_eq!(session_rows(&member), 1 + 3);
+    // Another session's are its own.
+    let mut other = insert(1, 9..10);
+    other.insert("lsid", lsid(0));
+    member.ok(other);
+    member.ok(insert(5, 10..11));
+    assert_eq!(session_rows(&member), 2 * (1 + 1));
 }

@@ -29,12 +29,17 @@ use quorate_wire::to_bson_timestamp;
 use super::Writer;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::to_raw;
-use crate::records::{EMPTY_DOCUMENT, parse_record};
+use crate::records::{EMPTY_DOCUMENT, View, parse_record};
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
 use crate::transactions::{SessionRow, number_key, previous_of, refused};
 
 const RESULT_ROW: u8 = 1;
+
+/// Bytes of a statement's number, with which the key of a result ends.
+const STATEMENT_BYTES: usize = 4;
+
+const FIRST_STATEMENT: [u8; STATEMENT_BYTES] = [0; STATEMENT_BYTES];
 
 /// A write that may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -327,10 +332,7 @@ impl Writer<'_> {
         self.node.fail_points().on_transactional_write(&retry.session)?;
         if !retry.announced {
             retry.announced = true;
-            let old = KeyRange::prefix(&[retry.session.bytes(), &[RESULT_ROW]].concat());
-            for pair in self.view.snapshot.scan(keyspace, old, Direction::Forward)? {
-                batch.remove(keyspace, pair?.0);
-            }
+            forget_results(&self.view, &retry.session, batch)?;
         }
         let row = SessionRow { number: retry.number, committed: None, written: retry.last };
         batch.insert(keyspace, number_key(&retry.session), row.to_bytes());
@@ -340,6 +342,32 @@ impl Writer<'_> {
         retry.done.insert(statement, result);
         Ok(())
     }
+}
+
+/// Removes the results of the session's last retryable write, which a newer number makes useless.
+///
+/// Only that write has results: each number removes those of the one before it. They are looked for from the
+/// end, because the store passes over every removed row on its way to one that is there, and a session leaves
+/// one behind with each write.
+fn forget_results(view: &View, session: &SessionId, batch: &mut Batch) -> Result<(), CommandError> {
+    let keyspace = view.keyspaces.sessions;
+    let all = KeyRange::prefix(&[session.bytes(), &[RESULT_ROW]].concat());
+    let Some(last) = view.snapshot.scan(keyspace, all, Direction::Backward)?.next() else {
+        return Ok(());
+    };
+    let (last, _) = last?;
+    let Some((prefix, statement)) = last.split_last_chunk::<STATEMENT_BYTES>() else {
+        return Ok(());
+    };
+    // Most writes have one statement.
+    if *statement != FIRST_STATEMENT {
+        for pair in view.snapshot.scan(keyspace, KeyRange::prefix(prefix), Direction::Forward)? {
+            batch.remove(keyspace, pair?.0);
+        }
+        return Ok(());
+    }
+    batch.remove(keyspace, last);
+    Ok(())
 }
 
 fn result_prefix(session: &SessionId, number: i64) -> Vec<u8> {
