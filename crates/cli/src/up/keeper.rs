@@ -145,7 +145,8 @@ impl Keeper {
     }
 
     /// Notes every member that has ended by now, so that what is asked for next finds it gone.
-    fn note_exits(&mut self, screen: &mut Screen) -> Result<(), Failure> {
+    async fn note_exits(&mut self, screen: &mut Screen) -> Result<(), Failure> {
+        self.members.settle().await;
         while let Some(exit) = self.members.exited() {
             self.on_exit(&exit, screen)?;
         }
@@ -155,7 +156,7 @@ impl Keeper {
     async fn on_order(&mut self, order: Order, screen: &mut Screen) -> Result<(), Failure> {
         let Order { action, member: address, answer } = order;
         // `quorate restart` has seen the process end and orders the next one at once.
-        self.note_exits(screen)?;
+        self.note_exits(screen).await?;
         let mut members = self.members.iter_mut();
         let Some(member) = members.find(|member| member.host() == address.as_str()) else {
             let _ = answer.send(Err(ActionError::NotOurs(address)));
@@ -180,7 +181,7 @@ impl Keeper {
     /// Undoes whatever was done to any member.
     async fn mend_all(&mut self, screen: &mut Screen) -> Result<(), Failure> {
         // A drill has killed a process and asks for it: on a busy machine both are news at once.
-        self.note_exits(screen)?;
+        self.note_exits(screen).await?;
         for member in self.members.iter_mut() {
             match member.mend().await {
                 Ok(false) => {}

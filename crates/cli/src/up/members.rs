@@ -231,6 +231,16 @@ impl Members {
         }
     }
 
+    /// Waits for the members that are about to end. The first thread of a killed process ends before its others do,
+    /// and every other program takes the process for gone then; its parent is told after the last one.
+    pub(super) async fn settle(&mut self) {
+        let ending = |member: &&mut Member| !member.is_gone() && !member.identity.is_alive();
+        for member in self.0.iter_mut().filter(ending) {
+            // One that takes longer is reported when it has ended.
+            let _ = timeout(STOP_WITHIN, member.process.wait()).await;
+        }
+    }
+
     /// A member that has ended by itself and was not reported yet.
     pub(super) fn exited(&mut self) -> Option<Exit> {
         self.0.iter_mut().filter(|member| !member.is_gone()).find_map(|member| {

@@ -37,6 +37,9 @@ fn start_driver() -> Option<(Child, String)> {
     port.map(|port| (driver, port))
 }
 
+/// What addresses begin with that the browser answers itself, as the parts of the empty page that it starts with.
+const BROWSERS_OWN: [&str; 3] = ["chrome://", "chrome-untrusted://", "data:"];
+
 /// One browser with a profile of its own, closed when dropped.
 pub(crate) struct Browser {
     driver: Child,
@@ -169,7 +172,7 @@ impl Browser {
             let message = &message["message"];
             let url = message["params"]["request"]["url"].as_str()?;
             let sent = message["method"] == "Network.requestWillBeSent";
-            let within = url.starts_with("chrome://") || url.starts_with("data:");
+            let within = BROWSERS_OWN.iter().any(|scheme| url.starts_with(scheme));
             (sent && !within).then(|| url.to_owned())
         });
         messages.collect()
