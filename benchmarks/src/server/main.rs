@@ -122,6 +122,10 @@ impl Wanted {
     }
 }
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: quorate_server::Allocator = quorate_server::Allocator;
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "serve") {

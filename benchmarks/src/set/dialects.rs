@@ -2,7 +2,8 @@
 //! when its answer is complete. Bytes only: sockets are the load's business.
 
 use bson::raw::cstr;
-use bson::{RawDocumentBuf, doc};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, RawDocumentBuf, doc};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
 
 /// Bytes of a record.
@@ -12,6 +13,8 @@ pub const RECORD_BYTES: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Quorate,
+    /// The same in a session of the connection's own, with a number, as drivers send writes that they may repeat.
+    QuorateInSession,
     FloorLog,
     Etcd,
     Redis,
@@ -34,7 +37,8 @@ impl Dialect {
     pub fn request(self, key: &str) -> Vec<u8> {
         let text = "x".repeat(RECORD_BYTES - 50);
         match self {
-            Self::Quorate => insert(key, &text),
+            Self::Quorate => insert(key, &text, Document::new()),
+            Self::QuorateInSession => insert(key, &text, session_of(key)),
             Self::FloorLog => vec![b'x'; RECORD_BYTES],
             Self::Etcd => {
                 let body =
@@ -70,7 +74,7 @@ impl Dialect {
     /// If the contestant refused.
     pub fn answered(self, bytes: &[u8]) -> Result<Option<usize>, String> {
         match self {
-            Self::Quorate => quorate(bytes),
+            Self::Quorate | Self::QuorateInSession => quorate(bytes),
             Self::FloorLog => Ok((bytes.len() >= 8).then_some(8)),
             Self::Etcd => etcd(bytes),
             Self::Redis => redis(bytes),
@@ -79,8 +83,23 @@ impl Dialect {
     }
 }
 
-fn insert(key: &str, text: &str) -> Vec<u8> {
-    let command = doc! { "insert": "load", "writeConcern": { "w": "majority" }, "$db": "bench" };
+/// The session and the number of a write, from its key: the name of the connection and how many it wrote before.
+fn session_of(key: &str) -> Document {
+    let (name, number) = key.rsplit_once('-').unwrap_or((key, "0"));
+    // FNV-1a, twice: each connection has a name of its own, and needs an id of its own.
+    let hash = |seed: u64| {
+        name.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    };
+    let halves = [hash(0xcbf2_9ce4_8422_2325), hash(0x9e37_79b9_7f4a_7c15)];
+    let bytes = halves.iter().flat_map(|half| half.to_be_bytes()).collect();
+    let id = Binary { subtype: BinarySubtype::Uuid, bytes };
+    doc! { "lsid": { "id": id }, "txnNumber": number.parse::<i64>().unwrap_or(0) + 1 }
+}
+
+fn insert(key: &str, text: &str, more: Document) -> Vec<u8> {
+    let mut command =
+        doc! { "insert": "load", "writeConcern": { "w": "majority" }, "$db": "bench" };
+    command.extend(more);
     let body = RawDocumentBuf::try_from(&command).unwrap();
     let document = RawDocumentBuf::try_from(&doc! { "_id": key, "text": text }).unwrap();
     let mut bytes = Vec::new();

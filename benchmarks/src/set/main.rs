@@ -76,6 +76,10 @@ const MEASURES: [&str; 8] = [
     "fan-out",
 ];
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: quorate_server::Allocator = quorate_server::Allocator;
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -39,6 +39,7 @@ pub async fn run(effort: Effort) {
         let ours = set.address(primary);
         let mut contestants = vec![
             Contestant::new("ours", Dialect::Quorate, ours),
+            Contestant::new("ours, in sessions", Dialect::QuorateInSession, ours),
             Contestant::new("floor log", Dialect::FloorLog, floor.address),
         ];
         contestants.extend(

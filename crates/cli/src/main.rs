@@ -56,6 +56,9 @@ use crate::arguments::{Arguments, Command, UpArguments};
 use crate::screen::{Failure, Outcome, Screen};
 use crate::up::Then;
 
+#[global_allocator]
+static ALLOCATOR: quorate_server::Allocator = quorate_server::Allocator;
+
 fn main() -> ExitCode {
     // A usage error ends here with code 2, `--help` and `--version` with code 0.
     let arguments = Arguments::parse();

@@ -16,6 +16,9 @@ use quorate_server::{LogFormat, Place, Server, StartOptions, log_to_stderr};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+#[global_allocator]
+static ALLOCATOR: quorate_server::Allocator = quorate_server::Allocator;
+
 const USAGE: &str = "\
 Serve a member of a replica set and print its port, for tests and benchmarks. For everything else: quorate serve
 
