@@ -1,9 +1,11 @@
 //! What the store keeps about a session's newest number.
 //!
 //! ```text
-//!   sessions   <16 bytes of session> 00  →  <number, 8>                                    a retryable write
-//!                                           <number, 8> 01 <term, 8> <time, 8> <wall, 8>   a transaction
-//!                                           <number, 8> 02 <term, 8> <time, 8> <wall, 8>   a retryable write
+//!   sessions   <16 bytes of session> 00  →  <number, 8>                                       a retryable write
+//!                                           <number, 8> 01 <term, 8> <time, 8> <wall, 8>      a transaction
+//!                                           <number, 8> 02 <term, 8> <time, 8> <wall, 8>      a retryable write
+//!                                           <number, 8> 02 <term, 8> <time, 8> <wall, 8> 01   one with one result
+//!                                           <number, 8> 03                                    one with one result
 //! ```
 //!
 //! A transaction's row is in the batch of its commit, so it goes back with it. The three numbers at
@@ -28,6 +30,13 @@ const COMMITTED: u8 = 1;
 /// Marks the number of a retryable write whose last entry is known.
 const WRITTEN: u8 = 2;
 
+/// Marks the number of a retryable write without an entry that has one result. Earlier versions take it for one without
+/// a mark.
+const SINGLE: u8 = 3;
+
+/// Ends the row of a retryable write with an entry that has one result. Earlier versions pass over it.
+const IS_SINGLE: u8 = 1;
+
 /// A session's newest number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionRow {
@@ -36,6 +45,8 @@ pub(crate) struct SessionRow {
     pub(crate) committed: Option<OpTimeAndWallTime>,
     /// The last entry of the retryable write that it was.
     pub(crate) written: Option<OpTimeAndWallTime>,
+    /// Whether a result is stored for its first statement and for no other. Rows of earlier versions do not tell.
+    pub(crate) is_single: bool,
 }
 
 pub(crate) fn number_key(session: &SessionId) -> Vec<u8> {
@@ -51,9 +62,13 @@ impl SessionRow {
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let number = i64::from_be_bytes(*bytes.first_chunk()?);
+        let mut row = Self { number, committed: None, written: None, is_single: false };
         let (kind, rest) = match bytes.get(8..)?.split_first() {
             Some((&kind @ (COMMITTED | WRITTEN), rest)) => (kind, rest),
-            _ => return Some(Self { number, committed: None, written: None }),
+            other => {
+                row.is_single = other.is_some_and(|(&kind, _)| kind == SINGLE);
+                return Some(row);
+            }
         };
         let eight = |place: usize| rest.get(place..place + 8)?.try_into().ok();
         let term = i64::from_be_bytes(eight(0)?);
@@ -61,10 +76,11 @@ impl SessionRow {
         let wall_time = WallTime(i64::from_be_bytes(eight(16)?));
         let op_time = OpTime::new(term, timestamp);
         let at = Some(OpTimeAndWallTime { op_time, wall_time });
-        Some(match kind {
-            COMMITTED => Self { number, committed: at, written: None },
-            _ => Self { number, committed: None, written: at },
-        })
+        match kind {
+            COMMITTED => row.committed = at,
+            _ => (row.written, row.is_single) = (at, rest.get(24) == Some(&IS_SINGLE)),
+        }
+        Some(row)
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
@@ -74,6 +90,9 @@ impl SessionRow {
             bytes.extend(op_time.term.to_be_bytes());
             bytes.extend(op_time.timestamp.as_u64().to_be_bytes());
             bytes.extend(wall_time.as_millis().to_be_bytes());
+            bytes.extend(self.is_single.then_some(IS_SINGLE));
+        } else if self.is_single {
+            bytes.push(SINGLE);
         }
         bytes
     }
@@ -119,9 +138,11 @@ mod tests {
         let op_time = OpTime::new(3, Timestamp::new(10, 2));
         let at = OpTimeAndWallTime { op_time, wall_time: WallTime(-5) };
         for row in [
-            SessionRow { number: 7, committed: None, written: None },
-            SessionRow { number: 8, committed: None, written: Some(at) },
-            SessionRow { number: i64::MAX, committed: Some(at), written: None },
+            SessionRow { number: 7, committed: None, written: None, is_single: false },
+            SessionRow { number: 7, committed: None, written: None, is_single: true },
+            SessionRow { number: 8, committed: None, written: Some(at), is_single: false },
+            SessionRow { number: 8, committed: None, written: Some(at), is_single: true },
+            SessionRow { number: i64::MAX, committed: Some(at), written: None, is_single: false },
         ] {
             assert_eq!(SessionRow::from_bytes(&row.to_bytes()), Some(row));
         }

@@ -37,9 +37,7 @@ use crate::transactions::{SessionRow, number_key, previous_of, refused};
 const RESULT_ROW: u8 = 1;
 
 /// Bytes of a statement's number, with which the key of a result ends.
-const STATEMENT_BYTES: usize = 4;
-
-const FIRST_STATEMENT: [u8; STATEMENT_BYTES] = [0; STATEMENT_BYTES];
+const STATEMENT_BYTES: usize = size_of::<i32>();
 
 /// A write that may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +61,8 @@ pub(super) struct Retry {
     last: Option<OpTimeAndWallTime>,
     /// The row of the session's number before this one.
     before: Option<SessionRow>,
+    /// Whether no statement but the first has a result.
+    is_single: bool,
 }
 
 /// The most statements of one number, as many as one command has.
@@ -97,6 +97,7 @@ impl Writer<'_> {
         let known = self.known_results(&write)?;
         if let Some(retry) = &mut self.retry {
             (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
+            retry.is_single = known.is_single;
         }
         Ok(())
     }
@@ -141,6 +142,7 @@ impl Writer<'_> {
             image: None,
             last: row.filter(|row| row.number == *number).and_then(|row| row.written),
             before: row.filter(|row| row.number != *number),
+            is_single: row.is_none_or(|row| row.number != *number || row.is_single),
         })
     }
 
@@ -246,9 +248,7 @@ impl Writer<'_> {
         entry: &RawDocument,
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
-        let mut key = result_prefix(&write.session, write.number);
-        key.extend(statement.to_be_bytes());
-        batch.remove(keyspace, key);
+        batch.remove(keyspace, result_key(&write.session, write.number, statement));
         let newest = SessionRow::of(&self.view, &write.session)?.map(|row| row.number);
         if newest != Some(write.number) || entry.get_document("prevOpTime").is_err() {
             // The session is further, or the entry is of a version that does not tell.
@@ -258,7 +258,9 @@ impl Writer<'_> {
             if let Some(at) =
                 self.entry_at(previous)?.as_deref().and_then(|entry| entry_position(entry).ok())
             {
-                let row = SessionRow { number: write.number, committed: None, written: Some(at) };
+                // Which statements are left is not looked up.
+                let (number, written) = (write.number, Some(at));
+                let row = SessionRow { number, committed: None, written, is_single: false };
                 batch.insert(keyspace, number_key(&write.session), row.to_bytes());
             }
             return Ok(());
@@ -297,9 +299,7 @@ impl Writer<'_> {
         }
         let keyspace = self.node.keyspaces().sessions;
         for (statement, result) in results {
-            let mut key = result_prefix(session, row.number);
-            key.extend(statement.to_be_bytes());
-            batch.insert(keyspace, key, result);
+            batch.insert(keyspace, result_key(session, row.number, statement), result);
         }
         batch.insert(keyspace, number_key(session), before.to_vec());
         Ok(())
@@ -332,19 +332,27 @@ impl Writer<'_> {
         self.node.fail_points().on_transactional_write(&retry.session)?;
         if !retry.announced {
             retry.announced = true;
-            forget_results(&self.view, &retry.session, batch)?;
+            match retry.before {
+                None => {}
+                Some(before) if before.is_single => {
+                    batch.remove(keyspace, result_key(&retry.session, before.number, 0));
+                }
+                Some(_) => forget_results(&self.view, &retry.session, batch)?,
+            }
         }
-        let row = SessionRow { number: retry.number, committed: None, written: retry.last };
+        retry.is_single &= statement == 0;
+        let (number, written, is_single) = (retry.number, retry.last, retry.is_single);
+        let row = SessionRow { number, committed: None, written, is_single };
         batch.insert(keyspace, number_key(&retry.session), row.to_bytes());
-        let mut key = result_prefix(&retry.session, retry.number);
-        key.extend(statement.to_be_bytes());
+        let key = result_key(&retry.session, number, statement);
         batch.insert(keyspace, key, to_raw(&result)?.into_bytes());
         retry.done.insert(statement, result);
         Ok(())
     }
 }
 
-/// Removes the results of the session's last retryable write, which a newer number makes useless.
+/// Removes the results of the session's last retryable write, which a newer number makes useless, where the session's
+/// row does not tell which they are.
 ///
 /// Only that write has results: each number removes those of the one before it. They are looked for from the
 /// end, because the store passes over every removed row on its way to one that is there, and a session leaves
@@ -356,18 +364,17 @@ fn forget_results(view: &View, session: &SessionId, batch: &mut Batch) -> Result
         return Ok(());
     };
     let (last, _) = last?;
-    let Some((prefix, statement)) = last.split_last_chunk::<STATEMENT_BYTES>() else {
-        return Ok(());
-    };
-    // Most writes have one statement.
-    if *statement != FIRST_STATEMENT {
-        for pair in view.snapshot.scan(keyspace, KeyRange::prefix(prefix), Direction::Forward)? {
-            batch.remove(keyspace, pair?.0);
-        }
-        return Ok(());
+    let Some((prefix, _)) = last.split_last_chunk::<STATEMENT_BYTES>() else { return Ok(()) };
+    for pair in view.snapshot.scan(keyspace, KeyRange::prefix(prefix), Direction::Forward)? {
+        batch.remove(keyspace, pair?.0);
     }
-    batch.remove(keyspace, last);
     Ok(())
+}
+
+fn result_key(session: &SessionId, number: i64, statement: i32) -> Vec<u8> {
+    let mut key = result_prefix(session, number);
+    key.extend(statement.to_be_bytes());
+    key
 }
 
 fn result_prefix(session: &SessionId, number: i64) -> Vec<u8> {
