@@ -183,7 +183,7 @@ fn serve_postgres(program: &str, data: &str, port: u16, sockets: &Path) -> Proce
     let mut command = runuser();
     command.args([program, "-D", data, "-p", &port.to_string(), "-h", "127.0.0.1", "-k"]);
     command.arg(sockets);
-    command.args(["-c", "max_wal_senders=10", "-c", "max_connections=200"]);
+    command.args(["-c", "max_wal_senders=10", "-c", "max_connections=400"]);
     quiet(&mut command)
 }
 
