@@ -203,22 +203,24 @@ fn a_session_keeps_the_results_of_its_last_retryable_write_alone() {
     };
     member.ok(insert(1, 0..3));
     assert_eq!(session_rows(&member), 1 + 3);
-    member.ok(insert(2, 3..4));
-    assert_eq!(session_rows(&member), 1 + 1);
+    for (number, id) in [(2, 11), (3, 12), (4, 13)] {
+        member.ok(insert(number, id..id + 1));
+        assert_eq!(session_rows(&member), 1 + 1, "{number}");
+    }
     // The row of a transaction's commit takes the place of the write's; the results stay for a rollback.
-    let mut first = insert(3, 4..6);
+    let mut first = insert(5, 4..6);
     first.extend(doc! {"autocommit": false, "startTransaction": true});
     member.ok(first);
     member.ok(doc! {
-        "commitTransaction": 1, "lsid": lsid(1), "txnNumber": 3_i64, "autocommit": false, "$db": "admin",
+        "commitTransaction": 1, "lsid": lsid(1), "txnNumber": 5_i64, "autocommit": false, "$db": "admin",
     });
     assert_eq!(session_rows(&member), 1 + 1);
-    member.ok(insert(4, 6..9));
+    member.ok(insert(6, 6..9));
     assert_eq!(session_rows(&member), 1 + 3);
     // Another session's are its own.
     let mut other = insert(1, 9..10);
     other.insert("lsid", lsid(0));
     member.ok(other);
-    member.ok(insert(5, 10..11));
+    member.ok(insert(7, 10..11));
     assert_eq!(session_rows(&member), 2 * (1 + 1));
 }
