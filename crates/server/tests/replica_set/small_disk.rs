@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use quorate_test_support::leave_out;
+use rustix::io::Errno;
 
 /// A small disk in memory, mounted for one test.
 pub(crate) struct SmallDisk(PathBuf);
 
 /// Set to `without` on a machine where nothing can be mounted, to have the test say so and pass.
 const WITHOUT: &str = "QUORATE_MOUNTS";
+
+/// How often the filling is tried.
+const MAX_FILLS: usize = 1000;
 
 impl SmallDisk {
     /// Mounts it; none if the machine cannot and the test run may leave it out.
@@ -27,10 +31,15 @@ impl SmallDisk {
 
     /// Leaves this many bytes free.
     pub(crate) fn fill(&self, left: u64) {
-        let free = rustix::fs::statvfs(&self.0).unwrap();
-        let bytes = (free.f_bavail * free.f_frsize).saturating_sub(left);
         let file = fs::File::create(self.filler()).unwrap();
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).unwrap();
+        let fill = || {
+            let free = rustix::fs::statvfs(&self.0).unwrap();
+            let bytes = (free.f_bavail * free.f_frsize).saturating_sub(left);
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
+        };
+        // A member that writes may take the room between the question and the filling.
+        let filled = (0..MAX_FILLS).map(|_| fill()).find(|filled| *filled != Err(Errno::NOSPC));
+        filled.unwrap().unwrap();
     }
 
     pub(crate) fn make_room(&self) {
