@@ -278,7 +278,8 @@ impl World {
         let is_left = |listed: &quorate_protocol::MemberConfig| {
             self.index_at(&listed.host).is_some_and(|index| !gone.contains(&index))
         };
-        let voters = config.members.iter().filter(|listed| listed.votes == 1);
+        // One that was added newly has no vote that counts yet.
+        let voters = config.members.iter().filter(|listed| listed.is_voter());
         let remembers = |listed: &quorate_protocol::MemberConfig| {
             self.index_at(&listed.host).is_some_and(|index| !self.nodes[index].memory_lost)
         };
