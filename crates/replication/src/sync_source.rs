@@ -64,9 +64,9 @@ pub struct Chooser {
     pub chaining_allowed: bool,
     /// The member named by `replSetSyncFrom`, for one choice.
     pub forced: Option<MemberId>,
-    /// The set has no primary because this member, which could be it, is behind others. Then it may
-    /// copy from any member that holds entries: chaining, hiding and indexes are preferences of a set
-    /// that works, and this one does not.
+    /// The set may have no primary because this member, which could be it or whose vote is needed, is behind
+    /// others. Then it may copy from any member that holds entries: chaining, hiding and indexes are
+    /// preferences of a set that works, and this one does not.
     pub rescue: bool,
     /// Whether it has no data and copies all of it. A log tells of every index, the documents of a member that
     /// builds none do not: such a copy would lack them for ever, unique ones too.

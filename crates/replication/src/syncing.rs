@@ -138,7 +138,7 @@ impl Member {
             delay: own.secondary_delay(),
             chaining_allowed: self.settings().chaining_allowed,
             forced: self.sync.forced,
-            rescue: self.primary.is_none() && (self.copies_everything() || self.is_refused(own)),
+            rescue: self.primary.is_none() && self.may_keep_others_from_a_primary(own),
             copies_everything: self.copies_everything(),
         })
     }
@@ -146,6 +146,12 @@ impl Member {
     /// Whether it has no data yet. Where its vote is needed no primary comes before it has copied.
     fn copies_everything(&self) -> bool {
         matches!(self.role, Role::InitialSync(_))
+    }
+
+    /// Whether the set may have no primary because of what this member lacks: it is the one that could lead, or its
+    /// vote is needed and it gives none before it has copied.
+    fn may_keep_others_from_a_primary(&self, own: &MemberConfig) -> bool {
+        self.copies_everything() || self.recollection.is_lost() || self.is_refused(own)
     }
 
     /// Whether others keep it from office because of what it lacks.

@@ -104,3 +104,37 @@ fn a_wiped_voter_says_whom_its_vote_waits_for() {
     append(&mut subject, entry(4, 9));
     assert_eq!(says(&subject), "");
 }
+
+/// Without chaining only the primary is copied from. But a set whose next election needs the vote of a
+/// wiped member gets no primary before that member has copied what the others have.
+#[test]
+fn a_wiped_voter_copies_from_any_other_while_there_is_no_primary() {
+    let mut strict = led(4);
+    strict.settings.chaining_allowed = false;
+    let recovered = Recovered {
+        config: Some(strict),
+        last: entry(4, 5),
+        memory: Memory::Lost,
+        ..Recovered::default()
+    };
+    let mut subject = Subject::new(recovered);
+    let mut outputs = subject.outputs.clone();
+    for _ in 0..10 {
+        let sent = std::mem::take(&mut outputs);
+        for output in sent {
+            if let Output::FetchFrom { source, .. } = &output {
+                assert_eq!(source.to_string(), "m1:27017", "the other member has nothing more");
+                return;
+            }
+            let Output::Send { request, to, message: Request::Heartbeat(_), .. } = output else {
+                continue;
+            };
+            let last = entry(4, if to.to_string() == "m1:27017" { 9 } else { 5 });
+            let reply = HeartbeatReply { term: Term(4), ..reply_of(MemberState::Secondary, last) };
+            outputs.extend(subject.hear(request, reply));
+        }
+        subject.now = subject.now + Duration::from_secs(1);
+        outputs.extend(subject.give(Input::Tick));
+    }
+    panic!("it has copied from no member");
+}
