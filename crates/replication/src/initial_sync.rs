@@ -215,6 +215,7 @@ impl Member {
                     return self.fail_attempt();
                 };
                 let step = InitialSyncStep::Clone { source, begin_fetching, begin_applying };
+                self.forget_left_out_indexes();
                 self.do_step(Stage::Cloning, step);
             }
             (

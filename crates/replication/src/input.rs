@@ -79,6 +79,8 @@ pub struct Recovered {
     pub rollback_id: i32,
     /// What is still known of the votes that were given.
     pub memory: Memory,
+    /// The data may lack indexes that the set has: the member was configured to build none.
+    pub indexes_left_out: bool,
     /// There are documents that would be copied to others, whatever the oplog says.
     pub has_documents: bool,
 }

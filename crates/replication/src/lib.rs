@@ -35,6 +35,7 @@ mod initial_sync;
 mod input;
 mod invariants;
 mod leading;
+mod left_out_indexes;
 mod member;
 mod memory;
 #[cfg(test)]

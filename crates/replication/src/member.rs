@@ -64,6 +64,8 @@ pub struct Member {
     pub(crate) presence: Presence,
     pub(crate) ballot: Ballot,
     pub(crate) recollection: Recollection,
+    /// The data may lack indexes that the set has.
+    pub(crate) indexes_left_out: bool,
     pub(crate) candidacy: Candidacy,
     pub(crate) config: Configuration,
     pub(crate) role: Role,
@@ -148,6 +150,7 @@ impl Member {
             presence: Presence::new(now),
             ballot: Ballot::recovered(term, last_vote),
             recollection: Recollection::new(recovered.memory),
+            indexes_left_out: recovered.indexes_left_out,
             candidacy: Candidacy::default(),
             config: Configuration::default(),
             role: Role::Startup,

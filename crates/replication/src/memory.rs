@@ -65,11 +65,16 @@ impl Member {
         let never_led = first.term == Some(Term(0));
         if self.config.config().is_none() && self.recollection.memory == Memory::Whole && !never_led
         {
-            self.recollection.memory = Memory::Lost;
-            self.emit(Event::MemoryLost);
             // Stored before the configuration is: after a crash it is still known.
-            self.persist(Change::Memory(Memory::Lost), AfterPersist::Nothing);
+            self.lose_memory();
         }
+    }
+
+    /// What this member held no longer counts, as if its disk had been replaced.
+    pub(crate) fn lose_memory(&mut self) {
+        self.recollection = Recollection::new(Memory::Lost);
+        self.emit(Event::MemoryLost);
+        self.persist(Change::Memory(Memory::Lost), AfterPersist::Nothing);
     }
 
     /// A member has answered a heartbeat of this process: its term is known, and adopted.

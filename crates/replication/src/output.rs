@@ -30,6 +30,8 @@ pub enum Change {
     RollbackId(i32),
     /// What is still known of the votes that were given.
     Memory(Memory),
+    /// Whether the data was copied or written without indexes that the set has.
+    IndexesLeftOut(bool),
 }
 
 /// Why the member wants an entry that changes nothing.

@@ -671,6 +671,7 @@ impl Member {
         }
         let committed_before = self.commit_point;
         self.config.put_in_force(Installed { config, me, committed_before });
+        self.note_left_out_indexes();
         self.take_the_role_of_the_config();
         // A lone voter has no other to ask for what it forgot.
         self.recollect();
@@ -703,6 +704,8 @@ impl Member {
             Role::Arbiter => {}
             _ if arbiter => self.become_arbiter(),
             Role::Leader(_) if !electable => self.step_down(StepDownReason::Reconfig),
+            // It was removed and added again while it was away.
+            Role::Follower(_) if self.lacks_indexes() => self.copy_again_with_indexes(),
             Role::Follower(_) => {
                 self.end_campaign("the configuration changed");
                 self.reset_election_timer();

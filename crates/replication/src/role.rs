@@ -191,6 +191,9 @@ impl Member {
 
     /// The door from a start, a rollback and an initial sync.
     pub(crate) fn become_follower(&mut self) {
+        if self.lacks_indexes() {
+            return self.copy_again_with_indexes();
+        }
         self.leave_role();
         self.follow();
     }

@@ -29,6 +29,7 @@ const MIN_VALID: &[u8] = b"fminValid";
 const RETENTION: &[u8] = b"foplogRetention";
 const COMMIT_POINT: &[u8] = b"fcommitPoint";
 const MEMORY: &[u8] = b"fmemory";
+const INDEXES_LEFT_OUT: &[u8] = b"findexes";
 
 impl Node {
     /// Stores a change and forces it to disk. Blocks.
@@ -81,6 +82,9 @@ impl Writer<'_> {
             Change::InitialSync(on) => put(INITIAL_SYNC, &doc! { "on": *on })?,
             Change::RollbackId(id) => put(ROLLBACK_ID, &doc! { "id": *id })?,
             Change::Memory(memory) => put(MEMORY, &memory_document(*memory))?,
+            Change::IndexesLeftOut(left_out) => {
+                put(INDEXES_LEFT_OUT, &doc! { "leftOut": *left_out })?;
+            }
         }
         self.commit(batch)?;
         match change {
@@ -245,6 +249,7 @@ pub(super) fn recover(
     };
     let initial_sync = read(node, keyspace, INITIAL_SYNC)?;
     let rollback_id = read(node, keyspace, ROLLBACK_ID)?;
+    let indexes = read(node, keyspace, INDEXES_LEFT_OUT)?;
     let has_documents = has_documents(node)?;
     Ok(Recovered {
         config,
@@ -256,6 +261,7 @@ pub(super) fn recover(
         initial_sync: initial_sync.is_some_and(|row| row.get_bool("on").unwrap_or(false)),
         rollback_id: rollback_id.map_or(1, |row| row.get_i32("id").unwrap_or(1)),
         memory: read(node, keyspace, MEMORY)?.map_or(Memory::Whole, |row| parse_memory(&row)),
+        indexes_left_out: indexes.is_some_and(|row| row.get_bool("leftOut").unwrap_or(false)),
         has_documents,
     })
 }

@@ -310,6 +310,7 @@ impl World {
             Change::Config(config) => facts.config = Some(ReplicaSetConfig::clone(config)),
             Change::RollbackId(id) => facts.rollback_id = *id,
             Change::Memory(memory) => facts.memory = *memory,
+            Change::IndexesLeftOut(left_out) => facts.indexes_left_out = *left_out,
             Change::Initiate(_) | Change::InitialSync(_) => {
                 self.broken = Some("a member with data and a configuration begins anew");
             }

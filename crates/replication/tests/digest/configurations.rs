@@ -1,5 +1,7 @@
 //! Who changes a configuration, and to what. docs/replication-rules.md §2 and §3.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 /// A primary whose peers have its configuration, and a reconfiguration to try on it.
@@ -198,6 +200,98 @@ fn a_member_that_comes_back_as_another_kind_takes_its_role() {
     assert_eq!(hear_config(&mut arbiter, as_holder(3)), MemberState::Startup2);
     let mut holder = with_config(as_holder(1), entry(1, 5));
     assert_eq!(hear_config(&mut holder, as_arbiter(3)), MemberState::Arbiter);
+}
+
+/// A member that built no indexes lacks unique ones too. As an ordinary member with that data it could lead and take
+/// duplicates.
+#[test]
+fn a_member_that_comes_back_to_build_indexes_copies_everything_anew() {
+    let without_indexes = || {
+        let mut listed = config(3);
+        listed.members[0].priority = Priority::ZERO;
+        listed.members[0].build_indexes = false;
+        listed
+    };
+    let ordinary = || ReplicaSetConfig { version: 3, ..config(3) };
+    let changes = |outputs: &[Output]| -> Vec<Change> {
+        let changes = outputs.iter().filter_map(|output| match output {
+            Output::Persist { change, .. } => Some(change.clone()),
+            _ => None,
+        });
+        changes
+            .filter(|change| matches!(change, Change::IndexesLeftOut(_) | Change::Memory(_)))
+            .collect()
+    };
+    // It was away while it was removed and added again.
+    let mut away = with_config(without_indexes(), entry(1, 5));
+    assert_eq!(changes(&away.outputs), [Change::IndexesLeftOut(true)], "it knows after a restart");
+    let beat = away.heartbeat_to(1);
+    store(&mut away);
+    let told = HeartbeatReply {
+        config: Some(std::sync::Arc::new(ordinary())),
+        ..reply_of(MemberState::Secondary, entry(1, 5))
+    };
+    away.hear(beat, told);
+    let outputs = store(&mut away);
+    assert_eq!(away.member.status().state(), MemberState::Startup2);
+    assert_eq!(changes(&outputs), [Change::Memory(Memory::Lost)], "its copies no longer count");
+    // It has been started since it was added again.
+    let recovered = |indexes_left_out| Recovered {
+        config: Some(ordinary()),
+        last: entry(1, 5),
+        indexes_left_out,
+        ..Recovered::default()
+    };
+    for (left_out, state) in [(true, MemberState::Startup2), (false, MemberState::Secondary)] {
+        let started = Subject::new(recovered(left_out));
+        assert_eq!(started.member.status().state(), state, "{left_out}");
+    }
+}
+
+#[test]
+fn what_an_initial_sync_has_removed_lacks_no_indexes() {
+    let recovered = Recovered {
+        config: Some(config(3)),
+        last: entry(1, 5),
+        indexes_left_out: true,
+        ..Recovered::default()
+    };
+    let mut subject = Subject::new(recovered);
+    let (mut outputs, mut told) = (VecDeque::from(subject.outputs.clone()), Vec::new());
+    for _ in 0..100 {
+        let more = match outputs.pop_front() {
+            Some(Output::Send { request, message: Request::Heartbeat(_), .. }) => {
+                subject.hear(request, reply_of(MemberState::Secondary, entry(1, 5)))
+            }
+            Some(Output::Persist { ticket, change }) => {
+                told.extend(matches!(change, Change::IndexesLeftOut(false)).then_some("forgotten"));
+                subject.give(Input::Persisted(ticket))
+            }
+            Some(Output::InitialSync { attempt, step }) => {
+                let outcome = match step {
+                    InitialSyncStep::ReadSource { .. } => InitialSyncOutcome::SourceRead {
+                        rollback_id: 1,
+                        begin_fetching: entry(1, 5).op_time,
+                        begin_applying: entry(1, 5).op_time,
+                    },
+                    InitialSyncStep::Wipe => {
+                        told.push("removed");
+                        InitialSyncOutcome::Wiped
+                    }
+                    InitialSyncStep::Clone { .. } => {
+                        assert_eq!(told, ["removed", "forgotten"]);
+                        return;
+                    }
+                    _ => continue,
+                };
+                subject.give(Input::InitialSync { attempt, outcome })
+            }
+            Some(_) => continue,
+            None => wait(&mut subject, Duration::from_secs(1)),
+        };
+        outputs.extend(more);
+    }
+    panic!("it has not copied: {told:?}");
 }
 
 /// One copy commits where an arbiter has the other vote. Until the arbiter has the configuration of this

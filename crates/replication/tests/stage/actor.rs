@@ -134,6 +134,7 @@ impl Stage {
             Change::InitialSync(on) => facts.initial_sync = *on,
             Change::RollbackId(id) => facts.rollback_id = *id,
             Change::Memory(memory) => facts.memory = *memory,
+            Change::IndexesLeftOut(left_out) => facts.indexes_left_out = *left_out,
             Change::Initiate(config) => {
                 facts.config = Some((**config).clone());
                 let last = self.append_own(index, 0);
