@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bson::{Binary, Bson, Document, RawBsonRef, spec::BinarySubtype};
+use bson::raw::{RawBinaryRef, cstr};
+use bson::{Binary, Bson, Document, RawBsonRef, RawDocumentBuf, spec::BinarySubtype};
 use quorate_protocol::MonotonicTime;
 
 use crate::body::CommandBody;
@@ -71,6 +72,13 @@ impl SessionId {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    pub(crate) fn to_raw_lsid(&self) -> RawDocumentBuf {
+        let id = RawBinaryRef { subtype: BinarySubtype::Uuid, bytes: &self.0 };
+        let mut lsid = RawDocumentBuf::new();
+        lsid.append(cstr!("id"), id);
+        lsid
     }
 
     pub(crate) fn to_lsid(&self) -> Document {

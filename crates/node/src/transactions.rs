@@ -52,8 +52,6 @@ use crate::sessions::SessionId;
 pub(crate) struct Ongoing {
     pub(crate) table: Transactions<SessionId>,
     pub(crate) bodies: BTreeMap<TransactionId, Arc<Body>>,
-    /// How many had ended when bodies were looked at last.
-    pub(crate) forgotten: u64,
     /// What `serverStatus` tells of the transaction that was committed last.
     pub(crate) last_committed: Option<Document>,
 }

@@ -16,7 +16,7 @@ mod unique;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bson::{Document, RawDocument, RawDocumentBuf, Timestamp};
+use bson::{RawDocument, RawDocumentBuf, Timestamp};
 use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, CommitSequence, Direction, KeyRange};
 use quorate_transactions::TransactionId;
@@ -38,7 +38,7 @@ use crate::generator::Generator;
 use crate::index_keys::DocumentKeys;
 use crate::namespace::Namespace;
 use crate::node::Node;
-use crate::records::{View, index_entry, parse_record, record_key};
+use crate::records::{EMPTY_DOCUMENT, View, index_entry, parse_record, record_key};
 use crate::replication::{LogState, Replication};
 use crate::structure::malformed;
 use crate::transactions::{Ongoing, Staging};
@@ -353,7 +353,7 @@ impl<'n> Writer<'n> {
             if let Some(statement) = staged.statement
                 && self.current_statement().is_none()
             {
-                self.record(&mut batch, statement, Document::new())?;
+                self.record(&mut batch, statement, &EMPTY_DOCUMENT)?;
             }
             self.note_change(collection.ident, record);
             let key = record_key(collection.ident, record);

@@ -7,7 +7,7 @@ mod support;
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc};
 use quorate_node::{Command, Context};
-use quorate_storage::{Direction, KeyRange, Store};
+use quorate_storage::{Batch, Direction, KeyRange, Store};
 use sha2::{Digest, Sha256};
 use support::{Member, context};
 
@@ -202,25 +202,81 @@ fn a_session_keeps_the_results_of_its_last_retryable_write_alone() {
         doc! {"insert": "c", "documents": documents, "lsid": lsid(1), "txnNumber": number}
     };
     member.ok(insert(1, 0..3));
-    assert_eq!(session_rows(&member), 1 + 3);
+    // The session's row holds the result of the first statement.
+    assert_eq!(session_rows(&member), 1 + 2);
     for (number, id) in [(2, 11), (3, 12), (4, 13)] {
         member.ok(insert(number, id..id + 1));
-        assert_eq!(session_rows(&member), 1 + 1, "{number}");
+        assert_eq!(session_rows(&member), 1, "{number}");
     }
-    // The row of a transaction's commit takes the place of the write's; the results stay for a rollback.
+    // The row of a transaction's commit takes the place of the write's; other results stay for a rollback.
     let mut first = insert(5, 4..6);
     first.extend(doc! {"autocommit": false, "startTransaction": true});
     member.ok(first);
     member.ok(doc! {
         "commitTransaction": 1, "lsid": lsid(1), "txnNumber": 5_i64, "autocommit": false, "$db": "admin",
     });
-    assert_eq!(session_rows(&member), 1 + 1);
+    assert_eq!(session_rows(&member), 1);
     member.ok(insert(6, 6..9));
-    assert_eq!(session_rows(&member), 1 + 3);
+    assert_eq!(session_rows(&member), 1 + 2);
     // Another session's are its own.
     let mut other = insert(1, 9..10);
     other.insert("lsid", lsid(0));
     member.ok(other);
     member.ok(insert(7, 10..11));
-    assert_eq!(session_rows(&member), 2 * (1 + 1));
+    assert_eq!(session_rows(&member), 2);
+}
+
+#[test]
+fn a_repeated_write_is_answered_as_before() {
+    let member = support::set::primary();
+    let text = "x".repeat(2_000);
+    let writes = [
+        doc! {"insert": "c", "documents": [{"_id": 1, "n": 0, "text": &text}, {"_id": 2}, {"_id": 3}]},
+        doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]},
+        doc! {"update": "c", "updates": [
+            {"q": {"_id": 2}, "u": {"$inc": {"n": 1}}},
+            {"q": {"_id": 4}, "u": {"$inc": {"n": 1}}, "upsert": true},
+        ]},
+        doc! {"delete": "c", "deletes": [{"q": {"_id": 3}, "limit": 1}]},
+        // A short answer, and one that the row of the session does not hold.
+        doc! {"findAndModify": "c", "query": {"_id": 2}, "update": {"$inc": {"n": 1}}},
+        doc! {"findAndModify": "c", "query": {"_id": 1}, "update": {"$inc": {"n": 1}}},
+    ];
+    let found = || member.find(doc! {"find": "c"});
+    let rows = [3, 1, 2, 1, 1, 2];
+    for (number, (mut write, rows)) in writes.into_iter().zip(rows).enumerate() {
+        write.extend(doc! {"lsid": lsid(1), "txnNumber": number as i64});
+        let answer = member.ok(write.clone());
+        let documents = found();
+        let mut again = member.ok(write.clone());
+        for told in ["retriedStmtIds", "retriedStmtId"] {
+            again.remove(told);
+        }
+        assert_eq!((again, found()), (answer, documents), "{write}");
+        assert_eq!(session_rows(&member), rows, "{write}");
+    }
+}
+
+/// Earlier versions kept every result in a row of its own.
+#[test]
+fn a_write_of_an_earlier_version_is_not_repeated() {
+    let member = support::set::primary();
+    member.ok(doc! {"insert": "c", "documents": [{"_id": 1, "n": 1}]});
+    let update = doc! {
+        "update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}],
+        "lsid": lsid(1), "txnNumber": 7_i64,
+    };
+    let keyspaces = member.store.keyspaces();
+    let (_, sessions) = keyspaces.iter().find(|(name, _)| name == "sessions").unwrap();
+    let session = [&[1; 16][..], &[0]].concat();
+    let result = [&session[..16], &[1], &7_i64.to_be_bytes(), &0_i32.to_be_bytes()].concat();
+    let mut batch = Batch::new();
+    batch.insert(*sessions, session.clone(), 7_i64.to_be_bytes().to_vec());
+    let answer = bson::rawdoc! {"n": 1, "nModified": 1};
+    batch.insert(*sessions, result, answer.into_bytes());
+    member.store.commit(batch).unwrap();
+    assert_eq!(member.ok(update).get_i32("nModified").unwrap(), 1);
+    assert_eq!(member.find(doc! {"find": "c"}), [doc! {"_id": 1, "n": 1}], "it was done before");
+    member.ok(doc! {"insert": "c", "documents": [{"_id": 2}], "lsid": lsid(1), "txnNumber": 8_i64});
+    assert_eq!(session_rows(&member), 1, "the old result is gone");
 }

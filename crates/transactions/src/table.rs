@@ -130,6 +130,8 @@ pub struct Transactions<S> {
     cut_short: BTreeMap<TransactionId, (i64, AbortReason)>,
     keys: Keys,
     held_bytes: usize,
+    /// Those that have ended since the host asked.
+    ended: Vec<TransactionId>,
     next: u64,
     started: u64,
     committed: u64,
@@ -153,6 +155,7 @@ impl<S: Clone + Ord> Transactions<S> {
             cut_short: BTreeMap::new(),
             keys: Keys::default(),
             held_bytes: 0,
+            ended: Vec::new(),
             next: 1,
             started: 0,
             committed: 0,
@@ -390,14 +393,21 @@ impl<S: Clone + Ord> Transactions<S> {
         Ok(())
     }
 
-    /// How many transactions have ended so far, either way.
-    pub fn ended(&self) -> u64 {
-        self.committed + self.aborted
+    /// The transactions that have ended since this was asked last, either way: the host lets go of what it holds for
+    /// them.
+    pub fn take_ended(&mut self) -> Vec<TransactionId> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Whether a transaction is open.
     pub fn is_open(&self, id: TransactionId) -> bool {
         self.open.contains_key(&id)
+    }
+
+    /// Whether the transaction of a session with this number is open. The log then has no newer number of the session.
+    pub fn has_open(&self, session: &S, number: i64) -> bool {
+        let known = self.sessions.get(session).filter(|known| known.number == number);
+        matches!(known, Some(Session { state: State::InProgress(_), .. }))
     }
 
     /// Whether a transaction has claimed keys.
@@ -410,6 +420,7 @@ impl<S: Clone + Ord> Transactions<S> {
     /// may have it repeated, which does no harm.
     pub fn committed(&mut self, id: TransactionId) {
         let Some(open) = self.open.remove(&id) else { return };
+        self.ended.push(id);
         self.committed += 1;
         self.held_bytes -= open.bytes;
         self.keys.release(&open.keys);
@@ -428,6 +439,7 @@ impl<S: Clone + Ord> Transactions<S> {
     /// Ends a transaction without its changes. Returns whether it was open.
     pub fn abort(&mut self, id: TransactionId, reason: AbortReason) -> bool {
         let Some(open) = self.open.remove(&id) else { return false };
+        self.ended.push(id);
         self.aborted += 1;
         self.held_bytes -= open.bytes;
         self.keys.release(&open.keys);

@@ -95,6 +95,24 @@ fn a_greater_number_of_a_retryable_write_ends_the_open_transaction() {
 }
 
 #[test]
+fn what_has_ended_is_told_once_however_it_ended() {
+    let (mut table, first) = begun(4);
+    assert!(table.has_open(&7, 4) && !table.has_open(&7, 5) && !table.has_open(&8, 4));
+    assert_eq!(table.take_ended(), []);
+    let second = begin(&mut table, 7, 5);
+    assert_eq!(table.take_ended(), [first], "a greater number has begun");
+    table.finish(second, false).unwrap();
+    let third = begin(&mut table, 7, 6);
+    table.committed(third);
+    assert_eq!(table.take_ended(), [second, third]);
+    assert!(!table.has_open(&7, 6));
+    let left = begin(&mut table, 8, 1);
+    table.step_down();
+    assert_eq!(table.take_ended(), [left]);
+    assert_eq!(table.take_ended(), []);
+}
+
+#[test]
 fn a_number_starts_once() {
     let (mut table, open) = begun(4);
     let refusal = Refusal::StartedBefore { number: 4 };

@@ -39,7 +39,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
         let result = match writer.earlier_result(place) {
             Some(earlier) => Ok(earlier.get_i32("n").unwrap_or(1) as u64),
             None => {
-                writer.enter_statement(place, doc! { "n": 1 });
+                writer.enter_statement(place, || doc! { "n": 1 })?;
                 let target = (&namespace, &fields, place);
                 delete_statement(request, &mut writer, target, statement)
             }

@@ -153,17 +153,17 @@ fn carry_out(
 ) -> Result<(), CommandError> {
     match (action, target) {
         (Action::Remove(found), (_, Some(collection), _)) => {
-            writer.enter_statement(0, reply.clone());
+            writer.enter_statement(0, || reply.clone())?;
             writer.enter_image(PRE_IMAGE);
             writer.remove(&collection, found.record, &found.document)
         }
         (Action::Store(found, after), (_, Some(mut collection), Some(update))) => {
-            writer.enter_statement(0, reply.clone());
+            writer.enter_statement(0, || reply.clone())?;
             writer.enter_image(if new { POST_IMAGE } else { PRE_IMAGE });
             update.store(writer, &mut collection, &found, &after)
         }
         (Action::Insert(document), (namespace, _, Some(update))) => {
-            writer.enter_statement(0, reply.clone());
+            writer.enter_statement(0, || reply.clone())?;
             update.insert(writer, namespace, &document)
         }
         _ => Ok(()),

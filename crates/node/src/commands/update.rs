@@ -280,7 +280,7 @@ fn try_update_statement(
                 upserted: None,
             };
             if let Some(after) = after {
-                writer.enter_statement(place, next.result());
+                writer.enter_statement(place, || next.result())?;
                 parsed.store(writer, collection, found, &after)?;
             }
             updated = next;
@@ -295,7 +295,7 @@ fn try_update_statement(
     if updated.matched == 0 && upserts {
         let document = parsed.upserted(writer)?;
         updated.upserted = Some(document.get("_id").cloned().unwrap_or(Bson::Null));
-        writer.enter_statement(place, updated.result());
+        writer.enter_statement(place, || updated.result())?;
         parsed.insert(writer, namespace, &document)?;
     }
     Ok(updated)

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bson::{Document, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Term, Timestamp};
 use quorate_storage::{Batch, Bytes, CommitSequence};
 use quorate_wire::to_bson_timestamp;
@@ -15,6 +15,7 @@ use super::{Author, not_writable};
 use crate::catalog::Collection;
 use crate::error::CommandError;
 use crate::moments::Moment;
+use crate::records::EMPTY_DOCUMENT;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
 /// A commit: what waits for the disk, and what waits for other members.
@@ -156,10 +157,8 @@ impl Writer<'_> {
         at: OpTimeAndWallTime,
     ) -> Result<(), CommandError> {
         let Some((write, statement)) = statement_of(entry)? else { return Ok(()) };
-        let result = match entry.get_document("retryResult") {
-            Ok(result) => Document::try_from(result)?,
-            Err(_) => Document::new(),
-        };
+        let result = entry.get_document("retryResult").map(RawDocument::as_bytes);
+        let result = result.unwrap_or(&EMPTY_DOCUMENT);
         self.replay_statement(batch, &write, (statement, at), result)
     }
 

@@ -138,7 +138,7 @@ impl Writer<'_> {
         number: i64,
         at: OpTimeAndWallTime,
     ) {
-        let row = SessionRow { number, committed: Some(at), written: None, is_single: false };
+        let row = SessionRow { number, committed: Some(at), written: None, has_rows: true };
         batch.insert(self.node.keyspaces().sessions, number_key(session), row.to_bytes());
     }
 

@@ -20,7 +20,7 @@ use crate::writer::Writer;
 pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let mut writer = enter(request)?;
     let (session, number) = ending(request)?;
-    match writer.arrive(session, Arrival { number, kind: Kind::Commit })? {
+    match writer.arrive_for_transaction(session, Arrival { number, kind: Kind::Commit })? {
         Verdict::Commit { transaction, read_at } => {
             let Some(body) = writer.state.transactions.bodies.get(&transaction).cloned() else {
                 return Err(no_such(number));
@@ -61,7 +61,7 @@ pub(crate) fn commit(request: &Request<'_>, command: Command) -> Result<Outcome,
 pub(crate) fn abort(request: &Request<'_>, command: Command) -> Result<Outcome, CommandError> {
     let mut writer = enter(request)?;
     let (session, number) = ending(request)?;
-    match writer.arrive(session, Arrival { number, kind: Kind::Abort })? {
+    match writer.arrive_for_transaction(session, Arrival { number, kind: Kind::Abort })? {
         Verdict::Aborted(_) => {
             let _ = command;
             Ok(Outcome::Reply(ok()?.into()))

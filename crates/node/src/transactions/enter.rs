@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bson::{Bson, RawBsonRef};
-use quorate_transactions::{AbortReason, Arrival, Kind, Place, Refusal, Verdict, labels};
+use quorate_transactions::{AbortReason, Arrival, Kind, Place, Refusal, Stored, Verdict, labels};
 
 use super::rows::SessionRow;
 use super::stage::Stage;
@@ -135,7 +135,7 @@ fn begin_or_proceed(
     if node.replication().is_some_and(|known| known.writable_term().is_none()) {
         return Err(not_writable());
     }
-    match writer.arrive(session, arrival)? {
+    match writer.arrive_for_transaction(session, arrival)? {
         Verdict::Begin(id) => {
             let time = node.log_positions().written.op_time.timestamp;
             let (catalog, view) = (node.catalog(), writer.view().clone());
@@ -167,31 +167,40 @@ fn begin_or_proceed(
 }
 
 impl Writer<'_> {
-    /// A command with a transaction number is here.
-    pub(crate) fn arrive(
+    /// A command of a transaction is here.
+    pub(crate) fn arrive_for_transaction(
         &mut self,
         session: &SessionId,
         arrival: Arrival,
     ) -> Result<Verdict, CommandError> {
-        let stored = SessionRow::of(&self.newest_view(), session)?.map(SessionRow::stored);
+        // The log says nothing newer about an open transaction.
+        let stored = match self.state.transactions.table.has_open(session, arrival.number) {
+            true => None,
+            false => SessionRow::of(&self.newest_view(), session)?.map(SessionRow::stored),
+        };
+        Ok(self.arrive(session, arrival, stored))
+    }
+
+    /// A command with a transaction number is here. `stored` is what the log says about its session.
+    pub(crate) fn arrive(
+        &mut self,
+        session: &SessionId,
+        arrival: Arrival,
+        stored: Option<Stored>,
+    ) -> Verdict {
         let last = self.node.log_positions().written.op_time;
         let now = self.now().monotonic;
         let verdict = self.state.transactions.table.arrive(session, arrival, stored, last, now);
         self.forget_ended();
-        Ok(verdict)
+        verdict
     }
 
     /// Lets go of what ended transactions held.
     pub(crate) fn forget_ended(&mut self) {
-        let ongoing = &mut self.state.transactions;
-        // A statement does not look at all open ones to learn that none has ended.
-        let count = ongoing.table.ended();
-        if std::mem::replace(&mut ongoing.forgotten, count) == count {
-            return;
+        let ended = self.state.transactions.table.take_ended();
+        if !ended.is_empty() {
+            self.drop_bodies(&ended);
         }
-        let ended = ongoing.bodies.keys().filter(|id| !ongoing.table.is_open(**id)).copied();
-        let ended: Vec<_> = ended.collect();
-        self.drop_bodies(&ended);
     }
 
     /// Ends the transactions of sessions that are gone.

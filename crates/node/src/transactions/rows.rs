@@ -1,15 +1,17 @@
 //! What the store keeps about a session's newest number.
 //!
 //! ```text
-//!   sessions   <16 bytes of session> 00  →  <number, 8>                                       a retryable write
-//!                                           <number, 8> 01 <term, 8> <time, 8> <wall, 8>      a transaction
-//!                                           <number, 8> 02 <term, 8> <time, 8> <wall, 8>      a retryable write
-//!                                           <number, 8> 02 <term, 8> <time, 8> <wall, 8> 01   one with one result
-//!                                           <number, 8> 03                                    one with one result
+//!   sessions   <16 bytes of session> 00  →  <number, 8> 01 <term, 8> <time, 8> <wall, 8>            a transaction
+//!                                           <number, 8> 04 <flags> <term, 8> <time, 8> <wall, 8> …  a retryable write
+//!                                           <number, 8>                                             earlier versions'
+//!                                           <number, 8> 02 <term, 8> <time, 8> <wall, 8> …          earlier versions'
 //! ```
 //!
-//! A transaction's row is in the batch of its commit, so it goes back with it. The three numbers at
-//! the end are the place of the last entry; a member without a set has none for retryable writes.
+//! A transaction's row is in the batch of its commit, so it goes back with it. The three numbers are the place of
+//! the last entry; a member without a set has none for retryable writes, and writes zeros. What follows them in the
+//! row of a retryable write is the result of its first statement, if that is short: most have no other, and a row
+//! less is a third of what a session costs. The flags say whether there is a last entry, and whether results stand
+//! in rows of their own; those of earlier versions always do.
 
 use bson::{Document, doc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime, Timestamp, WallTime};
@@ -27,15 +29,20 @@ const NUMBER_ROW: u8 = 0;
 /// Marks the number of a committed transaction.
 const COMMITTED: u8 = 1;
 
-/// Marks the number of a retryable write whose last entry is known.
+/// Marks the number of a retryable write of an earlier version whose last entry is known.
 const WRITTEN: u8 = 2;
 
-/// Marks the number of a retryable write without an entry that has one result. Earlier versions take it for one without
-/// a mark.
-const SINGLE: u8 = 3;
+/// Marks the number of a retryable write.
+const RETRYABLE: u8 = 4;
 
-/// Ends the row of a retryable write with an entry that has one result. Earlier versions pass over it.
-const IS_SINGLE: u8 = 1;
+/// The retryable write has a last entry.
+const HAS_ENTRY: u8 = 1;
+
+/// Results of the retryable write stand in rows of their own.
+const HAS_ROWS: u8 = 2;
+
+/// Where the result begins in the row of a retryable write.
+const RESULT_AT: usize = 8 + 2 + 24;
 
 /// A session's newest number in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +52,8 @@ pub(crate) struct SessionRow {
     pub(crate) committed: Option<OpTimeAndWallTime>,
     /// The last entry of the retryable write that it was.
     pub(crate) written: Option<OpTimeAndWallTime>,
-    /// Whether a result is stored for its first statement and for no other. Rows of earlier versions do not tell.
-    pub(crate) is_single: bool,
+    /// Whether results may stand in rows of their own, those of an earlier number included.
+    pub(crate) has_rows: bool,
 }
 
 pub(crate) fn number_key(session: &SessionId) -> Vec<u8> {
@@ -62,37 +69,46 @@ impl SessionRow {
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let number = i64::from_be_bytes(*bytes.first_chunk()?);
-        let mut row = Self { number, committed: None, written: None, is_single: false };
-        let (kind, rest) = match bytes.get(8..)?.split_first() {
-            Some((&kind @ (COMMITTED | WRITTEN), rest)) => (kind, rest),
-            other => {
-                row.is_single = other.is_some_and(|(&kind, _)| kind == SINGLE);
-                return Some(row);
+        let mut row = Self { number, committed: None, written: None, has_rows: true };
+        match bytes.get(8..)? {
+            [COMMITTED, place @ ..] => row.committed = Some(place_from(place)?),
+            [WRITTEN, place @ ..] => row.written = Some(place_from(place)?),
+            [RETRYABLE, flags, place @ ..] => {
+                row.has_rows = flags & HAS_ROWS != 0;
+                row.written = if flags & HAS_ENTRY != 0 { Some(place_from(place)?) } else { None };
             }
-        };
-        let eight = |place: usize| rest.get(place..place + 8)?.try_into().ok();
-        let term = i64::from_be_bytes(eight(0)?);
-        let timestamp = Timestamp::from_u64(u64::from_be_bytes(eight(8)?));
-        let wall_time = WallTime(i64::from_be_bytes(eight(16)?));
-        let op_time = OpTime::new(term, timestamp);
-        let at = Some(OpTimeAndWallTime { op_time, wall_time });
-        match kind {
-            COMMITTED => row.committed = at,
-            _ => (row.written, row.is_single) = (at, rest.get(24) == Some(&IS_SINGLE)),
+            _ => {}
         }
         Some(row)
     }
 
+    /// The result of the first statement, if the row holds it.
+    pub(crate) fn result_in(bytes: &[u8]) -> Option<&[u8]> {
+        let is_retryable = bytes.get(8) == Some(&RETRYABLE);
+        bytes.get(RESULT_AT..).filter(|result| is_retryable && !result.is_empty())
+    }
+
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = self.number.to_be_bytes().to_vec();
-        if let Some(OpTimeAndWallTime { op_time, wall_time }) = self.committed.or(self.written) {
-            bytes.push(if self.committed.is_some() { COMMITTED } else { WRITTEN });
-            bytes.extend(op_time.term.to_be_bytes());
-            bytes.extend(op_time.timestamp.as_u64().to_be_bytes());
-            bytes.extend(wall_time.as_millis().to_be_bytes());
-            bytes.extend(self.is_single.then_some(IS_SINGLE));
-        } else if self.is_single {
-            bytes.push(SINGLE);
+        self.with_result(&[])
+    }
+
+    /// The row with the result of the first statement, which only that of a retryable write can hold.
+    pub(crate) fn with_result(self, result: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(RESULT_AT + result.len());
+        bytes.extend(self.number.to_be_bytes());
+        if self.committed.is_some() {
+            bytes.push(COMMITTED);
+        } else {
+            let has_entry = if self.written.is_some() { HAS_ENTRY } else { 0 };
+            let has_rows = if self.has_rows { HAS_ROWS } else { 0 };
+            bytes.extend([RETRYABLE, has_entry | has_rows]);
+        }
+        let place = self.committed.or(self.written).unwrap_or_default();
+        bytes.extend(place.op_time.term.to_be_bytes());
+        bytes.extend(place.op_time.timestamp.as_u64().to_be_bytes());
+        bytes.extend(place.wall_time.as_millis().to_be_bytes());
+        if self.committed.is_none() {
+            bytes.extend(result);
         }
         bytes
     }
@@ -119,6 +135,14 @@ impl SessionRow {
     }
 }
 
+fn place_from(bytes: &[u8]) -> Option<OpTimeAndWallTime> {
+    let eight = |place: usize| bytes.get(place..place + 8)?.try_into().ok();
+    let term = i64::from_be_bytes(eight(0)?);
+    let timestamp = Timestamp::from_u64(u64::from_be_bytes(eight(8)?));
+    let wall_time = WallTime(i64::from_be_bytes(eight(16)?));
+    Some(OpTimeAndWallTime { op_time: OpTime::new(term, timestamp), wall_time })
+}
+
 /// The session of a row, if the row is about its number.
 pub(super) fn session_of(key: &Bytes) -> Option<SessionId> {
     match key.split_last() {
@@ -138,14 +162,43 @@ mod tests {
         let op_time = OpTime::new(3, Timestamp::new(10, 2));
         let at = OpTimeAndWallTime { op_time, wall_time: WallTime(-5) };
         for row in [
-            SessionRow { number: 7, committed: None, written: None, is_single: false },
-            SessionRow { number: 7, committed: None, written: None, is_single: true },
-            SessionRow { number: 8, committed: None, written: Some(at), is_single: false },
-            SessionRow { number: 8, committed: None, written: Some(at), is_single: true },
-            SessionRow { number: i64::MAX, committed: Some(at), written: None, is_single: false },
+            SessionRow { number: 7, committed: None, written: None, has_rows: false },
+            SessionRow { number: 7, committed: None, written: None, has_rows: true },
+            SessionRow { number: 8, committed: None, written: Some(at), has_rows: false },
+            SessionRow { number: 8, committed: None, written: Some(at), has_rows: true },
         ] {
             assert_eq!(SessionRow::from_bytes(&row.to_bytes()), Some(row));
+            assert_eq!(SessionRow::result_in(&row.to_bytes()), None);
+            let bytes = row.with_result(b"result");
+            assert_eq!(SessionRow::from_bytes(&bytes), Some(row));
+            assert_eq!(SessionRow::result_in(&bytes), Some(&b"result"[..]));
         }
+        let committed =
+            SessionRow { number: i64::MAX, committed: Some(at), written: None, has_rows: true };
+        assert_eq!(SessionRow::from_bytes(&committed.to_bytes()), Some(committed));
+        assert_eq!(SessionRow::result_in(&committed.to_bytes()), None);
         assert_eq!(SessionRow::from_bytes(&[1, 2]), None);
+    }
+
+    #[test]
+    fn rows_of_earlier_versions_are_read() {
+        let number = 7_i64.to_be_bytes();
+        let place = [3_i64.to_be_bytes(), (10_u64 << 32 | 2).to_be_bytes(), (-5_i64).to_be_bytes()];
+        let at = Some(OpTimeAndWallTime {
+            op_time: OpTime::new(3, Timestamp::new(10, 2)),
+            wall_time: WallTime(-5),
+        });
+        for (mark, rest, written) in [
+            (&[][..], &[][..], None),
+            (&[3][..], &[][..], None),
+            (&[2][..], &[][..], at),
+            (&[2][..], &[1][..], at),
+        ] {
+            let place = if written.is_some() { place.concat() } else { Vec::new() };
+            let bytes = [&number[..], mark, &place, rest].concat();
+            let row = SessionRow { number: 7, committed: None, written, has_rows: true };
+            assert_eq!(SessionRow::from_bytes(&bytes), Some(row), "{bytes:?}");
+            assert_eq!(SessionRow::result_in(&bytes), None, "{bytes:?}");
+        }
     }
 }

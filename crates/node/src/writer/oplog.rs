@@ -206,7 +206,7 @@ impl Writer<'_> {
         let timestamp = self.next_timestamp();
         let size = entry.object.as_bytes().len() + AROUND_OBJECT;
         let mut document = with_room_for(size);
-        self.append_retry(&mut document, entry.statement)?;
+        self.append_retry(&mut document, entry.statement);
         document.append(cstr!("op"), entry.operation.letter());
         match (entry.operation, entry.collection) {
             (Operation::DatabaseCommand, _) => {

@@ -5,6 +5,9 @@
 //!              <16 bytes of session> 01 <number, 8> <statement, 4>  →  the result, as BSON
 //! ```
 //!
+//! The session's row holds the result of the first statement if that is short. Other results have rows of
+//! their own.
+//!
 //! The entries of one number form a chain: each names the one before it (`prevOpTime`), and the
 //! session's row names the last. The first holds the row that the session had before (`sessionBefore`),
 //! so that a rollback can bring it back; the results that belong to that row are then read from its
@@ -22,7 +25,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawDocument, RawDocumentBuf, rawdoc};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
 use quorate_storage::key::RecordId;
-use quorate_storage::{Batch, Direction, KeyRange};
+use quorate_storage::{Batch, Bytes, Direction, KeyRange};
 use quorate_transactions::{Arrival, Kind, Refusal, Verdict};
 use quorate_wire::to_bson_timestamp;
 
@@ -35,6 +38,10 @@ use crate::sessions::SessionId;
 use crate::transactions::{SessionRow, number_key, previous_of, refused};
 
 const RESULT_ROW: u8 = 1;
+
+/// The longest result that the session's row holds. A longer one, such as the document of a findAndModify, would be
+/// copied whenever the row is.
+const MAX_RESULT_IN_ROW: usize = 512;
 
 /// Bytes of a statement's number, with which the key of a result ends.
 const STATEMENT_BYTES: usize = size_of::<i32>();
@@ -52,17 +59,20 @@ pub(super) struct Retry {
     pub(super) number: i64,
     /// Whether the store knows of this number.
     announced: bool,
+    /// What earlier tries of the write did.
     done: BTreeMap<i32, Document>,
     /// The statement whose change is being put together, and its result.
-    current: Option<(i32, Document)>,
+    current: Option<(i32, RawDocumentBuf)>,
     /// Which image of the document that result holds, if it is that of a findAndModify.
     image: Option<&'static str>,
     /// The last entry of this number; none before the first, or without a set.
     last: Option<OpTimeAndWallTime>,
     /// The row of the session's number before this one.
     before: Option<SessionRow>,
-    /// Whether no statement but the first has a result.
-    is_single: bool,
+    /// The result of the first statement, if the session's row holds it.
+    in_row: Vec<u8>,
+    /// Whether other results stand in rows of their own.
+    has_rows: bool,
 }
 
 /// The most statements of one number, as many as one command has.
@@ -79,14 +89,17 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let Some(write) = write else { return Ok(()) };
         let arrival = Arrival { number: write.number, kind: Kind::RetryableWrite };
-        if let Verdict::Refuse(refusal) = self.arrive(&write.session, arrival)? {
+        let row = self.session_row(&write.session)?;
+        let known = row.as_deref().and_then(SessionRow::from_bytes);
+        let verdict = self.arrive(&write.session, arrival, known.map(SessionRow::stored));
+        if let Verdict::Refuse(refusal) = verdict {
             return Err(match refusal {
-                Refusal::TooOld { .. } => self.known_retry(write).err(),
+                Refusal::TooOld { .. } => known_retry(write, row.as_deref()).err(),
                 _ => None,
             }
             .unwrap_or_else(|| refused(refusal)));
         }
-        self.retry = Some(self.known_results(write)?);
+        self.retry = Some(self.known_results(write, row)?);
         Ok(())
     }
 
@@ -94,18 +107,34 @@ impl Writer<'_> {
     pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
         let Some(retry) = &self.retry else { return Ok(()) };
         let write = RetryableWrite { session: retry.session.clone(), number: retry.number };
-        let known = self.known_results(&write)?;
+        let known = self.known_results(&write, self.session_row(&write.session)?)?;
         if let Some(retry) = &mut self.retry {
             (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
-            retry.is_single = known.is_single;
+            (retry.in_row, retry.has_rows) = (known.in_row, known.has_rows);
         }
         Ok(())
     }
 
+    /// The row of a session, if it has one.
+    fn session_row(&self, session: &SessionId) -> Result<Option<Bytes>, CommandError> {
+        let keyspace = self.node.keyspaces().sessions;
+        Ok(self.view.snapshot.get(keyspace, &number_key(session))?)
+    }
+
     /// A write with its earlier results, if it is not too old.
-    fn known_results(&self, write: &RetryableWrite) -> Result<Retry, CommandError> {
-        let mut retry = self.known_retry(write)?;
-        if retry.announced {
+    fn known_results(
+        &self,
+        write: &RetryableWrite,
+        row: Option<Bytes>,
+    ) -> Result<Retry, CommandError> {
+        let mut retry = known_retry(write, row.as_deref())?;
+        if !retry.announced {
+            return Ok(retry);
+        }
+        if !retry.in_row.is_empty() {
+            retry.done.insert(0, Document::from_reader(&retry.in_row[..])?);
+        }
+        if retry.has_rows {
             let keyspace = self.node.keyspaces().sessions;
             let range = KeyRange::prefix(&result_prefix(&retry.session, retry.number));
             for pair in self.view.snapshot.scan(keyspace, range, Direction::Forward)? {
@@ -119,33 +148,6 @@ impl Writer<'_> {
         Ok(retry)
     }
 
-    /// A write without its earlier results, if it is not too old.
-    fn known_retry(&self, write: &RetryableWrite) -> Result<Retry, CommandError> {
-        let RetryableWrite { session, number } = write;
-        let row = SessionRow::of(&self.view, session)?;
-        let known = row.map(|row| row.number);
-        if let Some(known) = known.filter(|known| number < known) {
-            return Err(CommandError::new(
-                ErrorCode::TRANSACTION_TOO_OLD,
-                format!(
-                    "Retryable write with txnNumber {number} is prohibited on this session because \
-                     a newer retryable write with txnNumber {known} has already started"
-                ),
-            ));
-        }
-        Ok(Retry {
-            session: session.clone(),
-            number: *number,
-            announced: known == Some(*number),
-            done: BTreeMap::new(),
-            current: None,
-            image: None,
-            last: row.filter(|row| row.number == *number).and_then(|row| row.written),
-            before: row.filter(|row| row.number != *number),
-            is_single: row.is_none_or(|row| row.number != *number || row.is_single),
-        })
-    }
-
     /// Puts what another member answered for a statement into the batch of its change.
     ///
     /// What the session did before is not read: an insert of thousands of documents has as many
@@ -155,12 +157,12 @@ impl Writer<'_> {
         batch: &mut Batch,
         write: &RetryableWrite,
         (statement, at): (i32, OpTimeAndWallTime),
-        result: Document,
+        result: &[u8],
     ) -> Result<(), CommandError> {
         let same = |retry: &Retry| retry.session == write.session && retry.number == write.number;
         let retry = match self.replayed.take().filter(same) {
             Some(retry) => retry,
-            None => match self.known_retry(write) {
+            None => match known_retry(write, self.session_row(&write.session)?.as_deref()) {
                 Ok(retry) => retry,
                 // An older number than the one known here is of no use.
                 Err(error) if error.code == ErrorCode::TRANSACTION_TOO_OLD => return Ok(()),
@@ -181,11 +183,16 @@ impl Writer<'_> {
     }
 
     /// Says what will have come of a statement once its change is committed.
-    pub(crate) fn enter_statement(&mut self, statement: usize, result: Document) {
+    pub(crate) fn enter_statement(
+        &mut self,
+        statement: usize,
+        result: impl FnOnce() -> Document,
+    ) -> Result<(), CommandError> {
         if let (Some(retry), Ok(statement)) = (&mut self.retry, i32::try_from(statement)) {
-            retry.current = Some((statement, result));
+            retry.current = Some((statement, to_raw(&result())?));
             retry.image = None;
         }
+        Ok(())
     }
 
     /// Says which image of the document the result of the current statement holds.
@@ -196,13 +203,9 @@ impl Writer<'_> {
     }
 
     /// Adds to an entry what a retryable write's has.
-    pub(super) fn append_retry(
-        &self,
-        entry: &mut RawDocumentBuf,
-        statement: Option<i32>,
-    ) -> Result<(), CommandError> {
-        let (Some(retry), Some(statement)) = (&self.retry, statement) else { return Ok(()) };
-        entry.append(cstr!("lsid"), to_raw(&retry.session.to_lsid())?);
+    pub(super) fn append_retry(&self, entry: &mut RawDocumentBuf, statement: Option<i32>) {
+        let (Some(retry), Some(statement)) = (&self.retry, statement) else { return };
+        entry.append(cstr!("lsid"), retry.session.to_raw_lsid());
         entry.append(cstr!("txnNumber"), retry.number);
         entry.append(cstr!("stmtId"), statement);
         let previous = retry.last.map_or(NO_ENTRY, |last| last.op_time);
@@ -215,12 +218,11 @@ impl Writer<'_> {
         }
         if let Some((_, result)) = &retry.current {
             // What a repeated write is answered with, by the member that is primary then.
-            entry.append(cstr!("retryResult"), to_raw(result)?);
+            entry.append(cstr!("retryResult"), &**result);
         }
         if let Some(image) = retry.image {
             entry.append(cstr!("needsRetryImage"), image);
         }
-        Ok(())
     }
 
     /// The current statement's entry has this place.
@@ -249,19 +251,22 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
         batch.remove(keyspace, result_key(&write.session, write.number, statement));
-        let newest = SessionRow::of(&self.view, &write.session)?.map(|row| row.number);
-        if newest != Some(write.number) || entry.get_document("prevOpTime").is_err() {
+        let bytes = self.session_row(&write.session)?;
+        let row = bytes.as_deref().and_then(SessionRow::from_bytes);
+        let row = row.filter(|row| row.number == write.number);
+        let (Some(row), Ok(_)) = (row, entry.get_document("prevOpTime")) else {
             // The session is further, or the entry is of a version that does not tell.
             return Ok(());
-        }
+        };
         if let Some(previous) = previous_of(entry) {
             if let Some(at) =
                 self.entry_at(previous)?.as_deref().and_then(|entry| entry_position(entry).ok())
             {
-                // Which statements are left is not looked up.
-                let (number, written) = (write.number, Some(at));
-                let row = SessionRow { number, committed: None, written, is_single: false };
-                batch.insert(keyspace, number_key(&write.session), row.to_bytes());
+                let row = SessionRow { written: Some(at), ..row };
+                let result = bytes.as_deref().and_then(SessionRow::result_in);
+                let result = result.filter(|_| statement != 0);
+                let row = row.with_result(result.unwrap_or_default());
+                batch.insert(keyspace, number_key(&write.session), row);
             }
             return Ok(());
         }
@@ -298,10 +303,20 @@ impl Writer<'_> {
             next = previous_of(&entry);
         }
         let keyspace = self.node.keyspaces().sessions;
-        for (statement, result) in results {
-            batch.insert(keyspace, result_key(session, row.number, statement), result);
+        if row.committed.is_some() {
+            batch.insert(keyspace, number_key(session), row.to_bytes());
+            return Ok(());
         }
-        batch.insert(keyspace, number_key(session), before.to_vec());
+        let (mut in_row, mut row) = (Vec::new(), SessionRow { has_rows: false, ..row });
+        for (statement, result) in results {
+            if is_kept_in_row(statement, &result) {
+                in_row = result;
+            } else {
+                row.has_rows = true;
+                batch.insert(keyspace, result_key(session, row.number, statement), result);
+            }
+        }
+        batch.insert(keyspace, number_key(session), row.with_result(&in_row));
         Ok(())
     }
 
@@ -315,7 +330,7 @@ impl Writer<'_> {
     pub(super) fn record_current(&mut self, batch: &mut Batch) -> Result<(), CommandError> {
         let current = self.retry.as_mut().and_then(|retry| retry.current.take());
         match current {
-            Some((statement, result)) => self.record(batch, statement, result),
+            Some((statement, result)) => self.record(batch, statement, result.as_bytes()),
             None => Ok(()),
         }
     }
@@ -325,30 +340,63 @@ impl Writer<'_> {
         &mut self,
         batch: &mut Batch,
         statement: i32,
-        result: Document,
+        result: &[u8],
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
         let Some(retry) = &mut self.retry else { return Ok(()) };
         self.node.fail_points().on_transactional_write(&retry.session)?;
         if !retry.announced {
             retry.announced = true;
-            match retry.before {
-                None => {}
-                Some(before) if before.is_single => {
-                    batch.remove(keyspace, result_key(&retry.session, before.number, 0));
-                }
-                Some(_) => forget_results(&self.view, &retry.session, batch)?,
+            if retry.before.is_some_and(|before| before.has_rows) {
+                forget_results(&self.view, &retry.session, batch)?;
             }
         }
-        retry.is_single &= statement == 0;
-        let (number, written, is_single) = (retry.number, retry.last, retry.is_single);
-        let row = SessionRow { number, committed: None, written, is_single };
-        batch.insert(keyspace, number_key(&retry.session), row.to_bytes());
-        let key = result_key(&retry.session, number, statement);
-        batch.insert(keyspace, key, to_raw(&result)?.into_bytes());
-        retry.done.insert(statement, result);
+        let (number, written) = (retry.number, retry.last);
+        if is_kept_in_row(statement, result) {
+            retry.in_row = result.to_vec();
+        } else {
+            retry.has_rows = true;
+            let key = result_key(&retry.session, number, statement);
+            batch.insert(keyspace, key, result.to_vec());
+        }
+        let row = SessionRow { number, committed: None, written, has_rows: retry.has_rows };
+        batch.insert(keyspace, number_key(&retry.session), row.with_result(&retry.in_row));
         Ok(())
     }
+}
+
+/// Whether the session's row holds this result.
+fn is_kept_in_row(statement: i32, result: &[u8]) -> bool {
+    statement == 0 && result.len() <= MAX_RESULT_IN_ROW
+}
+
+/// A write without its earlier results, if it is not too old for its session's row.
+fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, CommandError> {
+    let RetryableWrite { session, number } = write;
+    let known = row.and_then(SessionRow::from_bytes);
+    if let Some(known) = known.map(|row| row.number).filter(|known| number < known) {
+        return Err(CommandError::new(
+            ErrorCode::TRANSACTION_TOO_OLD,
+            format!(
+                "Retryable write with txnNumber {number} is prohibited on this session because a \
+                 newer retryable write with txnNumber {known} has already started"
+            ),
+        ));
+    }
+    let same = known.filter(|row| row.number == *number);
+    let in_row = row.filter(|_| same.is_some()).and_then(SessionRow::result_in);
+    Ok(Retry {
+        session: session.clone(),
+        number: *number,
+        announced: same.is_some(),
+        done: BTreeMap::new(),
+        current: None,
+        image: None,
+        last: same.and_then(|row| row.written),
+        before: known.filter(|row| row.number != *number),
+        in_row: in_row.unwrap_or_default().to_vec(),
+        has_rows: same.is_some_and(|row| row.has_rows),
+    })
 }
 
 /// Removes the results of the session's last retryable write, which a newer number makes useless, where the session's

@@ -142,6 +142,9 @@ impl Model for Set {
             Action::Replicate(member) => state.replicate(member)?,
             Action::Elect(new) => self.elect(&mut state, new)?,
         }
+        for member in &mut state.members {
+            let _ = member.table.take_ended();
+        }
         Some(state)
     }
 
@@ -293,6 +296,8 @@ impl State {
         });
         let last = position(self.term, member.log.len() - 1);
         let session = place as u8;
+        // The server does not read what the log says about an open transaction.
+        let stored = stored.filter(|_| !member.table.has_open(&session, arrival.number));
         let verdict = member.table.arrive(&session, arrival, stored, last, MonotonicTime::ZERO);
         if let Verdict::Begin(id) = verdict {
             member.open.insert(id, Open { snapshot: member.log.len(), appends: Vec::new() });
