@@ -268,6 +268,33 @@ fn a_rollback_brings_back_what_sessions_did_before() {
     assert_eq!(first.get("value"), answers[0].get("value"));
 }
 
+/// What a session did before cannot be brought back once its entry is trimmed. The number stays then, but what is
+/// undone is not answered as if it were done.
+#[test]
+fn an_undone_write_is_repeated_though_the_entry_before_it_is_trimmed() {
+    let member = Member::with_history(ModelStore::new(), 2_000);
+    member.node.join_replica_set(now()).unwrap();
+    show(&member.node, MemberState::Primary, true);
+    member.insert("a", vec![doc! {"_id": 0, "n": 0}]);
+    let increment = doc! {"update": "a", "updates": [{"q": {"_id": 0}, "u": {"$inc": {"n": 1}}}]};
+    member.ok(retryable(5, 1, increment.clone()));
+    for i in 1..50 {
+        member.insert("a", vec![doc! {"_id": i}]);
+    }
+    let kept = position(&member);
+    commit(&member, kept);
+    while member.node.maintain(now()).unwrap() {}
+    member.ok(retryable(5, 2, increment.clone()));
+    member.node.roll_back_to(kept, now(), &mut |_| Ok(())).unwrap();
+    let count = || member.find(doc! {"find": "a", "filter": {"_id": 0}})[0].get_i32("n").unwrap();
+    assert_eq!(count(), 1);
+    assert_eq!(member.code(retryable(5, 1, increment.clone())), 225, "it is not done twice");
+    for _ in 0..2 {
+        assert_eq!(member.ok(retryable(5, 2, increment.clone())).get_i32("nModified").unwrap(), 1);
+        assert_eq!(count(), 2, "it was undone, and is done once more");
+    }
+}
+
 /// docs/replication-rules.md §9: what depends on an earlier entry of its batch sees it.
 #[test]
 fn a_batch_in_which_documents_come_and_go_is_applied_like_its_entries_one_by_one() {

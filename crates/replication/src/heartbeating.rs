@@ -152,7 +152,7 @@ impl Member {
         if !was_up {
             self.emit(Event::PeerUp { peer: id });
         }
-        self.hear_for_memory(id, reply.written.op_time);
+        self.hear_for_memory(id, round.sent, reply.written.op_time);
         let next = self.now + self.heartbeat_interval();
         self.timers.set(Timer::Heartbeat(id), next);
         self.note_primary(id, &reply);

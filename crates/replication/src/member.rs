@@ -149,7 +149,7 @@ impl Member {
             now,
             presence: Presence::new(now),
             ballot: Ballot::recovered(term, last_vote),
-            recollection: Recollection::new(recovered.memory),
+            recollection: Recollection::new(recovered.memory, now),
             indexes_left_out: recovered.indexes_left_out,
             candidacy: Candidacy::default(),
             config: Configuration::default(),

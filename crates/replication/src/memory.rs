@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use quorate_protocol::{MemberId, OpTime, ReplicaSetConfig, Term};
+use quorate_protocol::{MemberId, MonotonicTime, OpTime, ReplicaSetConfig, Term};
 
 use crate::event::Event;
 use crate::member::Member;
@@ -33,14 +33,16 @@ pub enum Memory {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recollection {
     pub(crate) memory: Memory,
+    /// When it was lost: who was asked before then may have answered before this member acknowledged its last entry.
+    lost_at: MonotonicTime,
     heard: BTreeSet<MemberId>,
     /// The newest entry that any of them had when it first answered.
     newest: OpTime,
 }
 
 impl Recollection {
-    pub(crate) fn new(memory: Memory) -> Self {
-        Self { memory, heard: BTreeSet::new(), newest: OpTime::NULL }
+    pub(crate) fn new(memory: Memory, now: MonotonicTime) -> Self {
+        Self { memory, lost_at: now, heard: BTreeSet::new(), newest: OpTime::NULL }
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -72,14 +74,14 @@ impl Member {
 
     /// What this member held no longer counts, as if its disk had been replaced.
     pub(crate) fn lose_memory(&mut self) {
-        self.recollection = Recollection::new(Memory::Lost);
+        self.recollection = Recollection::new(Memory::Lost, self.now);
         self.emit(Event::MemoryLost);
         self.persist(Change::Memory(Memory::Lost), AfterPersist::Nothing);
     }
 
-    /// A member has answered a heartbeat of this process: its term is known, and adopted.
-    pub(crate) fn hear_for_memory(&mut self, from: MemberId, written: OpTime) {
-        if self.recollection.is_lost() {
+    /// A member has answered a heartbeat that this process sent then: its term is known, and adopted.
+    pub(crate) fn hear_for_memory(&mut self, from: MemberId, sent: MonotonicTime, written: OpTime) {
+        if self.recollection.is_lost() && sent >= self.recollection.lost_at {
             if self.recollection.heard.insert(from) {
                 self.recollection.newest = self.recollection.newest.max(written);
             }

@@ -253,61 +253,62 @@ impl Writer<'_> {
         batch.remove(keyspace, result_key(&write.session, write.number, statement));
         let bytes = self.session_row(&write.session)?;
         let row = bytes.as_deref().and_then(SessionRow::from_bytes);
-        let row = row.filter(|row| row.number == write.number);
-        let (Some(row), Ok(_)) = (row, entry.get_document("prevOpTime")) else {
-            // The session is further, or the entry is of a version that does not tell.
+        let Some(row) = row.filter(|row| row.number == write.number) else {
+            // The session is further.
             return Ok(());
         };
-        if let Some(previous) = previous_of(entry) {
-            if let Some(at) =
-                self.entry_at(previous)?.as_deref().and_then(|entry| entry_position(entry).ok())
-            {
-                let row = SessionRow { written: Some(at), ..row };
-                let result = bytes.as_deref().and_then(SessionRow::result_in);
-                let result = result.filter(|_| statement != 0);
-                let row = row.with_result(result.unwrap_or_default());
-                batch.insert(keyspace, number_key(&write.session), row);
+        let result = bytes.as_deref().and_then(SessionRow::result_in);
+        let result = result.filter(|_| statement != 0).unwrap_or_default();
+        let stays = |written| SessionRow { written, ..row }.with_result(result);
+        let row = match (previous_of(entry), entry.get_binary("sessionBefore")) {
+            // The entry is of a version that does not tell what came before.
+            _ if entry.get_document("prevOpTime").is_err() => stays(row.written),
+            (Some(previous), _) => {
+                let previous = self.entry_at(previous)?;
+                stays(previous.as_deref().and_then(|entry| entry_position(entry).ok()))
             }
-            return Ok(());
-        }
-        match entry.get_binary("sessionBefore") {
-            Ok(before) => self.bring_back(batch, &write.session, before.bytes),
-            Err(_) => {
+            (None, Ok(before)) => match self.bring_back(batch, &write.session, before.bytes)? {
+                Some(before) => before,
+                None => stays(None),
+            },
+            (None, Err(_)) => {
                 batch.remove(keyspace, number_key(&write.session));
-                Ok(())
+                return Ok(());
             }
-        }
+        };
+        batch.insert(keyspace, number_key(&write.session), row);
+        Ok(())
     }
 
-    /// Brings back the row that a session had, and the results that belong to it. If they are not all
-    /// in the log any more, the session stays at its number: a repeated write is refused then, and not
+    /// The row that a session had. Brings back the results that belong to it. If they are not all in the log any more
+    /// there is none, and the session stays at its number: a write of the number before is refused then, and not
     /// done twice.
     fn bring_back(
         &self,
         batch: &mut Batch,
         session: &SessionId,
         before: &[u8],
-    ) -> Result<(), CommandError> {
-        let Some(row) = SessionRow::from_bytes(before) else { return Ok(()) };
+    ) -> Result<Option<Vec<u8>>, CommandError> {
+        let Some(mut row) = SessionRow::from_bytes(before) else { return Ok(None) };
+        if row.committed.is_some() {
+            return Ok(Some(row.to_bytes()));
+        }
         let mut results = Vec::new();
         let mut next = row.written.map(|at| at.op_time.timestamp.as_u64());
-        if next.is_none() && row.committed.is_none() {
-            return Ok(());
+        if next.is_none() {
+            return Ok(None);
         }
         while let Some(at) = next {
             let entry = self.entry_at(at)?.filter(|_| results.len() < MAX_STATEMENTS);
-            let Some(entry) = entry else { return Ok(()) };
-            let Ok(statement) = entry.get_i32("stmtId") else { return Ok(()) };
+            let Some(entry) = entry else { return Ok(None) };
+            let Ok(statement) = entry.get_i32("stmtId") else { return Ok(None) };
             let result = entry.get_document("retryResult").map(RawDocument::as_bytes);
             results.push((statement, result.unwrap_or(&EMPTY_DOCUMENT).to_vec()));
             next = previous_of(&entry);
         }
         let keyspace = self.node.keyspaces().sessions;
-        if row.committed.is_some() {
-            batch.insert(keyspace, number_key(session), row.to_bytes());
-            return Ok(());
-        }
-        let (mut in_row, mut row) = (Vec::new(), SessionRow { has_rows: false, ..row });
+        let mut in_row = Vec::new();
+        row.has_rows = false;
         for (statement, result) in results {
             if is_kept_in_row(statement, &result) {
                 in_row = result;
@@ -316,8 +317,7 @@ impl Writer<'_> {
                 batch.insert(keyspace, result_key(session, row.number, statement), result);
             }
         }
-        batch.insert(keyspace, number_key(session), row.with_result(&in_row));
-        Ok(())
+        Ok(Some(row.with_result(&in_row)))
     }
 
     pub(crate) fn entry_at(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>, CommandError> {

@@ -138,3 +138,40 @@ fn a_wiped_voter_copies_from_any_other_while_there_is_no_primary() {
     }
     panic!("it has copied from no member");
 }
+
+/// A member that loses its memory while it runs has questions under way: the answers may be older than the entries that
+/// it acknowledged last.
+#[test]
+fn answers_to_what_was_asked_before_the_memory_was_lost_do_not_count() {
+    let mut without_indexes = led(4);
+    without_indexes.members[0].priority = Priority::ZERO;
+    without_indexes.members[0].build_indexes = false;
+    let recovered =
+        Recovered { config: Some(without_indexes), last: entry(4, 5), ..Recovered::default() };
+    let mut subject = Subject::new(recovered);
+    let [one, two] = [1, 2].map(|id| subject.heartbeat_to(id));
+    subject.now = subject.now + Duration::from_millis(10);
+    let ordinary = ReplicaSetConfig { version: 9, ..led(4) };
+    let nothing = OpTimeAndWallTime::default();
+    let told = HeartbeatReply {
+        term: Term(4),
+        config: Some(ordinary.into()),
+        ..reply_of(MemberState::Secondary, nothing)
+    };
+    subject.hear(one, told);
+    let outputs = store(&mut subject);
+    subject.outputs = outputs;
+    assert_eq!(subject.member.status().state(), MemberState::Startup2);
+    let one = subject.heartbeat_to(1);
+    answer(&mut subject, one, 4, nothing);
+    let told = HeartbeatReply { term: Term(4), ..reply_of(MemberState::Secondary, nothing) };
+    let outputs = subject.hear(two, told);
+    assert!(!votes(&mut subject, 5), "m2 was asked before");
+    subject.outputs = outputs;
+    subject.now = subject.now + Duration::from_secs(3);
+    let outputs = subject.give(Input::Tick);
+    subject.outputs = outputs;
+    let two = subject.heartbeat_to(2);
+    answer(&mut subject, two, 5, nothing);
+    assert!(votes(&mut subject, 6), "both have answered since");
+}
