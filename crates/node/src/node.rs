@@ -400,8 +400,9 @@ impl Node {
         }
         let trimmed = self.oplog.is_some() && writer.trim_oplog()?;
         let forgotten = writer.trim_undo()? | writer.trim_images(now)?;
+        let expired = writer.expire_session_rows()?;
         writer.keep_commit_point()?;
-        Ok(writer.purge_step()? || trimmed || forgotten)
+        Ok(writer.purge_step()? || trimmed || forgotten || expired)
     }
 
     /// Removes the documents that TTL indexes say are too old. Returns how many went.

@@ -20,7 +20,8 @@ pub const SESSION_TIMEOUT_MINUTES: u32 = 30;
 /// The most sessions at once.
 pub const MAX_SESSIONS: usize = 100_000;
 
-const SESSION_TIMEOUT: Duration = Duration::from_secs(SESSION_TIMEOUT_MINUTES as u64 * 60);
+pub(crate) const SESSION_TIMEOUT: Duration =
+    Duration::from_secs(SESSION_TIMEOUT_MINUTES as u64 * 60);
 
 /// Bytes of a UUID.
 const UUID_BYTES: usize = 16;
@@ -157,8 +158,7 @@ impl Sessions {
         ended
     }
 
-    #[cfg(test)]
-    fn is_alive(&self, session: &SessionId) -> bool {
+    pub(crate) fn is_alive(&self, session: &SessionId) -> bool {
         self.alive.contains_key(session)
     }
 

@@ -17,6 +17,7 @@ mod chain;
 mod commands;
 mod commit;
 mod enter;
+mod expiry;
 mod overlay;
 mod rows;
 mod shown;
@@ -33,6 +34,7 @@ use quorate_transactions::{Refusal, TransactionId, Transactions};
 pub(crate) use self::chain::{MAX_ENTRY_BYTES, is_abort, is_apply_ops, is_partial, previous_of};
 pub(crate) use self::commands::{abort, commit};
 pub(crate) use self::enter::{Numbered, check_part, check_target, conclude, enter, label};
+use self::expiry::Expiry;
 pub(crate) use self::rows::{SessionRow, number_key};
 pub(crate) use self::shown::made_up_collection;
 use self::stage::Stage;
@@ -52,6 +54,8 @@ use crate::sessions::SessionId;
 pub(crate) struct Ongoing {
     pub(crate) table: Transactions<SessionId>,
     pub(crate) bodies: BTreeMap<TransactionId, Arc<Body>>,
+    /// How far the removal of old rows has come.
+    expiry: Expiry,
     /// What `serverStatus` tells of the transaction that was committed last.
     pub(crate) last_committed: Option<Document>,
 }

@@ -4,9 +4,11 @@
 
 mod support;
 
+use std::time::Duration;
+
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, doc};
-use quorate_node::{Command, Context};
+use quorate_node::{Command, Context, Now};
 use quorate_storage::{Batch, Direction, KeyRange, Store};
 use sha2::{Digest, Sha256};
 use support::{Member, context};
@@ -279,4 +281,44 @@ fn a_write_of_an_earlier_version_is_not_repeated() {
     assert_eq!(member.find(doc! {"find": "c"}), [doc! {"_id": 1, "n": 1}], "it was done before");
     member.ok(doc! {"insert": "c", "documents": [{"_id": 2}], "lsid": lsid(1), "txnNumber": 8_i64});
     assert_eq!(session_rows(&member), 1, "the old result is gone");
+}
+
+/// Each session that wrote leaves a row: they must not gather for ever.
+#[test]
+fn the_rows_of_a_session_go_when_it_has_not_written_for_as_long_as_it_lives() {
+    let member = support::set::primary();
+    let at = |minutes: u64| {
+        let monotonic = support::now().monotonic + Duration::from_secs(minutes * 60);
+        Now { monotonic, ..support::now() }
+    };
+    let run_at = |minutes: u64, session: u8, mut command: Document| {
+        command.insert("lsid", lsid(session));
+        let reply = member.run_as(&Context { now: at(minutes), ..context() }, command);
+        assert_eq!(reply.get_f64("ok").unwrap(), 1.0, "{reply}");
+        reply
+    };
+    let maintain_at = |minutes: u64| while member.node.maintain(at(minutes)).unwrap() {};
+    let many: Vec<_> = (0..3_000).map(|id| doc! {"_id": id}).collect();
+    let insert =
+        |documents: Vec<Document>| doc! {"insert": "c", "documents": documents, "txnNumber": 1_i64};
+    run_at(0, 1, insert(many));
+    run_at(0, 2, insert(vec![doc! {"_id": "two"}]));
+    run_at(0, 3, insert(vec![doc! {"_id": "three"}]));
+    assert_eq!(session_rows(&member), 3_000 + 2);
+    maintain_at(0);
+    // One goes on writing, and this member does not hear of it again; one only reads.
+    let update = doc! {
+        "update": "c", "updates": [{"q": {"_id": "two"}, "u": {"$inc": {"n": 1}}}], "txnNumber": 2_i64,
+    };
+    run_at(20, 2, update.clone());
+    member.ok(doc! {"endSessions": [lsid(2)], "$db": "admin"});
+    run_at(20, 3, doc! {"find": "c", "limit": 1});
+    maintain_at(29);
+    assert_eq!(session_rows(&member), 3_000 + 2, "a session lives for half an hour");
+    maintain_at(31);
+    assert_eq!(session_rows(&member), 2);
+    run_at(31, 2, update);
+    assert_eq!(member.find(doc! {"find": "c", "filter": {"n": 1}}).len(), 1, "it is done once");
+    maintain_at(62);
+    assert_eq!(session_rows(&member), 0);
 }
