@@ -393,7 +393,8 @@ fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, Comm
         current: None,
         image: None,
         last: same.and_then(|row| row.written),
-        before: known.filter(|row| row.number != *number),
+        // A number without an entry is what a rollback could not bring back further: to be kept by the next, too.
+        before: known.filter(|row| row.number != *number || row.written.is_none()),
         in_row: in_row.unwrap_or_default().to_vec(),
         has_rows: same.is_some_and(|row| row.has_rows),
     })
