@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use bson::{Document, RawDocumentBuf, doc};
 use quorate_node::Now;
 use quorate_protocol::{MemberState, OpTime, Term, Timestamp, WallTime};
@@ -298,6 +300,13 @@ fn an_undone_write_is_repeated_though_the_entry_before_it_is_trimmed() {
             assert_eq!(count(), 2, "it was undone, and is done once more, round {round}");
         }
     }
+    // Nothing tells how old that number is.
+    member.node.roll_back_to(kept, now(), &mut |_| Ok(())).unwrap();
+    for hours in 0..3 {
+        let monotonic = now().monotonic + Duration::from_secs(hours * 3600);
+        while member.node.maintain(Now { monotonic, ..now() }).unwrap() {}
+    }
+    assert_eq!(member.code(retryable(5, 1, increment.clone())), 225);
 }
 
 /// docs/replication-rules.md §9: what depends on an earlier entry of its batch sees it.

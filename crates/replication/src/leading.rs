@@ -274,6 +274,10 @@ impl Member {
 
     pub(crate) fn advance_commit_point(&mut self) {
         let (Role::Leader(_), Some(config)) = (&self.role, self.installed_config()) else { return };
+        if self.config.holds_commits() {
+            self.decide_poll(false);
+            return self.settle_waiters();
+        }
         // Where arbiters make fewer copies commit than votes elect, the copies alone do not keep the
         // configuration before this one from electing a member without them: voters that have this
         // one do, since they refuse older ones.

@@ -13,7 +13,7 @@ use quorate_protocol::{
 
 use crate::commit_point::{Acknowledged, majority_position};
 use crate::config_check::{Allowances, ConfigError, require_self_electable, validate};
-use crate::quorum::{implicit_default_write_concern, is_vote_majority};
+use crate::quorum::{Counts, implicit_default_write_concern, is_vote_majority};
 
 /// Why a configuration may not follow the present one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -65,6 +65,9 @@ pub enum ReconfigError {
     /// Rule 3: entries committed before are not yet committed under the present configuration.
     #[error("{0} is not yet committed under the present configuration; wait for replication")]
     NotCommittedUnderConfig(OpTime),
+    /// A member would vote that lacks what was committed with the votes of arbiters.
+    #[error("{0} would vote and does not have {1} yet, which is committed; wait for replication")]
+    NewVoterBehind(MemberId, OpTime),
     /// This member is not (yet, any more) a primary that accepts writes.
     #[error("only a primary that accepts writes changes the configuration; find it, or use force")]
     NotWritablePrimary,
@@ -90,9 +93,9 @@ impl ReconfigError {
     pub const fn code(&self) -> i32 {
         match self {
             Self::Config(error) => error.code(),
-            Self::NotInstalledOnMajority(_) | Self::NotCommittedUnderConfig(_) => {
-                ErrorCode::CURRENT_CONFIG_NOT_COMMITTED_YET.0
-            }
+            Self::NotInstalledOnMajority(_)
+            | Self::NotCommittedUnderConfig(_)
+            | Self::NewVoterBehind(..) => ErrorCode::CURRENT_CONFIG_NOT_COMMITTED_YET.0,
             Self::NotWritablePrimary => ErrorCode::NOT_WRITABLE_PRIMARY.0,
             Self::InProgress => ErrorCode::CONFIGURATION_IN_PROGRESS.0,
             Self::NotYetInitialized => ErrorCode::NOT_YET_INITIALIZED.0,
@@ -191,6 +194,21 @@ pub fn voters_changed(old: &ReplicaSetConfig, new: &ReplicaSetConfig) -> usize {
         ids(old).symmetric_difference(&ids(new)).count()
     };
     count(MemberConfig::is_voter).max(count(|member| member.votes > 0))
+}
+
+/// The members with data whose votes begin to count where arbiters make fewer copies commit than votes elect. Such a member
+/// and the arbiters can elect it, and no copy that committed need be among them.
+pub fn voters_gained_beside_arbiters(
+    old: &ReplicaSetConfig,
+    new: &ReplicaSetConfig,
+) -> Vec<MemberId> {
+    let counts = Counts::of(old);
+    if counts.write_majority >= counts.majority_vote {
+        return Vec::new();
+    }
+    let voted = |id: MemberId| old.member(id).is_some_and(MemberConfig::is_voter);
+    let gained = new.voters().filter(|member| !member.arbiter_only && !voted(member.id));
+    gained.map(|member| member.id).collect()
 }
 
 // A committed write of the one data-bearing voter is on one member only. Were a second, empty one

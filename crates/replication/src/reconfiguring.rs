@@ -22,7 +22,10 @@ use crate::outbox::{AfterPersist, Asked};
 use crate::output::Change;
 use crate::peer::Peer;
 use crate::quorum::is_vote_majority;
-use crate::reconfig_check::{Proposal, ReconfigError, SetState, check_documents, check_settled};
+use crate::reconfig_check::{
+    Proposal, ReconfigError, SetState, check_documents, check_settled,
+    voters_gained_beside_arbiters,
+};
 use crate::role::Role;
 use crate::timers::Timer;
 
@@ -30,6 +33,10 @@ use crate::timers::Timer;
 /// so that two forced on two sides of a partition do not meet.
 const FORCE_VERSION_STEP: i64 = 10_000;
 const FORCE_VERSION_RANDOM: u64 = 100_000;
+/// A member that is to vote beside arbiters is at most this much behind what is committed.
+const MAX_SECONDS_BEHIND: u32 = 2;
+/// How long nothing is committed while such a member gets what is.
+const MAX_HOLD: Duration = Duration::from_secs(2);
 /// Administrators that can wait for a configuration to spread.
 const MAX_CONFIG_WAITS: usize = 64;
 
@@ -75,6 +82,11 @@ impl Configuration {
         self.installing || self.under_way.is_some()
     }
 
+    /// Whether nothing is to be committed until the new configuration is in force.
+    pub(crate) fn holds_commits(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|under_way| !under_way.awaited.is_empty())
+    }
+
     pub(crate) fn set_default_write_concern(&mut self, is_set: bool) {
         self.default_write_concern_set = is_set;
     }
@@ -114,6 +126,9 @@ struct Reconfiguring {
     config: Arc<ReplicaSetConfig>,
     stage: Stage,
     max_time: Option<Duration>,
+    /// Members that are to vote beside arbiters. They must have what is committed first, and nothing more is
+    /// committed until they vote.
+    awaited: Vec<MemberId>,
 }
 
 #[derive(Clone, Debug)]
@@ -180,7 +195,7 @@ impl Member {
         for member in &mut config.members {
             member.newly_added = false;
         }
-        self.begin_poll(Some(token), config, true, None);
+        self.begin_poll(Some(token), config, true, None, Vec::new());
     }
 
     pub(crate) fn on_reconfig(
@@ -233,8 +248,20 @@ impl Member {
             &self.options.own_addresses,
         )?;
         self.check_settled(&old, first_of_term)?;
-        self.begin_poll(token, new, false, max_time);
+        let awaited = voters_gained_beside_arbiters(&old, &new);
+        // Others wait while commits are held back: only for those that are nearly there.
+        let behind = awaited.iter().find(|id| self.seconds_behind(**id) > MAX_SECONDS_BEHIND);
+        if let Some(id) = behind {
+            return Err(ReconfigError::NewVoterBehind(*id, self.commit_point.op_time));
+        }
+        self.begin_poll(token, new, false, max_time, awaited);
         Ok(())
+    }
+
+    /// How far the copy of a member is behind what is committed.
+    fn seconds_behind(&self, id: MemberId) -> u32 {
+        let has = self.acknowledged(id).durable.op_time.timestamp.seconds;
+        self.commit_point.op_time.timestamp.seconds.saturating_sub(has)
     }
 
     fn check_settled(
@@ -309,6 +336,7 @@ impl Member {
             config: Arc::clone(&config),
             stage: Stage::Storing { initiate: false },
             max_time: None,
+            awaited: Vec::new(),
         });
         self.store_config(config);
         Ok(())
@@ -344,6 +372,7 @@ impl Member {
         config: ReplicaSetConfig,
         initiate: bool,
         max_time: Option<Duration>,
+        awaited: Vec<MemberId>,
     ) {
         let own = self.find_self(&config);
         let others: Vec<(MemberId, ServerAddress)> = config
@@ -353,12 +382,14 @@ impl Member {
             .map(|member| (member.id, member.host.clone()))
             .collect();
         let timeout = config.settings.heartbeat_timeout();
+        let timeout = if awaited.is_empty() { timeout } else { timeout.min(MAX_HOLD) };
         let waiting = others.iter().map(|(id, _)| *id).collect();
         self.config.under_way = Some(Reconfiguring {
             token,
             config: Arc::new(config),
             stage: Stage::Polling { initiate, waiting, answers: BTreeMap::new() },
             max_time,
+            awaited,
         });
         for (id, address) in others {
             let message = Request::Heartbeat(self.heartbeat_request(initiate));
@@ -426,6 +457,7 @@ impl Member {
         let Some(Reconfiguring {
             stage: Stage::Polling { initiate, waiting, answers },
             config,
+            awaited,
             ..
         }) = &self.config.under_way
         else {
@@ -445,8 +477,16 @@ impl Member {
             Answer::Silent => initiate,
             Answer::Fine => false,
         });
-        if enough {
-            return self.store_polled(config, initiate);
+        let committed = self.commit_point;
+        let behind = awaited.iter().find(|id| self.acknowledged(**id).durable < committed).copied();
+        match behind {
+            None if enough => return self.store_polled(config, initiate),
+            Some(_) if enough && !out_of_time => return,
+            Some(id) if enough => {
+                let error = ReconfigError::NewVoterBehind(id, committed.op_time);
+                return self.abandon_reconfiguration(error.into());
+            }
+            _ => {}
         }
         if let Some(answer) = refusal.filter(|_| initiate) {
             let error = match answer {

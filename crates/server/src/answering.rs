@@ -103,9 +103,8 @@ impl Events {
     }
 }
 
-/// A command that may run, and what its client wants to be sure of.
+/// What the client of a command that may run wants to be sure of.
 struct Admitted {
-    command: Command,
     writes: bool,
     retryable: bool,
     /// The session of a retryable write: only that can meet the fail point that cuts it off.
@@ -201,8 +200,8 @@ impl Connection {
     ) -> Result<RawDocumentBuf, Ended> {
         let injection = self.inject(&command, context).await?;
         self.answer_here(&command, context).await?;
-        let mut admitted = self.admit(command, context).await?;
-        let reply = self.run_admitted(&mut admitted, context).await?;
+        let (mut admitted, command) = self.admit(command, context).await?;
+        let reply = self.run_admitted(&mut admitted, command, context).await?;
         let op_time = reply.op_time;
         let mut body = self.durable(reply, &admitted).await?;
         if let Some(set) = &self.shared.replica_set {
@@ -319,7 +318,11 @@ impl Connection {
     }
 
     /// Decides the command's concerns and waits for the time that it wants to read after.
-    async fn admit(&mut self, mut command: Command, context: &Context) -> Result<Admitted, Ended> {
+    async fn admit(
+        &mut self,
+        mut command: Command,
+        context: &Context,
+    ) -> Result<(Admitted, Command), Ended> {
         let writes = command.may_write();
         let write_concern = match &self.shared.replica_set {
             None => None,
@@ -340,8 +343,7 @@ impl Connection {
         // Statements of a transaction are not repeated by themselves.
         let retryable = command.body.contains_key("txnNumber") && !is_statement(&command);
         let session = retryable.then(|| Arc::clone(&command.body));
-        Ok(Admitted {
-            command,
+        let admitted = Admitted {
             writes,
             retryable,
             session,
@@ -350,22 +352,23 @@ impl Connection {
             patience,
             limit,
             began,
-        })
+        };
+        Ok((admitted, command))
     }
 
     /// Runs an admitted command, again after each event that it waits for.
     async fn run_admitted(
         &mut self,
         admitted: &mut Admitted,
+        command: Command,
         context: &mut Context,
     ) -> Result<Reply, Ended> {
         let shared = Arc::clone(&self.shared);
-        let command = std::mem::replace(&mut admitted.command, Command::new(Document::new()));
         let hello = is_hello(command.name());
         let mut again = command.clone_if_it_may_wait();
         // Listening starts before the command looks, so that nothing falls in between.
         let mut events = again.as_ref().map(|_| Events::of(&shared));
-        let entered = self.enter(&shared, admitted, context).await?;
+        let entered = self.enter(&shared, admitted, command.name(), context).await?;
         context.interrupt.set_waiting(false);
         let mut outcome = self.run_command(context, command, &admitted.patience).await?;
         drop(entered);
@@ -405,6 +408,7 @@ impl Connection {
         &self,
         shared: &'s Arc<Shared>,
         admitted: &Admitted,
+        command: &str,
         context: &Context,
     ) -> Result<Option<Entered<'s>>, Ended> {
         if !admitted.writes {
@@ -415,7 +419,7 @@ impl Connection {
             return Ok(Some(entered));
         }
         context.interrupt.set_waiting(true);
-        let (connection, command) = (self.client.connection_id, admitted.command.name());
+        let connection = self.client.connection_id;
         tracing::warn!(connection, command, "a write waits: fsync has locked writes out");
         Ok(Some(admitted.patience.wait(pass(shared)).await?))
     }

@@ -161,8 +161,16 @@ fn raw_stream(request: &Request<'_>, documents: Documents) -> DocumentStream {
     Box::new(documents.map(move |document| {
         let document = document?;
         let bytes = quorate_query::value::measure(&document).bytes;
-        if bytes <= MAX_RESULT_BYTES {
+        if bytes <= LARGE_RESULT_BYTES {
             return to_raw(&document).map(DocumentBytes::from);
+        }
+        let asked = meter.check();
+        if bytes <= MAX_RESULT_BYTES {
+            let written = asked.map_err(CommandError::from).and_then(|()| to_raw(&document));
+            let asked = meter.check();
+            meter.free_value(Bson::Document(document));
+            asked?;
+            return written.map(DocumentBytes::from);
         }
         // It may hold all that the operation may: to write it would take long for nothing, and so does to free it.
         meter.free_value(Bson::Document(document));
@@ -175,6 +183,9 @@ fn raw_stream(request: &Request<'_>, documents: Documents) -> DocumentStream {
         ))
     }))
 }
+
+/// To measure, to write and to free a document above this takes so long that an interrupt is asked in between.
+const LARGE_RESULT_BYTES: usize = 256 * 1024;
 
 /// The largest document that a pipeline may yield: one that could be stored, and room for what commands put around it.
 const MAX_RESULT_BYTES: usize = 16 * 1024 * 1024 + 16 * 1024;

@@ -2,7 +2,8 @@
 //!
 //! Every session that wrote leaves a row, by which a repeated write is recognised. A driver does not use a session
 //! that was idle for as long as sessions live, so a row goes when this member has had its last entry for that
-//! long, and has not heard of the session meanwhile. Each member removes its own rows; none is told of it. Time
+//! long, and has not heard of the session meanwhile. A row without an entry tells no time, and stays until its session
+//! writes again: a rollback may have made it a moment ago. Each member removes its own rows; none is told of it. Time
 //! is the process's own: calendars jump.
 //!
 //! ```text
@@ -60,8 +61,9 @@ impl Writer<'_> {
             let goes = match (session_of(&key), known) {
                 (Some(session), _) => {
                     let row = SessionRow::from_bytes(&value);
-                    let at = row.and_then(|row| row.committed.or(row.written)).unwrap_or_default();
-                    let goes = at.op_time <= mark && !node.sessions().is_alive(&session);
+                    let at = row.and_then(|row| row.committed.or(row.written));
+                    let goes = at.is_some_and(|at| at.op_time <= mark)
+                        && !node.sessions().is_alive(&session);
                     current = Some((session, goes));
                     goes
                 }

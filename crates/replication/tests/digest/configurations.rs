@@ -325,3 +325,73 @@ fn a_primary_beside_an_arbiter_commits_nothing_under_a_configuration_that_only_i
     subject.hear(subject.heartbeat_to(1), arbiter(2));
     assert_eq!(subject.member.status().commit_point(), entry(2, 20));
 }
+
+/// A primary beside an arbiter, and a newly added member with data that has yet to get its vote. What is committed is on the
+/// primary alone.
+fn primary_with_an_arbiter_and_a_newcomer() -> Subject {
+    let mut three = config(3);
+    three.members[1] = MemberConfig::arbiter(MemberId(1), address(1));
+    three.members[2].newly_added = true;
+    let mut subject = with_config(three, entry(1, 5));
+    for _ in 0..200 {
+        if subject.member.status().is_writable() {
+            break;
+        }
+        carry_on(&mut subject, oblige);
+    }
+    assert!(subject.member.status().is_writable());
+    subject
+}
+
+fn stores_a_config(outputs: &[Output]) -> bool {
+    let is_config =
+        |output: &Output| matches!(output, Output::Persist { change: Change::Config(_), .. });
+    outputs.iter().any(is_config)
+}
+
+/// With the arbiter's vote a new voter could be elected at once: it gets its vote when it has what is committed, and
+/// nothing more is committed meanwhile.
+#[test]
+fn a_newcomer_votes_beside_an_arbiter_only_with_all_that_is_committed() {
+    let mut subject = primary_with_an_arbiter_and_a_newcomer();
+    let term = subject.member.status().term();
+    let version = ConfigVersion { term: Some(term), version: 1 };
+    let reply = |state: MemberState, last: OpTimeAndWallTime| HeartbeatReply {
+        config_version: Some(version),
+        term,
+        ..reply_of(state, last)
+    };
+    let nothing = OpTimeAndWallTime::default();
+    let commit_point = |subject: &Subject| subject.member.status().commit_point();
+    append(&mut subject, entry(term.0, 100));
+    let answer_all = |subject: &mut Subject, newcomer: OpTimeAndWallTime| {
+        let mut outputs = wait(subject, Duration::from_secs(2));
+        let mut stores = stores_a_config(&outputs);
+        while let Some(output) = outputs.pop() {
+            let Output::Send { request, to, message: Request::Heartbeat(_), .. } = output else {
+                continue;
+            };
+            let reply = match to == address(1) {
+                true => reply(MemberState::Arbiter, nothing),
+                false => reply(MemberState::Secondary, newcomer),
+            };
+            let more = subject.hear(request, reply);
+            stores |= stores_a_config(&more);
+            outputs.extend(more);
+        }
+        stores
+    };
+    for _ in 0..5 {
+        assert!(!answer_all(&mut subject, entry(1, 5)), "it is far behind");
+    }
+    append(&mut subject, entry(term.0, 101));
+    assert_eq!(commit_point(&subject), entry(term.0, 101), "others do not wait for it");
+    assert!(!answer_all(&mut subject, entry(term.0, 100)), "it is near, and lacks the last entry");
+    append(&mut subject, entry(term.0, 102));
+    assert_eq!(commit_point(&subject), entry(term.0, 101), "held back while the newcomer copies");
+    subject.ask(report(term.0, 2, entry(term.0, 101)));
+    assert!(stores_a_config(&subject.outputs), "it has all that is committed");
+    store(&mut subject);
+    append(&mut subject, entry(term.0, 103));
+    assert_eq!(commit_point(&subject), entry(term.0, 101), "from now on its copy counts");
+}
