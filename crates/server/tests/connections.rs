@@ -15,6 +15,9 @@ use support::TestServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+/// How long a client waits for the server.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 struct TestClient {
     stream: TcpStream,
     decoder: Decoder,
@@ -81,7 +84,9 @@ impl TestClient {
                     response_to: header.response_to.0,
                 });
             }
-            if self.stream.read_buf(self.decoder.input()).await.unwrap_or(0) == 0 {
+            let reading = self.stream.read_buf(self.decoder.input());
+            let read = tokio::time::timeout(DEADLINE, reading).await;
+            if read.expect("the server answers or closes").unwrap_or(0) == 0 {
                 return None;
             }
         }

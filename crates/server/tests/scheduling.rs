@@ -92,7 +92,9 @@ fn endless(comment: &str) -> Document {
         "pipeline": [{"$match": {"$expr": {"$eq": [{"$add": ["$n", "$$n", 1]}, -1]}}}],
     };
     doc! {
-        "aggregate": "c", "pipeline": [{"$lookup": join}], "cursor": {}, "comment": comment,
+        "aggregate": "c", "cursor": {}, "comment": comment,
+        // A first batch would be there after some seconds.
+        "pipeline": [{"$lookup": join}, {"$count": "n"}],
     }
 }
 
