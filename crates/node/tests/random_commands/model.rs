@@ -286,7 +286,8 @@ impl Model {
     ) -> Result<(Document, bool), i32> {
         self.claim(effects, collection, old);
         let (id, new) = (id_of(old), change.apply(old)?);
-        if new == *old {
+        // The order of fields counts; documents are equal in any.
+        if new.iter().eq(old.iter()) {
             return Ok((new, false));
         }
         self.claim(effects, collection, &new);
