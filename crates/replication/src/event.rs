@@ -76,157 +76,52 @@ pub enum SourceLost {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the Display text of each variant is its documentation")]
 pub enum Event {
-    StateChanged {
-        from: MemberState,
-        to: MemberState,
-    },
+    StateChanged { from: MemberState, to: MemberState },
     TermRaised(Term),
-    ConfigInstalled {
-        version: ConfigVersion,
-        members: usize,
-    },
-    ConfigIgnored {
-        version: ConfigVersion,
-        why: String,
-    },
-    PeerUp {
-        peer: MemberId,
-    },
-    PeerDown {
-        peer: MemberId,
-        cause: Unreachable,
-    },
-    PrimaryCrashed {
-        primary: MemberId,
-    },
+    ConfigInstalled { version: ConfigVersion, members: usize },
+    ConfigIgnored { version: ConfigVersion, why: String },
+    PeerUp { peer: MemberId },
+    PeerDown { peer: MemberId, cause: Unreachable },
+    PrimaryCrashed { primary: MemberId },
     AllRestarted,
-    PrimaryKnown {
-        primary: MemberId,
-        term: Term,
-    },
-    DryRunStarted {
-        reason: ElectionReason,
-        term: Term,
-    },
-    DryRunVetoed {
-        by: MemberId,
-        veto: Veto,
-        count: u32,
-    },
-    DryRunLost {
-        why: String,
-    },
-    GaveWay {
-        to: MemberId,
-    },
-    VetoesIgnored {
-        count: u32,
-    },
-    ElectionStarted {
-        reason: ElectionReason,
-        term: Term,
-    },
-    ElectionWon {
-        term: Term,
-        votes: usize,
-    },
-    ElectionLost {
-        term: Term,
-        why: String,
-    },
-    CannotStand {
-        why: &'static str,
-    },
-    VoteGranted {
-        candidate: MemberId,
-        term: Term,
-        dry_run: bool,
-    },
-    VoteRefused {
-        candidate: MemberId,
-        term: Term,
-        dry_run: bool,
-        why: String,
-    },
-    Vetoed {
-        candidate: MemberId,
-        veto: Veto,
-    },
-    CatchUpStarted {
-        target: OpTime,
-        source: MemberId,
-    },
+    PrimaryKnown { primary: MemberId, term: Term },
+    DryRunStarted { reason: ElectionReason, term: Term },
+    DryRunVetoed { by: MemberId, veto: Veto, count: u32 },
+    DryRunLost { why: String },
+    GaveWay { to: MemberId },
+    VetoesIgnored { count: u32 },
+    ElectionStarted { reason: ElectionReason, term: Term },
+    ElectionWon { term: Term, votes: usize },
+    ElectionLost { term: Term, why: String },
+    CannotStand { why: &'static str },
+    VoteGranted { candidate: MemberId, term: Term, dry_run: bool },
+    VoteRefused { candidate: MemberId, term: Term, dry_run: bool, why: String },
+    Vetoed { candidate: MemberId, veto: Veto },
+    CatchUpStarted { target: OpTime, source: MemberId },
     CatchUpEnded(CatchUpEnd),
-    Writable {
-        term: Term,
-        first: OpTime,
-    },
-    StepDownAttempted {
-        wait: Duration,
-    },
+    Writable { term: Term, first: OpTime },
+    StepDownAttempted { wait: Duration },
     StepDownAbandoned,
-    SteppedDown {
-        term: Term,
-        reason: StepDownReason,
-    },
-    HandedOff {
-        to: MemberId,
-    },
-    Frozen {
-        period: Duration,
-    },
+    SteppedDown { term: Term, reason: StepDownReason },
+    HandedOff { to: MemberId },
+    Frozen { period: Duration },
     Unfrozen,
-    SourceChosen {
-        source: MemberId,
-        after: OpTime,
-    },
-    SourceLost {
-        source: MemberId,
-        why: SourceLost,
-    },
-    TooStale {
-        last: OpTime,
-        source_oldest: OpTime,
-    },
+    SourceChosen { source: MemberId, after: OpTime },
+    SourceLost { source: MemberId, why: SourceLost },
+    TooStale { last: OpTime, source_oldest: OpTime },
     CommitPointAdvanced(OpTime),
-    RollbackStarted {
-        source: MemberId,
-        last: OpTime,
-    },
-    RollbackFound {
-        common_point: OpTime,
-    },
-    CommonPointBeforeCopy {
-        common_point: OpTime,
-        consistent_from: OpTime,
-    },
-    NoCommonPoint {
-        source: MemberId,
-        last: OpTime,
-        source_oldest: OpTime,
-    },
-    RolledBack {
-        last: OpTime,
-    },
-    InitialSyncStarted {
-        source: MemberId,
-        attempt: u32,
-    },
-    InitialSyncFailed {
-        attempt: u32,
-    },
-    InitialSyncFinished {
-        at: OpTime,
-    },
-    AuthenticationFailed {
-        peer: ServerAddress,
-    },
+    RollbackStarted { source: MemberId, last: OpTime },
+    RollbackFound { common_point: OpTime },
+    CommonPointBeforeCopy { common_point: OpTime, consistent_from: OpTime },
+    NoCommonPoint { source: MemberId, last: OpTime, source_oldest: OpTime },
+    RolledBack { last: OpTime },
+    InitialSyncStarted { source: MemberId, attempt: u32 },
+    InitialSyncFailed { attempt: u32 },
+    InitialSyncFinished { at: OpTime },
+    AuthenticationFailed { peer: ServerAddress },
     MemoryLost,
-    /// The data was copied without indexes, and the configuration wants them.
     IndexesLacking,
-    MemoryRegained {
-        since: Term,
-    },
+    MemoryRegained { since: Term },
     ShuttingDown,
     Fatal(Fatal),
 }
@@ -344,7 +239,8 @@ impl fmt::Display for Event {
                 write!(f, "{peer} refuses our credentials; give all members one keyfile")
             }
             Self::IndexesLacking => f.write_str(
-                "its data was copied without indexes, and the configuration wants them: copies everything anew",
+                "its data was copied without indexes, and the configuration wants them: copies \
+                 everything anew",
             ),
             Self::MemoryLost => f.write_str(
                 "joins with an empty disk: it gives no vote, and its copies count for no majority, \

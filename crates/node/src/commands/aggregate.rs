@@ -164,24 +164,26 @@ fn raw_stream(request: &Request<'_>, documents: Documents) -> DocumentStream {
         if bytes <= LARGE_RESULT_BYTES {
             return to_raw(&document).map(DocumentBytes::from);
         }
-        let asked = meter.check();
-        if bytes <= MAX_RESULT_BYTES {
-            let written = asked.map_err(CommandError::from).and_then(|()| to_raw(&document));
-            let asked = meter.check();
-            meter.free_value(Bson::Document(document));
-            asked?;
-            return written.map(DocumentBytes::from);
-        }
         // It may hold all that the operation may: to write it would take long for nothing, and so does to free it.
+        let written = match bytes <= MAX_RESULT_BYTES {
+            true => meter.check().map_err(CommandError::from).and_then(|()| to_raw(&document)),
+            false => Err(too_large(bytes)),
+        };
+        let asked = meter.check();
         meter.free_value(Bson::Document(document));
-        Err(CommandError::new(
-            ErrorCode::BSON_OBJECT_TOO_LARGE,
-            format!(
-                "BSONObj size: {bytes} is invalid: a result may have {MAX_RESULT_BYTES} bytes; project fewer \
-                 fields, or give the parts as documents of their own with $unwind"
-            ),
-        ))
+        asked?;
+        written.map(DocumentBytes::from)
     }))
+}
+
+fn too_large(bytes: usize) -> CommandError {
+    CommandError::new(
+        ErrorCode::BSON_OBJECT_TOO_LARGE,
+        format!(
+            "BSONObj size: {bytes} is invalid: a result may have {MAX_RESULT_BYTES} bytes; project fewer \
+             fields, or give the parts as documents of their own with $unwind"
+        ),
+    )
 }
 
 /// To measure, to write and to free a document above this takes so long that an interrupt is asked in between.

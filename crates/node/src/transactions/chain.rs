@@ -21,10 +21,9 @@ use quorate_storage::key::RecordId;
 use quorate_storage::{Batch, Direction};
 use quorate_wire::{timestamp_from, to_bson_date_time, to_bson_timestamp};
 
-use super::rows::{SessionRow, number_key};
+use super::rows::{SessionRow, number_key, row_of};
 use super::stage::Stage;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::to_raw;
 use crate::node::Node;
 use crate::records::parse_record;
 use crate::replication::entry_position;
@@ -116,7 +115,7 @@ impl Writer<'_> {
         let timestamp = self.next_timestamp();
         let wall_time = self.now().wall;
         let mut entry = RawDocumentBuf::new();
-        entry.append(cstr!("lsid"), to_raw(&session.to_lsid())?);
+        entry.append(cstr!("lsid"), session.to_raw_lsid());
         entry.append(cstr!("txnNumber"), number);
         entry.append(cstr!("op"), "c");
         entry.append(cstr!("ns"), "admin.$cmd");
@@ -154,9 +153,7 @@ impl Writer<'_> {
             steps.push(undo.clone().unwrap_or_default());
         }
         let mut row = rawdoc! { "transaction": steps };
-        let view = self.newest_view();
-        let before = view.snapshot.get(view.keyspaces.sessions, &number_key(session))?;
-        if let Some(before) = before {
+        if let Some(before) = row_of(&self.newest_view(), session)? {
             let before = Binary { subtype: BinarySubtype::Generic, bytes: before.to_vec() };
             row.append(cstr!("session"), before);
         }

@@ -60,11 +60,15 @@ pub(crate) fn number_key(session: &SessionId) -> Vec<u8> {
     [session.bytes(), &[NUMBER_ROW]].concat()
 }
 
+/// The bytes of a session's row, if it has one.
+pub(crate) fn row_of(view: &View, session: &SessionId) -> Result<Option<Bytes>, CommandError> {
+    Ok(view.snapshot.get(view.keyspaces.sessions, &number_key(session))?)
+}
+
 impl SessionRow {
     /// The row of a session, if it has one.
     pub(crate) fn of(view: &View, session: &SessionId) -> Result<Option<Self>, CommandError> {
-        let row = view.snapshot.get(view.keyspaces.sessions, &number_key(session))?;
-        Ok(row.and_then(|bytes| Self::from_bytes(&bytes)))
+        Ok(row_of(view, session)?.and_then(|bytes| Self::from_bytes(&bytes)))
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {

@@ -35,7 +35,7 @@ use crate::fields::to_raw;
 use crate::records::{EMPTY_DOCUMENT, View, parse_record};
 use crate::replication::entry_position;
 use crate::sessions::SessionId;
-use crate::transactions::{SessionRow, number_key, previous_of, refused};
+use crate::transactions::{SessionRow, number_key, previous_of, refused, row_of};
 
 const RESULT_ROW: u8 = 1;
 
@@ -67,7 +67,7 @@ pub(super) struct Retry {
     image: Option<&'static str>,
     /// The last entry of this number; none before the first, or without a set.
     last: Option<OpTimeAndWallTime>,
-    /// The row of the session's number before this one.
+    /// The row that a rollback of this number's first entry brings back.
     before: Option<SessionRow>,
     /// The result of the first statement, if the session's row holds it.
     in_row: Vec<u8>,
@@ -89,7 +89,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let Some(write) = write else { return Ok(()) };
         let arrival = Arrival { number: write.number, kind: Kind::RetryableWrite };
-        let row = self.session_row(&write.session)?;
+        let row = row_of(&self.view, &write.session)?;
         let known = row.as_deref().and_then(SessionRow::from_bytes);
         let verdict = self.arrive(&write.session, arrival, known.map(SessionRow::stored));
         if let Verdict::Refuse(refusal) = verdict {
@@ -107,18 +107,12 @@ impl Writer<'_> {
     pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
         let Some(retry) = &self.retry else { return Ok(()) };
         let write = RetryableWrite { session: retry.session.clone(), number: retry.number };
-        let known = self.known_results(&write, self.session_row(&write.session)?)?;
+        let known = self.known_results(&write, row_of(&self.view, &write.session)?)?;
         if let Some(retry) = &mut self.retry {
             (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
             (retry.in_row, retry.has_rows) = (known.in_row, known.has_rows);
         }
         Ok(())
-    }
-
-    /// The row of a session, if it has one.
-    fn session_row(&self, session: &SessionId) -> Result<Option<Bytes>, CommandError> {
-        let keyspace = self.node.keyspaces().sessions;
-        Ok(self.view.snapshot.get(keyspace, &number_key(session))?)
     }
 
     /// A write with its earlier results, if it is not too old.
@@ -162,7 +156,7 @@ impl Writer<'_> {
         let same = |retry: &Retry| retry.session == write.session && retry.number == write.number;
         let retry = match self.replayed.take().filter(same) {
             Some(retry) => retry,
-            None => match known_retry(write, self.session_row(&write.session)?.as_deref()) {
+            None => match known_retry(write, row_of(&self.view, &write.session)?.as_deref()) {
                 Ok(retry) => retry,
                 // An older number than the one known here is of no use.
                 Err(error) if error.code == ErrorCode::TRANSACTION_TOO_OLD => return Ok(()),
@@ -251,7 +245,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
         batch.remove(keyspace, result_key(&write.session, write.number, statement));
-        let bytes = self.session_row(&write.session)?;
+        let bytes = row_of(&self.view, &write.session)?;
         let row = bytes.as_deref().and_then(SessionRow::from_bytes);
         let Some(row) = row.filter(|row| row.number == write.number) else {
             // The session is further.
@@ -400,12 +394,10 @@ fn known_retry(write: &RetryableWrite, row: Option<&[u8]>) -> Result<Retry, Comm
     })
 }
 
-/// Removes the results of the session's last retryable write, which a newer number makes useless, where the session's
-/// row does not tell which they are.
+/// Removes the rows with results of the session's last retryable write, which a newer number makes useless.
 ///
 /// Only that write has results: each number removes those of the one before it. They are looked for from the
-/// end, because the store passes over every removed row on its way to one that is there, and a session leaves
-/// one behind with each write.
+/// end, because the store passes over every removed row on its way to one that is there.
 fn forget_results(view: &View, session: &SessionId, batch: &mut Batch) -> Result<(), CommandError> {
     let keyspace = view.keyspaces.sessions;
     let all = KeyRange::prefix(&[session.bytes(), &[RESULT_ROW]].concat());
