@@ -3,9 +3,13 @@
 //! After each story: nothing that a majority acknowledged is lost, no term had two primaries, and all
 //! members are identical.
 
+use std::panic::AssertUnwindSafe;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-use bson::{Bson, doc};
+use bson::{Bson, Document, Timestamp, doc};
 use quorate_test_support::Flow;
 
 use crate::load::Load;
@@ -45,6 +49,101 @@ fn writes_of_an_isolated_primary_end_in_rollback_files() {
             .collect();
         assert_eq!(ids.len() as i64, lost, "{ids:?}");
     }
+}
+
+/// The newest value that a majority acknowledged, and when.
+type Newest = Mutex<Option<(i32, Timestamp)>>;
+
+/// Sets the counter, and notes what was acknowledged.
+fn write_counter(set: &Set, primary: usize, value: i32, newest: &Newest) {
+    let command = doc! {
+        "update": "c", "$db": "db", "writeConcern": { "w": "majority", "wtimeout": 10_000 },
+        "updates": [{ "q": { "_id": "n" }, "u": { "$set": { "n": value } }, "upsert": true }],
+    };
+    let reply = set.ok(primary, command);
+    assert!(!reply.contains_key("writeConcernError"), "{reply}");
+    *newest.lock().unwrap() = Some((value, reply.get_timestamp("operationTime").unwrap()));
+}
+
+/// Reads the counter after the newest acknowledged write. Returns whether the member answered.
+fn read_counter(set: &Set, place: usize, level: &str, newest: &Newest) -> bool {
+    let Some((written, time)) = *newest.lock().unwrap() else { return false };
+    let command = doc! {
+        "find": "c", "filter": { "_id": "n" }, "$db": "db", "maxTimeMS": 2_000,
+        "readConcern": { "level": level, "afterClusterTime": time },
+        "$readPreference": { "mode": "nearest" },
+    };
+    let Ok(reply) = set.run(place, command) else { return false };
+    let Ok(cursor) = reply.get_document("cursor") else { return false };
+    let found = cursor.get_array("firstBatch").unwrap()[0].as_document().unwrap();
+    let read = found.get_i32("n").unwrap();
+    assert!(read >= written, "{level}: {read} was read after {written} was acknowledged");
+    true
+}
+
+#[test]
+fn causal_reads_never_go_backwards_through_a_rollback() {
+    let (set, newest) = (Set::proxied(3), Newest::default());
+    write_counter(&set, set.primary(), 1, &newest);
+    set.wait_until_identical();
+    let isolated = set.primary();
+    let others = set.others(isolated);
+    set.faults().between(&[isolated], &others, Flow::Held);
+    // What is undone is later than everything that the others acknowledge.
+    let last = newest.lock().unwrap().unwrap().1;
+    let ahead = Timestamp { time: last.time + 3_600, increment: 1 };
+    let undone = doc! {
+        "update": "c", "$db": "db", "writeConcern": { "w": 1 },
+        "updates": [{ "q": { "_id": "n" }, "u": { "$set": { "n": -1 } } }],
+        "$clusterTime": { "clusterTime": ahead },
+    };
+    let mut taken = 0;
+    let is_fine = |reply: Document| reply.get_f64("ok").ok() == Some(1.0);
+    while set.run(isolated, undone.clone()).is_ok_and(is_fine) {
+        taken += 1;
+    }
+    assert!(taken > 0, "the isolated primary took nothing");
+    let primary = set.primary_among(&others);
+    write_counter(&set, primary, 2, &newest);
+    let rollbacks = || set.run(isolated, doc! { "replSetGetRBID": 1 }).ok()?.get_i32("rbid").ok();
+    let before = rollbacks().unwrap();
+    let (ended, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A panic of a reader ends the scope.
+            for value in 3.. {
+                write_counter(&set, primary, value, &newest);
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let readers = ["majority", "local"].map(|level| {
+            let (set, newest, ended, reads, rollbacks) =
+                (&set, &newest, &ended, &reads, &rollbacks);
+            scope.spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    let has_rolled_back = rollbacks().is_some_and(|now| now != before);
+                    // Before, a local read may return what is yet to be undone.
+                    if level == "local" && !has_rolled_back {
+                        continue;
+                    }
+                    let answered = read_counter(set, isolated, level, newest);
+                    reads.fetch_add(usize::from(answered && has_rolled_back), Ordering::Relaxed);
+                }
+            })
+        });
+        set.faults().heal();
+        let enough = || {
+            let failed = readers.iter().any(ScopedJoinHandle::is_finished);
+            (failed || reads.load(Ordering::Relaxed) >= 200).then_some(())
+        };
+        let waited = std::panic::catch_unwind(AssertUnwindSafe(|| set.wait("reads", enough)));
+        ended.store(true, Ordering::Relaxed);
+        waited.unwrap();
+    });
+    assert_ne!(rollbacks(), Some(before));
+    set.wait_until_identical();
 }
 
 #[test]
