@@ -34,6 +34,7 @@ pub(crate) use aggregate::Target;
 pub(crate) use cluster_parameters::image_expiry;
 pub(crate) use default_concerns::{read_concern, write_concern};
 pub(crate) use find::project;
+pub use hello::StreamedHello;
 
 use crate::command_table::{Access, Answerer, CommandFacts, InTransaction, command};
 use crate::touched;

@@ -113,6 +113,12 @@ impl Counters {
         }
     }
 
+    /// A command that is no operation on documents has run again, in a stream.
+    pub(crate) fn repeated(&self, facts: &CommandFacts) {
+        self.operations.commands.add(1);
+        self.ran(facts, false, Examined::default());
+    }
+
     /// A command has run.
     pub(crate) fn ran(&self, facts: &CommandFacts, failed: bool, examined: Examined) {
         let place = TABLE.iter().position(|known| std::ptr::eq(known, facts));

@@ -186,6 +186,11 @@ impl FailPoints {
         Some(CommandError::new(*code, message))
     }
 
+    /// Whether [`Self::intercept`] may do something.
+    pub(crate) fn may_intercept(&self) -> bool {
+        self.time_is_always_over || self.fail_command.is_some()
+    }
+
     pub(crate) fn intercept(
         &mut self,
         context: &Context,

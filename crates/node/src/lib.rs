@@ -55,6 +55,7 @@ mod writer;
 pub use body::{CommandBody, NoSuchValue};
 pub use change_stream::{Awaited, StreamWait, Wake};
 pub use command_table::{Answerer, CommandFacts, InTransaction};
+pub use commands::StreamedHello;
 pub use context::{
     Certificate, Client, Command, Context, Interrupt, Interruption, MAX_SHORT_BYTES, Now, Outcome,
     Remains, Reply, WaitFor,

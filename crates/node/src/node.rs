@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use bson::RawDocumentBuf;
 use bson::oid::ObjectId;
 use quorate_authentication::KeyFile;
 use quorate_authentication::scram::StoredCredentials;
@@ -19,6 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::body::CommandBody;
 use crate::catalog::{Catalog, Collection, Ident};
 use crate::change_stream::Feed;
+use crate::commands::StreamedHello;
 use crate::context::{Client, Command, Context, Now, Outcome, Reply};
 use crate::counters::Counters;
 use crate::cursors::Cursors;
@@ -347,6 +349,27 @@ impl Node {
     pub fn intercept(&self, context: &Context, command: &Command) -> Option<Injection> {
         let is_limited = || self.time_left(command).is_some();
         lock(&self.fail_points).intercept(context, command, is_limited)
+    }
+
+    /// Whether a fail point may do something to a command.
+    pub fn may_intercept(&self) -> bool {
+        lock(&self.fail_points).may_intercept()
+    }
+
+    /// How to answer a `hello` again in a stream of replies; none if it is to be run each time.
+    pub fn streamed_hello(&self, command: &Command) -> Option<StreamedHello> {
+        StreamedHello::of(command)
+    }
+
+    /// The next reply of a stream, and the topology version that it tells. None if no client has been
+    /// answered in this form since the state changed: the command is to be run then.
+    pub fn repeat_hello(
+        &self,
+        hello: &StreamedHello,
+        client: &Client,
+        now: Now,
+    ) -> Option<(RawDocumentBuf, TopologyVersion)> {
+        hello.reply(self, client, now)
     }
 
     /// Whether a fail point ends the connection of the command that this session has just run.

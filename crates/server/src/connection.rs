@@ -18,6 +18,7 @@ use quorate_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::block_in_place;
 
+use crate::hello_stream::Streamed;
 use crate::member_connection::MemberConnection;
 use crate::net::Stream;
 use crate::patience::reached;
@@ -235,6 +236,14 @@ impl Connection {
         }
         let farewells = self.shared.farewells.subscribe();
         loop {
+            if streams && is_hello(command.name()) {
+                let streaming = self.stream_hellos(command, request, compressed, &farewells);
+                // On the heap: other commands need no room for it.
+                match Box::pin(streaming).await? {
+                    Streamed::Ended(next) => return Ok(next),
+                    Streamed::Ordinary(next, last) => (command, request) = (next, last),
+                }
+            }
             let again = streams.then(|| command.clone());
             self.is_read_from = acknowledged;
             let Some(body) = self.execute(command).await? else { return Ok(Next::Close) };

@@ -21,6 +21,7 @@ mod descriptors;
 mod dialer;
 mod disk;
 mod durability;
+mod hello_stream;
 mod key_files;
 mod logging;
 mod member_connection;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, RawDocumentBuf, doc};
 use quorate_protocol::TopologyVersion;
 use quorate_wire::{
     MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, object_id_from, to_bson_date_time, to_bson_object_id,
@@ -13,11 +13,13 @@ use quorate_wire::{
 
 use super::authentication::append_to_hello;
 use super::common::reply;
-use crate::context::{Command, Context, Outcome, WaitFor};
+use crate::command_table::CommandFacts;
+use crate::context::{Client, Command, Context, Now, Outcome, WaitFor};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw};
 use crate::hello_replies::Form;
+use crate::node::Node;
 use crate::replication::{Replication, append_hello};
 use crate::sessions::SESSION_TIMEOUT_MINUTES;
 
@@ -80,7 +82,67 @@ fn answer(request: &Request<'_>, fields: &Fields<'_>) -> Result<Outcome, Command
 }
 
 fn is_legacy(request: &Request<'_>) -> bool {
-    !request.name.eq_ignore_ascii_case("hello")
+    is_older_name(&request.name)
+}
+
+fn is_older_name(name: &str) -> bool {
+    !name.eq_ignore_ascii_case("hello")
+}
+
+/// Fields of a hello that have no part in what its replies are, once it has been found to be in order.
+const STREAMED: [&str; 9] = [
+    "$clusterTime",
+    "$db",
+    "$readPreference",
+    "apiDeprecationErrors",
+    "apiStrict",
+    "apiVersion",
+    "helloOk",
+    "maxAwaitTimeMS",
+    "topologyVersion",
+];
+
+/// A `hello` that is answered again, in the same form, whenever the state of the member changes.
+#[derive(Debug)]
+pub struct StreamedHello {
+    form: Form,
+    facts: &'static CommandFacts,
+    at_most: Duration,
+}
+
+impl StreamedHello {
+    /// None if the command does not wait, or its replies are its own.
+    pub(crate) fn of(command: &Command) -> Option<Self> {
+        let fields = Fields::new(&command.body, "hello");
+        let at_most = wait_wanted(&fields).ok()??.at_most;
+        let hello_ok = fields.flag("helloOk").ok()?;
+        let form = Form { legacy: is_older_name(command.name()), hello_ok };
+        let is_plain = command.body.keys().skip(1).all(|name| STREAMED.contains(&name));
+        is_plain.then_some(Self { form, facts: command.facts()?, at_most })
+    }
+
+    /// How long a reply waits for a change.
+    pub fn at_most(&self) -> Duration {
+        self.at_most
+    }
+
+    /// The reply as another client has got it in the present state, with the version that it tells.
+    pub(crate) fn reply(
+        &self,
+        node: &Node,
+        client: &Client,
+        now: Now,
+    ) -> Option<(RawDocumentBuf, TopologyVersion)> {
+        let replication = node.replication()?;
+        let told = replication.told()?;
+        if told.names_differ_for(client) {
+            return None;
+        }
+        let (time, connection) = (to_bson_date_time(now.wall), client.connection_id as i32);
+        let reply = replication.hello_replies.get(self.form, &told, time, connection)?;
+        node.counters().repeated(self.facts);
+        Some((reply, told.published.topology_version))
+    }
 }
 
 struct WaitWanted {

@@ -1,0 +1,221 @@
+//! Streamed replies to `hello`: one after each change of the member's state.
+//!
+//! A member may have thousands of clients that wait for its next state, and all of them are told at once. The
+//! command is run once, so that what is wrong with it is said. From then on the reply is encoded once for all
+//! clients, and what a connection waits for is set up once for all replies. What is out of the ordinary (a fail
+//! point, the end of the server) goes the way of every command (`answering.rs`). Specification: `server-discovery-and-monitoring/server-monitoring.md`, "Streaming Protocol".
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bson::{Document, RawDocumentBuf, doc};
+use quorate_node::{Command, Context, Interrupt, Outcome, StreamedHello};
+use quorate_protocol::TopologyVersion;
+use quorate_wire::{MsgFlags, RequestId, object_id_from, to_bson_object_id};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+use crate::connection::{Connection, ConnectionError, Next, error_body, read_more};
+use crate::server::Shared;
+
+/// How a stream goes on when the replies from here end.
+pub(crate) enum Streamed {
+    /// This command is answered in the ordinary way, as the answer to this message.
+    Ordinary(Command, RequestId),
+    /// No reply follows.
+    Ended(Next),
+}
+
+impl Connection {
+    /// Sends a reply after each change of state, as long as nothing is out of the ordinary.
+    pub(crate) async fn stream_hellos(
+        &mut self,
+        mut command: Command,
+        mut request: RequestId,
+        compressed: bool,
+        farewells: &watch::Receiver<u64>,
+    ) -> Result<Streamed, ConnectionError> {
+        let shared = Arc::clone(&self.shared);
+        let known = command.body.get_document("topologyVersion").ok().and_then(version_in);
+        let (Some((hello, mut told)), false) =
+            (shared.node.streamed_hello(&command).zip(known), self.is_out_of_the_ordinary())
+        else {
+            return Ok(Streamed::Ordinary(command, request));
+        };
+        if let Some(set) = &shared.replica_set
+            && set.hear_time(&command, &self.client).is_err()
+        {
+            return Ok(Streamed::Ordinary(command, request));
+        }
+        let mut context = Context {
+            now: shared.clock.now(),
+            client: Arc::clone(&self.client),
+            may_wait: true,
+            may_look_at: None,
+            interrupt: Arc::new(Interrupt::default()),
+        };
+        let _operation = shared.node.register(&context, &command);
+        // Listening starts before the command looks, so that nothing falls in between.
+        let mut waiting = Waiting::new(&shared, hello.at_most());
+        let mut next = match shared.node.run(&context, command.clone()) {
+            Outcome::Reply(reply) => Some(with_version(reply.body)),
+            Outcome::Wait { .. } | Outcome::Long => None,
+        };
+        context.may_wait = false;
+        context.interrupt.set_waiting(true);
+        loop {
+            let (mut body, version) = match next.take() {
+                Some(first) => first,
+                None => {
+                    if let Some(end) = self.await_change(&mut waiting, &context, told).await? {
+                        return Ok(Streamed::Ended(end));
+                    }
+                    if shared.quiescing.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    self.next_hello(&hello, &command, &context)
+                }
+            };
+            let flags = match version {
+                Some(_) => MsgFlags::MORE_TO_COME,
+                None => MsgFlags::NONE,
+            };
+            if version.is_none() {
+                shared.node.tell_topology_version(&mut body);
+            }
+            if let Some(set) = &shared.replica_set {
+                set.tell_time(&mut body, false);
+            }
+            request = self.send(request, false, compressed, flags, &body).await?;
+            let Some(version) = version else { return Ok(Streamed::Ended(Next::GoOn)) };
+            if farewells.has_changed().unwrap_or(false) {
+                return Ok(Streamed::Ended(Next::Close));
+            }
+            (told, waiting.since) = (version, Instant::now());
+            if self.is_out_of_the_ordinary() {
+                break;
+            }
+        }
+        let process_id = to_bson_object_id(told.process_id);
+        let known = doc! { "processId": process_id, "counter": told.counter };
+        command.set("topologyVersion", known);
+        Ok(Streamed::Ordinary(command, request))
+    }
+
+    /// Whether the next reply is to go the way of every command.
+    fn is_out_of_the_ordinary(&self) -> bool {
+        self.shared.node.may_intercept() || self.shared.quiescing.load(Ordering::SeqCst)
+    }
+
+    /// The next reply, and the version that it tells; an error has none, and is the last.
+    fn next_hello(
+        &self,
+        hello: &StreamedHello,
+        command: &Command,
+        context: &Context,
+    ) -> (RawDocumentBuf, Option<TopologyVersion>) {
+        let (node, now) = (&self.shared.node, self.shared.clock.now());
+        let interrupted = context.interrupt.check();
+        if interrupted.is_ok()
+            && let Some((body, version)) = node.repeat_hello(hello, &self.client, now)
+        {
+            return (body, Some(version));
+        }
+        // No client has been answered like this since the state changed.
+        let context = Context { now, ..context.clone() };
+        match (interrupted, node.run(&context, command.clone())) {
+            (Err(error), _) => (error_body(&error), None),
+            (Ok(()), Outcome::Reply(reply)) => with_version(reply.body),
+            // It may not wait.
+            (Ok(()), Outcome::Wait { .. } | Outcome::Long) => (RawDocumentBuf::new(), None),
+        }
+    }
+
+    /// Returns when the client is to be told something, or how the connection goes on if it is not.
+    async fn await_change(
+        &mut self,
+        waiting: &mut Waiting,
+        context: &Context,
+        told: TopologyVersion,
+    ) -> Result<Option<Next>, ConnectionError> {
+        if self.shared.node.topology_version() != told {
+            // The other clients hear the last change before this one hears the next.
+            tokio::task::yield_now().await;
+            return Ok(None);
+        }
+        loop {
+            let due = waiting.since + waiting.at_most;
+            tokio::select! {
+                biased;
+                _ = waiting.topology.changed() => {
+                    if self.shared.node.topology_version() != told {
+                        return Ok(None);
+                    }
+                }
+                () = &mut waiting.timeout => {
+                    if due <= Instant::now() {
+                        return Ok(None);
+                    }
+                    // It was set before the last reply.
+                    waiting.timeout.as_mut().reset(due.into());
+                }
+                _ = waiting.kills.changed() => {
+                    if context.interrupt.check().is_err() {
+                        return Ok(None);
+                    }
+                }
+                _ = waiting.ending.wait_for(|ending| *ending) => return Ok(Some(Next::Close)),
+                // What is sent ahead is read up to one message.
+                read = read_more(&mut self.stream, &mut self.decoder),
+                    if self.decoder.missing().is_ok_and(|missing| missing > 0) =>
+                {
+                    if read? == 0 {
+                        return Ok(Some(Next::Close));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What wakes a stream that waits.
+struct Waiting {
+    topology: watch::Receiver<()>,
+    kills: watch::Receiver<()>,
+    ending: watch::Receiver<bool>,
+    /// Fires no later than the next reply is due.
+    timeout: Pin<Box<Sleep>>,
+    at_most: Duration,
+    /// When the last reply was sent.
+    since: Instant,
+}
+
+impl Waiting {
+    fn new(shared: &Shared, at_most: Duration) -> Self {
+        let since = Instant::now();
+        Self {
+            topology: shared.topology.subscribe(),
+            kills: shared.kills.subscribe(),
+            ending: shared.ending.subscribe(),
+            timeout: Box::pin(tokio::time::sleep_until((since + at_most).into())),
+            at_most,
+            since,
+        }
+    }
+}
+
+/// A reply with the version that it tells; an error counts as without one.
+fn with_version(body: RawDocumentBuf) -> (RawDocumentBuf, Option<TopologyVersion>) {
+    let is_fine = body.get_f64("ok").is_ok_and(|ok| ok == 1.0);
+    let told = body.get_document("topologyVersion").ok().filter(|_| is_fine);
+    let version = told.and_then(|told| version_in(&told.try_into().ok()?));
+    (body, version)
+}
+
+/// The version that a `topologyVersion` tells.
+fn version_in(document: &Document) -> Option<TopologyVersion> {
+    let process_id = object_id_from(document.get_object_id("processId").ok()?);
+    Some(TopologyVersion { process_id, counter: document.get_i64("counter").ok()? })
+}
