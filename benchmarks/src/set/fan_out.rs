@@ -31,7 +31,7 @@ pub async fn run(effort: Effort) {
                 .into_iter()
                 .map(|mut talk| {
                     tokio::spawn(async move {
-                        talk.receive().await.unwrap();
+                        talk.receive_version().await.unwrap();
                         // Kept open: to close it would cost the member more than to tell it the news.
                         (Instant::now(), talk)
                     })

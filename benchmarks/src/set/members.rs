@@ -275,6 +275,16 @@ impl Talk {
         self.receive_as(|reply| Document::try_from(reply).map_err(|error| error.to_string())).await
     }
 
+    /// Receives a reply to `hello` and reads which version of the topology it tells, as a monitor must at least.
+    pub async fn receive_version(&mut self) -> Result<i64, String> {
+        self.receive_as(|reply| {
+            let version =
+                reply.get_document("topologyVersion").map_err(|error| error.to_string())?;
+            version.get_i64("counter").map_err(|error| error.to_string())
+        })
+        .await
+    }
+
     async fn receive_as<T>(
         &mut self,
         read: impl Fn(&RawDocument) -> Result<T, String>,
