@@ -204,6 +204,8 @@ fn why(reason: ElectionReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::testing::member;
 
@@ -261,6 +263,38 @@ mod tests {
         }
     }
 
+    /// The configuration says it before the member is heard, and the member before the configuration is known.
+    #[test]
+    fn an_arbiter_is_known_by_its_configuration_or_by_its_state() {
+        let unheard = Standing { contact: Reach::Unheard, state: None, ..arbiter(0) };
+        let by_state = Standing { arbiter_only: false, ..arbiter(0) };
+        for arbiter in [unheard, by_state] {
+            assert_eq!(obstacle(&arbiter), Some(Obstacle::Arbiter), "{arbiter:?}");
+        }
+    }
+
+    #[test]
+    fn more_than_half_of_the_votes_elect_unless_a_member_knows_better() {
+        for (members, needed) in [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)] {
+            let members: Vec<Standing> = (0..members).map(secondary).collect();
+            assert_eq!(judge(&members, None).needed, needed, "{}", members.len());
+            assert_eq!(judge(&members, Some(1)).needed, 1);
+        }
+    }
+
+    #[test]
+    fn every_reason_for_an_election_is_told_in_words_of_its_own() {
+        let told: BTreeSet<_> =
+            ElectionReason::ALL.iter().filter_map(|reason| why_elected(reason.name())).collect();
+        assert_eq!(told.len(), ElectionReason::ALL.len());
+        assert!(told.iter().all(|words| words.contains(' ')), "{told:?}");
+        let alone = why_elected(ElectionReason::SingleNode.name());
+        assert_eq!(why_elected("singleNodePromptElection"), alone);
+        let handed_over = why_elected("stepUpRequestSkipDryRun").unwrap();
+        assert!(handed_over.ends_with("handed over"), "{handed_over}");
+        assert_eq!(why_elected("aReasonOfNoServer"), None);
+    }
+
     /// An arbiter that is down is missed for its vote, though it could not lead.
     #[test]
     fn members_that_are_down_are_named_whatever_they_are() {
@@ -268,13 +302,5 @@ mod tests {
         let election = judge(&[secondary(0), down(1), gone], None);
         assert_eq!(election.down, [member(1).host, member(2).host]);
         assert_eq!((election.visible, election.votes, election.needed), (1, 3, 2));
-    }
-
-    #[test]
-    fn every_reason_to_stand_is_told_in_words() {
-        for reason in ElectionReason::ALL {
-            assert!(why_elected(reason.name()).is_some(), "{reason}");
-        }
-        assert_eq!(why_elected("somethingNew"), None);
     }
 }
