@@ -1,7 +1,8 @@
 //! `cargo xtask ci`: everything that must hold before a change is taken, in one command.
 //!
 //! A step that fails does not keep the others from running, so that one run tells all there is to
-//! tell.
+//! tell. Tests wait for elections and deadlines most of their time. What only needs the processor runs beside
+//! them, at the lowest priority, so that it takes what they leave.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +24,7 @@ const TESTS_PER_PROCESSOR: usize = 2;
 /// What a step has to say for itself beside "ok", such as how many tests it ran.
 type Outcome = Result<String, Failure>;
 
-type Step = (&'static str, Box<dyn Fn() -> Outcome>);
+type Step = (&'static str, Box<dyn Fn() -> Outcome + Send>);
 
 struct Finished {
     name: &'static str,
@@ -37,29 +38,45 @@ pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
         fuzz::run(fuzz::Effort::Smoke, fuzz_seconds, &[])
             .map(|targets| format!("{targets} targets"))
     };
-    let steps: [Step; 10] = [
+    let first: Vec<Step> = vec![
         ("fmt", Box::new(fmt)),
-        ("clippy", Box::new(clippy)),
         ("shape", Box::new(shape::run)),
         ("map", Box::new(|| map::run(false))),
         ("purity", Box::new(|| quiet(purity::run()))),
         ("publishable", Box::new(publishable::run)),
+        ("build", Box::new(build)),
+    ];
+    let waiting: Vec<Step> = vec![
         ("tests", Box::new(tests)),
         ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
         ("pymongo", Box::new(pymongo_suite::guard)),
-        ("fuzz", Box::new(fuzz)),
     ];
-    let mut finished = Vec::new();
-    for (name, step) in steps {
+    let computing: Vec<Step> = vec![("clippy", Box::new(clippy)), ("fuzz", Box::new(fuzz))];
+    let mut finished = take(first);
+    finished.extend(thread::scope(|scope| {
+        let computing = scope.spawn(|| {
+            process::yield_to_others();
+            take(computing)
+        });
+        let mut both = take(waiting);
+        both.extend(computing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        both
+    }));
+    summarise(&finished)
+}
+
+/// Takes these steps one after another.
+fn take(steps: Vec<Step>) -> Vec<Finished> {
+    let taken = steps.into_iter().map(|(name, step)| {
         eprintln!("ci: {name} …");
         let started = Instant::now();
         let outcome = step();
         if let Err(Failure(reason)) = &outcome {
             eprintln!("ci: {name} failed: {reason}");
         }
-        finished.push(Finished { name, elapsed: started.elapsed(), outcome });
-    }
-    summarise(&finished)
+        Finished { name, elapsed: started.elapsed(), outcome }
+    });
+    taken.collect()
 }
 
 fn summarise(finished: &[Finished]) -> Result<(), Failure> {
@@ -98,12 +115,24 @@ fn clippy() -> Outcome {
     cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"])
 }
 
-/// With nextest where it is installed, since it runs test programs side by side. A test that fails is
-/// tried once more; one that then passes is named in the outcome, because it is a defect to look at.
+/// Whether nextest is installed, which runs test programs side by side.
+fn has_nextest() -> bool {
+    process::watch(process::cargo().args(["nextest", "--version"]), false)
+        .is_ok_and(|transcript| transcript.succeeded)
+}
+
+/// Builds the tests, which takes all processors, before anything runs beside them.
+fn build() -> Outcome {
+    match has_nextest() {
+        true => cargo(&["nextest", "run", "--workspace", "--no-run"]),
+        false => cargo(&["test", "--workspace", "--no-run", "--lib", "--bins", "--tests"]),
+    }
+}
+
+/// With nextest where it is installed. A test that fails is tried once more; one that then passes is named in
+/// the outcome, because it is a defect to look at.
 fn tests() -> Outcome {
-    let has_nextest = process::watch(process::cargo().args(["nextest", "--version"]), false)
-        .is_ok_and(|transcript| transcript.succeeded);
-    let arguments: &[&str] = if has_nextest {
+    let arguments: &[&str] = if has_nextest() {
         &[
             "nextest",
             "run",
