@@ -381,11 +381,13 @@ impl<'n> Writer<'n> {
         telling: Telling<'_>,
         bypass_validation: bool,
     ) -> Result<(), CommandError> {
+        self.check_interrupt()?;
         check_document(&new)?;
         if !bypass_validation {
             check_validator(collection, &new, Some(old))?;
         }
         let (before, after) = (keys_of(collection, old)?, keys_of(collection, &new)?);
+        self.check_interrupt()?;
         self.replace_with_keys(collection, record, (old, before), (new, after), telling)
     }
 

@@ -206,6 +206,7 @@ impl ParsedUpdate {
         found: &Found,
         change: &Changed,
     ) -> Result<(), CommandError> {
+        writer.check_interrupt()?;
         let (raw, bypass) = (to_raw(&change.after)?, self.bypass_validation);
         let old = &found.document;
         writer.replace(collection, found.record, old, raw, change.telling(), bypass)

@@ -149,6 +149,12 @@ impl Writer<'_> {
         self.interrupt = Some(Arc::clone(interrupt));
     }
 
+    /// An error if the command that is worked for is to stop. Asked between steps that take long with large
+    /// documents.
+    pub(crate) fn check_interrupt(&self) -> Result<(), CommandError> {
+        self.interrupt.as_ref().map_or(Ok(()), |interrupt| interrupt.check())
+    }
+
     /// Notes that a transaction is in the way. The error is for those who cannot wait.
     pub(crate) fn blocked_by(&mut self, holder: TransactionId) -> CommandError {
         self.blocked = Some(holder);
