@@ -291,11 +291,6 @@ impl Tally {
         self.yes.contains(&id)
     }
 
-    /// The vetoes, by member.
-    pub fn vetoes(&self) -> impl Iterator<Item = (MemberId, Veto)> + '_ {
-        self.vetoes.iter().map(|(id, veto)| (*id, *veto))
-    }
-
     /// The refusals, by member.
     pub fn refusals(&self) -> impl Iterator<Item = (MemberId, &str)> {
         self.no.iter().map(|(id, reason)| (*id, reason.as_str()))

@@ -265,6 +265,7 @@ fn catch_up_takeover_is_for_the_freshest_ahead_of_a_primary_that_wrote_nothing()
     let (ahead, behind) = (stamp(3, 9), stamp(3, 5));
     assert!(may_take_over_to_catch_up(ahead, behind, at(3, 9), Term(4)));
     assert!(!may_take_over_to_catch_up(behind, ahead, at(3, 9), Term(4)));
+    assert!(!may_take_over_to_catch_up(ahead, ahead, at(3, 9), Term(4)), "no further than it");
     assert!(!may_take_over_to_catch_up(ahead, behind, at(3, 10), Term(4)));
     assert!(!may_take_over_to_catch_up(stamp(4, 9), behind, at(4, 9), Term(4)));
 }

@@ -376,3 +376,71 @@ fn a_new_primary_takes_no_writes_before_it_has_applied_what_it_fetched() {
     });
     assert!(becomes_writable);
 }
+
+/// What becomes of a catch-up takeover from m1, which leads term 2 and has yet to copy, if m1 says this in
+/// the dry run and m2 agrees: whether m0 stands, and what is said of a dry run that was lost.
+fn take_over_to_catch_up(primary_agrees: bool) -> (bool, Option<String>) {
+    let mut subject = Subject::secondary(entry(1, 9));
+    let (mut stands, mut lost) = (false, None);
+    for _ in 0..2_000 {
+        carry_on(&mut subject, |subject, output| match output {
+            Output::Send { request, to, message: Request::Heartbeat(_), .. } => {
+                let state = match to == address(1) {
+                    true => MemberState::Primary,
+                    false => MemberState::Secondary,
+                };
+                let reply = reply_of(state, entry(1, 5));
+                subject.hear(request, HeartbeatReply { term: Term(2), ..reply })
+            }
+            Output::Send { request, to, message: Request::Vote(vote), .. } => {
+                let granted = to != address(1) || primary_agrees;
+                answer(subject, request, vote.term.0, granted)
+            }
+            Output::Event(Event::DryRunLost { why }) => {
+                lost = Some(why);
+                Vec::new()
+            }
+            Output::Persist { change: Change::LastVote(_), .. } => {
+                stands = true;
+                Vec::new()
+            }
+            _ => Vec::new(),
+        });
+        if stands || lost.is_some() {
+            break;
+        }
+    }
+    (stands, lost)
+}
+
+#[test]
+fn a_takeover_to_catch_up_is_by_the_primarys_leave() {
+    assert_eq!(take_over_to_catch_up(true), (true, None));
+    let (stands, lost) = take_over_to_catch_up(false);
+    assert!(!stands, "m2's vote and its own are a majority, but m1 leads");
+    assert_eq!(lost.as_deref(), Some("the primary does not agree"));
+}
+
+#[test]
+fn a_lost_election_tells_who_refused_and_why() {
+    let mut subject = in_sight();
+    subject.ask(step_up());
+    let asked = vote_requests(&store(&mut subject));
+    let mut lost = None;
+    for (request, vote) in asked {
+        let reply = Reply::Vote(VoteReply {
+            term: vote.term,
+            vote_granted: false,
+            reason: "it has voted already".to_owned(),
+            veto: None,
+        });
+        let round_trip = Duration::from_millis(1);
+        for output in subject.give(Input::ReplyReceived { request, reply, round_trip }) {
+            if let Output::Event(Event::ElectionLost { why, .. }) = output {
+                lost = Some(why);
+            }
+        }
+    }
+    let why = lost.unwrap();
+    assert_eq!(why, "1 of 2 votes; m1: it has voted already; m2: it has voted already");
+}
