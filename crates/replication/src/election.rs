@@ -325,17 +325,14 @@ pub fn is_fresh_enough_for_takeover(mine: OpTime, newest: OpTime) -> bool {
 }
 
 /// Whether a member may take over from a primary that does not catch up: it is ahead of it, no member
-/// it sees is ahead of itself, and the primary has written nothing in its term yet.
+/// it sees is ahead of itself, and no entry of the primary's term exists, or the primary would have it.
 pub fn may_take_over_to_catch_up(
     mine: OpTimeAndWallTime,
     primary: OpTimeAndWallTime,
     freshest_visible: OpTime,
     term: Term,
 ) -> bool {
-    mine.op_time > primary.op_time
-        && mine.op_time >= freshest_visible
-        && mine.op_time.term < term.0
-        && primary.op_time.term < term.0
+    mine.op_time > primary.op_time && mine.op_time >= freshest_visible && mine.op_time.term < term.0
 }
 
 #[cfg(test)]

@@ -193,3 +193,14 @@ fn rule_1_of_five_voters_three_must_have_the_configuration() {
     assert!(matches!(installed_on(2), Err(ReconfigError::NotInstalledOnMajority(_))));
     assert_eq!(installed_on(3), Ok(()));
 }
+
+#[test]
+fn only_new_votes_of_members_with_data_beside_arbiters_are_gained() {
+    let mut old = set(&[0, 1], 1);
+    old.members[1] = MemberConfig::arbiter(MemberId(1), member(1).host);
+    let mut new = old.clone();
+    new.members.push(member(2));
+    new.members.push(MemberConfig::arbiter(MemberId(3), member(3).host));
+    assert_eq!(voters_gained_beside_arbiters(&old, &new), [MemberId(2)]);
+    assert_eq!(voters_gained_beside_arbiters(&set(&[0, 1, 2], 1), &set(&[0, 1, 2, 3], 2)), []);
+}

@@ -99,6 +99,16 @@ fn a_reconfiguration_that_reaches_no_majority_is_74() {
 }
 
 #[test]
+fn a_reconfiguration_whose_primary_steps_down_is_189() {
+    let mut subject = settled_primary();
+    let new = next_config(&subject);
+    assert_eq!(subject.ask(reconfig(new, false)), None, "the members are asked first");
+    let newer = HeartbeatReply { term: Term(3), ..settled_reply() };
+    let outputs = subject.hear(subject.heartbeat_to(1), newer);
+    assert_eq!(refusal(&outputs), Some(189));
+}
+
+#[test]
 fn a_reconfiguration_is_for_a_writable_primary() {
     let mut subject = Subject::secondary(entry(1, 5));
     let new = next_config(&subject);
