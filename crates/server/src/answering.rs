@@ -23,6 +23,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::connection::{Connection, ConnectionError, error_body, is_hello, read_more};
 use crate::logging::get_log;
+use crate::memory::set_thrift;
 use crate::patience::Patience;
 use crate::replica_set::{ReadConcern, Wanted, is_statement, write_concern_error};
 use crate::server::Shared;
@@ -495,7 +496,10 @@ impl Connection {
         let _permit = patience.wait(async { Ok(shared.long_commands.acquire().await) }).await?;
         let (node, interrupt) = (Arc::clone(&shared.node), Arc::clone(&context.interrupt));
         let context = Context { may_look_at: None, ..context.clone() };
-        let mut running = tokio::task::spawn_blocking(move || node.run(&context, command));
+        let mut running = tokio::task::spawn_blocking(move || {
+            set_thrift(node.memory().used());
+            node.run(&context, command)
+        });
         let mut ending = shared.ending.subscribe();
         let (mut client_left, mut ends) = (false, false);
         loop {
