@@ -136,6 +136,35 @@ async fn a_streaming_hello_goes_on_answering_until_the_client_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fail_point_hits_a_stream_of_hellos_that_has_begun() {
+    let server = TestServer::start().await;
+    let mut client = TestClient::connect(&server).await;
+    let hello = client.run(doc! {"hello": 1, "$db": "admin"}).await;
+    let version = hello.get_document("topologyVersion").unwrap().clone();
+    let waiting = doc! {
+        "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 20,
+    };
+    client.send(waiting, MsgFlags::EXHAUST_ALLOWED, None).await;
+    assert!(client.receive().await.unwrap().more_to_come);
+    let mut other = TestClient::connect(&server).await;
+    let data = doc! {"failCommands": ["hello"], "errorCode": 91};
+    let mode = doc! {"times": 1};
+    let fault =
+        doc! {"configureFailPoint": "failCommand", "mode": mode, "data": data, "$db": "admin"};
+    assert_eq!(other.run(fault).await.get_f64("ok").unwrap(), 1.0);
+    let ended = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            let next = client.receive().await.unwrap();
+            if !next.more_to_come {
+                return next.body;
+            }
+        }
+    });
+    assert_eq!(ended.await.unwrap().get_i32("code").unwrap(), 91);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hello_streams_only_if_it_may_wait_and_the_client_allows_it() {
     let server = TestServer::start().await;
     let mut client = TestClient::connect(&server).await;
@@ -347,6 +376,15 @@ async fn a_server_that_ends_says_so_to_waiting_clients() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_waits_is_seen_and_can_be_killed() {
+    see_and_kill_a_waiting_hello(MsgFlags::NONE).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_hellos_is_seen_and_can_be_killed() {
+    see_and_kill_a_waiting_hello(MsgFlags::EXHAUST_ALLOWED).await;
+}
+
+async fn see_and_kill_a_waiting_hello(flags: MsgFlags) {
     let server = TestServer::start().await;
     let mut waiting = TestClient::connect(&server).await;
     let hello = waiting.run(doc! {"hello": 1, "$db": "admin"}).await;
@@ -354,7 +392,7 @@ async fn a_command_that_waits_is_seen_and_can_be_killed() {
     let long = doc! {
         "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 600_000,
     };
-    waiting.send(long, MsgFlags::NONE, None).await;
+    waiting.send(long, flags, None).await;
     let mut watcher = TestClient::connect(&server).await;
     let question = doc! {
         "currentOp": 1, "waiting": true, "command.hello": {"$exists": true},
@@ -386,6 +424,8 @@ async fn a_command_that_waits_is_seen_and_can_be_killed() {
     watcher.run(doc! {"killOp": 1, "op": id, "$db": "admin"}).await;
     let answer = waiting.receive().await.unwrap();
     assert_eq!(answer.body.get_i32("code").unwrap(), 11601, "{}", answer.body);
+    assert!(!answer.more_to_come, "an error ends a stream");
+    assert_eq!(waiting.run(doc! {"ping": 1, "$db": "admin"}).await.get_f64("ok").unwrap(), 1.0);
     server.stop().await;
 }
 
