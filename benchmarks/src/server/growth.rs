@@ -1,15 +1,19 @@
 //! How a server grows: with documents, and with connections. `server growth`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::measuring::{Job, turn};
 use crate::ours::Server;
-use crate::{Request, Store, rate};
+use crate::{Request, Store};
 
 /// How many documents there are.
 const DOCUMENTS: [i64; 2] = [10_000, 1_000_000];
 
 /// How many connections there are at once.
 const CONNECTIONS: [usize; 4] = [10, 100, 1_000, 10_000];
+
+/// How long reads are measured.
+const WINDOW: Duration = Duration::from_secs(3);
 
 pub fn run() {
     println!(
@@ -23,14 +27,14 @@ pub fn run() {
         let started = Instant::now();
         server.load(documents);
         let load = documents as f64 / started.elapsed().as_secs_f64();
-        let reads = rate(&server, 1, Request::Read);
-        let memory = server.resident_kib() as f64 / 1024.0;
+        let reads = turn(&server, 1, Job::One(Request::Read), WINDOW);
+        let memory = server.resident();
         drop(server);
         let started = Instant::now();
         let again = Server::start(&directory, documents);
         let restart = started.elapsed().as_secs_f64() * 1e3;
         drop(again);
-        let (a_second, cpu) = (reads.a_second, reads.cpu.as_nanos() as f64 / 1000.0);
+        let (a_second, cpu) = (reads.figure, reads.cpu_each().as_nanos() as f64 / 1000.0);
         println!(
             "| {documents} | {load:.0} | {a_second:.0} | {cpu:.1} | {memory:.1} | {restart:.0} |"
         );
@@ -43,16 +47,15 @@ pub fn run() {
     for connections in CONNECTIONS {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::start(&folder.path().join("ours"), 0);
-        let empty = server.resident_kib();
+        let empty = server.resident();
         let storm = server.storm(connections);
-        let mebibytes = |kib: u64| kib as f64 / 1024.0;
         println!(
             "| {connections} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} |",
-            storm.a_second,
-            storm.cpu.as_nanos() as f64 / 1000.0,
-            mebibytes(storm.open_kib),
-            storm.open_kib.saturating_sub(empty) as f64 / connections as f64,
-            mebibytes(storm.closed_kib),
+            storm.turn.figure,
+            storm.turn.cpu_each().as_nanos() as f64 / 1000.0,
+            storm.open,
+            (storm.open - empty).max(0.0) * 1024.0 / connections as f64,
+            storm.closed,
         );
     }
 }

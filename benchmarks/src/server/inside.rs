@@ -13,8 +13,9 @@ use quorate_protocol::{MonotonicTime, WallTime};
 use quorate_storage::{DiskOptions, DiskStore};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::measuring::{any_key, next_chance};
 use crate::ours::{command_of, record};
-use crate::{BATCH, Request, any_key, next_chance};
+use crate::{BATCH, Request};
 
 /// How often each measure is taken.
 const ROUNDS: usize = 7;

@@ -1,40 +1,72 @@
-//! Measures our server beside SQLite, in one run: `cargo xtask bench server`.
+//! Measures our server beside SQLite, PostgreSQL and Redis, in one run: `cargo xtask bench server`.
 //!
 //! ```text
-//!   this process ──loopback──▶ our server, a process of its own   (each caller a connection)
-//!   this process ──library───▶ SQLite, in this process             (each caller a connection)
+//!   this process ──loopback──▶ our server, PostgreSQL, Redis: processes of their own
+//!   this process ──library───▶ SQLite, in this process
 //! ```
 //!
-//! SQLite has no network to cross, so a ratio below one is no surprise for reads of one document;
-//! what it shows is how much of the way is the server's. Both keep the same records: a key, two
-//! numbers, one of them indexed, and a text, about 200 bytes. "Durable" is `j: true` here and
-//! `synchronous=FULL` there; "not synced" is `w: 1` here and `synchronous=NORMAL` there.
+//! Each caller is a thread with a connection, and exists only while its contestant's turn lasts. All
+//! keep the same records: a key, two numbers, one of them indexed, and a text, about 200 bytes; SQLite
+//! as columns, PostgreSQL as jsonb under a primary key, Redis as JSON under a key. Callers of servers
+//! send bytes that are mostly written beforehand, since they share the processors with the servers.
+//! SQLite has no network to cross, so a ratio below one is no surprise for reads of one document; what
+//! it shows is how much of the way is the server's.
 //!
+//! | | durable | not synced |
+//! |---|---|---|
+//! | ours | `j: true` | `w: 1` |
+//! | SQLite | `synchronous=FULL` | `synchronous=NORMAL` |
+//! | PostgreSQL | `synchronous_commit=on` | `synchronous_commit=off` |
+//! | Redis | `appendfsync always` | takes no part |
+//!
+//! A bulk insert ends with a durable batch; Redis, whose log is always synced, syncs all the way.
+//! Mixes are those of YCSB's workloads A and B with keys that are equally likely. Every figure is the
+//! median of seven rounds of a second in which the contestants take turns, with the lowest and the
+//! highest beside it; ratios are those of medians. A peer that cannot be installed or started is named,
+//! and left out; a measure that a peer does not have is an empty cell.
+//!
+//! `server [records] [--ours] [--quick] [word…]`: with words, only the measures whose names have one of
+//! them; with `--ours`, without the peers, for those who look where the server's time goes; `--quick`
+//! takes two rounds of 0.3 s, which show that everything works and measure little.
 //! `server inside [records]`: what each request costs in the server without the network.
 //! `server growth`: memory, reads and restarts with more documents, and memory with more connections.
-//! `server [records] [--ours] [word…]`: with words, only the measures whose names have one of them;
-//! with `--ours`, without SQLite, for those who look where the server's time goes.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 
+#[path = "../shared/figures.rs"]
+mod figures;
 mod growth;
 mod inside;
+mod measuring;
 mod ours;
+mod postgres;
+#[path = "../shared/programs.rs"]
+mod programs;
+mod redis;
 mod sqlite;
+mod table;
+mod wire;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use measuring::{Job, Turn};
+use table::Table;
+
 /// How many records are loaded before anything is read, unless told otherwise.
-const RECORDS: i64 = 1_000_000;
+const RECORDS: i64 = 200_000;
 
 /// How many records go into one bulk insert.
 const BATCH: i64 = 1_000;
 
-/// How long each rate is measured.
-const MEASURE: Duration = Duration::from_secs(3);
+/// How often each contestant has its turn, and how long that is.
+const THOROUGH: (usize, Duration) = (7, Duration::from_secs(1));
+const QUICK: (usize, Duration) = (2, Duration::from_millis(300));
+
+/// How long a contestant may take to forget the connections of a storm before the next has its turn.
+const AFTER_STORM: Duration = Duration::from_secs(2);
 
 /// How many records a range holds.
 const RANGE: i64 = 1_000;
@@ -58,6 +90,8 @@ const TEXT: &str = "a text of about one hundred and fifty bytes, as long as what
 /// One kind of request. Inserts, reads and updates touch one record.
 #[derive(Clone, Copy, Debug)]
 enum Request {
+    /// The first request of a connection, which touches no record.
+    Hello,
     Insert {
         durable: bool,
     },
@@ -67,53 +101,61 @@ enum Request {
     },
     Range,
     Aggregate,
-    /// The few records of a kind with a small number, by looking at all.
+    /// The records of a kind with a text that none has, by looking at all.
     Filter,
     /// How many records are of a kind, by looking at all.
     Count,
     /// The ten records with the greatest kinds, by looking at all.
     Top,
+    /// An index on the kind of all records, and its end.
+    BuildIndex,
+    DropIndex,
 }
 
-/// A contestant that can be asked. Each caller has a connection of its own.
-trait Caller: Send + 'static {
+/// A connection to a contestant.
+trait Caller: Send {
     fn ask(&mut self, request: Request, chance: u64);
 }
 
-trait Store {
-    type Caller: Caller;
-    fn caller(&self) -> Self::Caller;
-    /// Loads records with bulk inserts.
+/// A contestant.
+trait Store: Sync {
+    fn name(&self) -> &'static str;
+    /// Whether it has such requests.
+    fn answers(&self, request: Request) -> bool;
+    fn caller(&self) -> Box<dyn Caller>;
+    /// Loads records with bulk inserts, of which the last is durable.
     fn load(&self, records: i64);
+    /// Removes all records, and leaves it as it was before the first load.
+    fn clear(&self);
+    /// Does after the load what would otherwise disturb the turns of others.
+    fn settle(&self) {}
     /// The processor time that it has taken, where that can be told from the callers'.
     fn cpu(&self) -> Duration;
-}
-
-/// How fast requests were answered.
-#[derive(Clone, Copy)]
-struct Rate {
-    a_second: f64,
-    /// Processor time for each: what stays comparable when others use the machine too.
-    cpu: Duration,
 }
 
 /// What a run was asked to measure.
 struct Wanted {
     records: i64,
     ours_only: bool,
+    rounds: usize,
+    window: Duration,
     words: Vec<String>,
 }
 
 impl Wanted {
     fn read(arguments: &[String]) -> Self {
-        let mut wanted = Self { records: RECORDS, ours_only: false, words: Vec::new() };
+        let (rounds, window) = THOROUGH;
+        let mut wanted =
+            Self { records: RECORDS, ours_only: false, rounds, window, words: Vec::new() };
         for argument in arguments {
             match argument.parse() {
                 Ok(records) => wanted.records = records,
                 Err(_) if argument == "--ours" => wanted.ours_only = true,
+                Err(_) if argument == "--quick" => (wanted.rounds, wanted.window) = QUICK,
                 Err(_) => wanted.words.push(argument.clone()),
             }
         }
+        assert!(wanted.records > RANGE, "a range of {RANGE} needs more records");
         wanted
     }
 
@@ -127,58 +169,118 @@ impl Wanted {
 static ALLOCATOR: quorate_server::Allocator = quorate_server::Allocator;
 
 fn main() {
+    programs::allow_many_files();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|first| first == "serve") {
-        return ours::serve(&arguments[1]);
+    match arguments.first().map(String::as_str) {
+        Some("serve") => ours::serve(&arguments[1]),
+        Some("growth") => growth::run(),
+        Some("inside") => inside(&Wanted::read(&arguments[1..])),
+        _ => run(&Wanted::read(&arguments)),
     }
-    if arguments.first().is_some_and(|first| first == "growth") {
-        return growth::run();
-    }
-    if arguments.first().is_some_and(|first| first == "inside") {
-        return inside(&Wanted::read(&arguments[1..]));
-    }
-    let wanted = Wanted::read(&arguments);
-    let records = wanted.records;
+}
+
+/// Measures ours beside its peers.
+fn run(wanted: &Wanted) {
     let folder = tempfile::tempdir().unwrap();
-    let ours = ours::Server::start(&folder.path().join("ours"), records);
-    let sqlite = (!wanted.ours_only)
-        .then(|| sqlite::Database::open(&folder.path().join("sqlite.db"), records));
+    let ours = ours::Server::start(&folder.path().join("ours"), wanted.records);
+    let peers = if wanted.ours_only { Vec::new() } else { start_peers(folder.path(), wanted) };
+    let contestants: Vec<&dyn Store> =
+        std::iter::once::<&dyn Store>(&ours).chain(peers.iter().map(|peer| &**peer)).collect();
 
-    println!(
-        "{:<46} {:>12} {:>12} {:>12} {:>12}",
-        "", "ours", "its CPU, µs", "SQLite", "ours/SQLite"
-    );
-    let empty = ours.resident_kib();
+    let idle = ours.resident();
     // First, since a process that has worked has memory to spare for new connections.
-    let per_connection = ours.idle_connection_kib(IDLE_CONNECTIONS);
-    let load = |load: &dyn Fn()| {
-        let started = Instant::now();
-        load();
-        records as f64 / started.elapsed().as_secs_f64()
-    };
-    let before = ours.cpu();
-    let own = load(&|| ours.load(records));
-    let own = Rate { a_second: own, cpu: (ours.cpu() - before) / records as u32 };
-    let peer = sqlite.as_ref().map(|sqlite| load(&|| sqlite.load(records)));
-    line(&format!("bulk insert of {records} records, a second"), own, peer);
-    let loaded = ours.resident_kib();
+    let connection = ours.idle_connection(IDLE_CONNECTIONS);
+    let table = Table::new(wanted, contestants.clone());
+    load(wanted, &table, &contestants);
+    let loaded = ours.resident();
+    // Reads first, of as many records for all.
+    tell_reads(&table);
+    table.row("index build over all records, seconds", |store, _| {
+        store.answers(Request::BuildIndex).then(|| {
+            let turn = measuring::time(store, Request::BuildIndex);
+            store.caller().ask(Request::DropIndex, 1);
+            turn
+        })
+    });
+    tell_writes(&table);
+    let worked = ours.resident_at_rest();
+    let storm = format!("{STORM} connections opened at once, a second");
+    table.row(&storm, |store, _| {
+        store.answers(Request::Hello).then(|| {
+            let (turn, open) = measuring::storm(store, STORM);
+            drop(open);
+            std::thread::sleep(AFTER_STORM);
+            turn
+        })
+    });
 
-    let tell = |what: &str, callers: u64, request: Request| {
-        if wanted.has(what) {
-            let own = rate(&ours, callers, request);
-            let peer = sqlite.as_ref().map(|sqlite| rate(sqlite, callers, request).a_second);
-            line(what, own, peer);
-        }
-    };
-    // Reads first, of as many records for both.
-    for (callers, connections) in [(1, "1 connection"), (64, "64 connections")] {
-        tell(&format!("point reads a second, {connections}"), callers, Request::Read);
-        tell(&format!("scans of 1,000 by index a second, {connections}"), callers, Request::Range);
+    println!();
+    println!("| memory of our server | MiB |");
+    println!("|---|--:|");
+    println!("| idle, without records | {idle:.1} |");
+    println!("| right after the load of {} records | {loaded:.1} |", wanted.records);
+    println!("| after all of these jobs | {worked:.1} |");
+    if wanted.has(&storm) {
+        let storm = ours.storm(STORM);
+        println!("| with {STORM} connections open | {:.1} |", storm.open);
+        println!("| after they have closed | {:.1} |", storm.closed);
     }
-    tell("groupings of all records a second", 1, Request::Aggregate);
-    tell("filters over all records a second", 1, Request::Filter);
-    tell("counts with a filter over all records a second", 1, Request::Count);
-    tell("sorts of all records with a limit a second", 1, Request::Top);
+    println!("| an idle connection, KiB | {connection:.1} |");
+}
+
+/// Every peer that can be installed and started here. Those that cannot are named.
+fn start_peers(folder: &Path, wanted: &Wanted) -> Vec<Box<dyn Store>> {
+    let records = wanted.records;
+    let sqlite = sqlite::Database::open(&folder.join("sqlite.db"), records);
+    let mut peers: Vec<Box<dyn Store>> = vec![Box::new(sqlite)];
+    match postgres::Postgres::start(records) {
+        Ok(postgres) => peers.push(Box::new(postgres)),
+        Err(why) => eprintln!("NOT MEASURED: PostgreSQL: {why}"),
+    }
+    match redis::Redis::start(records) {
+        Ok(redis) => peers.push(Box::new(redis)),
+        Err(why) => eprintln!("NOT MEASURED: Redis: {why}"),
+    }
+    peers
+}
+
+/// Loads the records that all other measures need: in every round, if that is a measure that is wanted.
+fn load(wanted: &Wanted, table: &Table<'_>, contestants: &[&dyn Store]) {
+    let what = format!("bulk insert of {} records, durable at its end, a second", wanted.records);
+    table.row(&what, |store, round| {
+        if round > 0 {
+            store.clear();
+        }
+        let (before, start) = (store.cpu(), Instant::now());
+        store.load(wanted.records);
+        let figure = wanted.records as f64 / start.elapsed().as_secs_f64();
+        let cpu = store.cpu() - before;
+        Some(Turn { figure, requests: wanted.records.unsigned_abs(), cpu })
+    });
+    for store in contestants {
+        if !wanted.has(&what) {
+            store.load(wanted.records);
+        }
+        store.settle();
+    }
+}
+
+fn tell_reads(table: &Table<'_>) {
+    for (callers, connections) in [(1, "1 connection"), (64, "64 connections")] {
+        for (what, request) in [
+            ("point reads a second", Request::Read),
+            ("scans of 1,000 by index a second", Request::Range),
+        ] {
+            table.rate(&format!("{what}, {connections}"), callers, Job::One(request));
+        }
+    }
+    table.rate("groupings of all records a second", 1, Job::One(Request::Aggregate));
+    table.rate("filters over all records a second", 1, Job::One(Request::Filter));
+    table.rate("counts with a filter over all records a second", 1, Job::One(Request::Count));
+    table.rate("sorts of all records with a limit a second", 1, Job::One(Request::Top));
+}
+
+fn tell_writes(table: &Table<'_>) {
     for (callers, connections) in [(1, "1 connection"), (64, "64 connections")] {
         for (what, request) in [
             ("inserts a second, durable", Request::Insert { durable: true }),
@@ -186,33 +288,19 @@ fn main() {
             ("updates a second, durable", Request::Update { durable: true }),
             ("updates a second, not synced", Request::Update { durable: false }),
         ] {
-            tell(&format!("{what}, {connections}"), callers, request);
+            table.rate(&format!("{what}, {connections}"), callers, Job::One(request));
         }
     }
-
-    tell_storm(&wanted, &ours);
-    println!();
-    println!("memory of the server, empty                    {:>9.1} MiB", empty as f64 / 1024.0);
-    println!("memory with {records} records                {:>9.1} MiB", loaded as f64 / 1024.0);
-    println!("memory of an idle connection                   {per_connection:>9.1} KiB");
+    for (reads, name) in [(50, "A"), (95, "B")] {
+        let what =
+            format!("{reads} % reads, durable updates (YCSB-{name}) a second, 64 connections");
+        table.rate(&what, 64, Job::Mix { reads });
+    }
 }
 
-/// Tells what many connections at once cost.
-fn tell_storm(wanted: &Wanted, ours: &ours::Server) {
-    if wanted.has("connections opened at once") {
-        let storm = ours.storm(STORM);
-        let rate = Rate { a_second: storm.a_second, cpu: storm.cpu };
-        line(&format!("{STORM} connections opened at once, a second"), rate, None);
-        let mebibytes = |kib: u64| kib as f64 / 1024.0;
-        println!(
-            "memory with them open                          {:>9.1} MiB",
-            mebibytes(storm.open_kib)
-        );
-        println!(
-            "memory after they have closed                  {:>9.1} MiB",
-            mebibytes(storm.closed_kib)
-        );
-    }
+/// Appends a record without its key, as JSON.
+fn write_json(out: &mut Vec<u8>, n: i64, kind: i64) {
+    write!(out, "{{\"n\":{n},\"kind\":{kind},\"text\":\"{TEXT}\"}}").unwrap();
 }
 
 /// Tells what requests cost without the network.
@@ -237,59 +325,4 @@ fn inside(wanted: &Wanted) {
             tell(what, member.cost(request));
         }
     }
-}
-
-fn line(what: &str, ours: Rate, sqlite: Option<f64>) {
-    let Rate { a_second, cpu } = ours;
-    print!("{what:<46} {a_second:>12.1} {:>12.1}", cpu.as_nanos() as f64 / 1000.0);
-    match sqlite {
-        Some(sqlite) => println!(" {sqlite:>12.1} {:>12.2}", a_second / sqlite),
-        None => println!(),
-    }
-}
-
-/// Requests a second by this many callers, each in a thread of its own.
-fn rate<S: Store>(store: &S, callers: u64, request: Request) -> Rate {
-    let done = Arc::new(AtomicU64::new(0));
-    let stop = Arc::new(AtomicBool::new(false));
-    let threads: Vec<_> = (0..callers)
-        .map(|number| {
-            let (mut caller, done, stop) = (store.caller(), Arc::clone(&done), Arc::clone(&stop));
-            std::thread::spawn(move || {
-                let mut chance = number + 1;
-                while !stop.load(Ordering::Relaxed) {
-                    chance = next_chance(chance);
-                    caller.ask(request, chance);
-                    done.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    // Connections are made and caches filled before the clock starts.
-    std::thread::sleep(MEASURE / 10);
-    let (before, cpu, started) = (done.load(Ordering::Relaxed), store.cpu(), Instant::now());
-    std::thread::sleep(MEASURE);
-    // A request that takes long is counted only once it is done.
-    while done.load(Ordering::Relaxed) == before {
-        std::thread::sleep(MEASURE / 100);
-    }
-    let requests = done.load(Ordering::Relaxed) - before;
-    let (elapsed, cpu) = (started.elapsed(), store.cpu() - cpu);
-    stop.store(true, Ordering::Relaxed);
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    Rate { a_second: requests as f64 / elapsed.as_secs_f64(), cpu: cpu / requests as u32 }
-}
-
-/// Xorshift: good enough to spread keys.
-fn next_chance(mut state: u64) -> u64 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^ (state << 17)
-}
-
-/// The key of an existing record.
-fn any_key(chance: u64, records: i64) -> i64 {
-    (chance % records.unsigned_abs()) as i64
 }

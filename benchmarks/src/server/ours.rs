@@ -1,30 +1,29 @@
 //! Our server in a process of its own, and callers that speak to it over bare connections, so that
 //! the server is measured and not a client's pool.
+//!
+//! Requests about one record are written once for all callers; each puts its key in.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::raw::cstr;
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{Document, RawDocument, RawDocumentBuf, doc};
 use quorate_server::{Place, StartOptions};
-use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
+use quorate_wire::{MsgFlags, MsgWriter, RequestId};
 
-use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, TOP, any_key};
+use crate::measuring::{self, Turn, any_key};
+use crate::programs::Process;
+use crate::wire::Wire;
+use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, TOP};
 
-/// Threads that open connections at the same time.
-const OPENERS: usize = 100;
-
-/// How long after the connections are closed the server's memory is looked at: it gives memory back from
-/// time to time.
+/// How long after its work the server's memory is looked at: it gives memory back from time to time.
 const SETTLING: Duration = Duration::from_secs(8);
 
-/// What a caller reads at once.
-const PIECE: usize = 64 * 1024;
+/// Where the body of an answer starts: after its header, its flags and the kind of its section.
+const BODY: usize = 21;
 
 /// Serves until the process is ended.
 pub fn serve(directory: &str) {
@@ -33,139 +32,126 @@ pub fn serve(directory: &str) {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let options = StartOptions::new(Place::Directory(directory.into()));
         let mut running = quorate_server::Server::start(listener, options).await.unwrap();
-        println!("{}", running.address());
+        println!("{}", running.address().port());
         running.ended().await.unwrap();
     });
 }
 
 /// The server's process, ended when dropped.
 pub struct Server {
-    process: Child,
+    process: Process,
     address: SocketAddr,
     records: i64,
     next: Arc<AtomicI64>,
-}
-
-impl Server {
-    pub fn start(directory: &Path, records: i64) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .arg("serve")
-            .arg(directory)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().parse().unwrap();
-        let server = Self { process, address, records, next: Arc::new(AtomicI64::new(records)) };
-        let mut connection = server.caller();
-        let indexes = vec![doc! {"key": {"n": 1}, "name": "n_1"}];
-        connection.run(doc! {"createIndexes": "c", "indexes": indexes, "$db": "bench"});
-        server
-    }
-
-    /// What the process holds in memory.
-    pub fn resident_kib(&self) -> u64 {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    }
-
-    /// What a connection that has said hello and then rests costs.
-    pub fn idle_connection_kib(&self, connections: usize) -> f64 {
-        let before = self.resident_kib();
-        let open: Vec<Connection> = (0..connections)
-            .map(|_| {
-                let mut connection = self.caller();
-                connection.run(doc! {"hello": 1, "$db": "admin"});
-                connection
-            })
-            .collect();
-        let after = self.resident_kib();
-        after.saturating_sub(before) as f64 / open.len() as f64
-    }
+    requests: Arc<Requests>,
 }
 
 /// What many connections at once cost.
 pub struct Storm {
     /// Connections that were opened and had their first answer, a second.
-    pub a_second: f64,
-    /// Processor time of the server for each.
-    pub cpu: Duration,
-    /// Memory with all of them open, and some seconds after they were closed.
-    pub open_kib: u64,
-    pub closed_kib: u64,
+    pub turn: Turn,
+    /// Memory in MiB with all of them open, and some seconds after they were closed.
+    pub open: f64,
+    pub closed: f64,
 }
 
 impl Server {
-    /// Opens many connections at once, as clients do that come back after a failover, and closes them.
-    pub fn storm(&self, connections: usize) -> Storm {
-        let (before, started) = (self.cpu(), Instant::now());
-        let open: Vec<Connection> = std::thread::scope(|scope| {
-            let some = || {
-                let greeted = |_| {
-                    let mut connection = self.caller();
-                    connection.run(doc! {"hello": 1, "$db": "admin"});
-                    connection.piece = Vec::new();
-                    connection
-                };
-                (0..connections.div_ceil(OPENERS)).map(greeted).collect::<Vec<_>>()
-            };
-            let openers = OPENERS.min(connections);
-            let openers: Vec<_> = (0..openers).map(|_| scope.spawn(some)).collect();
-            openers.into_iter().flat_map(|opener| opener.join().unwrap()).collect()
-        });
-        let elapsed = started.elapsed().as_secs_f64();
-        let (count, cpu) = (open.len(), self.cpu() - before);
-        let open_kib = self.resident_kib();
-        drop(open);
-        std::thread::sleep(SETTLING);
-        let a_second = count as f64 / elapsed;
-        Storm { a_second, cpu: cpu / count as u32, open_kib, closed_kib: self.resident_kib() }
+    pub fn start(directory: &Path, records: i64) -> Self {
+        let (process, port) = Process::of_this_program(&["serve", directory.to_str().unwrap()]);
+        let server = Self {
+            process,
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            records,
+            next: Arc::new(AtomicI64::new(records)),
+            requests: Arc::new(Requests::new()),
+        };
+        server.create();
+        server
     }
-}
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+    /// Creates the collection with its index, if it is not there.
+    fn create(&self) {
+        let indexes = vec![doc! {"key": {"n": 1}, "name": "n_1"}];
+        self.connect().run(&doc! {"createIndexes": "c", "indexes": indexes, "$db": "bench"}, &[]);
+    }
+
+    fn connect(&self) -> Connection {
+        Connection {
+            wire: Wire::open(self.address).unwrap(),
+            message: Vec::new(),
+            records: self.records,
+            next: Arc::clone(&self.next),
+            requests: Arc::clone(&self.requests),
+        }
+    }
+
+    /// What the process holds in memory, in MiB.
+    pub fn resident(&self) -> f64 {
+        self.process.resident()
+    }
+
+    /// The same once it had time to give memory back.
+    pub fn resident_at_rest(&self) -> f64 {
+        std::thread::sleep(SETTLING);
+        self.resident()
+    }
+
+    /// What a connection that has said hello and then rests costs, in KiB.
+    pub fn idle_connection(&self, connections: usize) -> f64 {
+        let before = self.resident();
+        let (_, open) = measuring::storm(self, connections);
+        (self.resident() - before).max(0.0) * 1024.0 / open.len() as f64
+    }
+
+    /// Opens many connections at once and closes them.
+    pub fn storm(&self, connections: usize) -> Storm {
+        let (turn, connections) = measuring::storm(self, connections);
+        let open = self.resident();
+        drop(connections);
+        Storm { turn, open, closed: self.resident_at_rest() }
     }
 }
 
 impl Store for Server {
-    type Caller = Connection;
+    fn name(&self) -> &'static str {
+        "ours"
+    }
 
-    fn caller(&self) -> Connection {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Connection {
-            stream,
-            decoder: Decoder::new(),
-            piece: vec![0; PIECE],
-            records: self.records,
-            next: Arc::clone(&self.next),
+    fn answers(&self, _: Request) -> bool {
+        true
+    }
+
+    fn caller(&self) -> Box<dyn Caller> {
+        Box::new(self.connect())
+    }
+
+    /// Batches beside the command, as drivers send them. Only the last is synced, and with it all
+    /// before it.
+    fn load(&self, records: i64) {
+        let mut connection = self.connect();
+        let template = Template::new(raw(&record(KEY_MARK)).into_bytes());
+        let mut documents = Vec::new();
+        for first in (0..records).step_by(BATCH as usize) {
+            let last = (first + BATCH).min(records);
+            documents.clear();
+            (first..last).for_each(|id| template.write(&mut documents, id));
+            let documents: Vec<&RawDocument> = documents
+                .chunks_exact(template.bytes.len())
+                .map(|one| RawDocument::from_bytes(one).unwrap())
+                .collect();
+            let concern = doc! {"w": 1, "j": last == records};
+            let command = doc! {"insert": "c", "writeConcern": concern, "$db": "bench"};
+            connection.run(&command, &documents);
         }
+    }
+
+    fn clear(&self) {
+        self.connect().run(&doc! {"drop": "c", "$db": "bench"}, &[]);
+        self.create();
     }
 
     fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        // After the name, which is in parentheses: the twelfth and the thirteenth are user and system.
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        let ticks = fields.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap());
-        let a_second = rustix::param::clock_ticks_per_second();
-        Duration::from_millis(ticks.sum::<u64>() * 1000 / a_second)
-    }
-
-    fn load(&self, records: i64) {
-        let mut connection = self.caller();
-        for first in (0..records).step_by(BATCH as usize) {
-            // As drivers send them.
-            let documents: Vec<RawDocumentBuf> = (first..(first + BATCH).min(records))
-                .map(|id| RawDocumentBuf::try_from(&record(id)).unwrap())
-                .collect();
-            connection.run_with(&doc! {"insert": "c", "$db": "bench"}, &documents);
-        }
+        self.process.processor_time()
     }
 }
 
@@ -173,52 +159,134 @@ pub fn record(id: i64) -> Document {
     doc! {"_id": id, "n": id, "kind": id % GROUPS, "text": TEXT}
 }
 
-pub struct Connection {
-    stream: TcpStream,
-    decoder: Decoder,
-    piece: Vec<u8>,
+/// The key in a template, in whose place each request puts its own.
+const KEY_MARK: i64 = 0x4b4b_4b4b_4b4b_4b4b;
+
+/// What comes before the kind of a record: the type of a 64-bit number and the field's name.
+const KIND: &[u8] = b"\x12kind\0";
+
+/// Bytes with places for a record's key and its kind.
+struct Template {
+    bytes: Vec<u8>,
+    keys: Vec<usize>,
+    kind: Option<usize>,
+}
+
+impl Template {
+    fn new(bytes: Vec<u8>) -> Self {
+        let starts = |with: &[u8]| {
+            let mut windows = bytes.windows(with.len()).enumerate().filter(|(_, it)| it == &with);
+            std::iter::from_fn(move || windows.next().map(|(at, _)| at)).collect::<Vec<_>>()
+        };
+        let keys = starts(&KEY_MARK.to_le_bytes());
+        let kind = starts(KIND).first().map(|at| at + KIND.len());
+        Self { bytes, keys, kind }
+    }
+
+    fn of(request: Request) -> Self {
+        let mut bytes = Vec::new();
+        write_message(&mut bytes, &command_of(request, KEY_MARK, i64::MAX, || KEY_MARK), &[]);
+        Self::new(bytes)
+    }
+
+    /// Appends the bytes for a record of this key.
+    fn write(&self, out: &mut Vec<u8>, key: i64) {
+        let start = out.len();
+        out.extend_from_slice(&self.bytes);
+        let mut put = |at: usize, number: i64| {
+            out[start + at..start + at + 8].copy_from_slice(&number.to_le_bytes());
+        };
+        self.keys.iter().for_each(|at| put(*at, key));
+        if let Some(at) = self.kind {
+            put(at, key % GROUPS);
+        }
+    }
+}
+
+/// The requests that are about one record, or none.
+struct Requests {
+    hello: Template,
+    read: Template,
+    inserts: [Template; 2],
+    updates: [Template; 2],
+}
+
+impl Requests {
+    fn new() -> Self {
+        Self {
+            hello: Template::of(Request::Hello),
+            read: Template::of(Request::Read),
+            inserts: [false, true].map(|durable| Template::of(Request::Insert { durable })),
+            updates: [false, true].map(|durable| Template::of(Request::Update { durable })),
+        }
+    }
+}
+
+struct Connection {
+    wire: Wire,
+    message: Vec<u8>,
     records: i64,
     next: Arc<AtomicI64>,
+    requests: Arc<Requests>,
 }
 
 impl Connection {
-    fn run(&mut self, command: Document) {
-        self.run_with(&command, &[]);
+    /// Runs a command with documents beside it.
+    fn run(&mut self, command: &Document, documents: &[&RawDocument]) {
+        self.message.clear();
+        write_message(&mut self.message, command, documents);
+        self.exchange(1);
     }
 
-    /// Runs a command with documents beside it.
-    fn run_with(&mut self, command: &Document, documents: &[RawDocumentBuf]) {
-        let body = RawDocumentBuf::try_from(command).unwrap();
-        let mut message = Vec::new();
-        let mut writer =
-            MsgWriter::new(&mut message, RequestId(1), RequestId(0), MsgFlags::NONE, &body);
-        if !documents.is_empty() {
-            writer = writer.sequence(cstr!("documents"), documents.iter().map(|one| &**one));
-        }
-        writer.finish(None).unwrap();
-        self.stream.write_all(&message).unwrap();
-        loop {
-            if let Some(message) = self.decoder.next_message().unwrap() {
-                let Payload::Msg(reply) = message.payload else { panic!("another opcode") };
-                let ok = reply.body().get_f64("ok").unwrap();
-                let clean = reply.body().get("writeErrors").unwrap().is_none();
-                assert!(ok == 1.0 && clean, "{command} answered {:?}", reply.body());
-                return;
-            }
-            let length = self.stream.read(&mut self.piece).unwrap();
-            assert!(length > 0, "the server closed the connection");
-            self.decoder.feed(&self.piece[..length]);
-        }
+    /// Sends the message, whose answer is this long at least.
+    fn exchange(&mut self, least: usize) {
+        let whole = |bytes: &[u8]| {
+            let length = u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+            (bytes.len() >= length).then_some(length)
+        };
+        let answer = self.wire.exchange(&self.message, whole).unwrap();
+        let body = RawDocument::from_bytes(&answer[BODY..]).unwrap();
+        let fine = body.get_f64("ok").unwrap() == 1.0
+            && body.get("writeErrors").unwrap().is_none()
+            && answer.len() >= least;
+        assert!(fine, "the server answered {body:?}");
     }
 }
 
 impl Caller for Connection {
     fn ask(&mut self, request: Request, chance: u64) {
-        let (key, next) = (any_key(chance, self.records), Arc::clone(&self.next));
-        let command =
-            command_of(request, key, self.records, || next.fetch_add(1, Ordering::Relaxed));
-        self.run(command);
+        let mut key = any_key(chance, self.records);
+        let template = match request {
+            Request::Hello => &self.requests.hello,
+            Request::Read => &self.requests.read,
+            Request::Update { durable } => &self.requests.updates[usize::from(durable)],
+            Request::Insert { durable } => {
+                key = self.next.fetch_add(1, Ordering::Relaxed);
+                &self.requests.inserts[usize::from(durable)]
+            }
+            _ => {
+                let command = command_of(request, key, self.records, || key);
+                return self.run(&command, &[]);
+            }
+        };
+        self.message.clear();
+        template.write(&mut self.message, key);
+        self.exchange(if matches!(request, Request::Read) { TEXT.len() } else { 1 });
     }
+}
+
+fn raw(document: &Document) -> RawDocumentBuf {
+    RawDocumentBuf::try_from(document).unwrap()
+}
+
+/// Appends a command with documents beside it.
+fn write_message(out: &mut Vec<u8>, command: &Document, documents: &[&RawDocument]) {
+    let body = raw(command);
+    let mut writer = MsgWriter::new(out, RequestId(1), RequestId(0), MsgFlags::NONE, &body);
+    if !documents.is_empty() {
+        writer = writer.sequence(cstr!("documents"), documents.iter().copied());
+    }
+    writer.finish(None).unwrap();
 }
 
 /// A request as a command about an existing record, or about one whose key comes next.
@@ -258,6 +326,12 @@ pub fn command_of(
         }
         Request::Count => doc! {"count": "c", "query": {"kind": key % GROUPS}},
         Request::Top => doc! {"find": "c", "sort": {"kind": -1}, "limit": TOP},
+        Request::BuildIndex => {
+            let indexes = vec![doc! {"key": {"kind": 1}, "name": "kind_1"}];
+            doc! {"createIndexes": "c", "indexes": indexes, "writeConcern": {"w": 1, "j": true}}
+        }
+        Request::DropIndex => doc! {"dropIndexes": "c", "index": "kind_1"},
+        Request::Hello => doc! {"hello": 1},
     };
     command.insert("$db", "bench");
     command

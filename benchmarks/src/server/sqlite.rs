@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, TOP, any_key};
+use crate::measuring::any_key;
+use crate::{BATCH, Caller, GROUPS, RANGE, Request, Store, TEXT, TOP};
 
 /// How long a writer waits for the others: SQLite has one writer at a time.
 const BUSY_WAIT: Duration = Duration::from_secs(60);
+
+const CREATE: &str = "CREATE TABLE c (id INTEGER PRIMARY KEY, n INTEGER, kind INTEGER, text TEXT);
+     CREATE INDEX c_n ON c (n);";
 
 pub struct Database {
     path: PathBuf,
@@ -23,13 +27,7 @@ impl Database {
     pub fn open(path: &Path, records: i64) -> Self {
         let database =
             Self { path: path.to_owned(), records, next: Arc::new(AtomicI64::new(records)) };
-        let connection = database.connect();
-        connection
-            .execute_batch(
-                "CREATE TABLE c (id INTEGER PRIMARY KEY, n INTEGER, kind INTEGER, text TEXT);
-                 CREATE INDEX c_n ON c (n);",
-            )
-            .unwrap();
+        database.connect().execute_batch(CREATE).unwrap();
         database
     }
 
@@ -39,12 +37,8 @@ impl Database {
         connection.pragma_update(None, "journal_mode", "WAL").unwrap();
         connection
     }
-}
 
-impl Store for Database {
-    type Caller = Thread;
-
-    fn caller(&self) -> Thread {
+    fn thread(&self) -> Thread {
         Thread {
             connection: self.connect(),
             durable: None,
@@ -52,26 +46,46 @@ impl Store for Database {
             next: Arc::clone(&self.next),
         }
     }
+}
 
-    /// It runs in the threads of its callers.
-    fn cpu(&self) -> Duration {
-        Duration::ZERO
+impl Store for Database {
+    fn name(&self) -> &'static str {
+        "SQLite"
     }
 
+    fn answers(&self, request: Request) -> bool {
+        !matches!(request, Request::Hello)
+    }
+
+    fn caller(&self) -> Box<dyn Caller> {
+        Box::new(self.thread())
+    }
+
+    /// Only the last batch is synced, and with it all before it.
     fn load(&self, records: i64) {
-        let mut connection = self.connect();
-        connection.pragma_update(None, "synchronous", "NORMAL").unwrap();
+        let mut thread = self.thread();
         for first in (0..records).step_by(BATCH as usize) {
-            let transaction = connection.transaction().unwrap();
-            for id in first..(first + BATCH).min(records) {
+            let last = (first + BATCH).min(records);
+            thread.set_durable(last == records);
+            let transaction = thread.connection.transaction().unwrap();
+            for id in first..last {
                 insert(&transaction, id);
             }
             transaction.commit().unwrap();
         }
     }
+
+    fn clear(&self) {
+        self.connect().execute_batch(&format!("DROP TABLE c; {CREATE}")).unwrap();
+    }
+
+    /// It runs in the threads of its callers.
+    fn cpu(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
-pub struct Thread {
+struct Thread {
     connection: Connection,
     durable: Option<bool>,
     records: i64,
@@ -91,6 +105,7 @@ impl Caller for Thread {
     fn ask(&mut self, request: Request, chance: u64) {
         let key = any_key(chance, self.records);
         match request {
+            Request::Hello => unreachable!("SQLite has no connections to open"),
             Request::Insert { durable } => {
                 self.set_durable(durable);
                 insert(&self.connection, self.next.fetch_add(1, Ordering::Relaxed));
@@ -141,6 +156,11 @@ impl Caller for Thread {
                 let found = top.query_map([TOP], |row| row.get::<_, i64>(0)).unwrap().count();
                 assert_eq!(found as i64, TOP);
             }
+            Request::BuildIndex => {
+                self.set_durable(true);
+                self.connection.execute_batch("CREATE INDEX c_kind ON c (kind)").unwrap();
+            }
+            Request::DropIndex => self.connection.execute_batch("DROP INDEX c_kind").unwrap(),
         }
     }
 }

@@ -18,7 +18,7 @@ use std::thread;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::dialects::RECORD_BYTES;
-use crate::members::Process;
+use crate::programs::Process;
 
 /// The three processes, ended when dropped.
 pub struct FloorLog {

@@ -21,11 +21,15 @@
 mod dialects;
 mod failover;
 mod fan_out;
+#[path = "../shared/figures.rs"]
+mod figures;
 mod floor_log;
 mod growth;
 mod load;
 mod members;
 mod peers;
+#[path = "../shared/programs.rs"]
+mod programs;
 mod read_ahead;
 mod streams;
 mod table;
@@ -101,7 +105,7 @@ fn main() {
         eprintln!("no such measure: {unknown}; there are {}", MEASURES.join(", "));
         std::process::exit(2);
     }
-    members::allow_many_files();
+    programs::allow_many_files();
     let is = |name: &str| wanted.is_empty() || wanted.contains(&name);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -1,31 +1,19 @@
 //! Replica sets of ours, one process per member: this very program, run as a member.
 
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 use quorate_server::{LogFormat, Place, Server, StartOptions, log_to_stderr};
 use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::programs::Process;
+
 /// A set that does not do what is waited for has failed the run.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Open files that the largest measure needs.
-const MANY_FILES: u64 = 60_000;
-
-/// Lets this process and those it starts open many files, as far as the system allows.
-pub fn allow_many_files() {
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.map_or(MANY_FILES, |most| most.min(MANY_FILES));
-    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
-    let _ = setrlimit(Resource::Nofile, raised);
-}
 
 /// `member PORT DIRECTORY`: serves until it is ended, and prints its port. With `QUORATE_LOG` it logs.
 pub fn serve(arguments: &[&str]) {
@@ -44,51 +32,6 @@ pub fn serve(arguments: &[&str]) {
         println!("{}", running.address().port());
         running.ended().await.unwrap();
     });
-}
-
-/// A process that ends with this value.
-pub struct Process(Child);
-
-impl Process {
-    pub fn start(command: &mut Command) -> Self {
-        Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
-    }
-
-    /// This program with other arguments, and the port that it prints.
-    pub fn of_this_program(arguments: &[&str]) -> (Self, u16) {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let mut process = Self::start(command.args(arguments).stdout(Stdio::piped()));
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        (process, line.trim().parse().unwrap())
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), signal).unwrap();
-    }
-
-    /// Processor time so far.
-    pub fn processor_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        let after_name = stat.rsplit_once(')').unwrap().1;
-        let ticks = after_name.split_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
-        Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-    }
-
-    /// Resident memory in MiB.
-    pub fn resident(&self) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A set of ours.

@@ -5,19 +5,16 @@
 //! any one of two standbys.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::dialects::Dialect;
 use crate::load::Connection;
-use crate::members::Process;
-
-/// How long a peer may take until it stores a record.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::programs::{PATIENCE, Postgres, Process, free_ports, redis, retry};
 
 /// A running peer, ended when dropped.
 pub struct Peer {
@@ -40,9 +37,9 @@ pub async fn start_only(package: &str) -> Option<Peer> {
 
 async fn start_those(wanted: impl Fn(&str) -> bool) -> Vec<Peer> {
     let mut peers = Vec::new();
-    let known: [(&str, &str, fn(&Path) -> Result<Started, String>); 3] = [
+    let known: [(&str, &str, Begin); 3] = [
         ("etcd", "etcd-server", etcd),
-        ("Redis, appendfsync always, WAIT 1", "redis-server", redis),
+        ("Redis, appendfsync always, WAIT 1", "redis-server", redises),
         ("PostgreSQL, synchronous", "postgresql", postgres),
     ];
     for (name, package, begin) in known.into_iter().filter(|(_, package, _)| wanted(package)) {
@@ -56,11 +53,9 @@ async fn start_those(wanted: impl Fn(&str) -> bool) -> Vec<Peer> {
 
 type Started = (Dialect, u16, Vec<Process>);
 
-async fn launch(
-    name: &'static str,
-    package: &str,
-    begin: fn(&Path) -> Result<Started, String>,
-) -> Result<Peer, String> {
+type Begin = fn(&Path) -> Result<Started, String>;
+
+async fn launch(name: &'static str, package: &str, begin: Begin) -> Result<Peer, String> {
     quorate_provision::debian(&[package]).map_err(|error| error.to_string())?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let (dialect, port, processes) = begin(directory.path())?;
@@ -87,17 +82,6 @@ async fn store_one(dialect: Dialect, address: SocketAddr) -> Result<(), String> 
     answer.unwrap_or_else(|_| Err("no answer".to_owned()))
 }
 
-/// Ports that were free a moment ago.
-fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> =
-        (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
-}
-
-fn quiet(command: &mut Command) -> Process {
-    Process::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
-}
-
 fn etcd(directory: &Path) -> Result<Started, String> {
     let ports = free_ports(6);
     let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -111,107 +95,50 @@ fn etcd(directory: &Path) -> Result<Started, String> {
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--initial-cluster", &cluster.join(","), "--initial-cluster-state", "new"]);
-        quiet(&mut command)
+        Process::start_quietly(&mut command)
     });
     // Whichever member is asked passes writes on to the leader; the first one usually leads.
-    Ok((Dialect::Etcd, ports[3], processes.collect()))
+    Ok((Dialect::Etcd, ports[3], processes.collect::<Result<_, _>>()?))
 }
 
-fn redis(directory: &Path) -> Result<Started, String> {
+fn redises(directory: &Path) -> Result<Started, String> {
     let ports = free_ports(3);
     let processes = (0..3).map(|place| {
         let data = directory.join(place.to_string());
         fs::create_dir(&data).unwrap();
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &ports[place].to_string(), "--dir"]);
-        command.arg(data);
-        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+        let mut command = redis(&data, ports[place]);
         if place > 0 {
             command.args(["--replicaof", "127.0.0.1", &ports[0].to_string()]);
         }
-        quiet(&mut command)
+        Process::start_quietly(&mut command)
     });
-    Ok((Dialect::Redis, ports[0], processes.collect()))
+    Ok((Dialect::Redis, ports[0], processes.collect::<Result<_, _>>()?))
 }
 
 fn postgres(directory: &Path) -> Result<Started, String> {
-    let programs = postgres_programs()?;
-    let program = |name: &str| programs.join(name).display().to_string();
-    // It refuses to run as root.
-    let owner = Command::new("chown").args(["postgres"]).arg(directory).status();
-    if !owner.is_ok_and(|status| status.success()) {
-        return Err("there is no user postgres".to_owned());
-    }
+    let postgres = Postgres::in_directory(directory)?;
     let ports = free_ports(3);
-    let data = |place: usize| directory.join(place.to_string()).display().to_string();
     let mut processes = Vec::new();
-    as_postgres(&[&program("initdb"), "--auth=trust", "--username=postgres", "-D", &data(0)])?;
-    processes.push(serve_postgres(&program("postgres"), &data(0), ports[0], directory));
+    postgres.create("0")?;
+    processes.push(postgres.serve("0", ports[0])?);
     for place in 1..3 {
         let source = format!(
             "host=127.0.0.1 port={} user=postgres application_name=standby{place}",
             ports[0]
         );
-        let copy = [&program("pg_basebackup"), "-R", "-d", &source, "-D", &data(place)];
+        let name = place.to_string();
+        let data = postgres.data(&name);
         retry(|| {
             // An attempt that failed half-way leaves a directory behind.
-            let _ = fs::remove_dir_all(data(place));
-            as_postgres(&copy)
+            let _ = fs::remove_dir_all(&data);
+            postgres.run("pg_basebackup", &["-R", "-d", &source, "-D", &data])
         })?;
-        processes.push(serve_postgres(&program("postgres"), &data(place), ports[place], directory));
+        processes.push(postgres.serve(&name, ports[place])?);
     }
     let port = ports[0].to_string();
-    let sql = "CREATE TABLE load (key text PRIMARY KEY, value text); \
-               ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (standby1, standby2)';";
-    for statement in sql.split_inclusive(';') {
-        let psql = [&program("psql"), "-h", "127.0.0.1", "-p", &port, "-c", statement.trim()];
-        retry(|| as_postgres(&psql))?;
-    }
-    let reload = "SELECT pg_reload_conf()";
-    as_postgres(&[&program("psql"), "-h", "127.0.0.1", "-p", &port, "-c", reload])?;
+    let psql = |statement| postgres.run("psql", &["-h", "127.0.0.1", "-p", &port, "-c", statement]);
+    retry(|| psql("CREATE TABLE load (key text PRIMARY KEY, value text)"))?;
+    psql("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (standby1, standby2)'")?;
+    psql("SELECT pg_reload_conf()")?;
     Ok((Dialect::Postgres, ports[0], processes))
-}
-
-/// The newest version that Debian has installed.
-fn postgres_programs() -> Result<PathBuf, String> {
-    let versions = fs::read_dir("/usr/lib/postgresql").map_err(|error| error.to_string())?;
-    let newest = versions.flatten().map(|version| version.path().join("bin")).max();
-    newest.ok_or_else(|| "no version is installed".to_owned())
-}
-
-fn serve_postgres(program: &str, data: &str, port: u16, sockets: &Path) -> Process {
-    let mut command = runuser();
-    command.args([program, "-D", data, "-p", &port.to_string(), "-h", "127.0.0.1", "-k"]);
-    command.arg(sockets);
-    command.args(["-c", "max_wal_senders=10", "-c", "max_connections=400"]);
-    quiet(&mut command)
-}
-
-fn runuser() -> Command {
-    // Without a shell in between, so that ending it ends the server.
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--init-groups"]);
-    command
-}
-
-fn as_postgres(words: &[&str]) -> Result<(), String> {
-    let output = runuser().args(words).current_dir("/").output();
-    let output = output.map_err(|error| format!("{}: {error}", words[0]))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{}: {}", words[0], String::from_utf8_lossy(&output.stderr).trim()))
-}
-
-/// A server needs a moment before it answers.
-fn retry(mut attempt: impl FnMut() -> Result<(), String>) -> Result<(), String> {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Err(_) if start.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            outcome => return outcome,
-        }
-    }
 }

@@ -30,6 +30,9 @@ impl Contestant {
     }
 }
 
+/// What a row tells of a contestant.
+type Measure = fn(&Contestant) -> &Figures;
+
 pub async fn run(effort: Effort) {
     let set = Set::ready().await;
     let floor = FloorLog::start();
@@ -62,7 +65,7 @@ pub async fn run(effort: Effort) {
             }
         }
         let (ours, others) = contestants.split_first().unwrap();
-        let measures: [(&str, fn(&Contestant) -> &Figures); 3] = [
+        let measures: [(&str, Measure); 3] = [
             ("durable majority writes/s", |contestant| &contestant.per_second),
             ("p50, µs", |contestant| &contestant.p50),
             ("p99, µs", |contestant| &contestant.p99),
