@@ -27,7 +27,7 @@ const BODY: usize = 21;
 
 /// Serves until the process is ended.
 pub fn serve(directory: &str) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = quorate_server::runtime().unwrap();
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let options = StartOptions::new(Place::Directory(directory.into()));

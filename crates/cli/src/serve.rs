@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
     }
     log_to_file(arguments)?;
     log(arguments);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = quorate_server::runtime();
     let runtime = runtime.map_err(|error| {
         let advice = "check the limits of this process (ulimit -a)";
         Failure::Problem(format!("cannot start: {error}; {advice}"))

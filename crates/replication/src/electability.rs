@@ -183,7 +183,6 @@ pub fn judge(members: &[Standing], needed: Option<u32>) -> Election {
 pub fn why_elected(reason: &str) -> Option<&'static str> {
     // Names of other servers first, where ours has another one for the same.
     match reason {
-        "stepUpRequestSkipDryRun" => Some("the primary before it stepped down and handed over"),
         "singleNodePromptElection" => Some("it is the only member that can be elected"),
         _ => ElectionReason::ALL.into_iter().find(|known| known.name() == reason).map(why),
     }

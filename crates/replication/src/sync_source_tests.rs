@@ -217,6 +217,18 @@ fn a_sourceless_secondary_with_nothing_new_is_a_dead_end() {
 fn a_source_more_than_thirty_seconds_behind_another_is_left() {
     let slow = Candidate { applied: at(1, 69), ..candidate(1, 1) };
     assert_eq!(leave(1, &[primary(0, 90), slow]), Some(Leave::FarBehind(MemberId(0))));
+    let bearable = Candidate { applied: at(1, 70), ..candidate(1, 1) };
+    assert_eq!(leave(1, &[primary(0, 90), bearable]), None, "thirty seconds are not more");
+}
+
+#[test]
+fn a_member_that_is_denied_for_a_while_may_still_serve_and_one_that_chaining_forbids_may_not() {
+    let denied = Candidate { denied: true, ..candidate(1, 1) };
+    assert!(may_serve(ME, &denied));
+    let unchained = Chooser { chaining_allowed: false, ..ME };
+    assert!(!may_serve(unchained, &denied));
+    assert!(may_serve(unchained, &primary(0, 1)));
+    assert!(may_serve(Chooser { rescue: true, ..unchained }, &denied));
 }
 
 #[test]
@@ -252,4 +264,5 @@ fn the_first_entry_must_be_our_last() {
     assert_eq!(judge(None, at(1, 1), at(3, 40)), FetchVerdict::SourceBehind);
     assert_eq!(judge(Some(at(2, 51)), at(1, 1), at(2, 60)), FetchVerdict::SourceBehind);
     assert_eq!(judge(Some(at(4, 70)), at(4, 70), at(4, 90)), FetchVerdict::TooStale);
+    assert_eq!(judge(None, at(3, 50), at(4, 90)), FetchVerdict::RollBack, "it has our last entry");
 }

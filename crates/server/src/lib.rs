@@ -41,7 +41,7 @@ pub use accepting::Listeners;
 pub use backup::{Backup, BackupError, IncomingBackup, partial_of};
 pub use key_files::KeyFilesError;
 pub use logging::{LogFormat, log_to_stderr};
-pub use memory::Allocator;
+pub use memory::{Allocator, runtime};
 pub use quorate_node::IndexPrefetch;
 pub use replica_set::ReplicaSetOptions;
 pub use security::{Membership, SecurityError};

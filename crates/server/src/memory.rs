@@ -4,9 +4,12 @@
 //! as large as it ever was. So the server looks at its size once a second, and asks the allocator to give
 //! back what is free when that is likely to be much.
 
-use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
+use std::{fs, io};
+
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// The allocator for programs that serve: they make it their `#[global_allocator]`.
 ///
@@ -57,17 +60,21 @@ impl Default for FreedMemory {
 }
 
 impl FreedMemory {
-    /// Gives back what is free if it is time. `held` is what the operations of clients hold.
-    pub(crate) fn look(&mut self, held: u64) {
+    /// Gives back what is free if it is time. `held` is what the operations of clients hold. Returns whether the
+    /// workers of [`runtime`] should do so too, which each does before it rests.
+    pub(crate) fn look(&mut self, held: u64) -> bool {
         set_thrift(held as usize);
-        let Some(before) = resident_bytes() else { return };
-        if self.is_due(before, held) {
+        let Some(before) = resident_bytes() else { return false };
+        let is_due = self.is_due(before, held);
+        if is_due {
+            ASKED.fetch_add(1, Ordering::Relaxed);
             give_back();
             let resident = resident_bytes().unwrap_or(before);
             let little = resident + NOTABLE / 4 > before && self.looks >= self.pause;
             let pause = if little { SELDOM } else { SOON };
             *self = Self { looks: 0, pause, resident, held };
         }
+        is_due
     }
 
     fn is_due(&mut self, resident: u64, held: u64) -> bool {
@@ -77,6 +84,37 @@ impl FreedMemory {
         let has_ended = held + NOTABLE <= self.held;
         self.held = self.held.max(held);
         resident > SMALL && (has_grown || has_ended || self.looks >= self.pause)
+    }
+}
+
+/// How often workers were asked to give back what they have freed.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// The runtime for programs that serve. The allocator keeps what a thread freed for that thread, and no other
+/// thread can give it back: after thousands of connections have closed that is all of their memory. So each
+/// worker does it itself, before it rests, when it was asked to.
+///
+/// # Errors
+///
+/// If the system gives no threads or no poll.
+pub fn runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().enable_all().on_thread_park(give_back_as_asked).build()
+}
+
+/// Wakes workers that rest, so that they see what they were asked.
+pub(crate) fn wake_workers() {
+    for _ in 0..Handle::current().metrics().num_workers() {
+        tokio::spawn(async {});
+    }
+}
+
+fn give_back_as_asked() {
+    thread_local! {
+        static DONE: Cell<u32> = const { Cell::new(0) };
+    }
+    let asked = ASKED.load(Ordering::Relaxed);
+    if DONE.replace(asked) != asked {
+        collect();
     }
 }
 
@@ -110,13 +148,19 @@ fn resident_bytes() -> Option<u64> {
 /// Asks both allocators, that of the program and that of the C library, which libraries in C use.
 #[allow(unsafe_code, reason = "the allocators offer it in no other way")]
 fn give_back() {
-    // SAFETY: both functions take a number, may be called by any thread at any time, and touch only memory
-    // that was freed.
+    collect();
+    // SAFETY: it takes a number, may be called by any thread at any time, and touches only memory that was freed.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     unsafe {
-        libmimalloc_sys::mi_collect(true);
-        #[cfg(all(target_os = "linux", target_env = "gnu"))]
         libc::malloc_trim(0);
     }
+}
+
+/// Asks the allocator of the program, about this thread.
+#[allow(unsafe_code, reason = "the allocator offers it in no other way")]
+fn collect() {
+    // SAFETY: it may be called by any thread at any time, and touches only memory that was freed.
+    unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::deadlines::Deadlines;
 use crate::dialer::Dialer;
 use crate::disk;
 use crate::durability::Durability;
-use crate::memory::{FreedMemory, LOOK_INTERVAL};
+use crate::memory::{FreedMemory, LOOK_INTERVAL, wake_workers};
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
 use crate::write_gate::WriteGate;
@@ -346,10 +346,13 @@ async fn maintain(shared: Arc<Shared>, options: ServerOptions) {
                 {}
                 Ok(())
             }),
-            _ = memory.tick() => tokio::task::block_in_place(|| {
-                freed.look(shared.node.memory().used() as u64);
+            _ = memory.tick() => {
+                let held = shared.node.memory().used() as u64;
+                if tokio::task::block_in_place(|| freed.look(held)) {
+                    wake_workers();
+                }
                 Ok(())
-            }),
+            }
             _ = expiry.tick() => tokio::task::block_in_place(|| match shared.gate.try_enter() {
                 Some(_entered) => shared.node.remove_expired(now()).map(drop),
                 None => Ok(()),
