@@ -66,7 +66,7 @@ impl Connection {
         context.may_wait = false;
         context.interrupt.set_waiting(true);
         loop {
-            let (mut body, version) = match next.take() {
+            let (body, version) = match next.take() {
                 Some(first) => first,
                 None => {
                     if let Some(end) = self.await_change(&mut waiting, &context, told).await? {
@@ -78,17 +78,7 @@ impl Connection {
                     self.next_hello(&hello, &command, &context)
                 }
             };
-            let flags = match version {
-                Some(_) => MsgFlags::MORE_TO_COME,
-                None => MsgFlags::NONE,
-            };
-            if version.is_none() {
-                shared.node.tell_topology_version(&mut body);
-            }
-            if let Some(set) = &shared.replica_set {
-                set.tell_time(&mut body, false);
-            }
-            request = self.send(request, false, compressed, flags, &body).await?;
+            request = self.send_hello(body, version, request, compressed).await?;
             let Some(version) = version else { return Ok(Streamed::Ended(Next::GoOn)) };
             if farewells.has_changed().unwrap_or(false) {
                 return Ok(Streamed::Ended(Next::Close));
@@ -102,6 +92,27 @@ impl Connection {
         let known = doc! { "processId": process_id, "counter": told.counter };
         command.set("topologyVersion", known);
         Ok(Streamed::Ordinary(command, request))
+    }
+
+    /// Sends a reply of the stream, the last one if it tells no version. Returns the number it went out under.
+    async fn send_hello(
+        &mut self,
+        mut body: RawDocumentBuf,
+        version: Option<TopologyVersion>,
+        request: RequestId,
+        compressed: bool,
+    ) -> Result<RequestId, ConnectionError> {
+        let flags = match version {
+            Some(_) => MsgFlags::MORE_TO_COME,
+            None => MsgFlags::NONE,
+        };
+        if version.is_none() {
+            self.shared.node.tell_topology_version(&mut body);
+        }
+        if let Some(set) = &self.shared.replica_set {
+            set.tell_time(&mut body, false);
+        }
+        self.send(request, false, compressed, flags, &body).await
     }
 
     /// Whether the next reply is to go the way of every command.
