@@ -1,9 +1,9 @@
 //! `cargo xtask bench`: ours beside its peers, in one run.
 //!
 //! Alone, our client beside the official driver and a bare loop; with `set`, a replica set of ours
-//! beside a bare replicated log, etcd, Redis and PostgreSQL; with `server`, our server beside SQLite;
-//! with `up`, the program itself. The peers live in a workspace of their own, so that nothing else
-//! has to build them.
+//! beside a bare replicated log, etcd, Redis and PostgreSQL; with `server`, our server beside SQLite,
+//! PostgreSQL and Redis; with `up`, the program itself. The peers live in a workspace of their own, so
+//! that nothing else has to build them.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

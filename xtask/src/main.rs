@@ -39,8 +39,9 @@ const USAGE: &str = "usage: cargo xtask <chore>
   bench [measure]                 our client beside its peers: discovery, moved, operations, gap, watching,
                                   fleet
   bench set [measure…] [--quick]  our replica set beside a bare log, etcd, Redis and PostgreSQL
-  bench server [inside] [records] [--ours] [word…]
-                                  our server beside SQLite, or without it; only measures with a word;
+  bench server [inside] [records] [--ours] [--quick] [word…]
+                                  our server beside SQLite, PostgreSQL and Redis, or alone; only measures
+                                  with a word;
                                   inside: what requests cost without the network
   bench up                        how long `quorate up` and the test fixtures take until they are ready
   conformance                     the published scenarios against our crates
