@@ -51,9 +51,9 @@ pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
         ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
         ("pymongo", Box::new(pymongo_suite::guard)),
     ];
-    // The targets of the fuzzer are built elsewhere. What clippy builds is in the folder of the tests, which must
-    // have looked there before.
-    let computing: Vec<Step> = vec![("fuzz", Box::new(fuzz)), ("clippy", Box::new(clippy))];
+    // Clippy locks the folder in which the tests are built. They wait for it at their start, where no test has a
+    // deadline yet; later on, tests that run cargo themselves would.
+    let computing: Vec<Step> = vec![("clippy", Box::new(clippy)), ("fuzz", Box::new(fuzz))];
     let mut finished = take(first);
     finished.extend(thread::scope(|scope| {
         let computing = scope.spawn(|| {
