@@ -2,7 +2,7 @@
 //! is the record as JSON. It has no queries, so it takes part in few measures.
 //!
 //! An update stores the whole value again, as a client does that has just read it. Redis does not
-//! rewrite its log while it is measured, so that this work is in nobody's turn.
+//! rewrite its log while it is measured, so that this work falls into no contestant's turn.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};

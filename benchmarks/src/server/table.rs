@@ -7,7 +7,7 @@ use crate::figures::{Figures, shown};
 use crate::measuring::{Job, Turn, turn};
 use crate::{Store, Wanted};
 
-/// How long nobody is measured after a turn, so that closing connections is in nobody's.
+/// How long no contestant is measured after a turn, so that closing connections falls into none.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// All contestants of a run, ours first.

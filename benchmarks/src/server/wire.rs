@@ -15,7 +15,7 @@ pub struct Wire {
 impl Wire {
     /// # Errors
     ///
-    /// If nobody listens there.
+    /// If no server listens there.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;

@@ -497,7 +497,7 @@ impl Connection {
         let (node, interrupt) = (Arc::clone(&shared.node), Arc::clone(&context.interrupt));
         let context = Context { may_look_at: None, ..context.clone() };
         let mut running = tokio::task::spawn_blocking(move || {
-            set_thrift(node.memory().used());
+            set_thrift(node.memory().used() as u64);
             node.run(&context, command)
         });
         let mut ending = shared.ending.subscribe();

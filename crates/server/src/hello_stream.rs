@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{Document, RawDocumentBuf};
 use quorate_node::{Command, Context, Interrupt, Outcome, StreamedHello};
 use quorate_protocol::TopologyVersion;
-use quorate_wire::{MsgFlags, RequestId, object_id_from, to_bson_object_id};
+use quorate_wire::{MsgFlags, RequestId, parse_topology_version, topology_version_document};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
@@ -38,12 +38,12 @@ impl Connection {
         farewells: &watch::Receiver<u64>,
     ) -> Result<Streamed, ConnectionError> {
         let shared = Arc::clone(&self.shared);
-        let known = command.body.get_document("topologyVersion").ok().and_then(version_in);
-        let (Some((hello, mut told)), false) =
-            (shared.node.streamed_hello(&command).zip(known), self.is_out_of_the_ordinary())
+        let (Some(hello), false) =
+            (shared.node.streamed_hello(&command), self.is_out_of_the_ordinary())
         else {
             return Ok(Streamed::Ordinary(command, request));
         };
+        let mut told = hello.known();
         if let Some(set) = &shared.replica_set
             && set.hear_time(&command, &self.client).is_err()
         {
@@ -88,9 +88,9 @@ impl Connection {
                 break;
             }
         }
-        let process_id = to_bson_object_id(told.process_id);
-        let known = doc! { "processId": process_id, "counter": told.counter };
-        command.set("topologyVersion", known);
+        if let Ok(told) = Document::try_from(&topology_version_document(told)) {
+            command.set("topologyVersion", told);
+        }
         Ok(Streamed::Ordinary(command, request))
     }
 
@@ -128,19 +128,18 @@ impl Connection {
         context: &Context,
     ) -> (RawDocumentBuf, Option<TopologyVersion>) {
         let (node, now) = (&self.shared.node, self.shared.clock.now());
-        let interrupted = context.interrupt.check();
-        if interrupted.is_ok()
-            && let Some((body, version)) = node.repeat_hello(hello, &self.client, now)
-        {
+        if let Err(interrupted) = context.interrupt.check() {
+            return (error_body(&interrupted), None);
+        }
+        if let Some((body, version)) = node.repeat_hello(hello, &self.client, now) {
             return (body, Some(version));
         }
         // No client has been answered like this since the state changed.
         let context = Context { now, ..context.clone() };
-        match (interrupted, node.run(&context, command.clone())) {
-            (Err(error), _) => (error_body(&error), None),
-            (Ok(()), Outcome::Reply(reply)) => with_version(reply.body),
+        match node.run(&context, command.clone()) {
+            Outcome::Reply(reply) => with_version(reply.body),
             // It may not wait.
-            (Ok(()), Outcome::Wait { .. } | Outcome::Long) => (RawDocumentBuf::new(), None),
+            Outcome::Wait { .. } | Outcome::Long => (RawDocumentBuf::new(), None),
         }
     }
 
@@ -221,12 +220,6 @@ impl Waiting {
 fn with_version(body: RawDocumentBuf) -> (RawDocumentBuf, Option<TopologyVersion>) {
     let is_fine = body.get_f64("ok").is_ok_and(|ok| ok == 1.0);
     let told = body.get_document("topologyVersion").ok().filter(|_| is_fine);
-    let version = told.and_then(|told| version_in(&told.try_into().ok()?));
+    let version = told.and_then(|told| parse_topology_version(told).ok());
     (body, version)
-}
-
-/// The version that a `topologyVersion` tells.
-fn version_in(document: &Document) -> Option<TopologyVersion> {
-    let process_id = object_id_from(document.get_object_id("processId").ok()?);
-    Some(TopologyVersion { process_id, counter: document.get_i64("counter").ok()? })
 }

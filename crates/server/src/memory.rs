@@ -63,7 +63,7 @@ impl FreedMemory {
     /// Gives back what is free if it is time. `held` is what the operations of clients hold. Returns whether the
     /// workers of [`runtime`] should do so too, which each does before it rests.
     pub(crate) fn look(&mut self, held: u64) -> bool {
-        set_thrift(held as usize);
+        set_thrift(held);
         let Some(before) = resident_bytes() else { return false };
         let is_due = self.is_due(before, held);
         if is_due {
@@ -121,11 +121,11 @@ fn give_back_as_asked() {
 /// Has the allocator give freed memory back at once while operations hold much, and keep it for a second
 /// otherwise, which makes small operations a tenth faster. Without this, what large operations free one after
 /// another adds up to several times what they may hold.
-pub(crate) fn set_thrift(held: usize) {
+pub(crate) fn set_thrift(held: u64) {
     static IS_THRIFTY: AtomicBool = AtomicBool::new(false);
-    let (is_thrifty, much) = (IS_THRIFTY.load(Ordering::Relaxed), held as u64 >= MUCH);
+    let (is_thrifty, much) = (IS_THRIFTY.load(Ordering::Relaxed), held >= MUCH);
     // Operations that hold a little less for a moment change nothing.
-    if is_thrifty == much || is_thrifty && held as u64 >= NOTABLE {
+    if is_thrifty == much || is_thrifty && held >= NOTABLE {
         return;
     }
     IS_THRIFTY.store(much, Ordering::Relaxed);

@@ -92,6 +92,16 @@ impl TestClient {
         }
     }
 
+    /// Sends a `hello` that waits for a change of what the server is now, this many milliseconds at most.
+    async fn await_change(&mut self, millis: i64, flags: MsgFlags) {
+        let hello = self.run(doc! {"hello": 1, "$db": "admin"}).await;
+        let version = hello.get_document("topologyVersion").unwrap().clone();
+        let waiting = doc! {
+            "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": millis,
+        };
+        self.send(waiting, flags, None).await;
+    }
+
     async fn run(&mut self, body: Document) -> Document {
         self.send(body, MsgFlags::NONE, None).await;
         let answer = self.receive().await.unwrap();
@@ -120,12 +130,7 @@ async fn the_legacy_handshake_is_answered_in_kind() {
 async fn a_streaming_hello_goes_on_answering_until_the_client_leaves() {
     let server = TestServer::start().await;
     let mut client = TestClient::connect(&server).await;
-    let hello = client.run(doc! {"hello": 1, "$db": "admin"}).await;
-    let version = hello.get_document("topologyVersion").unwrap().clone();
-    let waiting = doc! {
-        "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 20,
-    };
-    client.send(waiting, MsgFlags::EXHAUST_ALLOWED, None).await;
+    client.await_change(20, MsgFlags::EXHAUST_ALLOWED).await;
     let first = client.receive().await.unwrap();
     assert!(first.more_to_come, "{}", first.body);
     let second = client.receive().await.unwrap();
@@ -139,12 +144,7 @@ async fn a_streaming_hello_goes_on_answering_until_the_client_leaves() {
 async fn a_fail_point_hits_a_stream_of_hellos_that_has_begun() {
     let server = TestServer::start().await;
     let mut client = TestClient::connect(&server).await;
-    let hello = client.run(doc! {"hello": 1, "$db": "admin"}).await;
-    let version = hello.get_document("topologyVersion").unwrap().clone();
-    let waiting = doc! {
-        "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 20,
-    };
-    client.send(waiting, MsgFlags::EXHAUST_ALLOWED, None).await;
+    client.await_change(20, MsgFlags::EXHAUST_ALLOWED).await;
     assert!(client.receive().await.unwrap().more_to_come);
     let mut other = TestClient::connect(&server).await;
     let data = doc! {"failCommands": ["hello"], "errorCode": 91};
@@ -387,12 +387,7 @@ async fn a_stream_of_hellos_is_seen_and_can_be_killed() {
 async fn see_and_kill_a_waiting_hello(flags: MsgFlags) {
     let server = TestServer::start().await;
     let mut waiting = TestClient::connect(&server).await;
-    let hello = waiting.run(doc! {"hello": 1, "$db": "admin"}).await;
-    let version = hello.get_document("topologyVersion").unwrap().clone();
-    let long = doc! {
-        "hello": 1, "$db": "admin", "topologyVersion": version, "maxAwaitTimeMS": 600_000,
-    };
-    waiting.send(long, flags, None).await;
+    waiting.await_change(600_000, flags).await;
     let mut watcher = TestClient::connect(&server).await;
     let question = doc! {
         "currentOp": 1, "waiting": true, "command.hello": {"$exists": true},

@@ -107,23 +107,28 @@ const STREAMED: [&str; 9] = [
 pub struct StreamedHello {
     form: Form,
     facts: &'static CommandFacts,
-    at_most: Duration,
+    wait: WaitWanted,
 }
 
 impl StreamedHello {
     /// None if the command does not wait, or its replies are its own.
     pub(crate) fn of(command: &Command) -> Option<Self> {
         let fields = Fields::new(&command.body, "hello");
-        let at_most = wait_wanted(&fields).ok()??.at_most;
+        let wait = wait_wanted(&fields).ok()??;
         let hello_ok = fields.flag("helloOk").ok()?;
         let form = Form { legacy: is_older_name(command.name()), hello_ok };
         let is_plain = command.body.keys().skip(1).all(|name| STREAMED.contains(&name));
-        is_plain.then_some(Self { form, facts: command.facts()?, at_most })
+        is_plain.then_some(Self { form, facts: command.facts()?, wait })
     }
 
     /// How long a reply waits for a change.
     pub fn at_most(&self) -> Duration {
-        self.at_most
+        self.wait.at_most
+    }
+
+    /// The version that the client knew when it asked.
+    pub fn known(&self) -> TopologyVersion {
+        self.wait.known
     }
 
     /// The reply as another client has got it in the present state, with the version that it tells.
@@ -145,6 +150,7 @@ impl StreamedHello {
     }
 }
 
+#[derive(Debug)]
 struct WaitWanted {
     known: TopologyVersion,
     at_most: Duration,
