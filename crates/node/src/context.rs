@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -14,6 +14,7 @@ use crate::body::CommandBody;
 use crate::command_table::{CommandFacts, Effect, find};
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, whole_number};
+use crate::helpers::Helpers;
 use crate::profile::Work;
 use crate::touched::writing_stage;
 use crate::users::Login;
@@ -334,6 +335,8 @@ pub struct Interrupt {
     /// What the command has looked at, once it is done.
     work: Mutex<Work>,
     remains: Mutex<Remains>,
+    /// Threads that the host lends to the command.
+    helpers: OnceLock<Arc<Helpers>>,
 }
 
 /// What a command that was stopped held: a sort of many documents takes longer to free than to stop. It is
@@ -371,6 +374,16 @@ impl Interrupt {
     /// Asks the command to stop. The first reason given stays.
     pub fn set(&self, reason: Interruption) {
         let _ = self.reason.compare_exchange(0, reason as u8, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Lends threads to the command, which runs on one of its own.
+    pub fn lend(&self, helpers: Arc<Helpers>) {
+        // A command that is run again has the same ones.
+        let _ = self.helpers.set(helpers);
+    }
+
+    pub(crate) fn helpers(&self) -> Option<Arc<Helpers>> {
+        self.helpers.get().cloned()
     }
 
     /// Says whether the command waits for something at the moment.

@@ -16,15 +16,11 @@ use quorate_storage::{Direction, Scan};
 use crate::catalog::{Collection, Index};
 use crate::context::Interrupt;
 use crate::error::{CommandError, ErrorCode};
+use crate::helpers::Helpers;
 use crate::plan::{Access, IndexAccess, IndexKeys, Plan};
+use crate::record_scan::{Examiner, Pace, RecordScan, Records, record_of_key};
 use crate::records::{DocumentBytes, View, record_of_entry};
 use crate::sort::Sortable;
-
-/// Documents examined between two looks at the interrupt.
-const INTERRUPT_INTERVAL: u64 = 64;
-
-/// Bytes of documents examined between two looks at it: large documents take as long as many small ones.
-const INTERRUPT_BYTES: usize = 1024 * 1024;
 
 /// Records that an index must name one after the other until they are read on instead of looked up.
 const RUN_LENGTH: u32 = 4;
@@ -90,7 +86,7 @@ impl InterruptSlot {
 
     /// Refuses to look at more than the command may while it keeps others waiting. What comes of the
     /// command then is thrown away. Large documents are as bad as many.
-    fn check_room(&self, heavy: bool) -> Result<(), CommandError> {
+    pub(crate) fn check_room(&self, heavy: bool) -> Result<(), CommandError> {
         let limit = self.0.may_look_at.load(Ordering::Relaxed);
         let few = !heavy && self.0.documents.load(Ordering::Relaxed) <= limit;
         if limit == 0 || few {
@@ -111,6 +107,16 @@ impl InterruptSlot {
 
     pub(crate) fn check(&self) -> Result<(), CommandError> {
         self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner).check()
+    }
+
+    /// The threads that the host lends to the command.
+    pub(crate) fn helpers(&self) -> Option<Arc<Helpers>> {
+        self.0.interrupt.lock().unwrap_or_else(PoisonError::into_inner).helpers()
+    }
+
+    /// Counts documents that were looked at. For the thread that runs the command.
+    pub(crate) fn count_documents(&self, more: u64) {
+        count(&self.0.documents, more);
     }
 
     fn note(&self, plan: &Plan) {
@@ -194,23 +200,37 @@ pub(crate) struct Examined {
 
 /// The documents of a plan that match a query, in the order of the plan.
 pub(crate) struct Finder {
-    collection: Arc<Collection>,
-    matcher: Arc<Matcher>,
     source: Source,
     interrupt: InterruptSlot,
     pub(crate) examined: Examined,
-    /// Bytes of documents since the interrupt was looked at.
-    unasked: usize,
 }
 
 enum Source {
-    Records(Scan),
+    Records(Box<RecordScan<Matching>>),
     Index(Box<IndexSource>),
     Ended,
 }
 
+/// Finds the documents that match a query.
+struct Matching(Arc<Matcher>);
+
+impl Examiner for Matching {
+    type Item = Found;
+
+    fn examine(
+        &self,
+        record: RecordId,
+        document: DocumentBytes,
+    ) -> Result<Option<Found>, CommandError> {
+        let details = self.0.matches_with_details(&*document)?;
+        Ok(details.map(|details| Found { record, document, details }))
+    }
+}
+
 /// Records in the order of an index.
 struct IndexSource {
+    collection: Arc<Collection>,
+    matching: Matching,
     access: IndexAccess,
     /// How many of the keys or ranges were begun.
     begun: usize,
@@ -218,6 +238,8 @@ struct IndexSource {
     /// Records met before, where arrays give a record several keys.
     seen: Option<BTreeSet<RecordId>>,
     records: RecordReader,
+    keys: u64,
+    pace: Pace,
 }
 
 impl Finder {
@@ -229,83 +251,47 @@ impl Finder {
         interrupt: InterruptSlot,
     ) -> Result<Self, CommandError> {
         interrupt.note(&plan);
-        let source = match plan.access {
-            Access::Collection(direction) => {
-                Source::Records(view.scan_records(collection.ident, direction)?)
+        let matching = Matching(matcher);
+        let (after, direction) = match plan.access {
+            Access::Collection(direction) => (None, direction),
+            Access::After(record) => (Some(record), Direction::Forward),
+            Access::Index(access) => {
+                let source = Source::Index(Box::new(IndexSource {
+                    collection,
+                    matching,
+                    begun: 0,
+                    scan: None,
+                    seen: access.index.multikey.then(BTreeSet::new),
+                    records: RecordReader::new(view),
+                    access,
+                    keys: 0,
+                    pace: Pace::default(),
+                }));
+                return Ok(Self { source, interrupt, examined: Examined::default() });
             }
-            Access::After(record) => {
-                Source::Records(view.scan_records_after(collection.ident, record)?)
-            }
-            Access::Index(access) => Source::Index(Box::new(IndexSource {
-                begun: 0,
-                scan: None,
-                seen: access.index.multikey.then(BTreeSet::new),
-                records: RecordReader::new(view),
-                access,
-            })),
         };
-        Ok(Self {
-            collection,
-            matcher,
-            source,
-            interrupt,
-            examined: Examined::default(),
-            unasked: 0,
-        })
-    }
-
-    /// The next document, matching or not.
-    fn next_candidate(&mut self) -> Result<Option<(RecordId, DocumentBytes)>, CommandError> {
-        match &mut self.source {
-            Source::Ended => Ok(None),
-            Source::Records(scan) => match scan.next() {
-                None => Ok(None),
-                Some(pair) => {
-                    let (key, value) = pair?;
-                    Ok(Some((record_of_key(&key)?, DocumentBytes::stored(value)?)))
-                }
-            },
-            Source::Index(source) => {
-                let before = self.examined.keys;
-                let record = source.next_record(&mut self.examined)?;
-                count(&self.interrupt.0.keys, self.examined.keys - before);
-                let Some(record) = record else { return Ok(None) };
-                match source.records.read(&self.collection, record)? {
-                    Some(document) => Ok(Some((record, document))),
-                    None => Err(CommandError::new(
-                        ErrorCode::INTERNAL_ERROR,
-                        format!(
-                            "index {} of {} names a missing record; run validate",
-                            source.access.index.name, self.collection.namespace
-                        ),
-                    )),
-                }
-            }
-        }
-    }
-
-    /// Whether the last few documents were large. One that is read alone is not.
-    fn is_heavy(&self) -> bool {
-        self.unasked >= INTERRUPT_BYTES && self.examined.documents > 1
+        let records = Records { view, collection: collection.ident, after, direction };
+        let scan = RecordScan::new(records, matching, interrupt.clone())?;
+        let source = Source::Records(Box::new(scan));
+        Ok(Self { source, interrupt, examined: Examined::default() })
     }
 
     fn next_found(&mut self) -> Result<Option<Found>, CommandError> {
-        while let Some((record, document)) = self.next_candidate()? {
-            self.examined.documents += 1;
-            count(&self.interrupt.0.documents, 1);
-            self.unasked += document.as_bytes().len();
-            if self.examined.documents.is_multiple_of(INTERRUPT_INTERVAL)
-                || self.unasked >= INTERRUPT_BYTES
-            {
-                self.interrupt.check()?;
-                self.interrupt.check_room(self.is_heavy())?;
-                self.unasked = 0;
+        match &mut self.source {
+            Source::Ended => Ok(None),
+            Source::Records(scan) => {
+                let found = scan.next();
+                self.examined.documents = scan.examined();
+                found
             }
-            if let Some(details) = self.matcher.matches_with_details(&*document)? {
-                return Ok(Some(Found { record, document, details }));
+            Source::Index(source) => {
+                let before = source.keys;
+                let found = source.next(&self.interrupt);
+                count(&self.interrupt.0.keys, source.keys - before);
+                self.examined = Examined { keys: source.keys, documents: source.pace.examined() };
+                found
             }
         }
-        Ok(None)
     }
 }
 
@@ -322,8 +308,27 @@ impl Iterator for Finder {
 }
 
 impl IndexSource {
+    fn next(&mut self, interrupt: &InterruptSlot) -> Result<Option<Found>, CommandError> {
+        while let Some(record) = self.next_record()? {
+            let Some(document) = self.records.read(&self.collection, record)? else {
+                return Err(CommandError::new(
+                    ErrorCode::INTERNAL_ERROR,
+                    format!(
+                        "index {} of {} names a missing record; run validate",
+                        self.access.index.name, self.collection.namespace
+                    ),
+                ));
+            };
+            self.pace.step(document.as_bytes().len(), interrupt)?;
+            if let Some(found) = self.matching.examine(record, document)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
     /// The record of the next entry.
-    fn next_record(&mut self, examined: &mut Examined) -> Result<Option<RecordId>, CommandError> {
+    fn next_record(&mut self) -> Result<Option<RecordId>, CommandError> {
         loop {
             let found = match &self.access.keys {
                 IndexKeys::Points(entries) => {
@@ -351,7 +356,7 @@ impl IndexSource {
                 }
             };
             let Some(record) = found else { continue };
-            examined.keys += 1;
+            self.keys += 1;
             if self.seen.as_mut().is_none_or(|seen| seen.insert(record)) {
                 return Ok(Some(record));
             }
@@ -421,10 +426,4 @@ impl RecordReader {
         }
         Ok(None)
     }
-}
-
-fn record_of_key(key: &[u8]) -> Result<RecordId, CommandError> {
-    RecordId::from_suffix(key).ok_or_else(|| {
-        CommandError::new(ErrorCode::INTERNAL_ERROR, "a record key is damaged; run validate")
-    })
 }

@@ -28,6 +28,7 @@ mod finder;
 mod generator;
 mod generic_arguments;
 mod hello_replies;
+mod helpers;
 mod index_keys;
 mod moments;
 mod namespace;
@@ -37,6 +38,7 @@ mod operations;
 mod plan;
 mod profile;
 mod protected;
+mod record_scan;
 mod records;
 mod replication;
 mod scheduling;
@@ -64,6 +66,7 @@ pub use cursors::{CURSOR_TIMEOUT, MAX_OPEN_CURSORS};
 pub use default_concerns::DefaultConcerns;
 pub use error::{CommandError, ErrorCode};
 pub use fail_points::{Injection, MachineFaults};
+pub use helpers::{Helpers, Job};
 pub use namespace::{
     MAX_DATABASE_NAME_LENGTH, MAX_NAMESPACE_LENGTH, Namespace, check_database_name,
 };

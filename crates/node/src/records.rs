@@ -141,6 +141,29 @@ impl View {
         Ok(self.snapshot.scan(keyspace, range, direction)?)
     }
 
+    /// The records from one bound to another.
+    pub(crate) fn scan_records_between(
+        &self,
+        ident: Ident,
+        (start, end): (Bound<RecordId>, Bound<RecordId>),
+    ) -> Result<Scan, CommandError> {
+        let (keyspace, _) = self.keyspaces.records_of(ident);
+        let key = |bound: Bound<RecordId>| bound.map(|record| self.keyspaces.key_of(ident, record));
+        let range = KeyRange { start: key(start), end: key(end) };
+        Ok(self.snapshot.scan(keyspace, range, Direction::Forward)?)
+    }
+
+    /// The last record of a collection.
+    pub(crate) fn last_record(&self, ident: Ident) -> Result<Option<RecordId>, CommandError> {
+        let last = self.scan_records(ident, Direction::Backward)?.next().transpose()?;
+        Ok(last.and_then(|(key, _)| RecordId::from_suffix(&key)))
+    }
+
+    /// Whether the records of a collection are the entries of the history.
+    pub(crate) fn is_history(&self, ident: Ident) -> bool {
+        self.keyspaces.history == Some(ident)
+    }
+
     /// Entries of the history from one bound to another.
     pub(crate) fn scan_oplog(
         &self,

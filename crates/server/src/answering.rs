@@ -496,6 +496,7 @@ impl Connection {
         let _permit = patience.wait(async { Ok(shared.long_commands.acquire().await) }).await?;
         let (node, interrupt) = (Arc::clone(&shared.node), Arc::clone(&context.interrupt));
         let context = Context { may_look_at: None, ..context.clone() };
+        context.interrupt.lend(Arc::clone(&shared.helpers));
         let mut running = tokio::task::spawn_blocking(move || {
             set_thrift(node.memory().used() as u64);
             node.run(&context, command)

@@ -2,13 +2,15 @@
 
 use std::future::Future;
 use std::io;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use quorate_node::{Node, Progress};
+use quorate_node::{Helpers, Node, Progress};
 use quorate_storage::FillableFiles;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -74,6 +76,24 @@ impl Default for ServerOptions {
 /// threads that the runtime lends out (512), so that a few are left for its other uses.
 const MAX_LONG_COMMANDS: usize = 128;
 
+/// Lends as many threads to long commands as there are processors beside the one that each runs on.
+fn helpers() -> Helpers {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let permits = Arc::new(Semaphore::new(processors - 1));
+    Helpers::new(move |job| {
+        let (Ok(permit), Ok(runtime)) =
+            (Arc::clone(&permits).try_acquire_owned(), Handle::try_current())
+        else {
+            return false;
+        };
+        runtime.spawn_blocking(move || {
+            job();
+            drop(permit);
+        });
+        true
+    })
+}
+
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) node: Arc<Node>,
@@ -83,6 +103,8 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     /// Permits of commands that run on a thread of their own.
     pub(crate) long_commands: Semaphore,
+    /// Threads that such commands borrow.
+    pub(crate) helpers: Arc<Helpers>,
     /// What every write passes.
     pub(crate) gate: Arc<WriteGate>,
     /// The time limits of running commands.
@@ -175,6 +197,7 @@ impl Server {
             files,
             durability,
             long_commands: Semaphore::new(MAX_LONG_COMMANDS),
+            helpers: Arc::new(helpers()),
             gate,
             deadlines: Deadlines::start()?,
             topology,

@@ -13,6 +13,7 @@ use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
 use crate::fields::{Fields, to_raw, whole_number};
+use crate::finder::InterruptSlot;
 use crate::namespace::Namespace;
 use crate::plan::same_key;
 use crate::replication::Commit;
@@ -121,7 +122,8 @@ fn create_index(
         Some(totals) => totals.documents,
         None => building.most_documents()?,
     });
-    building.run(node, now, &check, &is_there)
+    let slot = InterruptSlot::new(Arc::clone(interrupt));
+    building.run((node, now), slot, &check, &is_there)
 }
 
 /// Checks a specification and fills in what may be left out.

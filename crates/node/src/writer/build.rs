@@ -30,8 +30,10 @@ use super::check::{duplicate_key, index_keys_of};
 use crate::catalog::{Collection, Ident, Index};
 use crate::context::Now;
 use crate::error::{CommandError, ErrorCode};
+use crate::finder::InterruptSlot;
 use crate::index_keys::DocumentKeys;
 use crate::node::Node;
+use crate::record_scan::{Examiner, RecordScan, Records};
 use crate::records::{DocumentBytes, View, index_entry};
 use crate::replication::Commit;
 
@@ -157,13 +159,14 @@ impl Building {
     /// same index. Returns the collection with it.
     pub(crate) fn run(
         mut self,
-        node: &Node,
-        now: Now,
+        (node, now): (&Node, Now),
+        interrupt: InterruptSlot,
         check: &dyn Fn() -> Result<(), CommandError>,
         recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
     ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
         let ident = self.index.ident;
-        let result = self.build(node, now, check, recheck);
+        let filled = self.fill(Hand::Free(node, now), interrupt, check);
+        let result = filled.and_then(|()| self.finish(node, now, check, recheck));
         if result.is_err() {
             // What was written is garbage, and said so from the beginning.
             node.write(now).end_build(ident);
@@ -171,14 +174,14 @@ impl Building {
         result
     }
 
-    fn build(
+    /// Follows what was changed meanwhile, and shows the index.
+    fn finish(
         &mut self,
         node: &Node,
         now: Now,
         check: &dyn Fn() -> Result<(), CommandError>,
         recheck: &dyn Fn(&Collection) -> Result<bool, CommandError>,
     ) -> Result<(Arc<Collection>, Option<Commit>), CommandError> {
-        self.fill(Hand::Free(node, now), check)?;
         let mut passes = 0;
         loop {
             let mut writer = node.write(now);
@@ -213,16 +216,20 @@ impl Building {
     fn fill(
         &mut self,
         hand: Hand<'_, '_>,
+        interrupt: InterruptSlot,
         check: &dyn Fn() -> Result<(), CommandError>,
     ) -> Result<(), CommandError> {
         let mut keys = KeyWriter::new(hand, self.state.clone());
         let mut gathered = Gathered::default();
-        for pair in self.state.scan_records(self.collection.ident, Direction::Forward)? {
+        let records = Records {
+            view: self.state.clone(),
+            collection: self.collection.ident,
+            after: None,
+            direction: Direction::Forward,
+        };
+        let mut scan = RecordScan::new(records, KeysIn(self.index.clone()), interrupt)?;
+        while let Some((record, found)) = scan.next()? {
             check()?;
-            let (key, value) = pair?;
-            let record = RecordId::from_suffix(&key).unwrap_or(RecordId(0));
-            let document = DocumentBytes::stored(value)?;
-            let found = index_keys_of(&self.index, &document)?;
             self.index.multikey |= found.multikey;
             for key in &found.keys {
                 gathered.add(&self.index, key, record);
@@ -345,6 +352,21 @@ impl Gathered {
     }
 }
 
+/// Makes the keys of documents in an index.
+struct KeysIn(Index);
+
+impl Examiner for KeysIn {
+    type Item = (RecordId, DocumentKeys);
+
+    fn examine(
+        &self,
+        record: RecordId,
+        document: DocumentBytes,
+    ) -> Result<Option<Self::Item>, CommandError> {
+        Ok(Some((record, index_keys_of(&self.0, &document)?)))
+    }
+}
+
 /// Collects keys and writes them in steps.
 struct KeyWriter<'a, 'n> {
     hand: Hand<'a, 'n>,
@@ -459,7 +481,8 @@ impl Writer<'_> {
         let index = Index::from_spec(self.allocate_hidden(collection)?, spec)?;
         let state = self.view.clone();
         let mut building = Building { collection: Arc::clone(collection), index, state };
-        building.fill(Hand::Holder(self), &check)?;
+        let alone = InterruptSlot::default();
+        building.fill(Hand::Holder(self), alone, &check)?;
         self.add_index(collection, building.index)
     }
 }
