@@ -460,7 +460,11 @@ impl Connection {
             true => self.run_aside(context, command, patience).await?,
             false => {
                 let again = command.clone_if_it_may_turn_long();
-                match (node.run(context, command), again) {
+                let outcome = match command.may_write() {
+                    true => shared.writers.run(|| node.run(context, command)).await,
+                    false => node.run(context, command),
+                };
+                match (outcome, again) {
                     (Outcome::Long, Some(again)) => {
                         self.run_aside(context, again, patience).await?
                     }

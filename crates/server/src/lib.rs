@@ -36,6 +36,7 @@ mod server;
 mod start;
 mod tls;
 mod write_gate;
+mod write_turns;
 
 pub use accepting::Listeners;
 pub use backup::{Backup, BackupError, IncomingBackup, partial_of};

@@ -25,6 +25,7 @@ use crate::memory::{FreedMemory, LOOK_INTERVAL, wake_workers};
 use crate::replica_set::{Cut, ReplicaSet, ReplicaSetOptions, Surroundings};
 use crate::security::Security;
 use crate::write_gate::WriteGate;
+use crate::write_turns::WriteTurns;
 
 /// The most connections at once, unless told otherwise.
 pub const MAX_CONNECTIONS: usize = 20_000;
@@ -103,7 +104,9 @@ pub(crate) struct Shared {
     pub(crate) durability: Durability,
     /// Permits of commands that run on a thread of their own.
     pub(crate) long_commands: Semaphore,
-    /// Threads that such commands borrow.
+    /// Turns of short commands that write.
+    pub(crate) writers: WriteTurns,
+    /// Threads that long commands borrow.
     pub(crate) helpers: Arc<Helpers>,
     /// What every write passes.
     pub(crate) gate: Arc<WriteGate>,
@@ -191,12 +194,14 @@ impl Server {
             None => None,
         };
         let durability = Durability::start(Arc::clone(&node), options.journal_interval)?;
+        let workers = Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers());
         let shared = Shared {
             node,
             clock,
             files,
             durability,
             long_commands: Semaphore::new(MAX_LONG_COMMANDS),
+            writers: WriteTurns::new(workers),
             helpers: Arc::new(helpers()),
             gate,
             deadlines: Deadlines::start()?,

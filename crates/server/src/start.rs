@@ -20,6 +20,7 @@ use crate::scratch::ScratchDirectory;
 use crate::security::{Membership, Security, SecurityError};
 use crate::server::{Machine, Server, ServerOptions};
 use crate::tls::TlsOptions;
+use crate::write_turns;
 
 /// The size of the oplog unless told otherwise.
 pub(crate) const DEFAULT_OPLOG_BYTES: u64 = 990 * 1024 * 1024;
@@ -223,7 +224,7 @@ fn open(
         test_commands: options.test_commands,
         max_connections: options.server.max_connections,
         index_prefetch: options.index_prefetch,
-        block: Block(|run| tokio::task::block_in_place(run)),
+        block: Block(write_turns::block),
         scratch: directory.as_ref().map(|directory| {
             Arc::new(ScratchDirectory::new(directory.join("scratch"))) as Arc<dyn Scratch>
         }),
