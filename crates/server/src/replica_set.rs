@@ -41,6 +41,7 @@ use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, PositionReport, S
 use quorate_replication::config_check::warnings;
 use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
 use quorate_wire::replica_set::config_document;
+use quorate_wire::to_bson_object_id;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
@@ -240,7 +241,7 @@ impl ReplicaSet {
                     let process = status.topology_version().process_id;
                     Ok(doc! {
                         "rbid": status.rollback_id(),
-                        "processId": bson::oid::ObjectId::from_bytes(process.bytes()),
+                        "processId": to_bson_object_id(process),
                         "ok": 1.0,
                     })
                 };

@@ -3,7 +3,7 @@
 //! Functions rather than `From`: both sides of each conversion belong to other crates.
 
 use bson::raw::RawDocumentBuf;
-use bson::rawdoc;
+use bson::{Document, doc, rawdoc};
 use quorate_protocol::{ElectionId, ObjectId, Timestamp, TopologyVersion, WallTime};
 
 /// The identifier as the protocol crate has it.
@@ -39,6 +39,11 @@ pub fn date_time_from(date: bson::DateTime) -> WallTime {
 /// The date as BSON has it.
 pub fn to_bson_date_time(time: WallTime) -> bson::DateTime {
     bson::DateTime::from_millis(time.as_millis())
+}
+
+/// A topology version as documents hold it.
+pub fn to_bson_topology_version(version: TopologyVersion) -> Document {
+    doc! { "processId": to_bson_object_id(version.process_id), "counter": version.counter }
 }
 
 /// A topology version as requests and replies carry it.
