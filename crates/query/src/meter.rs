@@ -16,14 +16,14 @@ use bson::Bson;
 use crate::error::{ErrorCode, QueryError};
 
 /// The most bytes that one operation may hold, unless its caller says otherwise.
-pub const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
+pub(crate) const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
 
 /// The most bytes that all operations of a process may hold together, unless its caller says otherwise.
-pub const MAX_PROCESS_BYTES: usize = 1024 * 1024 * 1024;
+pub(crate) const MAX_PROCESS_BYTES: usize = 1024 * 1024 * 1024;
 
 /// How many steps pass between two questions to [`Interrupt`]. A step is one element, one expression
 /// or one byte of a text: a thousand of them take microseconds.
-pub const STEPS_BETWEEN_CHECKS: u64 = 1024;
+pub(crate) const STEPS_BETWEEN_CHECKS: u64 = 1024;
 
 /// How many bytes an operation takes from the process at a time, so that small operations never meet
 /// on the shared counter.

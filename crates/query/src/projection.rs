@@ -17,7 +17,7 @@ use crate::error::QueryError;
 use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
 use crate::matcher::Matcher;
 
-pub use add_fields::AddFields;
+pub(crate) use add_fields::AddFields;
 
 /// A parsed projection.
 #[derive(Debug, Clone)]

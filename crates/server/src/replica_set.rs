@@ -38,8 +38,9 @@ use bson::{Document, RawDocumentBuf, doc};
 use quorate_member::{CloneProgress, RoleView, SetView};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, PositionReport, ServerAddress};
-use quorate_replication::config_check::warnings;
-use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
+use quorate_replication::{
+    Input, MemberOptions, Reply, Request, Status, WaiterId, config_warnings,
+};
 use quorate_wire::replica_set::config_document;
 use quorate_wire::to_bson_object_id;
 use tokio::sync::{oneshot, watch};
@@ -297,7 +298,9 @@ impl ReplicaSet {
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
         let initiating = matches!(&request, Request::Initiate(None));
         let doubts = match &request {
-            Request::Initiate(Some(config)) | Request::Reconfig { config, .. } => warnings(config),
+            Request::Initiate(Some(config)) | Request::Reconfig { config, .. } => {
+                config_warnings(config)
+            }
             _ => Vec::new(),
         };
         if let Request::Initiate(Some(config)) = &request {
@@ -418,6 +421,6 @@ fn member_options(node: &Node, options: &ReplicaSetOptions) -> MemberOptions {
         own_addresses: options.own_addresses.clone(),
         process_id,
         new_replica_set_id: quorate_protocol::ObjectId::from_bytes(set_id),
-        allowances: quorate_replication::config_check::Allowances::default(),
+        allowances: quorate_replication::Allowances::default(),
     }
 }

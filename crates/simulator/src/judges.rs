@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quorate_protocol::{ConfigVersion, MemberState, OpTime, ReplicaSetConfig, Term};
-use quorate_replication::Status;
-use quorate_replication::election::LastVote;
+use quorate_replication::{LastVote, Status};
 
 use crate::disk::Entry;
 

@@ -7,9 +7,8 @@ use bson::{Document, RawDocumentBuf};
 use quorate_member::{CommonPointSearch, Copying, DataChange, EntrySource, Replica, SentBatch};
 use quorate_node::Node;
 use quorate_protocol::{MonotonicTime, OpTime, ServerAddress};
-use quorate_replication::election::LastVote;
 use quorate_replication::{
-    Change, FetchFailure, FetchId, Input, Reply, Request, RequestId, RequestToken, Ticket,
+    Change, FetchFailure, FetchId, Input, LastVote, Reply, Request, RequestId, RequestToken, Ticket,
 };
 
 use crate::disk::Disk;

@@ -381,7 +381,7 @@ impl Host {
                 tracing::info!("{event}");
                 if let Some(config) = self.replica.status().config().cloned() {
                     self.peers.retain(|address| config.member_at(address).is_some());
-                    for doubt in quorate_replication::config_check::warnings(&config) {
+                    for doubt in quorate_replication::config_warnings(&config) {
                         tracing::warn!("{doubt}");
                     }
                 }

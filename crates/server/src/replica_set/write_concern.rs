@@ -6,8 +6,9 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use quorate_node::{Command, CommandError, ErrorCode};
 use quorate_protocol::OpTime;
-use quorate_replication::quorum::is_acknowledged;
-use quorate_replication::{Acknowledgements, Status, WaiterId, WriteConcern, WriteConcernError};
+use quorate_replication::{
+    Acknowledgements, Status, WaiterId, WriteConcern, WriteConcernError, is_acknowledged,
+};
 use tokio::sync::oneshot;
 
 use super::commands::whole;
