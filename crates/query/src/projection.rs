@@ -159,11 +159,6 @@ impl Projection {
         self.needs_array_index
     }
 
-    /// Whether only named fields stay, so that a reader needs no others.
-    pub fn is_inclusion(&self) -> bool {
-        self.kind == Kind::Inclusion
-    }
-
     /// The top-level fields that the result can be computed from, if the projection only includes
     /// stored fields; an index that holds them all covers the query.
     pub fn covered_fields(&self) -> Option<Vec<&str>> {

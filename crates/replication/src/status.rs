@@ -77,11 +77,6 @@ impl<'a> Status<'a> {
         self.member.shown().writable
     }
 
-    /// Whether the process is about to end: `hello` and reads then get error 91.
-    pub fn is_shutting_down(&self) -> bool {
-        self.member.shutting_down
-    }
-
     /// The configuration in force.
     pub fn config(&self) -> Option<&'a Arc<ReplicaSetConfig>> {
         self.member.config.config()

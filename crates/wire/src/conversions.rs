@@ -4,16 +4,11 @@
 
 use bson::raw::RawDocumentBuf;
 use bson::{Document, doc, rawdoc};
-use quorate_protocol::{ElectionId, ObjectId, Timestamp, TopologyVersion, WallTime};
+use quorate_protocol::{ObjectId, Timestamp, TopologyVersion, WallTime};
 
 /// The identifier as the protocol crate has it.
 pub fn object_id_from(id: bson::oid::ObjectId) -> ObjectId {
     ObjectId::from_bytes(id.bytes())
-}
-
-/// The election id as the protocol crate has it.
-pub fn election_id_from(id: bson::oid::ObjectId) -> ElectionId {
-    ElectionId(object_id_from(id))
 }
 
 /// The identifier as BSON has it.

@@ -17,7 +17,10 @@ pub(crate) struct AddFields {
 
 impl AddFields {
     /// Parses the argument of the stage.
-    pub(crate) fn parse(fields: &Document, compiler: &dyn ExpressionCompiler) -> Result<Self, QueryError> {
+    pub(crate) fn parse(
+        fields: &Document,
+        compiler: &dyn ExpressionCompiler,
+    ) -> Result<Self, QueryError> {
         if fields.is_empty() {
             return Err(QueryError::location(
                 40177,
