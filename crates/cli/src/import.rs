@@ -9,6 +9,7 @@ use std::time::Instant;
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document};
 use clap::Args;
+use quorate_protocol::Counted;
 use serde_json::{Value, json};
 
 use crate::connect;
@@ -18,7 +19,7 @@ use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
 use crate::transfer;
 use crate::transfer::csv::{self, Records};
 use crate::transfer::tally::Tally;
-use crate::words::{Counted, Foreign, Span};
+use crate::words::{Foreign, Span};
 
 /// `quorate import`.
 #[derive(Debug, Args)]

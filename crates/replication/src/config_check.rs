@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_protocol::{ErrorCode, MemberConfig, MemberId, ReplicaSetConfig, ServerAddress};
+use quorate_protocol::{
+    ErrorCode, MAX_VOTERS, MemberConfig, MemberId, ReplicaSetConfig, ServerAddress,
+};
 
 /// The most members of a set.
 pub(crate) const MAX_MEMBERS: usize = 50;
-/// The most members that vote.
-pub(crate) const MAX_VOTERS: usize = 7;
 /// The highest `members[]._id`.
 pub(crate) const MAX_MEMBER_ID: i32 = 255;
 /// The highest priority.

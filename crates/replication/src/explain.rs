@@ -10,7 +10,7 @@ use std::fmt;
 
 use quorate_protocol::{
     ElectionReason, MemberId, MemberState, MonotonicTime, OpTimeAndWallTime, Priority,
-    ServerAddress, Term,
+    ServerAddress, Term, remedy,
 };
 
 use crate::candidacy::VetoRecord;
@@ -198,7 +198,7 @@ impl ElectionExplanation {
                 return format!(
                     "No primary: {votes_visible} of {voters} votes are in sight, {votes_needed} are \
                      needed; {}.",
-                    electability::reconnect(
+                    remedy::reconnect(
                         &self.listed(|member| !member.is_reachable() && member.votes > 0)
                     )
                 );
