@@ -349,7 +349,7 @@ impl Member {
         self.emit(Event::ElectionStarted { reason, term });
         self.set_campaign(Campaign { reason, round: Round::Storing { term }, asked_by });
         self.timers.set(Timer::Campaign, self.now + self.election_timeout());
-        self.persist(Change::LastVote(vote), AfterPersist::Candidacy { term });
+        self.outbox.persist(Change::LastVote(vote), AfterPersist::Candidacy { term });
     }
 
     pub(crate) fn on_candidacy_stored(&mut self, stored: Term) {
@@ -398,7 +398,7 @@ impl Member {
         let address = peer.address.clone();
         let asked = Asked::Vote { peer: id, dry_run: request.dry_run, term: request.term };
         let timeout = self.election_timeout();
-        self.send(address, asked, Request::Vote(request), timeout);
+        self.outbox.send(address, asked, Request::Vote(request), timeout);
     }
 
     fn set_campaign(&mut self, campaign: Campaign) {
@@ -698,7 +698,7 @@ impl Member {
                     self.reset_election_timer();
                 }
                 let reply = reply(true, String::new());
-                self.persist(Change::LastVote(vote), AfterPersist::Vote { token, reply });
+                self.outbox.persist(Change::LastVote(vote), AfterPersist::Vote { token, reply });
             }
         }
     }

@@ -227,7 +227,7 @@ impl Member {
                 sync.begin = Some((begin_fetching, begin_applying));
                 sync.stage = Stage::Flagging;
                 sync.step = None;
-                self.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
+                self.outbox.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
             }
             (Stage::Cloning, InitialSyncOutcome::Cloned, Some(source)) => {
                 self.do_step(Stage::ReadingStopPoint, InitialSyncStep::ReadStopPoint { source });
@@ -245,7 +245,8 @@ impl Member {
                 if now_id == sync.rollback_id {
                     sync.stage = Stage::Finishing;
                     sync.step = None;
-                    self.persist(Change::InitialSync(false), AfterPersist::InitialSyncFinished);
+                    self.outbox
+                        .persist(Change::InitialSync(false), AfterPersist::InitialSyncFinished);
                 } else {
                     self.fail_attempt();
                 }

@@ -76,7 +76,7 @@ impl Member {
     pub(crate) fn lose_memory(&mut self) {
         self.recollection = Recollection::new(Memory::Lost, self.now);
         self.emit(Event::MemoryLost);
-        self.persist(Change::Memory(Memory::Lost), AfterPersist::Nothing);
+        self.outbox.persist(Change::Memory(Memory::Lost), AfterPersist::Nothing);
     }
 
     /// A member has answered a heartbeat that this process sent then: its term is known, and adopted.
@@ -133,7 +133,7 @@ impl Member {
             let memory = Memory::Since(self.term());
             self.recollection.memory = memory;
             self.emit(Event::MemoryRegained { since: self.term() });
-            self.persist(Change::Memory(memory), AfterPersist::Nothing);
+            self.outbox.persist(Change::Memory(memory), AfterPersist::Nothing);
             self.report_progress();
         }
     }

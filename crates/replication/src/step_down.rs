@@ -160,7 +160,7 @@ impl Member {
         tried.push(id);
         let asked = Asked::StepUp { tried, term: self.term() };
         let timeout = self.election_timeout();
-        self.send(address, asked, Request::StepUp { skip_dry_run: true }, timeout);
+        self.outbox.send(address, asked, Request::StepUp { skip_dry_run: true }, timeout);
         true
     }
 

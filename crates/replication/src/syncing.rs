@@ -496,7 +496,7 @@ impl Member {
         self.sync.report = Report::UnderWay { more: false };
         self.sync.reported_at = Some(self.now);
         let timeout = self.election_timeout() / 2;
-        self.send(address, Asked::Position, Request::UpdatePosition(report), timeout);
+        self.outbox.send(address, Asked::Position, Request::UpdatePosition(report), timeout);
         self.timers.set(Timer::PositionReportSilence, self.now + timeout);
         self.timers.set(Timer::PositionReport, self.now + timeout);
     }
