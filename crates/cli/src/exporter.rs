@@ -36,7 +36,7 @@ use crate::view::collector::Live;
 
 pub(crate) use tls::TlsFiles;
 
-/// Who may ask, and how.
+/// Which clients may ask, and how.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     /// The secret that requests carry.

@@ -1,4 +1,4 @@
-//! Who a client says it is: the credential that user name, password and options add up to.
+//! The credential that user name, password and options add up to.
 //!
 //! Follows the "MongoCredential Properties" of each mechanism in the specification
 //! "Authentication". What can never be right is refused while the string is read. What may yet come

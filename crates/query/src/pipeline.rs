@@ -2,7 +2,7 @@
 //!
 //! Owns the stages and how they follow each other. What they need from outside (other collections,
 //! statistics) comes through [`Environment`]; writing the result of `$out` and `$merge` is left to
-//! the caller, who finds what to do in [`Pipeline::output`]. A stage pulls from the one before it,
+//! the caller, which finds what to do in [`Pipeline::output`]. A stage pulls from the one before it,
 //! one document at a time. Everything that grows (stages that must see everything first, computed
 //! fields, joined arrays) is charged to the one [`Meter`](crate::Meter) of the variables.
 //!

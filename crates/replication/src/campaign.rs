@@ -79,7 +79,7 @@ impl Member {
         self.timers.set(Timer::Election, self.now + timeout + jitter);
     }
 
-    /// Whether it could lead, apart from who is reachable: what `electable` in a heartbeat says.
+    /// Whether it could lead, leaving reachability aside: what `electable` in a heartbeat says.
     pub(crate) fn is_electable_now(&self) -> bool {
         self.own_config().is_some_and(MemberConfig::is_electable)
             && self.state() == MemberState::Secondary
@@ -324,7 +324,7 @@ impl Member {
         let request = self.vote_request(reason, true, term, me);
         let round = Round::DryRun { term, tally: Tally::with_own_vote(me), ignore_vetoes };
         self.set_campaign(Campaign { reason, round, asked_by });
-        // The candidate is the first who may object: it sees what the others see.
+        // The candidate applies the veto rules to itself first: it sees what the others see.
         let own = self.voter().and_then(|voter| veto(&voter, &request)).filter(|_| !ignore_vetoes);
         if let Some(objection) = own {
             return self.lose_dry_run_to_veto(me, objection);
@@ -458,7 +458,7 @@ impl Member {
                 // A catch-up takeover is by the primary's leave.
                 let primary_refuses = campaign.reason == ElectionReason::CatchUpTakeover
                     && self.primary.is_some_and(|id| !tally.said_yes(id));
-                // Those who were heard of lately will answer soon; the others are not waited for.
+                // Wait only for members that answered a recent heartbeat.
                 let recent = config.settings.heartbeat_interval() * 2;
                 let all_heard = self.peers.values().all(|peer| {
                     let lately = peer.last_heard.is_some_and(|at| self.now.since(at) < recent);

@@ -53,7 +53,7 @@ pub(crate) fn primary_commit_point(
     (majority.op_time >= first && majority.op_time > current.op_time).then_some(majority)
 }
 
-/// Who told a follower of a commit point.
+/// The source from which a follower learned of a commit point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Teller {
     /// Some member, in its reply to a heartbeat: it may be on another branch.

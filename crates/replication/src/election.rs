@@ -30,7 +30,7 @@ pub(crate) const MAX_VETOED_DRY_RUNS: u32 = 3;
 pub struct LastVote {
     /// In which term.
     pub term: Term,
-    /// To whom.
+    /// The candidate.
     pub candidate: MemberId,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Voter<'a> {
     pub config: &'a ReplicaSetConfig,
     /// Its term, after having seen the candidate's.
     pub term: Term,
-    /// Who it is.
+    /// Its id.
     pub me: MemberId,
     /// Its vote of the highest term it voted in.
     pub last_vote: Option<LastVote>,
@@ -109,7 +109,7 @@ pub(crate) enum Refusal {
     AlreadyVoted {
         /// In which term.
         term: Term,
-        /// For whom.
+        /// The candidate of that vote.
         candidate: MemberId,
     },
     /// Votes given earlier are not on disk yet.
@@ -262,7 +262,7 @@ impl Tally {
         self.yes.contains(&from) || self.no.contains_key(&from) || self.silent.contains(&from)
     }
 
-    /// Who said yes.
+    /// The voters that said yes.
     pub(crate) fn votes_for(&self, config: &ReplicaSetConfig) -> usize {
         config.voters().filter(|member| self.yes.contains(&member.id)).count()
     }

@@ -29,11 +29,12 @@ pub enum Memory {
     Since(Term),
 }
 
-/// Whom a member without its memory has heard since it started.
+/// The members that answered a member without its memory since it started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recollection {
     pub(crate) memory: Memory,
-    /// When it was lost: who was asked before then may have answered before this member acknowledged its last entry.
+    /// When it was lost: an answer to an earlier request may be older than the last entry that this member
+    /// acknowledged.
     lost_at: MonotonicTime,
     heard: BTreeSet<MemberId>,
     /// The newest entry that any of them had when it first answered.

@@ -1,6 +1,6 @@
-//! Counting: how many votes elect, how many acknowledgements commit, who is enough for a write.
+//! Counting: how many votes elect, and which acknowledgements commit a write.
 //!
-//! Owns the arithmetic of a configuration; knows nothing of time or of who is reachable.
+//! Owns the arithmetic of a configuration; knows nothing of time or of reachability.
 //! docs/replication-rules.md §2
 //! (counts) and §6 (write concern).
 

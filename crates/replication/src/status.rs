@@ -133,7 +133,7 @@ impl<'a> Status<'a> {
         self.member.log.durable
     }
 
-    /// From whom entries are copied.
+    /// The sync source.
     pub fn sync_source(&self) -> Option<ServerAddress> {
         self.member.sync_source_address().or_else(|| self.member.initial_sync_source())
     }

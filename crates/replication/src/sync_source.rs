@@ -1,4 +1,4 @@
-//! From whom to copy entries, when to stop, and what a first batch proves.
+//! Choosing a sync source, leaving it, and judging its first batch.
 //!
 //! Pure: facts about the members in, a choice out. docs/replication-rules.md §8; the seed's rules
 //! on hidden, delayed and
@@ -73,7 +73,7 @@ pub(crate) struct Chooser {
     pub copies_everything: bool,
 }
 
-/// Whom to copy from.
+/// The result of choosing a sync source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// This member.

@@ -114,12 +114,12 @@ pub(crate) struct ReplicaSet {
     dialer: Dialer,
     view: watch::Receiver<SetView>,
     role: watch::Receiver<RoleView>,
-    /// The end of the log, changed whenever it grows or is cut. Wakes those who wait; what they decide
-    /// by is the standing.
+    /// The end of the log, changed whenever it grows or is cut. Only wakes waiting tasks: they decide by
+    /// the standing.
     appended: watch::Sender<OpTimeAndWallTime>,
     /// Where the log stands: the one value that reads decide by.
     standing: watch::Receiver<Standing>,
-    /// The commit point alone: those who wait for it are woken by nothing else.
+    /// The commit point alone: its waiters are woken by nothing else.
     committed: watch::Receiver<OpTimeAndWallTime>,
     progress: CloneProgress,
     next_waiter: AtomicU64,

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard};
 /// How long `fsync` waits for running writes to end; the manual's `fsyncLockAcquisitionTimeoutMillis`.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Leave to write, until it is dropped.
+/// Write permit, released on drop.
 pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
 
 /// The gate. The holder of what [`enter`](Self::enter) gives may write.

@@ -116,7 +116,7 @@ pub(crate) struct Searching {
     pub(crate) asked: u64,
 }
 
-/// Who waits for an answer of this member.
+/// The caller that waits for an answer of this member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
     Peer {

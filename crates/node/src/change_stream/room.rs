@@ -25,7 +25,7 @@ const MAX_BATCHES: usize = 64;
 /// Transactions whose last entry has not come that a group remembers. With more of them its streams look by themselves.
 const MAX_UNFINISHED: usize = 64;
 
-/// What waits, and how much was done for it.
+/// The waiting streams, and how much work they caused.
 #[derive(Default)]
 pub(super) struct Room {
     groups: Vec<Group>,

@@ -18,7 +18,7 @@ use crate::moments::Moment;
 use crate::records::EMPTY_DOCUMENT;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
-/// A commit: what waits for the disk, and what waits for other members.
+/// A commit: its sequence, for durability, and its optime, for write concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
     pub(crate) sequence: CommitSequence,

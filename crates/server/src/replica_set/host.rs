@@ -48,7 +48,7 @@ pub(super) struct Parts {
     pub(super) role: watch::Sender<RoleView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
     pub(super) standing: watch::Sender<Standing>,
-    /// The commit point alone, for those who wait for nothing else.
+    /// The commit point alone, for tasks that wait for nothing else.
     pub(super) committed: watch::Sender<OpTimeAndWallTime>,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
@@ -57,7 +57,7 @@ pub(super) struct Parts {
     pub(super) gate: Arc<WriteGate>,
 }
 
-/// Tells those who wait how the log stands: all of it, its end, and the commit point.
+/// Publishes how the log stands: all of it, its end, and the commit point.
 fn tell_standing(node: &Node, parts: &Parts) {
     let (appended, standing) = (parts.appended.clone(), parts.standing.clone());
     let committed = parts.committed.clone();
@@ -276,7 +276,7 @@ impl Host {
             self.asked_successor = false;
             self.replica.handle(self.clock.now(), Input::DiskFailed);
             self.carry_out_all();
-            // Without anyone who could follow at once, the others learn soonest from the end itself.
+            // Without a successor, the end of the process is the earliest sign for the other members.
             let until = self.clock.now().monotonic + HAND_OVER;
             self.ending_at = self.asked_successor.then_some(until);
         }

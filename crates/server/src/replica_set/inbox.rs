@@ -1,4 +1,4 @@
-//! Messages to the host, and who carries them out.
+//! Messages to the host, and the threads that run it.
 //!
 //! No task waits for them. If the host is idle, the posting thread runs it: for its own message, and
 //! for those that other threads post meanwhile. A write that
@@ -65,7 +65,7 @@ struct Queue {
     end: Option<Result<(), String>>,
 }
 
-/// Who makes the changes to data that a turn orders.
+/// Which thread makes the data changes of a turn, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Applying {
     /// The applying thread: the poster may not wait for a disk.

@@ -318,7 +318,7 @@ impl Applying {
     }
 }
 
-/// What waits, for the log.
+/// The delayed change, in the words of the log.
 fn waiting(change: &Change) -> &'static str {
     match change {
         DataChange::Apply(_) => "entries of other members wait",

@@ -91,7 +91,7 @@ impl ReplicaSet {
     }
 
     /// The write concern of a command that gives none: the one that was chosen for the set, otherwise
-    /// a majority, unless arbiters would make every write wait for all who hold data.
+    /// a majority, unless arbiters would make every write wait for all data-bearing members.
     fn default_concern(&self, command: &Command) -> Result<Document, CommandError> {
         let majority = || doc! { "w": "majority" };
         // The choice itself must survive a failover.
