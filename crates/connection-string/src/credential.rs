@@ -18,6 +18,7 @@ const DEFAULT_SOURCE: &str = "admin";
 
 /// How a client proves who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mechanism {
     /// SCRAM-SHA-1
     ScramSha1,

@@ -178,8 +178,9 @@ impl Meter {
     }
 
     /// A fresh meter that also draws on the memory of a process.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_process(&self, process: Arc<ProcessMemory>) -> Self {
+    pub(crate) fn with_process(&self, process: Arc<ProcessMemory>) -> Self {
         Self::of(self.0.interrupt.clone(), self.0.limit, Some(process))
     }
 

@@ -171,14 +171,6 @@ impl Pipeline {
         !self.stages.first().is_some_and(|stage| stage.is_source())
     }
 
-    /// The stage about the server itself that the pipeline starts from, if it does.
-    pub fn system_stage(&self) -> Option<&SystemStage> {
-        match self.stages.first().map(|stage| &**stage) {
-            Some(Stage::System(stage)) => Some(stage),
-            _ => None,
-        }
-    }
-
     /// Where the result goes, if the pipeline ends in `$out` or `$merge`.
     pub fn output(&self) -> Option<&Output> {
         match self.stages.last().map(|stage| &**stage) {

@@ -160,6 +160,7 @@ fn nearest<'a>(members: impl Iterator<Item = &'a Candidate>) -> Option<&'a Candi
 
 /// Why a source is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Leave {
     /// It is not in the configuration any more, or cannot serve reads.
     NotUsable,

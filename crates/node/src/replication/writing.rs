@@ -81,7 +81,8 @@ impl Writer<'_> {
             (None, Some(replication)) => {
                 replication.writable_term().map(|term| term.0).ok_or_else(not_writable)
             }
-            (None, None) => Ok(self.node.term()),
+            // Without a set there are no elections.
+            (None, None) => Ok(OpTime::NULL.term),
         }
     }
 

@@ -24,6 +24,7 @@ const MAX_SHOWN_TAG_SETS: usize = 5;
 
 /// Why no server was found, as far as the client can know.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
     /// The client does not speak the wire versions of a server.
     Incompatible {
