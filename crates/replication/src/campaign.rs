@@ -646,7 +646,7 @@ impl Member {
             return self.respond(token, Err(error));
         }
         let (candidate, term, dry_run) = (request.candidate, request.term, request.dry_run);
-        // A foreign set's terms are none of ours.
+        // Terms of another set do not count.
         if request.set_name == self.options.set_name {
             self.adopt_term(term);
         }

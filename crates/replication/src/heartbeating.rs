@@ -210,7 +210,7 @@ impl Member {
         }
     }
 
-    /// The primary lives: no member needs to stand.
+    /// The primary is alive: postpones the election.
     pub(crate) fn hear_from_primary(&mut self) {
         self.candidacy.forget_vetoed_dry_runs();
         if let Role::Follower(follower) = &mut self.role {

@@ -206,7 +206,7 @@ impl Member {
                         .get(&id)
                         .is_none_or(|peer| matches!(peer.contact, Contact::Down { .. }))
                 });
-                // A blip is waited out; a source that is down would be asked in vain.
+                // Retry after a short network failure, but not at a source that is down.
                 if gone { self.fail_attempt() } else { self.retry_step() }
             }
             (_, InitialSyncOutcome::Failed, _) => self.fail_attempt(),

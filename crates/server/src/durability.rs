@@ -106,7 +106,7 @@ fn sync_for_all(node: &Node, busy: &AtomicBool, waiting: &Receiver<Note>, interv
 
 fn answer_all(notes: Vec<Note>, result: &Result<(), CommandError>) {
     for note in notes {
-        // A connection that is gone does not care.
+        // Ignore send errors: the connection is gone.
         let _ = note.answer.send(result.clone());
     }
 }

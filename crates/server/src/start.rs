@@ -316,7 +316,7 @@ impl Running {
     /// If it failed before, or cannot sync what was written.
     pub async fn stop(mut self) -> io::Result<()> {
         if let Some(stop) = self.stop.take() {
-            // A server that has ended already needs no asking.
+            // Ignore send errors: the server has ended already.
             let _ = stop.send(());
         }
         self.ended().await

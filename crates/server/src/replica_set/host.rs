@@ -175,7 +175,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Lets the member do what is due. Gives how the host ends, if it does.
+    /// Runs what is due of the member. Returns how the host ends, if it does.
     pub(super) fn settle(&mut self, now: Now) -> Option<Result<(), String>> {
         if self.ended {
             return None;

@@ -30,10 +30,10 @@ use super::host::Host;
 /// fetched batches are bounded by their buffer: together they never fill it.
 const MAX_INBOX: usize = 262_144;
 
-/// Messages that one poster carries out before the host's own task goes on.
+/// The most messages that a posting thread processes before it hands over to the host's own task.
 const MAX_MESSAGES: usize = 256;
 
-/// Without a deadline the member is looked at this often all the same.
+/// How often the member is run if it sets no deadline.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The way to the host.
@@ -147,7 +147,7 @@ impl Inbox {
         !std::mem::replace(&mut queue.busy, true)
     }
 
-    /// Carries messages out until there are none, or too many.
+    /// Processes messages until the queue is empty or the limit of a turn is reached.
     fn turn(&self, applying: Applying) {
         let mut slot = self.host();
         let Some(host) = slot.as_mut() else { return self.discard() };

@@ -134,7 +134,7 @@ impl Peers {
         }
     }
 
-    /// Ends the connections to members that are none any more.
+    /// Closes the connections to servers that are no longer members.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&ServerAddress) -> bool) {
         self.tasks.retain(|address, _| keep(address));
     }
