@@ -1,4 +1,4 @@
-//! Why an authentication failed: for whom, where and what to try.
+//! Why an authentication failed: the user, the server, the cause and the next step.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum ConversationError {
     Endless,
 }
 
-/// Authentication failed: for whom, where, and why. `C` is what a connection fails with.
+/// Authentication failed: the user, the server, and the cause. `C` is what a connection fails with.
 #[derive(Clone, Debug)]
 pub struct AuthenticationError<C> {
     /// The server.

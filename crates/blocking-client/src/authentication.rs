@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::connection::{Connection, ConnectionError, Request};
 use crate::error::OperationError;
 
-/// Authentication failed: for whom, where, and why.
+/// Authentication failed: the user, the server, and the cause.
 pub type AuthenticationError = quorate_authentication::AuthenticationError<ConnectionError>;
 
 /// Why authentication failed.

@@ -28,7 +28,7 @@ use crate::connection::Connection;
 use crate::options::{ClientOptions, StartError};
 use crate::session::MAX_IDLE_SESSIONS;
 
-/// Who wants to know what happens.
+/// The listener for events.
 pub type EventListener = Box<dyn FnMut(&DiscoveryEvent)>;
 
 /// A client of a deployment, used by one thread at a time.

@@ -1,4 +1,4 @@
-//! Why an operation failed, told so that a person knows whom to blame and what to try.
+//! Why an operation failed, with the component at fault and the next step.
 
 use std::fmt;
 use std::time::Duration;

@@ -22,7 +22,7 @@ use crate::session::new_server_session;
 /// A document without elements.
 const EMPTY: &[u8] = &[5, 0, 0, 0, 0];
 
-/// A reply, and who sent it.
+/// A reply, and the server that sent it.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) server: ServerAddress,

@@ -13,7 +13,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Timestamp, doc};
 use clap::Args;
 use quorate_client::{Client, ClientOptions, Error};
-use quorate_protocol::{OpTime, OpTimeAndWallTime, ReadPreference, ReadPreferenceMode};
+use quorate_protocol::{Counted, OpTime, OpTimeAndWallTime, ReadPreference, ReadPreferenceMode};
 use quorate_server::{Backup, BackupError, IncomingBackup};
 use serde_json::json;
 
@@ -22,7 +22,7 @@ use crate::restore::moment;
 use crate::screen::{FINE, Failure, Outcome, Screen};
 use crate::transfer;
 use crate::transfer::tally::{Size, Tally};
-use crate::words::{Counted, Foreign, Span};
+use crate::words::{Foreign, Span};
 
 /// Entries that are applied together.
 const BATCH_ENTRIES: usize = 1000;

@@ -6,6 +6,7 @@ use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ServerAddress;
 use quorate_seed_list::{ResolveError, SeedListResolver};
 
+use crate::remedy::CHECK_LIMITS;
 use crate::screen::Failure;
 use crate::words::OneLine;
 
@@ -78,10 +79,13 @@ pub(crate) fn tls_options(uri: &ConnectionString) -> TlsOptions {
 
 /// A runtime for one command: one thread, since all it does is wait for sockets.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        let advice = "check the limits of this process (ulimit -a)";
-        Failure::Problem(format!("cannot start: {error}; {advice}"))
-    })
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| not_started(&error))
+}
+
+/// The system refuses a runtime its threads or descriptors.
+pub(crate) fn not_started(error: &std::io::Error) -> Failure {
+    Failure::Problem(format!("cannot start: {error}; {CHECK_LIMITS}"))
 }
 
 /// The client could not be made.

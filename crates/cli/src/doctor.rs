@@ -23,7 +23,7 @@ use std::io::{self, BufRead};
 use std::time::Duration;
 
 use quorate_connection_string::{ConnectionString, Limit, ParseError, Seeds, Warning};
-use quorate_protocol::ServerAddress;
+use quorate_protocol::{Counted, ServerAddress};
 use quorate_seed_list::ResolveError;
 use serde_json::json;
 
@@ -33,7 +33,7 @@ use crate::finding::{Finding, Severity, Stops};
 use crate::pasted::{self, Diagnosis};
 use crate::progress::Progress;
 use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
-use crate::words::{Counted, Foreign};
+use crate::words::Foreign;
 use examination::{ExaminationError, examine};
 use probe::{Prober, ServerProbe};
 use verdict::{Answers, Summary};

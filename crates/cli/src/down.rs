@@ -1,8 +1,8 @@
 //! `quorate down`: stops sets that `quorate up` started and that still run.
 //!
-//! The one who looks after the members is asked to stop them; where that one is gone, each member is
-//! asked. A process that does not stop in time is killed, and that is told. Nothing is signalled that is not
-//! known by its birth, so a file that a crash left behind does no harm.
+//! The process of `quorate up` is asked to stop its members; if it is gone, each member is asked. A
+//! process that does not stop in time is killed, and the output says so. A process is signalled only if
+//! its start time is the recorded one, so a file that a crash left behind does no harm.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -183,11 +183,7 @@ async fn drill(
     let collection = format!("drill_{}_{}", std::process::id(), clock::now().as_nanos());
     let writer = Writer::start(client.collection(database, &collection));
     // A drill that is stopped must not leave the set broken.
-    let stop = signals::stop().map_err(|error| {
-        Failure::Problem(format!(
-            "cannot listen for signals: {error}; check the limits (ulimit -a)"
-        ))
-    })?;
+    let stop = signals::stop()?;
     standing::forbid(uri, &others).await;
     let measured = tokio::select! {
         measured = measure(plan, uri, client, &primary, &fault, &writer, &mut progress, screen) => {

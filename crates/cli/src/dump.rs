@@ -16,6 +16,7 @@ use std::time::Instant;
 use bson::{Bson, Document};
 use clap::Args;
 use quorate_client::{Client, Error};
+use quorate_protocol::Counted;
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -27,7 +28,7 @@ use crate::transfer::layout::{Metadata, Place};
 use crate::transfer::reading::{Order, Reading};
 use crate::transfer::tally::{Size, Tally};
 use crate::transfer::{self, DEFAULT_JOBS, Selection};
-use crate::words::{Counted, Foreign, Span};
+use crate::words::{Foreign, Span};
 
 /// Databases of a member's own.
 const NOT_DUMPED: [&str; 2] = ["local", "config"];

@@ -4,12 +4,12 @@
 //! themselves. The rules are `quorate_replication::electability`, by which our servers explain
 //! themselves too (`quorateExplainElection`); those add what only a member can know.
 
-use quorate_protocol::{MemberState, Priority, ServerAddress};
+use quorate_protocol::{Counted, MemberState, Priority, ServerAddress};
 pub(crate) use quorate_replication::electability::{Election, Reason};
 use quorate_replication::electability::{Reach, Standing, judge};
 
 use crate::view::reply::{MemberSettings, MemberStatus, SetSettings, SetStatus};
-use crate::words::{Counted, listed};
+use crate::words::listed;
 
 /// Explains the election of a set. `own_word` is the state that a member claims itself, which is
 /// newer than what its peers heard.

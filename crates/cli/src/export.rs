@@ -9,7 +9,7 @@ use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document};
 use clap::{Args, ValueEnum};
 use quorate_client::Client;
-use quorate_protocol::Visible;
+use quorate_protocol::{Counted, Visible};
 use serde_json::json;
 
 use crate::connect;
@@ -19,7 +19,7 @@ use crate::transfer::csv;
 use crate::transfer::layout::Place;
 use crate::transfer::reading::{Order, Reading};
 use crate::transfer::tally::Tally;
-use crate::words::{Counted, Foreign, Span};
+use crate::words::{Foreign, Span};
 
 /// How documents are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

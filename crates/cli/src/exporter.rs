@@ -36,7 +36,7 @@ use crate::view::collector::Live;
 
 pub(crate) use tls::TlsFiles;
 
-/// Who may ask, and how.
+/// Which clients may ask, and how.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     /// The secret that requests carry.
@@ -185,9 +185,14 @@ fn is_same(left: &str, right: &str) -> bool {
 }
 
 async fn figures(State(site): State<Arc<Site>>) -> Response {
+    metrics_reply(&site.live, &site.client)
+}
+
+/// The metrics of the deployment and of the client that watches it.
+pub(crate) fn metrics_reply(live: &Live, client: &Client) -> Response {
     let now = clock::now();
-    let mut text = site.live.read(|view| metrics::text(view, now));
-    text.push_str(&site.client.metrics().to_prometheus());
+    let mut text = live.read(|view| metrics::text(view, now));
+    text.push_str(&client.metrics().to_prometheus());
     ([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], text).into_response()
 }
 

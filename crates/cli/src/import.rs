@@ -1,7 +1,7 @@
 //! `quorate import URI DB.COLLECTION [FILE]`: documents from JSON lines or CSV into a collection.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,6 +9,7 @@ use std::time::Instant;
 use bson::raw::RawDocumentBuf;
 use bson::{Bson, Document};
 use clap::Args;
+use quorate_protocol::Counted;
 use serde_json::{Value, json};
 
 use crate::connect;
@@ -17,8 +18,8 @@ use crate::restore::Filling;
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen};
 use crate::transfer;
 use crate::transfer::csv::{self, Records};
-use crate::transfer::tally::Tally;
-use crate::words::{Counted, Foreign, Span};
+use crate::transfer::tally::{Counting, Tally};
+use crate::words::{Foreign, Span};
 
 /// `quorate import`.
 #[derive(Debug, Args)]
@@ -114,20 +115,6 @@ pub(crate) fn run(arguments: &ImportArguments, screen: &mut Screen) -> Result<Ou
         Foreign(first)
     ));
     Ok(Outcome::ProblemFound)
-}
-
-/// Counts what is read.
-struct Counting<R> {
-    inner: R,
-    tally: Arc<Tally>,
-}
-
-impl<R: Read> Read for Counting<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.tally.passed(read);
-        Ok(read)
-    }
 }
 
 fn open(arguments: &ImportArguments, tally: &Arc<Tally>) -> Result<Box<dyn BufRead>, Failure> {

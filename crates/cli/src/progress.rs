@@ -1,5 +1,6 @@
 //! Progress bars: for whatever takes more than a second.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,12 @@ pub(crate) fn bar(fraction: f64, width: usize) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
 }
 
+/// Puts this in the place of the last line of stderr. Errors are ignored: the terminal may be gone.
+pub(crate) fn overwrite(line: impl Display) {
+    let _ = write!(io::stderr(), "\r\x1b[2K{line}");
+    let _ = io::stderr().flush();
+}
+
 /// What is being done, on a line of stderr that is written over. Nothing is drawn where no terminal
 /// looks: into a pipe, or beside `--json`.
 pub(crate) struct Progress {
@@ -33,15 +40,14 @@ impl Progress {
     /// What happens from now on.
     pub(crate) fn stage(&mut self, stage: &str) {
         if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[2K{stage} …");
-            let _ = io::stderr().flush();
+            overwrite(format_args!("{stage} …"));
         }
     }
 
     /// Takes the line away, so that something else can be said.
     pub(crate) fn clear(&mut self) {
         if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[2K");
+            overwrite("");
         }
     }
 }
@@ -74,9 +80,7 @@ impl Reading {
         }
         if let Some(line) = self.line() {
             self.drawn = Some(Instant::now());
-            // Ignore errors: the terminal may be gone.
-            let _ = write!(io::stderr(), "\r\x1b[2K{line}");
-            let _ = io::stderr().flush();
+            overwrite(line);
         }
     }
 
@@ -89,7 +93,7 @@ impl Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         if self.drawn.is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[2K");
+            overwrite("");
         }
     }
 }

@@ -100,11 +100,7 @@ async fn prove(
         names(&arguments.workloads()),
         directory.display()
     ));
-    let stop = signals::stop().map_err(|error| {
-        Failure::Problem(format!(
-            "cannot listen for signals: {error}; check the limits (ulimit -a)"
-        ))
-    })?;
+    let stop = signals::stop()?;
     let site = Rc::new(Site::new(client.clone(), seed));
     let runs = start(arguments, &site, seed).await.map_err(|error| connect::failed(&error, uri))?;
     let mut faults = Faults::new(client.clone(), allowed, seed);

@@ -1,14 +1,15 @@
 //! What several findings tell the reader to do: each remedy is worded here, once.
 //!
-//! The doctor, the reading of pasted errors and the drills end their findings with these. A remedy
-//! that a member can name by itself is worded in `quorate_replication::electability`. Pure text. A
+//! The doctor, the reading of pasted errors and the drills end their findings with these. Remedies
+//! that clients and members name as well are worded in `quorate_protocol::remedy`. Pure text. A
 //! line that acts on a deployment names it: the connection string is the one that was
 //! examined, without its password. Names that only the reader knows are written in capitals.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
-/// A replica set has at most this many votes, and a first configuration no more members.
-const MAX_INITIAL_MEMBERS: usize = 7;
+pub(crate) use quorate_protocol::remedy::{
+    CHECK_LIMITS, initiate_script as initiate, reconnect, script_string as quoted,
+};
 
 /// Options of a connection string that choose servers of a deployment, and mean nothing for one of
 /// them.
@@ -157,17 +158,6 @@ pub(crate) fn member_uri(uri: &str, host: &str) -> String {
     format!("mongodb://{login}{host}/?{}", kept.join("&"))
 }
 
-/// The script that makes a set of these members, `host:port` each.
-pub(crate) fn initiate<'a>(set: &str, members: impl IntoIterator<Item = &'a str>) -> String {
-    let mut line = format!("rs.initiate({{_id: {}, members: [", quoted(set));
-    for (position, host) in members.into_iter().take(MAX_INITIAL_MEMBERS).enumerate() {
-        let comma = if position == 0 { "" } else { ", " };
-        let _ = write!(line, "{comma}{{_id: {position}, host: {}}}", quoted(host));
-    }
-    line.push_str("]})");
-    line
-}
-
 /// The script that gives a member another name.
 pub(crate) fn rename_member(from: &str, to: &str) -> String {
     format!(
@@ -193,12 +183,6 @@ pub(crate) fn shell_quoted(text: &str) -> String {
     format!("'{}'", plain.replace('\'', "'\\''"))
 }
 
-/// A string of JavaScript, in double quotes.
-pub(crate) fn quoted(text: &str) -> String {
-    let plain: String = text.chars().filter(|c| !c.is_control() && *c != '\'').collect();
-    format!("{plain:?}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,13 +199,6 @@ mod tests {
              \"new:27017\"; rs.reconfig(c)"
         );
         assert_eq!(hosts_line("10.0.0.1", "db0"), "echo '10.0.0.1 db0' | sudo tee -a /etc/hosts");
-    }
-
-    #[test]
-    fn no_more_members_are_initiated_than_may_vote() {
-        let hosts: Vec<String> = (0..9).map(|n| format!("h{n}:1")).collect();
-        let line = initiate("rs", hosts.iter().map(String::as_str));
-        assert!(line.contains("h6:1") && !line.contains("h7:1"), "{line}");
     }
 
     #[test]

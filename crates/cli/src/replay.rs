@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use quorate_protocol::{HelloReply, MonotonicTime};
+use quorate_protocol::{Counted, HelloReply, MonotonicTime};
 use quorate_server_discovery::{
     DiscoveryEvent, Input, MAX_LINE_LENGTH, Output, RecordedInput, RecordingError, RecordingStart,
     ServerType, Topology,
@@ -24,7 +24,7 @@ use crate::progress::Reading;
 use crate::recording;
 use crate::screen::{Failure, Outcome, QUIET, STRONG, Screen};
 use crate::topology_view::topology_to_json;
-use crate::words::{Counted, Foreign, OneLine, Span, listed};
+use crate::words::{Foreign, OneLine, Span, listed};
 use html::Page;
 
 /// Replays the file.

@@ -16,6 +16,7 @@ use std::time::Instant;
 use bson::{Document, Timestamp, rawdoc};
 use clap::Args;
 use quorate_client::Client;
+use quorate_protocol::Counted;
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -28,7 +29,7 @@ use crate::transfer::bson_file::Documents;
 use crate::transfer::layout::{Dump, Metadata, Piece, Place};
 use crate::transfer::tally::Tally;
 use crate::transfer::{self, DEFAULT_JOBS, Selection};
-use crate::words::{Counted, Foreign, Span};
+use crate::words::{Foreign, Span};
 
 /// `quorate restore`.
 #[derive(Debug, Args)]

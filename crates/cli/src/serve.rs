@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tracing::Level;
 
 use crate::arguments::ServeArguments;
+use crate::connect;
 use crate::screen::{Failure, Outcome, Screen};
 use crate::signals;
 use crate::words::Foreign;
@@ -56,10 +57,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
     log_to_file(arguments)?;
     log(arguments);
     let runtime = quorate_server::runtime();
-    let runtime = runtime.map_err(|error| {
-        let advice = "check the limits of this process (ulimit -a)";
-        Failure::Problem(format!("cannot start: {error}; {advice}"))
-    })?;
+    let runtime = runtime.map_err(|error| connect::not_started(&error))?;
     let result = runtime.block_on(serve(arguments, screen));
     // A thread may still wait for stdin; no other thread has work left.
     runtime.shutdown_background();
@@ -67,7 +65,7 @@ pub(crate) fn run(arguments: &ServeArguments, screen: &mut Screen) -> Result<Out
 }
 
 async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let stop = signals::stop().map_err(|error| no_signals(&error))?;
+    let stop = signals::stop()?;
     let options = options(arguments)?;
     let addresses = addresses(arguments).await?;
     check_exposure(arguments, &addresses)?;
@@ -78,7 +76,7 @@ async fn serve(arguments: &ServeArguments, screen: &mut Screen) -> Result<Outcom
         .map_err(|error| Failure::Problem(error.to_string()))?;
     // Before other processes are told of this member, since signals kill a process without handlers.
     let mut cuts = match arguments.breakable {
-        true => Some(signals::Cuts::listen().map_err(|error| no_signals(&error))?),
+        true => Some(signals::Cuts::listen()?),
         false => None,
     };
     tell_ready(arguments, &running, screen)?;
@@ -241,10 +239,6 @@ fn tls(arguments: &ServeArguments) -> Result<Option<TlsOptions>, Failure> {
         mode: mode.unwrap_or_default(),
         require_client_certificate: arguments.tls_require_client_certificate,
     }))
-}
-
-fn no_signals(error: &std::io::Error) -> Failure {
-    Failure::Problem(format!("cannot listen for signals: {error}; check the limits (ulimit -a)"))
 }
 
 /// Ready when the process at the other end of stdin is gone.

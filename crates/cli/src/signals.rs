@@ -1,9 +1,11 @@
 //! The signals that ask a process to end, to break something, or to mend it.
 
 use std::future::Future;
-use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::remedy::CHECK_LIMITS;
+use crate::screen::Failure;
 
 /// The signals that part a member from its set and join it again, for drills.
 pub(crate) struct Cuts {
@@ -17,9 +19,9 @@ impl Cuts {
     /// # Errors
     ///
     /// If the handlers cannot be installed.
-    pub(crate) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> Result<Self, Failure> {
         let (cut, heal) = (SignalKind::user_defined1(), SignalKind::user_defined2());
-        Ok(Self { cut: signal(cut)?, heal: signal(heal)? })
+        Ok(Self { cut: listen(cut)?, heal: listen(heal)? })
     }
 
     /// Whether the member is to be cut off: true for SIGUSR1, false for SIGUSR2.
@@ -43,9 +45,9 @@ impl Endings {
     /// # Errors
     ///
     /// If the handlers cannot be installed.
-    pub(crate) fn listen() -> io::Result<Self> {
-        let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        let interrupt = listen(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
     }
 
     /// The next one.
@@ -62,9 +64,9 @@ impl Endings {
 /// # Errors
 ///
 /// If the handlers cannot be installed.
-pub(crate) fn stop() -> io::Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
+pub(crate) fn stop() -> Result<impl Future<Output = ()>, Failure> {
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -78,6 +80,12 @@ pub(crate) fn stop() -> io::Result<impl Future<Output = ()>> {
 /// # Errors
 ///
 /// If the handler cannot be installed.
-pub(crate) fn mend() -> io::Result<Signal> {
-    signal(SignalKind::user_defined2())
+pub(crate) fn mend() -> Result<Signal, Failure> {
+    listen(SignalKind::user_defined2())
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| {
+        Failure::Problem(format!("cannot listen for signals: {error}; {CHECK_LIMITS}"))
+    })
 }

@@ -44,9 +44,7 @@ pub(crate) fn run(arguments: &TailArguments, screen: &mut Screen) -> Result<Outc
     let runtime = connect::runtime()?;
     runtime.block_on(async {
         let (client, _) = connect::client(&uri, |_| ()).await?;
-        let asked = signals::stop().map_err(|error| {
-            Failure::Problem(format!("cannot listen for signals: {error}; try again"))
-        })?;
+        let asked = signals::stop()?;
         let outcome = tokio::select! {
             outcome = follow(arguments, &client, &watched, since, &mut place, screen) => outcome,
             () = asked => Ok(Outcome::Fine),

@@ -10,6 +10,7 @@ pub(crate) mod tally;
 
 use quorate_client::ClientOptions;
 
+use crate::connect;
 use crate::screen::Failure;
 
 /// How many collections are read or written at once unless told otherwise.
@@ -81,10 +82,8 @@ pub(crate) fn wait_for_majority(options: &mut ClientOptions) {
 
 /// A runtime whose threads share the collections.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
-        let advice = "check the limits of this process (ulimit -a)";
-        Failure::Problem(format!("cannot start: {error}; {advice}"))
-    })
+    let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    built.map_err(|error| connect::not_started(&error))
 }
 
 #[cfg(test)]

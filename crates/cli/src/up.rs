@@ -75,14 +75,9 @@ struct Begun {
 
 async fn up(arguments: &UpArguments, then: Then, screen: &mut Screen) -> Result<Outcome, Failure> {
     let started = Instant::now();
-    let no_signals = |error: std::io::Error| {
-        Failure::Problem(format!(
-            "cannot listen for signals: {error}; check the limits (ulimit -a)"
-        ))
-    };
-    let stop = signals::stop().map_err(no_signals)?;
-    let mend = signals::mend().map_err(no_signals)?;
-    let endings = signals::Endings::listen().map_err(no_signals)?;
+    let stop = signals::stop()?;
+    let mend = signals::mend()?;
+    let endings = signals::Endings::listen()?;
     tokio::pin!(stop);
     let plan = Plan::make(arguments, screen)?;
     let Some((members, begun)) = start(arguments, &plan, stop.as_mut(), screen).await? else {

@@ -88,7 +88,7 @@ pub(crate) enum Input {
     },
     /// A user acted on the set, here.
     Done {
-        /// To whom.
+        /// The server.
         member: ServerAddress,
         /// What, in words.
         text: String,
@@ -121,9 +121,9 @@ pub(crate) enum Told {
 pub(crate) struct Election {
     /// When the client learnt of it.
     pub(crate) at: MonotonicTime,
-    /// Who won.
+    /// The winner.
     pub(crate) primary: ServerAddress,
-    /// Who was primary before.
+    /// The primary before it.
     pub(crate) previous: Option<ServerAddress>,
     /// In which term, if the election id tells.
     pub(crate) term: Option<i64>,

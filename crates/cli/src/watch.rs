@@ -61,7 +61,7 @@ async fn watch_on_screen(
     recorder: Option<Recorder>,
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
-    let stop = stop()?;
+    let stop = signals::stop()?;
     let notes = Notes::new(recorder);
     let (client, options) = client(uri, &notes).await?;
     let live = Live::start(client.clone(), &options, uri.to_string())
@@ -96,7 +96,7 @@ async fn watch_in_lines(
     recorder: Option<Recorder>,
     screen: &mut Screen,
 ) -> Result<Outcome, Failure> {
-    let mut stop = pin!(stop()?);
+    let mut stop = pin!(signals::stop()?);
     let (notes, mut events) = Notes::with_events(recorder);
     let (client, options) = client(uri, &notes).await?;
     let shown = match arguments.web.is_some() || arguments.metrics.is_some() {
@@ -197,13 +197,6 @@ async fn next(events: &mut mpsc::Receiver<Seen>) -> Seen {
         Some(seen) => seen,
         None => std::future::pending().await,
     }
-}
-
-fn stop() -> Result<impl Future<Output = ()>, Failure> {
-    signals::stop().map_err(|error| {
-        let advice = "check the limits of this process (ulimit -a)";
-        Failure::Problem(format!("cannot listen for signals: {error}; {advice}"))
-    })
 }
 
 fn not_recorded(error: &io::Error) -> Failure {

@@ -26,13 +26,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Router, middleware};
 use quorate_client::Client;
-use quorate_protocol::{PROMETHEUS_CONTENT_TYPE, ServerAddress};
+use quorate_protocol::ServerAddress;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 use crate::clock;
-use crate::metrics;
+use crate::exporter::metrics_reply;
 use crate::screen::{Failure, Screen};
 use crate::view::Input;
 use crate::view::actions::{Action, ActionError, Actions};
@@ -182,10 +182,7 @@ async fn view(State(site): State<Arc<Site>>) -> Response {
 }
 
 async fn metrics_text(State(site): State<Arc<Site>>) -> Response {
-    let now = clock::now();
-    let mut text = site.live.read(|view| metrics::text(view, now));
-    text.push_str(&site.client.metrics().to_prometheus());
-    ([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], text).into_response()
+    metrics_reply(&site.live, &site.client)
 }
 
 /// Carries out `{"action": "kill", "member": "127.0.0.1:27017"}`.

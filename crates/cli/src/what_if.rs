@@ -14,8 +14,7 @@ use clap::Args;
 use quorate_protocol::{
     MemberConfig, MemberId, MemberState, OpTime, ReplicaSetConfig, ServerAddress, Term,
 };
-use quorate_replication::config_check::{Allowances, warnings};
-use quorate_replication::reconfig_check::{Proposal, check_documents};
+use quorate_replication::{Allowances, Proposal, check_reconfig, config_warnings};
 use quorate_wire::replica_set::parse_config;
 use serde_json::{Value, json};
 
@@ -248,7 +247,7 @@ fn tell_change(
     if primary.is_empty() {
         why.push("only a primary changes the configuration, and there is none".to_owned());
     } else if let Err(error) =
-        check_documents(proposal, &present.set_name, Allowances::default(), &primary)
+        check_reconfig(proposal, &present.set_name, Allowances::default(), &primary)
     {
         why.push(error.to_string());
     }
@@ -264,7 +263,7 @@ fn tell_change(
         ));
     }
     let safe = why.is_empty();
-    let hints = warnings(next);
+    let hints = config_warnings(next);
     screen.event("reconfig", json!({"safe": safe, "why": why, "warnings": hints}))?;
     match safe {
         true => screen.line(format_args!("{FINE}the reconfiguration is safe{FINE:#}"))?,

@@ -53,16 +53,6 @@ impl fmt::Display for Span {
     }
 }
 
-/// `1 server`, `3 servers`.
-pub(crate) struct Counted(pub(crate) usize, pub(crate) &'static str);
-
-impl fmt::Display for Counted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.0 == 1 { "" } else { "s" };
-        write!(f, "{} {}{plural}", self.0, self.1)
-    }
-}
-
 /// `a, b and c`.
 pub(crate) fn listed<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     let mut texts: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
@@ -102,7 +92,5 @@ mod tests {
         assert_eq!(listed(["a", "b", "c"]), "a, b and c");
         assert_eq!(listed(["a"]), "a");
         assert_eq!(listed::<&str>([]), "none");
-        assert_eq!(Counted(1, "server").to_string(), "1 server");
-        assert_eq!(Counted(0, "server").to_string(), "0 servers");
     }
 }

@@ -14,7 +14,7 @@ use crate::connection::{Connection, ConnectionError, Request};
 
 pub use quorate_authentication::{Authenticator, ConversationError, UnsupportedMechanism};
 
-/// Authentication failed: for whom, where, and why.
+/// Authentication failed: the user, the server, and the cause.
 pub type AuthenticationError = quorate_authentication::AuthenticationError<ConnectionError>;
 
 /// Why authentication failed.
@@ -41,7 +41,7 @@ pub(crate) fn randomness() -> Option<Randomness> {
 ///
 /// # Errors
 ///
-/// If the server refuses, misbehaves, or the connection breaks. The error says for whom and where.
+/// If the server refuses, misbehaves, or the connection breaks. The error names the user and the server.
 pub(crate) async fn authenticate<S: AsyncRead + AsyncWrite + Unpin>(
     authenticator: &Authenticator,
     connection: &mut Connection<S>,

@@ -65,7 +65,7 @@ pub struct Handshake {
     pub load_balanced: bool,
     /// The stable API, if it is declared.
     pub server_api: Option<ServerApi>,
-    /// Who proves who we are, if the server asks for it.
+    /// Authenticates the connection, if the server asks for it.
     pub authenticator: Option<Authenticator>,
     /// The lists of members that the replies have shown.
     pub known_members: Arc<KnownMembers>,

@@ -1,4 +1,4 @@
-//! Who a client says it is: the credential that user name, password and options add up to.
+//! The credential that user name, password and options add up to.
 //!
 //! Follows the "MongoCredential Properties" of each mechanism in the specification
 //! "Authentication". What can never be right is refused while the string is read. What may yet come
@@ -18,6 +18,7 @@ const DEFAULT_SOURCE: &str = "admin";
 
 /// How a client proves who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mechanism {
     /// SCRAM-SHA-1
     ScramSha1,

@@ -125,7 +125,7 @@ pub enum ParseError {
     /// `mongodb+srv://` with an IP address or a socket.
     #[error("mongodb+srv:// needs a host name to ask DNS about; an address or a path is none")]
     SrvNotAName,
-    /// A suffix so short that it would let anyone in.
+    /// A suffix so short that hosts of other owners match it.
     #[error(
         "srvAllowedHostsSuffix {0:?} is too wide; give at least a registered domain, as in \
          .example.com"

@@ -11,7 +11,7 @@
 //! out: `quorate-server` with threads and sockets, `quorate-simulator` in a world of its own. What a
 //! job does to the data is here as well ([`DataChange::make`], [`Copying`], [`EntrySource`],
 //! [`CommonPointSearch`]), so both
-//! hosts run the same code and differ in who runs it and when.
+//! hosts run the same code and differ in threads and clock.
 
 mod change;
 mod common_point;

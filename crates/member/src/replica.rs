@@ -13,11 +13,10 @@ use quorate_protocol::{
     ConfigVersion, HelloReply, MemberId, MemberState, MonotonicTime, OpTime, OpTimeAndWallTime,
     ServerAddress, Term, TopologyVersion,
 };
-use quorate_replication::quorum::{ImplicitDefault, implicit_default_write_concern};
 use quorate_replication::{
-    Change, Event, FetchId, FetchedBatch, InitialSyncStep, Input, Member, MemberOptions,
-    NoopReason, Output, Recovered, Reply, Request, RequestError, RequestId, RequestToken, Status,
-    Ticket, WaiterId, WriteConcernError,
+    Change, Event, FetchId, FetchedBatch, ImplicitDefault, InitialSyncStep, Input, Member,
+    MemberOptions, NoopReason, Output, Recovered, Reply, Request, RequestError, RequestId,
+    RequestToken, Status, Ticket, WaiterId, WriteConcernError, implicit_default_write_concern,
 };
 
 use crate::change::{DataChange, Entries};

@@ -2,7 +2,7 @@
 //!
 //! Owns how a stream is opened, where it stands, and which committed entries it looks at next. What an
 //! entry means is `quorate_change_events`' business; waiting for the commit point is the server's. A stream
-//! holds the oplog by nothing but its place: one that falls behind is told 286.
+//! does not keep the oplog from being truncated: one that falls behind fails with error 286.
 
 mod feed;
 mod images;

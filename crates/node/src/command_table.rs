@@ -312,11 +312,6 @@ impl CommandFacts {
         self.between_members
     }
 
-    /// Whether the client may send it before it has logged in.
-    pub fn needs_no_login(&self) -> bool {
-        self.access == Access::Public
-    }
-
     /// Whether it may ask to be run again after an event.
     pub fn may_wait(&self) -> bool {
         self.waits
@@ -325,11 +320,6 @@ impl CommandFacts {
     /// Whether it takes the set's default read concern where the client gives none.
     pub fn takes_a_default_read_concern(&self) -> bool {
         self.has_default_read_concern
-    }
-
-    /// Whether it may be part of a transaction.
-    pub fn inside_a_transaction(&self) -> InTransaction {
-        self.in_transaction
     }
 
     /// Whether commands that wait must look whether they were ended.

@@ -43,7 +43,7 @@ pub struct Client {
     pub address: String,
     /// The `client` document of its first hello.
     pub metadata: Document,
-    /// Who it has proved to be.
+    /// Its authenticated user.
     pub login: Login,
     /// The horizon whose port it came by.
     pub horizon: Option<String>,
@@ -56,7 +56,7 @@ pub struct Client {
 /// What a client's certificate, which was vouched for, says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Whom it was made out to, as RFC 2253 writes names.
+    /// The name of its holder, in the form of RFC 2253.
     pub subject: String,
     /// Whether that makes the client a member of the same set.
     pub is_member: bool,

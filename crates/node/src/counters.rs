@@ -49,7 +49,7 @@ impl Operations {
     }
 }
 
-/// How often a command was run, and how often in vain.
+/// How often a command was run, and how often it failed.
 #[derive(Debug, Default)]
 struct Runs {
     total: Count,

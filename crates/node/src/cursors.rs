@@ -251,7 +251,7 @@ pub(crate) struct CursorStatistics {
     pub(crate) opened: u64,
 }
 
-/// An open change stream, for those who watch how far it is.
+/// An open change stream, as diagnostics show its progress.
 pub(crate) struct OpenStream {
     pub(crate) id: i64,
     pub(crate) namespace: Namespace,

@@ -48,7 +48,7 @@ struct Kept {
 }
 
 impl Moments {
-    /// Keeps the present. A moment of the same time lives longer by it.
+    /// Keeps the present. A known moment of the same time is kept for longer.
     pub(crate) fn keep(&mut self, moment: Arc<Moment>, now: MonotonicTime) -> Arc<Moment> {
         if let Some(known) = self.0.get_mut(&moment.time) {
             known.since = now;

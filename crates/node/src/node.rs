@@ -107,8 +107,6 @@ pub struct Node {
     secret: [u8; 32],
     /// What other members' proofs are checked against, all with one salt.
     member_credentials: Vec<StoredCredentials>,
-    /// The term that entries of the history carry; −1 before there was an election.
-    term: AtomicI64,
     /// What a member of a set keeps besides its data and its history.
     replication: OnceLock<Replication>,
     defaults: DefaultsCache,
@@ -172,7 +170,6 @@ impl Node {
             oplog: None,
             secret,
             member_credentials: Vec::new(),
-            term: AtomicI64::new(-1),
             replication: OnceLock::new(),
             defaults: DefaultsCache::new(now.wall),
             counters: Counters::default(),
@@ -455,15 +452,6 @@ impl Node {
     /// Makes waiting `hello` commands answer. The caller wakes them.
     pub fn raise_topology_version(&self) {
         self.topology_counter.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Sets the term that the next entries of the history carry.
-    pub fn set_term(&self, term: i64) {
-        self.term.store(term, Ordering::SeqCst);
-    }
-
-    pub(crate) fn term(&self) -> i64 {
-        self.term.load(Ordering::SeqCst)
     }
 
     pub(crate) fn oplog(&self) -> Option<Ident> {

@@ -1,4 +1,4 @@
-//! Commands in progress: who runs what since when, how far it is, and how to stop it.
+//! Commands in progress: their client, start and progress, and how to stop them.
 //!
 //! Owns the registry behind `currentOp`, `$currentOp` and `killOp`. The shell registers a command when
 //! it arrives and forgets it with its reply, so that waiting is seen as well; stopping is left to the

@@ -125,7 +125,7 @@ pub struct LogPositions {
     pub durable: OpTimeAndWallTime,
 }
 
-/// Who wrote the entries of an append.
+/// The origin of the entries of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// A client of this member, or the member itself. The server has to force them to disk.
@@ -162,7 +162,7 @@ pub(crate) struct Replication {
     min_retention: Mutex<Duration>,
     /// Where the log stands. Its end and writability change under the write lock only.
     log: Mutex<Log>,
-    /// The newest entries, so that those who follow closely need not read the store.
+    /// The newest entries, so that a follower near the end of the log needs no reads from the store.
     recent: Mutex<Recent>,
     /// The commit point that was stored last.
     kept_commit_point: Mutex<OpTimeAndWallTime>,
@@ -351,8 +351,8 @@ impl Node {
         }
     }
 
-    /// Opens or closes the log for clients' writes. Returns when no write of before is under way:
-    /// long ones are cut short, with the error that tells their clients to go to the new primary.
+    /// Opens or closes the log for clients' writes. Returns when no earlier write is in
+    /// flight: long ones are interrupted, with the error that tells their clients to go to the new primary.
     pub fn set_writable(&self, term: Option<Term>, now: Now) {
         let Some(replication) = self.replication() else { return };
         if term.is_none() {

@@ -1,4 +1,4 @@
-//! Logical sessions: who they are and when they end.
+//! Logical sessions: their identifiers and when they end.
 //!
 //! Owns the registry; the results of retryable writes live in the store. Specification:
 //! `sessions/driver-sessions.md`.

@@ -35,7 +35,7 @@ impl Touch<'_> {
             return self.access;
         }
         match self.collection {
-            // Credentials are for those who administer users.
+            // Only user administrators may see credentials.
             Some(name) if is_users(self.database, name) => Access::UserAdmin,
             // Tells what other users asked for.
             Some(PROFILE_COLLECTION) => Access::DatabaseAdmin,

@@ -75,7 +75,7 @@ impl User {
     }
 }
 
-/// The database of users whom certificates name.
+/// The database of users that certificates name.
 pub(crate) const EXTERNAL: &str = "$external";
 
 /// The database and the collection of the users.

@@ -15,6 +15,7 @@ mod optime;
 mod prometheus;
 mod random;
 mod read_preference;
+pub mod remedy;
 mod replica_set;
 mod tags;
 mod text;
@@ -32,10 +33,10 @@ pub use prometheus::{PROMETHEUS_CONTENT_TYPE, PrometheusText, SampleKind};
 pub use random::SplitMix64;
 pub use read_preference::{ReadPreference, ReadPreferenceMode, UnknownReadPreferenceMode};
 pub use replica_set::{
-    ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MemberConfig, MemberId,
-    MemberPosition, MemberState, OpTimeAndWallTime, PositionReport, Priority, ReplicaSetConfig,
-    ReplicaSetSettings, Term, Veto, VoteReply, VoteRequest,
+    ConfigVersion, ElectionReason, HeartbeatReply, HeartbeatRequest, MAX_VOTERS, MemberConfig,
+    MemberId, MemberPosition, MemberState, OpTimeAndWallTime, PositionReport, Priority,
+    ReplicaSetConfig, ReplicaSetSettings, Term, Veto, VoteReply, VoteRequest,
 };
 pub use tags::TagSet;
-pub use text::{Visible, is_hidden, steers};
+pub use text::{Counted, Visible, is_hidden, steers};
 pub use time::{MonotonicTime, WallTime};

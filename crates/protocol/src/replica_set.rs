@@ -9,7 +9,8 @@ mod messages;
 mod state;
 
 pub use config::{
-    ConfigVersion, MemberConfig, MemberId, Priority, ReplicaSetConfig, ReplicaSetSettings, Term,
+    ConfigVersion, MAX_VOTERS, MemberConfig, MemberId, Priority, ReplicaSetConfig,
+    ReplicaSetSettings, Term,
 };
 pub use messages::{
     ElectionReason, HeartbeatReply, HeartbeatRequest, MemberPosition, OpTimeAndWallTime,

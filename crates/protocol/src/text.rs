@@ -37,6 +37,17 @@ impl<T: Display> Display for Visible<T> {
     }
 }
 
+/// `1 server`, `3 servers`.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted(pub usize, pub &'static str);
+
+impl Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0 == 1 { "" } else { "s" };
+        write!(f, "{} {}{plural}", self.0, self.1)
+    }
+}
+
 struct Showing<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl Write for Showing<'_, '_> {
@@ -54,6 +65,12 @@ impl Write for Showing<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!(Counted(1, "server").to_string(), "1 server");
+        assert_eq!(Counted(0, "server").to_string(), "0 servers");
+    }
 
     #[test]
     fn hidden_characters_are_shown_and_others_left() {

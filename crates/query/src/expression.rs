@@ -99,14 +99,6 @@ impl Expression {
         }
     }
 
-    /// The dotted path, if the expression is nothing but a field of the document.
-    pub fn field_path(&self) -> Option<String> {
-        match &self.node {
-            Node::Path(node::Base::Current, path) if !path.is_empty() => Some(path.dotted()),
-            _ => None,
-        }
-    }
-
     pub(crate) fn operand<'a>(&'a self, frame: Frame<'a>) -> Result<Operand<'a>, ExpressionError> {
         self.node.evaluate(frame)
     }

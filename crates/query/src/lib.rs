@@ -31,13 +31,13 @@
 //! ```
 
 pub mod diff;
-pub mod error;
-pub mod evaluate;
+mod error;
+mod evaluate;
 pub mod matcher;
-pub mod meter;
-pub mod projection;
+mod meter;
+mod projection;
 mod regex;
-pub mod sort;
+mod sort;
 mod sorting;
 pub mod update;
 pub mod value;

@@ -16,14 +16,14 @@ use bson::Bson;
 use crate::error::{ErrorCode, QueryError};
 
 /// The most bytes that one operation may hold, unless its caller says otherwise.
-pub const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
+pub(crate) const MAX_OPERATION_BYTES: usize = 100 * 1024 * 1024;
 
 /// The most bytes that all operations of a process may hold together, unless its caller says otherwise.
-pub const MAX_PROCESS_BYTES: usize = 1024 * 1024 * 1024;
+pub(crate) const MAX_PROCESS_BYTES: usize = 1024 * 1024 * 1024;
 
 /// How many steps pass between two questions to [`Interrupt`]. A step is one element, one expression
 /// or one byte of a text: a thousand of them take microseconds.
-pub const STEPS_BETWEEN_CHECKS: u64 = 1024;
+pub(crate) const STEPS_BETWEEN_CHECKS: u64 = 1024;
 
 /// How many bytes an operation takes from the process at a time, so that small operations never meet
 /// on the shared counter.
@@ -178,8 +178,9 @@ impl Meter {
     }
 
     /// A fresh meter that also draws on the memory of a process.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_process(&self, process: Arc<ProcessMemory>) -> Self {
+    pub(crate) fn with_process(&self, process: Arc<ProcessMemory>) -> Self {
         Self::of(self.0.interrupt.clone(), self.0.limit, Some(process))
     }
 

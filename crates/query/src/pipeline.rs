@@ -2,7 +2,7 @@
 //!
 //! Owns the stages and how they follow each other. What they need from outside (other collections,
 //! statistics) comes through [`Environment`]; writing the result of `$out` and `$merge` is left to
-//! the caller, who finds what to do in [`Pipeline::output`]. A stage pulls from the one before it,
+//! the caller, which finds what to do in [`Pipeline::output`]. A stage pulls from the one before it,
 //! one document at a time. Everything that grows (stages that must see everything first, computed
 //! fields, joined arrays) is charged to the one [`Meter`](crate::Meter) of the variables.
 //!
@@ -169,14 +169,6 @@ impl Pipeline {
     /// Whether the pipeline starts from the documents of its collection.
     pub fn reads_collection(&self) -> bool {
         !self.stages.first().is_some_and(|stage| stage.is_source())
-    }
-
-    /// The stage about the server itself that the pipeline starts from, if it does.
-    pub fn system_stage(&self) -> Option<&SystemStage> {
-        match self.stages.first().map(|stage| &**stage) {
-            Some(Stage::System(stage)) => Some(stage),
-            _ => None,
-        }
     }
 
     /// Where the result goes, if the pipeline ends in `$out` or `$merge`.

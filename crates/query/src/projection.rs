@@ -17,7 +17,7 @@ use crate::error::QueryError;
 use crate::evaluate::{Expression, ExpressionCompiler, NoExpressions};
 use crate::matcher::Matcher;
 
-pub use add_fields::AddFields;
+pub(crate) use add_fields::AddFields;
 
 /// A parsed projection.
 #[derive(Debug, Clone)]
@@ -157,11 +157,6 @@ impl Projection {
     /// Whether the projection contains `$`, so that the matcher must be asked for the position.
     pub fn needs_array_index(&self) -> bool {
         self.needs_array_index
-    }
-
-    /// Whether only named fields stay, so that a reader needs no others.
-    pub fn is_inclusion(&self) -> bool {
-        self.kind == Kind::Inclusion
     }
 
     /// The top-level fields that the result can be computed from, if the projection only includes

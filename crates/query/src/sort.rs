@@ -11,7 +11,7 @@ use crate::error::{ErrorCode, QueryError};
 use crate::value::{DocumentRef, FieldKeys, Number, Path, compare};
 
 /// The most fields a pattern may have.
-pub const MAX_SORT_FIELDS: usize = 32;
+pub(crate) const MAX_SORT_FIELDS: usize = 32;
 
 /// The direction of one field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -123,11 +123,6 @@ impl Update {
         matches!(self.form, Form::Replacement(_))
     }
 
-    /// Whether the update is a pipeline.
-    pub fn is_pipeline(&self) -> bool {
-        matches!(self.form, Form::Pipeline(_))
-    }
-
     /// Whether a path contains the positional operator `$`, so that the matcher must be asked for
     /// the position.
     pub fn needs_array_index(&self) -> bool {

@@ -79,7 +79,7 @@ impl Member {
         self.timers.set(Timer::Election, self.now + timeout + jitter);
     }
 
-    /// Whether it could lead, apart from who is reachable: what `electable` in a heartbeat says.
+    /// Whether it could lead, leaving reachability aside: what `electable` in a heartbeat says.
     pub(crate) fn is_electable_now(&self) -> bool {
         self.own_config().is_some_and(MemberConfig::is_electable)
             && self.state() == MemberState::Secondary
@@ -324,7 +324,7 @@ impl Member {
         let request = self.vote_request(reason, true, term, me);
         let round = Round::DryRun { term, tally: Tally::with_own_vote(me), ignore_vetoes };
         self.set_campaign(Campaign { reason, round, asked_by });
-        // The candidate is the first who may object: it sees what the others see.
+        // The candidate applies the veto rules to itself first: it sees what the others see.
         let own = self.voter().and_then(|voter| veto(&voter, &request)).filter(|_| !ignore_vetoes);
         if let Some(objection) = own {
             return self.lose_dry_run_to_veto(me, objection);
@@ -349,7 +349,7 @@ impl Member {
         self.emit(Event::ElectionStarted { reason, term });
         self.set_campaign(Campaign { reason, round: Round::Storing { term }, asked_by });
         self.timers.set(Timer::Campaign, self.now + self.election_timeout());
-        self.persist(Change::LastVote(vote), AfterPersist::Candidacy { term });
+        self.outbox.persist(Change::LastVote(vote), AfterPersist::Candidacy { term });
     }
 
     pub(crate) fn on_candidacy_stored(&mut self, stored: Term) {
@@ -398,7 +398,7 @@ impl Member {
         let address = peer.address.clone();
         let asked = Asked::Vote { peer: id, dry_run: request.dry_run, term: request.term };
         let timeout = self.election_timeout();
-        self.send(address, asked, Request::Vote(request), timeout);
+        self.outbox.send(address, asked, Request::Vote(request), timeout);
     }
 
     fn set_campaign(&mut self, campaign: Campaign) {
@@ -458,7 +458,7 @@ impl Member {
                 // A catch-up takeover is by the primary's leave.
                 let primary_refuses = campaign.reason == ElectionReason::CatchUpTakeover
                     && self.primary.is_some_and(|id| !tally.said_yes(id));
-                // Those who were heard of lately will answer soon; the others are not waited for.
+                // Wait only for members that answered a recent heartbeat.
                 let recent = config.settings.heartbeat_interval() * 2;
                 let all_heard = self.peers.values().all(|peer| {
                     let lately = peer.last_heard.is_some_and(|at| self.now.since(at) < recent);
@@ -646,7 +646,7 @@ impl Member {
             return self.respond(token, Err(error));
         }
         let (candidate, term, dry_run) = (request.candidate, request.term, request.dry_run);
-        // A foreign set's terms are none of ours.
+        // Terms of another set do not count.
         if request.set_name == self.options.set_name {
             self.adopt_term(term);
         }
@@ -698,7 +698,7 @@ impl Member {
                     self.reset_election_timer();
                 }
                 let reply = reply(true, String::new());
-                self.persist(Change::LastVote(vote), AfterPersist::Vote { token, reply });
+                self.outbox.persist(Change::LastVote(vote), AfterPersist::Vote { token, reply });
             }
         }
     }

@@ -17,7 +17,7 @@ const MAX_CRASH_TRIES: u32 = 10;
 /// A veto, given or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VetoRecord {
-    /// Who objected.
+    /// The voter that objected.
     pub by: MemberId,
     /// Why.
     pub veto: Veto,

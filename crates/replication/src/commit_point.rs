@@ -11,7 +11,7 @@ use crate::quorum::Counts;
 
 /// What a voter has, as the primary knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Acknowledged {
+pub(crate) struct Acknowledged {
     /// In its data.
     pub applied: OpTimeAndWallTime,
     /// On its disk.
@@ -19,7 +19,7 @@ pub struct Acknowledged {
 }
 
 /// The newest position that a write majority of the configuration's voters has reached.
-pub fn majority_position(
+pub(crate) fn majority_position(
     config: &ReplicaSetConfig,
     position: impl Fn(MemberId) -> Acknowledged,
 ) -> OpTimeAndWallTime {
@@ -44,7 +44,7 @@ pub fn majority_position(
 ///
 /// `first_of_term` is the new-primary no-op; `None` (not written yet) commits nothing, because an
 /// entry of an older term on a majority can still lose to a branch of a later one.
-pub fn primary_commit_point(
+pub(crate) fn primary_commit_point(
     current: OpTimeAndWallTime,
     majority: OpTimeAndWallTime,
     first_of_term: Option<OpTime>,
@@ -53,9 +53,9 @@ pub fn primary_commit_point(
     (majority.op_time >= first && majority.op_time > current.op_time).then_some(majority)
 }
 
-/// Who told a follower of a commit point.
+/// The source from which a follower learned of a commit point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Teller {
+pub(crate) enum Teller {
     /// Some member, in its reply to a heartbeat: it may be on another branch.
     Heartbeat,
     /// The member whose entries we copy: our history is a prefix of its.
@@ -63,7 +63,7 @@ pub enum Teller {
 }
 
 /// A follower's new commit point, if what it was told moves it.
-pub fn follower_commit_point(
+pub(crate) fn follower_commit_point(
     current: OpTimeAndWallTime,
     told: OpTimeAndWallTime,
     teller: Teller,

@@ -6,22 +6,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_protocol::{ErrorCode, MemberConfig, MemberId, ReplicaSetConfig, ServerAddress};
+use quorate_protocol::{
+    ErrorCode, MAX_VOTERS, MemberConfig, MemberId, ReplicaSetConfig, ServerAddress,
+};
 
 /// The most members of a set.
-pub const MAX_MEMBERS: usize = 50;
-/// The most members that vote.
-pub const MAX_VOTERS: usize = 7;
+pub(crate) const MAX_MEMBERS: usize = 50;
 /// The highest `members[]._id`.
-pub const MAX_MEMBER_ID: i32 = 255;
+pub(crate) const MAX_MEMBER_ID: i32 = 255;
 /// The highest priority.
-pub const MAX_PRIORITY: f64 = 1000.0;
+pub(crate) const MAX_PRIORITY: f64 = 1000.0;
 /// The longest `secondaryDelaySecs`: 366 days.
-pub const MAX_SECONDARY_DELAY_SECS: i64 = 31_622_400;
+pub(crate) const MAX_SECONDARY_DELAY_SECS: i64 = 31_622_400;
 /// The highest `version`.
-pub const MAX_CONFIG_VERSION: i64 = i32::MAX as i64;
+pub(crate) const MAX_CONFIG_VERSION: i64 = i32::MAX as i64;
 /// The horizon that every member has without saying so.
-pub const DEFAULT_HORIZON: &str = "__default";
+pub(crate) const DEFAULT_HORIZON: &str = "__default";
 
 /// What is wrong with a configuration. Its author is at fault.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -150,7 +150,7 @@ pub struct Allowances {
 /// # Errors
 ///
 /// The first thing that is wrong with it.
-pub fn validate(
+pub(crate) fn validate(
     config: &ReplicaSetConfig,
     set_name: &str,
     allowances: Allowances,
@@ -198,7 +198,7 @@ pub fn warnings(config: &ReplicaSetConfig) -> Vec<String> {
 /// # Errors
 ///
 /// The first thing that is wrong with it.
-pub fn validate_for_initiate(
+pub(crate) fn validate_for_initiate(
     config: &ReplicaSetConfig,
     set_name: &str,
     allowances: Allowances,
@@ -219,7 +219,7 @@ pub fn validate_for_initiate(
 /// # Errors
 ///
 /// If it is not there or cannot be elected.
-pub fn require_self_electable(
+pub(crate) fn require_self_electable(
     config: &ReplicaSetConfig,
     own_addresses: &[ServerAddress],
 ) -> Result<MemberId, ConfigError> {
@@ -231,7 +231,7 @@ pub fn require_self_electable(
 }
 
 /// The member of the document that listens at one of these addresses.
-pub fn find_self<'a>(
+pub(crate) fn find_self<'a>(
     config: &'a ReplicaSetConfig,
     own_addresses: &[ServerAddress],
 ) -> Option<&'a MemberConfig> {

@@ -9,11 +9,6 @@ use std::fmt;
 
 use quorate_protocol::{ElectionReason, MemberState, Priority, ServerAddress};
 
-/// What to do where too few votes are in sight. `members` are those that do not answer.
-pub fn reconnect(members: &str) -> String {
-    format!("start {members}, or make them reachable from here and from each other")
-}
-
 /// What is known of one member, however it became known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {

@@ -16,27 +16,27 @@ use quorate_protocol::{
 use crate::quorum::Counts;
 
 /// How near to the newest entry a better-priority member must be for others to wait for it.
-pub const PRIORITY_PATIENCE_SECS: u32 = 10;
+pub(crate) const PRIORITY_PATIENCE_SECS: u32 = 10;
 /// How near to the newest entry a member must be to take over by priority.
-pub const TAKEOVER_FRESHNESS_SECS: u32 = 2;
+pub(crate) const TAKEOVER_FRESHNESS_SECS: u32 = 2;
 /// The same, counted in entries, when both were written within one second.
-pub const TAKEOVER_FRESHNESS_INCREMENTS: u32 = 1000;
+pub(crate) const TAKEOVER_FRESHNESS_INCREMENTS: u32 = 1000;
 /// After so many vetoed dry runs without a primary, the vetoes are ignored: a member that hears
 /// others but is not heard must not keep the set without a primary for ever.
-pub const MAX_VETOED_DRY_RUNS: u32 = 3;
+pub(crate) const MAX_VETOED_DRY_RUNS: u32 = 3;
 
 /// A vote that was given, as stored in `local.replset.election`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastVote {
     /// In which term.
     pub term: Term,
-    /// To whom.
+    /// The candidate.
     pub candidate: MemberId,
 }
 
 /// What a voter knows of another reachable member that holds data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Visible {
+pub(crate) struct Visible {
     /// Who.
     pub id: MemberId,
     /// How far it is.
@@ -49,12 +49,12 @@ pub struct Visible {
 
 /// What a voter knows when it is asked.
 #[derive(Clone, Debug)]
-pub struct Voter<'a> {
+pub(crate) struct Voter<'a> {
     /// Its configuration.
     pub config: &'a ReplicaSetConfig,
     /// Its term, after having seen the candidate's.
     pub term: Term,
-    /// Who it is.
+    /// Its id.
     pub me: MemberId,
     /// Its vote of the highest term it voted in.
     pub last_vote: Option<LastVote>,
@@ -68,7 +68,7 @@ pub struct Voter<'a> {
 
 /// Why a vote is refused, in either round.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// Another set.
     #[error("the candidate's set is {found:?}, mine is {expected:?}")]
     SetName {
@@ -109,7 +109,7 @@ pub enum Refusal {
     AlreadyVoted {
         /// In which term.
         term: Term,
-        /// For whom.
+        /// The candidate of that vote.
         candidate: MemberId,
     },
     /// Votes given earlier are not on disk yet.
@@ -128,7 +128,7 @@ pub enum Refusal {
 /// # Errors
 ///
 /// The reason for the refusal.
-pub fn judge(voter: &Voter<'_>, request: &VoteRequest) -> Result<(), Refusal> {
+pub(crate) fn judge(voter: &Voter<'_>, request: &VoteRequest) -> Result<(), Refusal> {
     if request.set_name != voter.config.set_name {
         let (found, expected) = (request.set_name.clone(), voter.config.set_name.clone());
         return Err(Refusal::SetName { found, expected });
@@ -172,7 +172,7 @@ fn arbiter_prefers_primary(voter: &Voter<'_>, request: &VoteRequest) -> Result<(
 }
 
 /// The voter's veto, in a dry run.
-pub fn veto(voter: &Voter<'_>, request: &VoteRequest) -> Option<Veto> {
+pub(crate) fn veto(voter: &Voter<'_>, request: &VoteRequest) -> Option<Veto> {
     if !request.dry_run {
         return None;
     }
@@ -222,7 +222,7 @@ pub fn veto(voter: &Voter<'_>, request: &VoteRequest) -> Option<Veto> {
 
 /// The answers a candidate has so far.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     yes: BTreeSet<MemberId>,
     no: BTreeMap<MemberId, String>,
     silent: BTreeSet<MemberId>,
@@ -231,12 +231,12 @@ pub struct Tally {
 
 impl Tally {
     /// A tally with the candidate's own vote.
-    pub fn with_own_vote(candidate: MemberId) -> Self {
+    pub(crate) fn with_own_vote(candidate: MemberId) -> Self {
         Self { yes: [candidate].into(), ..Self::default() }
     }
 
     /// Takes an answer. The first one of a member stands.
-    pub fn record(&mut self, from: MemberId, reply: &VoteReply) {
+    pub(crate) fn record(&mut self, from: MemberId, reply: &VoteReply) {
         if self.has_heard(from) {
             return;
         }
@@ -251,29 +251,29 @@ impl Tally {
     }
 
     /// Notes that a member did not answer.
-    pub fn record_silence(&mut self, from: MemberId) {
+    pub(crate) fn record_silence(&mut self, from: MemberId) {
         if !self.has_heard(from) {
             self.silent.insert(from);
         }
     }
 
     /// Whether a member has answered or failed to.
-    pub fn has_heard(&self, from: MemberId) -> bool {
+    pub(crate) fn has_heard(&self, from: MemberId) -> bool {
         self.yes.contains(&from) || self.no.contains_key(&from) || self.silent.contains(&from)
     }
 
-    /// Who said yes.
-    pub fn votes_for(&self, config: &ReplicaSetConfig) -> usize {
+    /// The voters that said yes.
+    pub(crate) fn votes_for(&self, config: &ReplicaSetConfig) -> usize {
         config.voters().filter(|member| self.yes.contains(&member.id)).count()
     }
 
     /// Whether the yes votes are a majority.
-    pub fn has_majority(&self, config: &ReplicaSetConfig) -> bool {
+    pub(crate) fn has_majority(&self, config: &ReplicaSetConfig) -> bool {
         self.votes_for(config) >= Counts::of(config).majority_vote
     }
 
     /// Whether the votes still out cannot make a majority.
-    pub fn is_lost(&self, config: &ReplicaSetConfig) -> bool {
+    pub(crate) fn is_lost(&self, config: &ReplicaSetConfig) -> bool {
         let possible = config
             .voters()
             .filter(|member| self.yes.contains(&member.id) || !self.has_heard(member.id))
@@ -282,24 +282,24 @@ impl Tally {
     }
 
     /// The first veto, by member.
-    pub fn first_veto(&self) -> Option<(MemberId, Veto)> {
+    pub(crate) fn first_veto(&self) -> Option<(MemberId, Veto)> {
         self.vetoes.iter().next().map(|(id, veto)| (*id, *veto))
     }
 
     /// Whether this member said yes.
-    pub fn said_yes(&self, id: MemberId) -> bool {
+    pub(crate) fn said_yes(&self, id: MemberId) -> bool {
         self.yes.contains(&id)
     }
 
     /// The refusals, by member.
-    pub fn refusals(&self) -> impl Iterator<Item = (MemberId, &str)> {
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = (MemberId, &str)> {
         self.no.iter().map(|(id, reason)| (*id, reason.as_str()))
     }
 }
 
 /// How long a member waits before it takes over by priority: longer the more members outrank it, so
 /// that the highest goes first.
-pub fn priority_takeover_delay(
+pub(crate) fn priority_takeover_delay(
     config: &ReplicaSetConfig,
     me: MemberId,
     election_timeout: Duration,
@@ -310,7 +310,7 @@ pub fn priority_takeover_delay(
 }
 
 /// Whether a member is fresh enough to take over by priority.
-pub fn is_fresh_enough_for_takeover(mine: OpTime, newest: OpTime) -> bool {
+pub(crate) fn is_fresh_enough_for_takeover(mine: OpTime, newest: OpTime) -> bool {
     if mine.term != newest.term {
         return false;
     }
@@ -326,7 +326,7 @@ pub fn is_fresh_enough_for_takeover(mine: OpTime, newest: OpTime) -> bool {
 
 /// Whether a member may take over from a primary that does not catch up: it is ahead of it, no member
 /// it sees is ahead of itself, and no entry of the primary's term exists, or the primary would have it.
-pub fn may_take_over_to_catch_up(
+pub(crate) fn may_take_over_to_catch_up(
     mine: OpTimeAndWallTime,
     primary: OpTimeAndWallTime,
     freshest_visible: OpTime,

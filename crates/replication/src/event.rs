@@ -13,6 +13,7 @@ use crate::sync_source::Leave;
 
 /// Why a primary is one no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StepDownReason {
     /// Another member is in a higher term.
     HigherTerm(Term),
@@ -40,6 +41,7 @@ impl fmt::Display for StepDownReason {
 
 /// How catching up ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CatchUpEnd {
     /// No reachable member had anything newer.
     NothingNewer,
@@ -53,6 +55,7 @@ pub enum CatchUpEnd {
 
 /// Why a source was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SourceLost {
     /// By the rules, after a batch.
     Left(Leave),
@@ -75,6 +78,7 @@ pub enum SourceLost {
 /// Something worth telling.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the Display text of each variant is its documentation")]
+#[non_exhaustive]
 pub enum Event {
     StateChanged { from: MemberState, to: MemberState },
     TermRaised(Term),

@@ -1,6 +1,6 @@
 //! Why there is or is not a primary: `quorateExplainElection`.
 //!
-//! A view of what one member knows: who votes, who may lead, who is reachable, who is behind, and
+//! What one member knows of each member: its votes, whether it may lead, answers and is up to date, and
 //! what the last objections were. Decides nothing; the rules are in `campaign` and `election`, and who
 //! can be elected is judged in `electability`, as clients judge any set. The shape of the command's
 //! reply is in `docs/replication.md`.
@@ -10,7 +10,7 @@ use std::fmt;
 
 use quorate_protocol::{
     ElectionReason, MemberId, MemberState, MonotonicTime, OpTimeAndWallTime, Priority,
-    ServerAddress, Term,
+    ServerAddress, Term, remedy,
 };
 
 use crate::candidacy::VetoRecord;
@@ -35,7 +35,7 @@ pub struct CampaignRecord {
 /// Why there is or is not a primary, as far as one member can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionExplanation {
-    /// Who tells.
+    /// The member that explains.
     pub me: Option<MemberId>,
     /// The present term.
     pub term: Term,
@@ -198,7 +198,7 @@ impl ElectionExplanation {
                 return format!(
                     "No primary: {votes_visible} of {voters} votes are in sight, {votes_needed} are \
                      needed; {}.",
-                    electability::reconnect(
+                    remedy::reconnect(
                         &self.listed(|member| !member.is_reachable() && member.votes > 0)
                     )
                 );

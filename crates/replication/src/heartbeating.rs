@@ -86,7 +86,7 @@ impl Member {
             1..=MAX_HEARTBEAT_RETRIES => left.min(budget / (MAX_HEARTBEAT_RETRIES + 1)),
             _ => left,
         };
-        let request = self.send(address, Asked::Heartbeat { peer: id }, message, patience);
+        let request = self.outbox.send(address, Asked::Heartbeat { peer: id }, message, patience);
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.round = Some(HeartbeatRound { request, started, sent: now, attempts });
         }
@@ -210,7 +210,7 @@ impl Member {
         }
     }
 
-    /// The primary lives: no member needs to stand.
+    /// The primary is alive: postpones the election.
     pub(crate) fn hear_from_primary(&mut self) {
         self.candidacy.forget_vetoed_dry_runs();
         if let Role::Follower(follower) = &mut self.role {
@@ -331,7 +331,12 @@ impl Member {
         }
         let timeout = self.settings().heartbeat_interval();
         let message = Request::Heartbeat(self.heartbeat_request(false));
-        self.send(from.clone(), Asked::Introduction { until: now + timeout }, message, timeout);
+        self.outbox.send(
+            from.clone(),
+            Asked::Introduction { until: now + timeout },
+            message,
+            timeout,
+        );
     }
 
     pub(crate) fn on_introduction(&mut self, reply: &HeartbeatReply) {

@@ -206,7 +206,7 @@ impl Member {
                         .get(&id)
                         .is_none_or(|peer| matches!(peer.contact, Contact::Down { .. }))
                 });
-                // A blip is waited out; a source that is down would be asked in vain.
+                // Retry after a short network failure, but not at a source that is down.
                 if gone { self.fail_attempt() } else { self.retry_step() }
             }
             (_, InitialSyncOutcome::Failed, _) => self.fail_attempt(),
@@ -227,7 +227,7 @@ impl Member {
                 sync.begin = Some((begin_fetching, begin_applying));
                 sync.stage = Stage::Flagging;
                 sync.step = None;
-                self.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
+                self.outbox.persist(Change::InitialSync(true), AfterPersist::InitialSyncFlagged);
             }
             (Stage::Cloning, InitialSyncOutcome::Cloned, Some(source)) => {
                 self.do_step(Stage::ReadingStopPoint, InitialSyncStep::ReadStopPoint { source });
@@ -245,7 +245,8 @@ impl Member {
                 if now_id == sync.rollback_id {
                     sync.stage = Stage::Finishing;
                     sync.step = None;
-                    self.persist(Change::InitialSync(false), AfterPersist::InitialSyncFinished);
+                    self.outbox
+                        .persist(Change::InitialSync(false), AfterPersist::InitialSyncFinished);
                 } else {
                     self.fail_attempt();
                 }

@@ -172,6 +172,7 @@ pub enum Reply {
 
 /// Why a request got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unreachable {
     /// Nothing came in time.
     TimedOut,
@@ -220,6 +221,7 @@ pub struct FetchedBatch {
 
 /// Why copying entries ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FetchFailure {
     /// The connection broke or could not be made.
     Connection,

@@ -17,7 +17,7 @@ impl Member {
         let leaves_out = self.own_config().is_some_and(|own| !own.build_indexes);
         if leaves_out && !self.indexes_left_out {
             self.indexes_left_out = true;
-            self.persist(Change::IndexesLeftOut(true), AfterPersist::Nothing);
+            self.outbox.persist(Change::IndexesLeftOut(true), AfterPersist::Nothing);
         }
     }
 
@@ -26,7 +26,7 @@ impl Member {
         let builds = self.own_config().is_some_and(|own| own.build_indexes);
         if builds && self.indexes_left_out {
             self.indexes_left_out = false;
-            self.persist(Change::IndexesLeftOut(false), AfterPersist::Nothing);
+            self.outbox.persist(Change::IndexesLeftOut(false), AfterPersist::Nothing);
         }
     }
 

@@ -22,10 +22,10 @@
 mod ballot;
 mod campaign;
 mod candidacy;
-pub mod commit_point;
-pub mod config_check;
+mod commit_point;
+mod config_check;
 pub mod electability;
-pub mod election;
+mod election;
 mod error;
 mod event;
 mod explain;
@@ -43,15 +43,15 @@ mod model_check;
 mod outbox;
 mod output;
 mod peer;
-pub mod quorum;
+mod quorum;
 mod random;
-pub mod reconfig_check;
+mod reconfig_check;
 mod reconfiguring;
 mod role;
 mod rolling_back;
 mod status;
 mod step_down;
-pub mod sync_source;
+mod sync_source;
 mod syncing;
 #[cfg(test)]
 mod testing;
@@ -60,6 +60,8 @@ mod waiting;
 mod write_concern;
 
 pub use candidacy::VetoRecord;
+pub use config_check::{Allowances, ConfigError, warnings as config_warnings};
+pub use election::LastVote;
 pub use error::RequestError;
 pub use event::{CatchUpEnd, Event, SourceLost, StepDownReason};
 pub use explain::{CampaignRecord, ElectionExplanation, MemberExplanation};
@@ -73,8 +75,11 @@ pub use member::Member;
 pub use memory::Memory;
 pub use output::{Change, Fatal, InitialSyncStep, NoopReason, Output};
 pub use peer::Contact;
+pub use quorum::{Counts, ImplicitDefault, implicit_default_write_concern, is_acknowledged};
 pub use random::SeededRandom;
+pub use reconfig_check::{Proposal, ReconfigError, check_documents as check_reconfig};
 pub use status::{MemberView, Status};
+pub use sync_source::Leave;
 pub use write_concern::{
     Acknowledgements, UnsatisfiableWriteConcern, WriteConcern, WriteConcernError,
 };

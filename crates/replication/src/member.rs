@@ -376,20 +376,6 @@ impl Member {
         self.outbox.respond(token, reply);
     }
 
-    pub(crate) fn send(
-        &mut self,
-        to: ServerAddress,
-        asked: Asked,
-        message: Request,
-        timeout: Duration,
-    ) -> RequestId {
-        self.outbox.send(to, asked, message, timeout)
-    }
-
-    pub(crate) fn persist(&mut self, change: Change, after: AfterPersist) {
-        self.outbox.persist(change, after);
-    }
-
     pub(crate) fn term(&self) -> Term {
         self.ballot.term()
     }
@@ -493,7 +479,7 @@ impl Member {
         self.emit(Event::TermRaised(term));
         // The term alone promises nothing; if the disk is far behind, the next vote stores it.
         if !self.outbox.is_disk_behind() {
-            self.persist(Change::Term(term), AfterPersist::Nothing);
+            self.outbox.persist(Change::Term(term), AfterPersist::Nothing);
         }
     }
 }

@@ -29,11 +29,12 @@ pub enum Memory {
     Since(Term),
 }
 
-/// Whom a member without its memory has heard since it started.
+/// The members that answered a member without its memory since it started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recollection {
     pub(crate) memory: Memory,
-    /// When it was lost: who was asked before then may have answered before this member acknowledged its last entry.
+    /// When it was lost: an answer to an earlier request may be older than the last entry that this member
+    /// acknowledged.
     lost_at: MonotonicTime,
     heard: BTreeSet<MemberId>,
     /// The newest entry that any of them had when it first answered.
@@ -76,7 +77,7 @@ impl Member {
     pub(crate) fn lose_memory(&mut self) {
         self.recollection = Recollection::new(Memory::Lost, self.now);
         self.emit(Event::MemoryLost);
-        self.persist(Change::Memory(Memory::Lost), AfterPersist::Nothing);
+        self.outbox.persist(Change::Memory(Memory::Lost), AfterPersist::Nothing);
     }
 
     /// A member has answered a heartbeat that this process sent then: its term is known, and adopted.
@@ -133,7 +134,7 @@ impl Member {
             let memory = Memory::Since(self.term());
             self.recollection.memory = memory;
             self.emit(Event::MemoryRegained { since: self.term() });
-            self.persist(Change::Memory(memory), AfterPersist::Nothing);
+            self.outbox.persist(Change::Memory(memory), AfterPersist::Nothing);
             self.report_progress();
         }
     }

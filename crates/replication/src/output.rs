@@ -80,6 +80,7 @@ pub enum InitialSyncStep {
 
 /// Why the process must end. Going on would lose what was promised.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Fatal {
     /// The set's history does not contain what this member knows to be committed.
     #[error(

@@ -1,6 +1,6 @@
-//! Counting: how many votes elect, how many acknowledgements commit, who is enough for a write.
+//! Counting: how many votes elect, and which acknowledgements commit a write.
 //!
-//! Owns the arithmetic of a configuration; knows nothing of time or of who is reachable.
+//! Owns the arithmetic of a configuration; knows nothing of time or of reachability.
 //! docs/replication-rules.md §2
 //! (counts) and §6 (write concern).
 
@@ -54,7 +54,7 @@ pub fn implicit_default_write_concern(config: &ReplicaSetConfig) -> ImplicitDefa
 }
 
 /// Whether the members for which `agrees` holds have a majority of the votes.
-pub fn is_vote_majority(
+pub(crate) fn is_vote_majority(
     config: &ReplicaSetConfig,
     mut agrees: impl FnMut(&MemberConfig) -> bool,
 ) -> bool {
@@ -64,7 +64,7 @@ pub fn is_vote_majority(
 
 /// Whether an acknowledgement at `position` covers a write at `target`: the same term, and no
 /// earlier. A later term alone proves nothing about what the member kept of an older one.
-pub fn covers(position: OpTime, target: OpTime) -> bool {
+pub(crate) fn covers(position: OpTime, target: OpTime) -> bool {
     position.term == target.term && position.timestamp >= target.timestamp
 }
 

@@ -186,7 +186,7 @@ fn without_marks(config: &ReplicaSetConfig) -> ReplicaSetConfig {
 /// How many voters, by id, come or go: by the votes that count, or by those that were asked for,
 /// whichever are more. A member marked `newlyAdded` asks for a vote that does not count yet, so both
 /// the adding and the later clearing of the mark are one change each.
-pub fn voters_changed(old: &ReplicaSetConfig, new: &ReplicaSetConfig) -> usize {
+pub(crate) fn voters_changed(old: &ReplicaSetConfig, new: &ReplicaSetConfig) -> usize {
     let count = |votes: fn(&MemberConfig) -> bool| {
         let ids = |config: &ReplicaSetConfig| -> BTreeSet<MemberId> {
             config.members.iter().filter(|member| votes(member)).map(|member| member.id).collect()
@@ -198,7 +198,7 @@ pub fn voters_changed(old: &ReplicaSetConfig, new: &ReplicaSetConfig) -> usize {
 
 /// The members with data whose votes begin to count where arbiters make fewer copies commit than votes elect. Such a member
 /// and the arbiters can elect it, and no copy that committed need be among them.
-pub fn voters_gained_beside_arbiters(
+pub(crate) fn voters_gained_beside_arbiters(
     old: &ReplicaSetConfig,
     new: &ReplicaSetConfig,
 ) -> Vec<MemberId> {
@@ -229,7 +229,7 @@ fn makes_unsafe_psa(old: &ReplicaSetConfig, new: &ReplicaSetConfig) -> bool {
 }
 
 /// What the primary knows of the set when it is asked for a safe reconfiguration.
-pub struct SetState<'a> {
+pub(crate) struct SetState<'a> {
     /// The present configuration.
     pub config: &'a ReplicaSetConfig,
     /// The primary's term.
@@ -247,7 +247,7 @@ pub struct SetState<'a> {
 /// # Errors
 ///
 /// 308 with what is still to be waited for.
-pub fn check_settled(
+pub(crate) fn check_settled(
     state: &SetState<'_>,
     installed: impl Fn(MemberId) -> Option<(ConfigVersion, Term)>,
     position: impl Fn(MemberId) -> Acknowledged,

@@ -16,7 +16,7 @@ use quorate_protocol::{
 use crate::config_check::{validate, validate_for_initiate};
 use crate::error::RequestError;
 use crate::event::{Event, StepDownReason};
-use crate::input::{Reply, Request, RequestToken};
+use crate::input::{MemberOptions, Reply, Request, RequestToken};
 use crate::member::Member;
 use crate::outbox::{AfterPersist, Asked};
 use crate::output::Change;
@@ -241,12 +241,7 @@ impl Member {
             force: false,
             default_write_concern_set: self.config.default_write_concern_set,
         };
-        check_documents(
-            proposal,
-            &self.options.set_name,
-            self.options.allowances,
-            &self.options.own_addresses,
-        )?;
+        self.check_proposal(proposal)?;
         self.check_settled(&old, first_of_term)?;
         let awaited = voters_gained_beside_arbiters(&old, &new);
         // Others wait while commits are held back: only for those that are nearly there.
@@ -262,6 +257,11 @@ impl Member {
     fn seconds_behind(&self, id: MemberId) -> u32 {
         let has = self.acknowledged(id).durable.op_time.timestamp.seconds;
         self.commit_point.op_time.timestamp.seconds.saturating_sub(has)
+    }
+
+    fn check_proposal(&self, proposal: Proposal<'_>) -> Result<(), ReconfigError> {
+        let MemberOptions { set_name, allowances, own_addresses, .. } = &self.options;
+        check_documents(proposal, set_name, *allowances, own_addresses)
     }
 
     fn check_settled(
@@ -323,12 +323,7 @@ impl Member {
         }
         let proposal =
             Proposal { old: &old, new: &new, force: true, default_write_concern_set: true };
-        check_documents(
-            proposal,
-            &self.options.set_name,
-            self.options.allowances,
-            &self.options.own_addresses,
-        )?;
+        self.check_proposal(proposal)?;
         self.end_campaign("the configuration is being forced");
         let config = Arc::new(new);
         self.config.under_way = Some(Reconfiguring {
@@ -393,7 +388,7 @@ impl Member {
         });
         for (id, address) in others {
             let message = Request::Heartbeat(self.heartbeat_request(initiate));
-            self.send(address, Asked::Poll { member: id }, message, timeout);
+            self.outbox.send(address, Asked::Poll { member: id }, message, timeout);
         }
         self.timers.set(Timer::ReconfigPoll, self.now + timeout);
         self.decide_poll(false);
@@ -530,7 +525,7 @@ impl Member {
         if initiate {
             self.config.begin_storing();
             let after = AfterPersist::Install { config: Arc::clone(&config) };
-            self.persist(Change::Initiate(config), after);
+            self.outbox.persist(Change::Initiate(config), after);
         } else {
             self.store_config(config);
         }
@@ -560,7 +555,7 @@ impl Member {
     /// Writes a configuration to disk; it is installed when it is there.
     pub(crate) fn store_config(&mut self, config: Arc<ReplicaSetConfig>) {
         self.config.begin_storing();
-        self.persist(Change::Config(Arc::clone(&config)), AfterPersist::Install { config });
+        self.outbox.persist(Change::Config(Arc::clone(&config)), AfterPersist::Install { config });
     }
 
     pub(crate) fn on_config_stored(&mut self, config: Arc<ReplicaSetConfig>) {

@@ -53,7 +53,7 @@ impl Member {
         // Stored before anything is cut: the members that copy from us must be able to tell.
         self.rollback_id += 1;
         let after = AfterPersist::RollBack { common_point };
-        self.persist(Change::RollbackId(self.rollback_id), after);
+        self.outbox.persist(Change::RollbackId(self.rollback_id), after);
     }
 
     /// The histories part before the entry from which the copied data is consistent. While everything was

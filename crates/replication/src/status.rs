@@ -77,11 +77,6 @@ impl<'a> Status<'a> {
         self.member.shown().writable
     }
 
-    /// Whether the process is about to end: `hello` and reads then get error 91.
-    pub fn is_shutting_down(&self) -> bool {
-        self.member.shutting_down
-    }
-
     /// The configuration in force.
     pub fn config(&self) -> Option<&'a Arc<ReplicaSetConfig>> {
         self.member.config.config()
@@ -138,7 +133,7 @@ impl<'a> Status<'a> {
         self.member.log.durable
     }
 
-    /// From whom entries are copied.
+    /// The sync source.
     pub fn sync_source(&self) -> Option<ServerAddress> {
         self.member.sync_source_address().or_else(|| self.member.initial_sync_source())
     }

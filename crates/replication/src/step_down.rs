@@ -64,7 +64,7 @@ impl Member {
         self.emit(Event::StepDownAttempted { wait: catch_up_period });
         self.outbox.push(Output::StopWrites);
         self.timers.set(Timer::StepDown, now + catch_up_period);
-        // Those who are behind hear of it now rather than at the next beat.
+        // Members that are behind learn of it now, not with the next heartbeat.
         self.heartbeat_all_now();
         self.check_step_down();
         self.abandon_step_down_if_due();
@@ -160,7 +160,7 @@ impl Member {
         tried.push(id);
         let asked = Asked::StepUp { tried, term: self.term() };
         let timeout = self.election_timeout();
-        self.send(address, asked, Request::StepUp { skip_dry_run: true }, timeout);
+        self.outbox.send(address, asked, Request::StepUp { skip_dry_run: true }, timeout);
         true
     }
 
@@ -172,7 +172,7 @@ impl Member {
         }
     }
 
-    /// What waits for this member to be primary fails when it is not.
+    /// Fails all requests that wait for this member to be primary.
     pub(crate) fn fail_everything_that_needs_a_primary(&mut self) {
         if let Some(LeaderMode::AttemptingStepDown(attempt)) = self.leader_mode() {
             let attempt = *attempt;

@@ -1,4 +1,4 @@
-//! From whom to copy entries, when to stop, and what a first batch proves.
+//! Choosing a sync source, leaving it, and judging its first batch.
 //!
 //! Pure: facts about the members in, a choice out. docs/replication-rules.md §8; the seed's rules
 //! on hidden, delayed and
@@ -10,17 +10,17 @@ use quorate_protocol::{MemberId, MemberState, OpTime};
 
 /// How far behind the primary a source may be in the first pass, and behind another member before it
 /// is left.
-pub const MAX_SOURCE_LAG_SECS: u32 = 30;
+pub(crate) const MAX_SOURCE_LAG_SECS: u32 = 30;
 /// A source this much closer is worth changing to; a primary this near is preferred.
-pub const PING_MARGIN: Duration = Duration::from_millis(5);
+pub(crate) const PING_MARGIN: Duration = Duration::from_millis(5);
 /// Pings of each peer before a choice by ping means anything.
-pub const PINGS_BEFORE_CHOOSING: u32 = 2;
+pub(crate) const PINGS_BEFORE_CHOOSING: u32 = 2;
 /// Changes to a closer source, in any hour.
-pub const MAX_CHANGES_PER_HOUR: usize = 3;
+pub(crate) const MAX_CHANGES_PER_HOUR: usize = 3;
 
 /// What is known of a member that might be the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// Who.
     pub id: MemberId,
     /// Whether it answers.
@@ -51,7 +51,7 @@ pub struct Candidate {
 
 /// What the chooser knows of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chooser {
+pub(crate) struct Chooser {
     /// The last entry it fetched.
     pub last_fetched: OpTime,
     /// Whether it votes.
@@ -73,9 +73,9 @@ pub struct Chooser {
     pub copies_everything: bool,
 }
 
-/// Whom to copy from.
+/// The result of choosing a sync source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub(crate) enum Choice {
     /// This member.
     Source(MemberId),
     /// Wait: some peers have not been pinged often enough to compare.
@@ -85,7 +85,7 @@ pub enum Choice {
 }
 
 /// Chooses a source.
-pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
+pub(crate) fn choose(me: Chooser, members: &[Candidate]) -> Choice {
     if let Some(forced) = me.forced {
         let suits = members.iter().any(|m| m.id == forced && m.up && m.state.is_readable());
         if suits {
@@ -119,7 +119,7 @@ pub fn choose(me: Chooser, members: &[Candidate]) -> Choice {
 }
 
 /// Whether a member may be the source once it is no longer denied. One that may never be is no hope.
-pub fn may_serve(me: Chooser, member: &Candidate) -> bool {
+pub(crate) fn may_serve(me: Chooser, member: &Candidate) -> bool {
     let chained = me.chaining_allowed || me.rescue || member.primary;
     chained && is_possible(me, &Candidate { denied: false, ..member.clone() })
 }
@@ -160,6 +160,7 @@ fn nearest<'a>(members: impl Iterator<Item = &'a Candidate>) -> Option<&'a Candi
 
 /// Why a source is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Leave {
     /// It is not in the configuration any more, or cannot serve reads.
     NotUsable,
@@ -175,7 +176,7 @@ pub enum Leave {
 
 /// What decides whether to stay with a source after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stay {
+pub(crate) struct Stay {
     /// The chooser.
     pub me: Chooser,
     /// Its source.
@@ -187,7 +188,7 @@ pub struct Stay {
 }
 
 /// Whether to leave the source after a batch.
-pub fn should_leave(stay: Stay, members: &[Candidate]) -> Option<Leave> {
+pub(crate) fn should_leave(stay: Stay, members: &[Candidate]) -> Option<Leave> {
     let Some(source) = members.iter().find(|m| m.id == stay.source) else {
         return Some(Leave::NotUsable);
     };
@@ -226,7 +227,7 @@ pub fn should_leave(stay: Stay, members: &[Candidate]) -> Option<Leave> {
 
 /// What the first batch of a fetch shows of the source's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FirstBatch {
+pub(crate) struct FirstBatch {
     /// The entry we asked from: our last one.
     pub asked: OpTime,
     /// The first entry that came, if any.
@@ -239,7 +240,7 @@ pub struct FirstBatch {
 
 /// What to do after a first batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchVerdict {
+pub(crate) enum FetchVerdict {
     /// The source's log continues ours.
     Continue,
     /// Our last entries are not the set's: undo them.
@@ -252,7 +253,7 @@ pub enum FetchVerdict {
 
 /// Judges a first batch. Entries are only ever undone against a log of a higher last term: that is
 /// what the proof of the commit point rests on.
-pub fn judge_first_batch(batch: FirstBatch) -> FetchVerdict {
+pub(crate) fn judge_first_batch(batch: FirstBatch) -> FetchVerdict {
     if batch.first == Some(batch.asked) {
         return FetchVerdict::Continue;
     }

@@ -1,7 +1,7 @@
 //! Copying entries from a source, and telling it how far we are.
 //!
-//! Owns the fetch under way, the list of members that failed us, and progress reports. Whom to
-//! choose and what a first batch proves is `sync_source`'s to say. docs/replication-rules.md §6
+//! Owns the fetch under way, the list of members that failed us, and progress reports. `sync_source`
+//! chooses the sync source and judges its first batch. docs/replication-rules.md §6
 //! and §8.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -496,7 +496,7 @@ impl Member {
         self.sync.report = Report::UnderWay { more: false };
         self.sync.reported_at = Some(self.now);
         let timeout = self.election_timeout() / 2;
-        self.send(address, Asked::Position, Request::UpdatePosition(report), timeout);
+        self.outbox.send(address, Asked::Position, Request::UpdatePosition(report), timeout);
         self.timers.set(Timer::PositionReportSilence, self.now + timeout);
         self.timers.set(Timer::PositionReport, self.now + timeout);
     }
@@ -508,8 +508,8 @@ impl Member {
             let (written, applied, durable) = self.reported_positions();
             MemberPosition { member, config_version, written, applied, durable }
         });
-        // Only those who were heard of since the last report: to repeat old news of a member would
-        // make the primary believe that it lives.
+        // Only members heard of since the last report: the primary takes a repeated position as a
+        // sign of life.
         let others = self.peers.values().filter(|peer| {
             !peer.written.op_time.is_null()
                 && peer

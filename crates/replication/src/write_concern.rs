@@ -74,6 +74,7 @@ pub enum UnsatisfiableWriteConcern {
 
 /// Why a write was not acknowledged. The write itself stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WriteConcernError {
     /// 79 or 100.
     #[error(transparent)]

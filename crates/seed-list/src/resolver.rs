@@ -1,4 +1,4 @@
-//! Asking name servers: whom, how often, and over what.
+//! Asking name servers: which ones, how often, and over which transport.
 //!
 //! The name servers of `/etc/resolv.conf` are asked one after the other, each over UDP and, if the answer
 //! does not fit, over TCP. There is no cache: a client asks once, and again after a minute at the earliest.
@@ -41,7 +41,7 @@ const MAX_ATTEMPTS: usize = 5;
 /// Datagrams that are no answer to the question and are passed over: a stranger may send them.
 const MAX_STRANGE_DATAGRAMS: usize = 64;
 
-/// Whom to ask, and how patiently.
+/// The name servers to ask, and their timeouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resolver {
     servers: Vec<SocketAddr>,

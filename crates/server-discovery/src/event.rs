@@ -108,6 +108,7 @@ pub struct Heartbeat {
 
 /// Something that a person should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Warning {
     /// The seed list was empty from the start.
     NoSeeds,

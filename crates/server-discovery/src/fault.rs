@@ -49,7 +49,7 @@ impl fmt::Display for ServerError {
     }
 }
 
-/// What can be wrong with a server, told so that a person knows whom to blame.
+/// What can be wrong with a server, worded to name the component at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerFault {

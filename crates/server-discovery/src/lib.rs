@@ -68,7 +68,7 @@ pub use fault::{
     StateChange,
 };
 pub use function_platform::FunctionPlatform;
-pub use log::{LOG_COMPONENT, LogLevel, LogMessage, LogValue, MAX_LOGGED_DOCUMENT_LENGTH};
+pub use log::{LogLevel, LogMessage, LogValue, MAX_LOGGED_DOCUMENT_LENGTH};
 pub use options::{
     COOLDOWN, DEFAULT_CONNECT_TIMEOUT, DEFAULT_DISPLACED_PATIENCE, DEFAULT_HEARTBEAT_FREQUENCY,
     DEFAULT_SCAN_FREQUENCY, DiscoveryOptions, MIN_HEARTBEAT_FREQUENCY, OptionsError,

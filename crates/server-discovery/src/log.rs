@@ -11,9 +11,6 @@ use quorate_protocol::ServerAddress;
 use crate::event::{DiscoveryEvent, Heartbeat, TopologyId};
 use crate::recording::reply_to_json;
 
-/// The component that these messages belong to.
-pub const LOG_COMPONENT: &str = "topology";
-
 /// The longest document that a message carries, in characters; the rest is cut.
 pub const MAX_LOGGED_DOCUMENT_LENGTH: usize = 1000;
 

@@ -52,7 +52,7 @@ pub struct DiscoveryOptions {
     pub load_balanced: bool,
     /// `replicaSet`: the only set to accept.
     pub set_name: Option<String>,
-    /// Who checks the servers.
+    /// How servers are checked: by monitors, or by scans of the client's own thread.
     pub threading: Threading,
     /// `heartbeatFrequencyMS`; `None` is the default for the threading.
     pub heartbeat_frequency: Option<Duration>,
@@ -205,7 +205,7 @@ impl DiscoveryOptions {
     }
 }
 
-/// Who checks the servers.
+/// How servers are checked: by monitors, or by scans of the client's own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Threading {
     /// Each server has its own monitor, all of them at once: threads or an event loop.

@@ -45,6 +45,7 @@ impl Removal {
 
 /// Why a server was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RemovalReason {
     /// A standalone among several seeds: the others must be the deployment.
     StandaloneAmongSeeds,

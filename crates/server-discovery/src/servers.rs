@@ -228,7 +228,7 @@ impl Servers {
         }
     }
 
-    /// The same, for who knows the place already.
+    /// `replace` by known index.
     pub(crate) fn replace_at(&mut self, position: usize, server: Arc<ServerDescription>) {
         debug_assert_eq!(self.addresses.get(position), Some(server.address()));
         self.root = replaced(&self.root, position, self.depth, server);

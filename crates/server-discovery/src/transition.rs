@@ -306,7 +306,7 @@ impl<'a> Draft<'a> {
         self.check_if_has_primary();
     }
 
-    /// The primary has the say in who is a member.
+    /// The primary's list of members is authoritative.
     fn adopt_members(&mut self, server: &ServerDescription, listed: &BTreeSet<&ServerAddress>) {
         self.change_members(listed.iter().copied(), |address| {
             (!listed.contains(address)).then(|| RemovalReason::NotListedByPrimary {

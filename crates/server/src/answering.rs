@@ -535,8 +535,8 @@ impl Connection {
         }
     }
 
-    /// The reply once the disk has what it tells of. A write that waited in vain was done all the same:
-    /// its reply says what could not be promised.
+    /// The reply, once the writes that it reports are on disk. A write whose wait failed was applied all
+    /// the same: its reply carries the write concern error.
     async fn durable(&self, reply: Reply, admitted: &Admitted) -> Result<RawDocumentBuf, Ended> {
         let Reply { mut body, durable: Some(sequence), .. } = reply else { return Ok(reply.body) };
         match admitted.patience.wait(self.shared.durability.wait(sequence)).await {

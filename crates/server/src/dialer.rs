@@ -1,7 +1,7 @@
 //! Calling other members: a connection that is ready for commands.
 //!
-//! Owns the way from an address to a stream over which both sides know whom they talk to: TLS, and
-//! then the login of a member. What is said afterwards is the business of `replica_set`.
+//! Owns the way from an address to an authenticated stream: TLS, and then the login of a member.
+//! The requests are the business of `replica_set`.
 
 use std::io;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! primary hands over, entries of others wait, and clients are told with a code that drivers retry at
 //! the next primary. Above twice the reserve all of it ends.
 //!
-//! Entries can come faster than the disk is looked at. A write of theirs that meets the end of the disk leaves
+//! Replicated entries can fill the disk between two checks. A commit that fails for want of room leaves
 //! the store as it was; the disk counts as full from then on, until there is more room than there was.
 
 use std::io;

@@ -44,7 +44,7 @@ impl Durability {
     }
 
     /// Returns once the commit would survive a crash. If the disk fails, clients of a member of a set are
-    /// sent to the next primary; repeating is safe for those who sent what can be repeated.
+    /// sent to the next primary; clients may retry what is retryable.
     pub(crate) async fn wait(&self, sequence: CommitSequence) -> Result<(), CommandError> {
         self.synced(sequence).await.map_err(|error| self.node.completed(error, true))
     }
@@ -106,7 +106,7 @@ fn sync_for_all(node: &Node, busy: &AtomicBool, waiting: &Receiver<Note>, interv
 
 fn answer_all(notes: Vec<Note>, result: &Result<(), CommandError>) {
     for note in notes {
-        // A connection that is gone does not care.
+        // Ignore send errors: the connection is gone.
         let _ = note.answer.send(result.clone());
     }
 }

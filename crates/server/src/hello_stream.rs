@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawDocumentBuf};
+use bson::RawDocumentBuf;
 use quorate_node::{Command, Context, Interrupt, Outcome, StreamedHello};
 use quorate_protocol::TopologyVersion;
-use quorate_wire::{MsgFlags, RequestId, parse_topology_version, topology_version_document};
+use quorate_wire::{MsgFlags, RequestId, parse_topology_version, to_bson_topology_version};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
@@ -88,9 +88,7 @@ impl Connection {
                 break;
             }
         }
-        if let Ok(told) = Document::try_from(&topology_version_document(told)) {
-            command.set("topologyVersion", told);
-        }
+        command.set("topologyVersion", to_bson_topology_version(told));
         Ok(Streamed::Ordinary(command, request))
     }
 

@@ -1,7 +1,7 @@
 //! Reading key files: the secrets that make a process a member of its set.
 //!
-//! What a key is and how it is proved belongs to `quorate-authentication`; here are the file, who may
-//! read it, and files of several keys, by which a set changes its key one member at a time: each
+//! What a key is and how it is proved belongs to `quorate-authentication`; here are the file, its
+//! permissions, and files of several keys, by which a set changes its key one member at a time: each
 //! member logs in with its first key and takes any.
 
 use std::os::unix::fs::PermissionsExt;

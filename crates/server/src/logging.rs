@@ -103,7 +103,7 @@ impl Subscriber for Log {
         recent.lines.push_back(json);
     }
 
-    // Nothing is told of spans: there are none.
+    // Spans are not logged: the server creates none.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }

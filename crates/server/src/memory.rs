@@ -18,36 +18,35 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// (`docs/benchmarks.md`).
 pub use mimalloc::MiMalloc as Allocator;
 
-/// By how much the process must have grown, or its operations must hold less, since the last time.
+/// By how much the process must have grown, or its operations must hold less, since the last purge.
 const NOTABLE: u64 = 32 << 20;
 
-/// From here on, what operations hold is much.
+/// The memory of operations from which freed memory is given back at once.
 const MUCH: u64 = 128 << 20;
 
 /// The place of `mi_option_purge_delay` among the allocator's options, which its crate does not name.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
-/// How long the allocator keeps freed memory, as it does by itself.
+/// How long the allocator keeps freed memory: its own default.
 const KEPT_MILLIS: std::ffi::c_long = 1000;
 
-/// A process of this size is not worth the trouble.
+/// Memory is not given back by a process smaller than this.
 const SMALL: u64 = 64 << 20;
 
-/// How many looks pass at most until a larger one gives back what is free, if that was little the last
-/// time.
+/// The most checks between two purges of a larger process, if the last purge freed little.
 const SELDOM: u32 = 60;
 
-/// The same, if it was much, or if operations were under way.
+/// The same, if the last purge freed much, or if operations were in flight.
 const SOON: u32 = 5;
 
-/// How often the server looks, while it is alive.
+/// The interval between two checks.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When memory was given back last, and how it stood then.
+/// The time and the result of the last purge.
 #[derive(Debug)]
 pub(crate) struct FreedMemory {
     looks: u32,
-    /// How many looks pass at most.
+    /// The most checks until the next purge.
     pause: u32,
     resident: u64,
     held: u64,

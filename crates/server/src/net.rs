@@ -1,7 +1,7 @@
 //! The only door to sockets, so that a simulated network can take their place.
 //!
-//! Owns the stream of bytes that connections read and write, whether it is encrypted or not. Who may
-//! speak without TLS is decided in `tls.rs`.
+//! Owns the stream of bytes that connections read and write, whether it is encrypted or not.
+//! `tls.rs` decides which peers may connect without TLS.
 
 use std::io;
 use std::pin::Pin;

@@ -38,9 +38,11 @@ use bson::{Document, RawDocumentBuf, doc};
 use quorate_member::{CloneProgress, RoleView, SetView};
 use quorate_node::{Command, CommandError, ErrorCode, Node, Standing};
 use quorate_protocol::{MemberState, OpTime, OpTimeAndWallTime, PositionReport, ServerAddress};
-use quorate_replication::config_check::warnings;
-use quorate_replication::{Input, MemberOptions, Reply, Request, Status, WaiterId};
+use quorate_replication::{
+    Input, MemberOptions, Reply, Request, Status, WaiterId, config_warnings,
+};
 use quorate_wire::replica_set::config_document;
+use quorate_wire::to_bson_object_id;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
@@ -112,12 +114,12 @@ pub(crate) struct ReplicaSet {
     dialer: Dialer,
     view: watch::Receiver<SetView>,
     role: watch::Receiver<RoleView>,
-    /// The end of the log, changed whenever it grows or is cut. Wakes those who wait; what they decide
-    /// by is the standing.
+    /// The end of the log, changed whenever it grows or is cut. Only wakes waiting tasks: they decide by
+    /// the standing.
     appended: watch::Sender<OpTimeAndWallTime>,
     /// Where the log stands: the one value that reads decide by.
     standing: watch::Receiver<Standing>,
-    /// The commit point alone: those who wait for it are woken by nothing else.
+    /// The commit point alone: its waiters are woken by nothing else.
     committed: watch::Receiver<OpTimeAndWallTime>,
     progress: CloneProgress,
     next_waiter: AtomicU64,
@@ -240,7 +242,7 @@ impl ReplicaSet {
                     let process = status.topology_version().process_id;
                     Ok(doc! {
                         "rbid": status.rollback_id(),
-                        "processId": bson::oid::ObjectId::from_bytes(process.bytes()),
+                        "processId": to_bson_object_id(process),
                         "ok": 1.0,
                     })
                 };
@@ -296,7 +298,9 @@ impl ReplicaSet {
     async fn ask(&self, request: Request) -> Result<Document, CommandError> {
         let initiating = matches!(&request, Request::Initiate(None));
         let doubts = match &request {
-            Request::Initiate(Some(config)) | Request::Reconfig { config, .. } => warnings(config),
+            Request::Initiate(Some(config)) | Request::Reconfig { config, .. } => {
+                config_warnings(config)
+            }
             _ => Vec::new(),
         };
         if let Request::Initiate(Some(config)) = &request {
@@ -417,6 +421,6 @@ fn member_options(node: &Node, options: &ReplicaSetOptions) -> MemberOptions {
         own_addresses: options.own_addresses.clone(),
         process_id,
         new_replica_set_id: quorate_protocol::ObjectId::from_bytes(set_id),
-        allowances: quorate_replication::config_check::Allowances::default(),
+        allowances: quorate_replication::Allowances::default(),
     }
 }

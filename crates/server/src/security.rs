@@ -1,4 +1,4 @@
-//! How a server knows whom it talks to: TLS for clients and members, and what makes another server a member.
+//! How a server authenticates its peers: TLS for clients and members, and what makes another server a member.
 
 use std::path::PathBuf;
 use std::sync::Arc;

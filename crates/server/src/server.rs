@@ -278,7 +278,7 @@ impl Server {
                 ended = &mut host => failure = Some(failure_of(ended)),
             }
             if let (Some(set), None) = (&set, &failure) {
-                // Others are still served: they may be asking who is to take over.
+                // Other connections are still answered while a successor is chosen.
                 set.shut_down();
                 tokio::select! {
                     () = &mut accepting => {}

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use quorate_node::{Block, CommandError, IndexPrefetch, Node, NodeOptions, Scratch};
 use quorate_protocol::ServerAddress;
+use quorate_protocol::remedy::CHECK_LIMITS;
 use quorate_storage::{DiskOptions, DiskStore, Files, FillableFiles, ModelStore, OpenError, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -100,7 +101,7 @@ impl StartOptions {
 #[non_exhaustive]
 pub enum StartError {
     /// The listener is of no use.
-    #[error("the listener has no address: {0}; check the limits of this process (ulimit -a)")]
+    #[error("the listener has no address: {0}; {CHECK_LIMITS}")]
     Listener(#[source] io::Error),
     /// Clients or members could not know each other.
     #[error(transparent)]
@@ -127,7 +128,7 @@ pub enum StartError {
     #[error("this machine gives no random numbers: {0}; check /dev/urandom")]
     Random(#[source] getrandom::Error),
     /// The system gives no thread, or a member's memory of its set is damaged.
-    #[error("cannot start: {0}; check the limits of this process (ulimit -a)")]
+    #[error("cannot start: {0}; {CHECK_LIMITS}")]
     Prepare(#[source] io::Error),
 }
 
@@ -316,7 +317,7 @@ impl Running {
     /// If it failed before, or cannot sync what was written.
     pub async fn stop(mut self) -> io::Result<()> {
         if let Some(stop) = self.stop.take() {
-            // A server that has ended already needs no asking.
+            // Ignore send errors: the server has ended already.
             let _ = stop.send(());
         }
         self.ended().await

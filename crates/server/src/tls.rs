@@ -89,7 +89,7 @@ pub enum TlsError {
 /// What TLS tells about a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// Whom its certificate was made out to, if it has shown one that was vouched for.
+    /// The subject of its certificate, if it presented one that was verified.
     pub(crate) subject: Option<Subject>,
     /// The name by which it called this server.
     pub(crate) server_name: Option<String>,
@@ -158,7 +158,7 @@ impl Tls {
         }))
     }
 
-    /// Whom the own certificate was made out to.
+    /// The subject of the own certificate.
     pub(crate) fn subject(&self) -> &Subject {
         &self.subject
     }

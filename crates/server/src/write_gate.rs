@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, OwnedRwLockWriteGuard, RwLock, RwLockReadGuard};
 /// How long `fsync` waits for running writes to end; the manual's `fsyncLockAcquisitionTimeoutMillis`.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Leave to write, until it is dropped.
+/// Write permit, released on drop.
 pub(crate) type Entered<'a> = RwLockReadGuard<'a, ()>;
 
 /// The gate. The holder of what [`enter`](Self::enter) gives may write.
@@ -31,7 +31,7 @@ pub(crate) struct WriteGate {
 struct DiskRoom {
     /// Whether entries of others wait for room.
     full: bool,
-    /// Whether a write has met the end of the disk since it was last looked at.
+    /// Whether a write has failed for want of room since the last check of the disk.
     met_end: bool,
     /// Whether the server ends: nothing waits from then on.
     ended: bool,
@@ -73,7 +73,7 @@ impl WriteGate {
         self.has_room.notify_all();
     }
 
-    /// A write has met the end of the disk before the disk was looked at. From now on entries wait for room.
+    /// A write has failed for want of room before the check of the disk. From now on entries wait for room.
     /// False if they cannot, because the server ends.
     pub(crate) fn meet_end_of_disk(&self) -> bool {
         let mut disk = self.disk();
@@ -82,7 +82,7 @@ impl WriteGate {
         disk.full
     }
 
-    /// Whether a write has met the end of the disk since the last question.
+    /// Whether a write has failed for want of room since the last call.
     pub(crate) fn has_met_end_of_disk(&self) -> bool {
         std::mem::take(&mut self.disk().met_end)
     }
@@ -93,7 +93,7 @@ impl WriteGate {
         self.set_disk_full(false);
     }
 
-    /// Passes if nothing keeps writes out, for what can be done another time.
+    /// A permit if the gate is open, for work that can be done another time.
     pub(crate) fn try_enter(&self) -> Option<Entered<'_>> {
         self.gate.try_read().ok()
     }

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use quorate_member::Order;
-use quorate_replication::election::LastVote;
 use quorate_replication::{
-    Change, Event, Input, Reply, Request, RequestToken, Ticket, Unreachable,
+    Change, Event, Input, LastVote, Reply, Request, RequestToken, Ticket, Unreachable,
 };
 
 use crate::judges::{Life, Verdict};

@@ -106,7 +106,7 @@ impl World {
             let told = self.nodes[index].member.as_ref().map(|member| {
                 let (id, version) =
                     (member.status().rollback_id(), member.status().topology_version());
-                let process = bson::oid::ObjectId::from_bytes(version.process_id.bytes());
+                let process = quorate_wire::to_bson_object_id(version.process_id);
                 bson::doc! { "rbid": id, "processId": process, "ok": 1.0 }
             });
             told.and_then(|told| RawDocumentBuf::try_from(&told).ok())

@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Answers those who wait for entries, if there are some.
+    /// Answers the members that wait for entries, if there are some.
     pub(crate) fn serve_waiting(&mut self, index: usize) {
         let Some(data) = self.nodes[index].data() else { return };
         let last = data.standing().last.op_time;

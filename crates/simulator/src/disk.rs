@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use quorate_node::{CommandError, ErrorCode, Node, NodeOptions, Now, entry_position};
 use quorate_protocol::{OpTime, OpTimeAndWallTime};
-use quorate_replication::election::LastVote;
-use quorate_replication::{Recovered, SeededRandom};
+use quorate_replication::{LastVote, Recovered, SeededRandom};
 use quorate_storage::{DiskOptions, DiskStore, Fate, ModelStore, SimulatedFiles, Store};
 use tempfile::TempDir;
 

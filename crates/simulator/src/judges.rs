@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quorate_protocol::{ConfigVersion, MemberState, OpTime, ReplicaSetConfig, Term};
-use quorate_replication::Status;
-use quorate_replication::election::LastVote;
+use quorate_replication::{LastVote, Status};
 
 use crate::disk::Entry;
 
@@ -30,7 +29,7 @@ fn broken(rule: &str, what: impl std::fmt::Display) -> Judgement {
 
 /// One life of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Life {
+pub(crate) struct Life {
     /// Which member.
     pub node: usize,
     /// Which start of it.
@@ -47,7 +46,7 @@ struct Seen {
 
 /// All judges and what they remember.
 #[derive(Clone, Debug, Default)]
-pub struct Judges {
+pub(crate) struct Judges {
     primaries: BTreeMap<i64, Life>,
     committed: Vec<Entry>,
     /// The term in which each of them was committed: the primary of a term commits an entry of that term, and with it all
@@ -63,12 +62,12 @@ pub struct Judges {
 
 impl Judges {
     /// From now on only members' own rules and the agreement at the end count.
-    pub fn forgive_losses(&mut self) {
+    pub(crate) fn forgive_losses(&mut self) {
         self.forgiving = true;
     }
 
     /// Whether committed writes may be lost.
-    pub fn is_forgiving(&self) -> bool {
+    pub(crate) fn is_forgiving(&self) -> bool {
         self.forgiving
     }
 
@@ -77,7 +76,7 @@ impl Judges {
     /// # Errors
     ///
     /// The rule that it broke.
-    pub fn observe(&mut self, life: Life, status: Status<'_>, log: &[Entry]) -> Judgement {
+    pub(crate) fn observe(&mut self, life: Life, status: Status<'_>, log: &[Entry]) -> Judgement {
         if self.forgiving {
             return Ok(());
         }
@@ -138,7 +137,12 @@ impl Judges {
     /// # Errors
     ///
     /// The rule that it broke.
-    pub fn promised(&self, node: usize, vote: LastVote, stored: Option<LastVote>) -> Judgement {
+    pub(crate) fn promised(
+        &self,
+        node: usize,
+        vote: LastVote,
+        stored: Option<LastVote>,
+    ) -> Judgement {
         if stored == Some(vote) || stored.is_some_and(|stored| stored.term > vote.term) {
             return Ok(());
         }
@@ -247,7 +251,7 @@ impl Judges {
     /// # Errors
     ///
     /// The rule that it broke.
-    pub fn appended(&mut self, node: usize, before: OpTime, entry: &Entry) -> Judgement {
+    pub(crate) fn appended(&mut self, node: usize, before: OpTime, entry: &Entry) -> Judgement {
         if self.forgiving {
             return Ok(());
         }
@@ -273,12 +277,12 @@ impl Judges {
     }
 
     /// How many entries were committed.
-    pub fn committed(&self) -> usize {
+    pub(crate) fn committed(&self) -> usize {
         self.committed.len()
     }
 
     /// How many terms had a primary.
-    pub fn terms(&self) -> usize {
+    pub(crate) fn terms(&self) -> usize {
         self.primaries.len()
     }
 }

@@ -15,7 +15,7 @@ mod ending;
 mod faults;
 mod following;
 mod hardship;
-pub mod judges;
+mod judges;
 mod machines;
 mod network;
 mod process;

@@ -17,9 +17,9 @@ pub(crate) struct Network {
     pub(crate) duplicate_percent: u64,
     /// How many of a hundred messages are late by up to [`LATEST`].
     pub(crate) late_percent: u64,
-    /// From whom to whom messages take longer.
+    /// Links on which messages take longer.
     slow: BTreeMap<(usize, usize), Duration>,
-    /// From whom to whom nothing gets through.
+    /// Links that drop every message.
     cut: BTreeSet<(usize, usize)>,
 }
 

@@ -7,9 +7,8 @@ use bson::{Document, RawDocumentBuf};
 use quorate_member::{CommonPointSearch, Copying, DataChange, EntrySource, Replica, SentBatch};
 use quorate_node::Node;
 use quorate_protocol::{MonotonicTime, OpTime, ServerAddress};
-use quorate_replication::election::LastVote;
 use quorate_replication::{
-    Change, FetchFailure, FetchId, Input, Reply, Request, RequestId, RequestToken, Ticket,
+    Change, FetchFailure, FetchId, Input, LastVote, Reply, Request, RequestId, RequestToken, Ticket,
 };
 
 use crate::disk::Disk;
@@ -117,7 +116,7 @@ pub(crate) struct Searching {
     pub(crate) asked: u64,
 }
 
-/// Who waits for an answer of this member.
+/// The caller that waits for an answer of this member.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
     Peer {

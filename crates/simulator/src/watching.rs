@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// A process that dies takes the connections of those who wait with it.
+    /// A process that dies closes the connections of waiting clients.
     pub(crate) fn reset_watchers(&mut self, questions: Vec<Question>) {
         for question in questions {
             self.reply_to_watcher(question, Err(CheckFailureKind::Network));

@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// Who waited has an answer.
+    /// Answers the waiting client.
     pub(crate) fn acknowledged(&mut self, waiter: WaiterId, fine: bool) {
         if waiter.0 >= transacting::FIRST_WAITER {
             return self.commit_answered(waiter, fine);

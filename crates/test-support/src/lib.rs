@@ -7,8 +7,7 @@
 //! [`FaultNetwork`] stands between real members of a set and loses, holds, delays or resets what they
 //! send each other. [`Tmux`] is a real terminal for programs that draw. [`Authority`] issues
 //! certificates. [`CountingAllocator`] counts allocations. [`Namespaces`] are hosts with links and names of
-//! their own. [`tell`] is how a test reaches the one who reads
-//! the end of a run.
+//! their own. [`tell`] prints a line at the end of a run.
 
 mod allocations;
 mod authority;

@@ -42,7 +42,7 @@ pub fn primary_hello(
     let election = quorate_protocol::ElectionId::from_term(term);
     rawdoc! {
         "ismaster": true, "isWritablePrimary": true, "secondary": false, "setName": set_name,
-        "setVersion": 1, "electionId": bson::oid::ObjectId::from_bytes(election.0.bytes()),
+        "setVersion": 1, "electionId": quorate_wire::to_bson_object_id(election.0),
         "hosts": hosts, "me": me.as_str(), "primary": me.as_str(), "minWireVersion": 0,
         "maxWireVersion": 21, "logicalSessionTimeoutMinutes": 30,
     }

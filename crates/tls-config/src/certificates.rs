@@ -1,4 +1,4 @@
-//! Certificate and key files, for both ends of TLS. Whom to trust is decided by those who ask.
+//! Certificate and key files, for both ends of TLS. Callers decide which authorities to trust.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The client's side: whom to trust, and what to show.
+//! The client's side: the authorities to trust, and the certificate to present.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The subject of a certificate: whom it was made out to.
+//! The subject of a certificate: the name of its holder.
 //!
 //! Written as RFC 2253 says, which is how users of `$external` are named, and compared by
 //! organisation, which is how members of one set know each other. The certificate itself is checked
@@ -48,7 +48,7 @@ struct Attribute {
     value: String,
 }
 
-/// Whom a certificate was made out to.
+/// The name of a certificate's holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
     /// Relative names from the widest to the narrowest, each of one attribute or more.

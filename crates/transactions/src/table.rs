@@ -531,7 +531,7 @@ impl<S: Clone + Ord> Transactions<S> {
     }
 
     fn forget_changes(&mut self) {
-        // Who began first has the oldest snapshot.
+        // The transaction that began first has the oldest snapshot.
         let oldest = self.open.values().next().map(|open| open.snapshot);
         debug_assert_eq!(oldest, self.open.values().map(|open| open.snapshot).min());
         self.keys.forget_through(oldest);

@@ -81,6 +81,7 @@ pub enum Verdict {
 
 /// Why a transaction was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum AbortReason {
     /// The client said so.
     Asked,

@@ -3,17 +3,12 @@
 //! Functions rather than `From`: both sides of each conversion belong to other crates.
 
 use bson::raw::RawDocumentBuf;
-use bson::rawdoc;
-use quorate_protocol::{ElectionId, ObjectId, Timestamp, TopologyVersion, WallTime};
+use bson::{Document, doc, rawdoc};
+use quorate_protocol::{ObjectId, Timestamp, TopologyVersion, WallTime};
 
 /// The identifier as the protocol crate has it.
 pub fn object_id_from(id: bson::oid::ObjectId) -> ObjectId {
     ObjectId::from_bytes(id.bytes())
-}
-
-/// The election id as the protocol crate has it.
-pub fn election_id_from(id: bson::oid::ObjectId) -> ElectionId {
-    ElectionId(object_id_from(id))
 }
 
 /// The identifier as BSON has it.
@@ -39,6 +34,11 @@ pub fn date_time_from(date: bson::DateTime) -> WallTime {
 /// The date as BSON has it.
 pub fn to_bson_date_time(time: WallTime) -> bson::DateTime {
     bson::DateTime::from_millis(time.as_millis())
+}
+
+/// A topology version as documents hold it.
+pub fn to_bson_topology_version(version: TopologyVersion) -> Document {
+    doc! { "processId": to_bson_object_id(version.process_id), "counter": version.counter }
 }
 
 /// A topology version as requests and replies carry it.

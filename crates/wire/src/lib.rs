@@ -51,8 +51,8 @@ pub mod replica_set;
 pub use command_error::command_error;
 pub use compression::{CompressionError, Compressor, CompressorId, is_compressible};
 pub use conversions::{
-    date_time_from, election_id_from, object_id_from, timestamp_from, to_bson_date_time,
-    to_bson_object_id, to_bson_timestamp, topology_version_document,
+    date_time_from, object_id_from, timestamp_from, to_bson_date_time, to_bson_object_id,
+    to_bson_timestamp, to_bson_topology_version, topology_version_document,
 };
 pub use decoder::{Decoder, Message, Payload};
 pub use error::{DecodeError, EncodeError};

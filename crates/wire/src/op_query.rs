@@ -14,18 +14,8 @@ pub struct QueryFlags(pub u32);
 impl QueryFlags {
     /// No flag.
     pub const NONE: Self = Self(0);
-    /// `TailableCursor`.
-    pub const TAILABLE_CURSOR: Self = Self(1 << 1);
     /// `SecondaryOk`: the query may run on a secondary.
     pub const SECONDARY_OK: Self = Self(1 << 2);
-    /// `NoCursorTimeout`.
-    pub const NO_CURSOR_TIMEOUT: Self = Self(1 << 4);
-    /// `AwaitData`.
-    pub const AWAIT_DATA: Self = Self(1 << 5);
-    /// `Exhaust`.
-    pub const EXHAUST: Self = Self(1 << 6);
-    /// `Partial`.
-    pub const PARTIAL: Self = Self(1 << 7);
 
     /// Whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {

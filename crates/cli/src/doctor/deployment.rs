@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use quorate_connection_string::Limit;
-use quorate_protocol::{HelloReply, ReadPreference, ReadPreferenceMode, ServerAddress};
-use quorate_replication::electability;
+use quorate_protocol::{Counted, HelloReply, ReadPreference, ReadPreferenceMode, ServerAddress};
 use quorate_server_discovery::{
     RemovalReason, SelectionFailure, SelectionRequest, ServerType, TopologyType, Verdict,
 };
@@ -17,7 +16,7 @@ use crate::clock;
 use crate::explain::{self, Election, Reason};
 use crate::finding::{Finding, Stops};
 use crate::remedy;
-use crate::words::{Counted, Foreign, listed};
+use crate::words::{Foreign, listed};
 
 /// How far behind the primary a secondary may be without a word.
 const TOLERATED_LAG: Duration = Duration::from_secs(10);
@@ -449,9 +448,7 @@ fn writes(seen: &Examination, inside: Option<&Inside>, explained: bool) -> Optio
             (members > 0).then(|| counted(seen, answering, members))
         }
         verdict => {
-            let text = verdict.to_string();
-            let step = seen.quorate("status");
-            let (seen, step) = text.split_once("; ").unwrap_or((&text, &step));
+            let (seen, step) = verdict.seen_and_remedy();
             Some(
                 Finding::problem(verdict.name(), seen).because("no write finds a server").fix(step),
             )
@@ -472,7 +469,7 @@ fn counted(seen: &Examination, answering: usize, members: usize) -> Finding {
             .fix(remedy::try_again(&seen.quorate("status"))),
         false => Finding::problem("no_majority", told)
             .because(ALL_VOTES)
-            .fix(electability::reconnect("the others")),
+            .fix(remedy::reconnect("the others")),
     }
 }
 
@@ -487,7 +484,7 @@ fn unled(seen: &Examination, election: &Election) -> Finding {
     match &election.reason {
         Reason::NoMajority => finding
             .because(ALL_VOTES)
-            .fix(electability::reconnect(&listed(&election.down))),
+            .fix(remedy::reconnect(&listed(&election.down))),
         Reason::ElectableDown(members) => finding
             .because(
                 "the others vote, but may not lead: they have priority 0, hold no data, or recover",

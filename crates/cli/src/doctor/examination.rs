@@ -1,6 +1,6 @@
 //! All servers of a deployment, found and asked.
 //!
-//! The discovery core decides whom to ask: the probes are its checks. What it believes in the end is
+//! The discovery core decides which servers to ask: the probes are its checks. What it believes in the end is
 //! what every driver that follows the specification believes, with its reasons.
 
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ impl Examination {
             .collect()
     }
 
-    /// Who advertises this address: the first that answered and lists it.
+    /// The server that advertises this address: the first that answered and lists it.
     pub(crate) fn advertised_by(&self, address: &ServerAddress) -> Option<&ServerAddress> {
         self.answers()
             .find(|(_, answer)| answer.reply.members().any(|member| member == address))

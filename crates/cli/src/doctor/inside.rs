@@ -317,7 +317,7 @@ async fn edge(connection: &mut Connection<Stream>, way: i32, limit: Duration) ->
     Some(entry.get_timestamp("ts").ok()?.time)
 }
 
-/// Who falls off, and when.
+/// The members that fall off, and when.
 fn oplog_window(
     oplog: &Oplog,
     lags: &[(ServerAddress, Duration)],

@@ -35,7 +35,7 @@ const DEFAULT_POOL_SIZE: u64 = 100;
 /// What came of it.
 #[derive(Debug)]
 pub(super) struct Login {
-    /// Who was asked.
+    /// The server that was asked.
     pub(super) address: ServerAddress,
     /// What came of the login, in one line; `None` if there was none to make.
     pub(super) authenticated: Option<Result<String, String>>,

@@ -90,7 +90,7 @@ fn name(seen: &Examination, probe: &ServerProbe) -> Option<Finding> {
 }
 
 /// A name under which all clients may reach the member that was dialled as `by`: that very address if
-/// the set has no other member whom it could mislead.
+/// the set has no other member, which that address could mislead.
 fn better_name(seen: &Examination, by: &ServerAddress, port: u16) -> String {
     let members = seen.probes.get(by).and_then(ServerProbe::answer);
     match members.map(|answer| answer.reply.members().count()) {

@@ -117,7 +117,7 @@ pub(super) fn tell_login(login: &Login, screen: &mut Screen) -> io::Result<()> {
     Stage { server: Some(login.address.as_str()), name: "auth", ok, detail }.tell(screen)
 }
 
-/// Tells what a client believes after all this, and whom it dropped.
+/// Prints what a client believes after all this, and which servers it dropped.
 pub(super) fn tell_topology(
     seen: &Examination,
     removals: &[(ServerAddress, String)],

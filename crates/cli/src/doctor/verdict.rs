@@ -5,14 +5,14 @@
 use std::io;
 
 use quorate_connection_string::Limit;
-use quorate_protocol::{ReadPreference, ReadPreferenceMode};
+use quorate_protocol::{Counted, ReadPreference, ReadPreferenceMode};
 use quorate_server_discovery::SelectionRequest;
 use serde_json::json;
 
 use super::examination::Examination;
 use crate::finding::{Finding, Severity, Stops};
 use crate::screen::{FINE, PROBLEM, QUIET, Screen};
-use crate::words::{Counted, OneLine};
+use crate::words::OneLine;
 
 /// What the servers that answered would do, before the findings are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 //! in place of a password, more acknowledgements than members, a rule that no configuration has.
 
 use quorate_connection_string::{ConnectionString, WriteAcknowledgement};
+use quorate_protocol::Counted;
 use quorate_server_discovery::TopologyType;
 
 use super::examination::Examination;
 use super::inside::Inside;
 use crate::finding::{Finding, Stops};
-use crate::words::{Counted, Foreign, listed};
+use crate::words::{Foreign, listed};
 
 /// A part of a template that was not filled in.
 pub(super) fn placeholder(uri: &ConnectionString) -> Option<Finding> {

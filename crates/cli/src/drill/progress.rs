@@ -3,13 +3,13 @@
 //! Nothing is drawn where no terminal is: into a pipe, or beside `--json`.
 
 use std::future::Future;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
-use crate::progress::bar;
+use crate::progress::{bar, overwrite};
 
 /// How often the line is drawn.
 const EVERY: Duration = Duration::from_millis(100);
@@ -38,7 +38,7 @@ impl Progress {
     /// Takes the line away, so that something else can be said.
     pub(super) fn clear(&mut self) {
         if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[2K");
+            overwrite("");
         }
     }
 
@@ -74,13 +74,9 @@ impl Progress {
     }
 
     fn draw(&self, fraction: f64, passed: Duration) {
-        if !self.shown {
-            return;
+        if self.shown {
+            overwrite(line(self.stage, fraction, passed));
         }
-        let line = line(self.stage, fraction, passed);
-        // Ignore errors: the terminal may be gone.
-        let _ = write!(io::stderr(), "\r\x1b[2K{line}");
-        let _ = io::stderr().flush();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_protocol::{MonotonicTime, ServerAddress};
+use quorate_protocol::{Counted, MonotonicTime, ServerAddress};
 use serde_json::{Value, json};
 
 use super::fault::Kind;
@@ -11,7 +11,7 @@ use super::timeline::Timeline;
 use super::writer::{Gap, Written};
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, Screen, WARNING};
 use crate::what_if::Forecast;
-use crate::words::{Counted, Span, listed};
+use crate::words::{Span, listed};
 
 /// How many lost writes are named; all are counted.
 const MAX_NAMED: usize = 20;

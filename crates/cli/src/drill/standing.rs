@@ -1,4 +1,4 @@
-//! Who may stand for election while a primary hands over.
+//! Which members may stand for election while a primary hands over.
 //!
 //! `replSetFreeze` keeps a secondary from standing for a while, and with 0 lets it stand again.
 

@@ -118,7 +118,7 @@ impl Timeline {
         moments
     }
 
-    /// Whether this is not the primary of before, or is again after an election.
+    /// Whether this is another primary than before, or the same one after another election.
     fn is_another(&self, primary: &ServerDescription) -> bool {
         let (address, election) = &self.before;
         // Servers that tell no election ids: back after it was gone is all there is to see.

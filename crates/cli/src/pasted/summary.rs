@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use quorate_replication::electability;
+use quorate_protocol::Counted;
 use regex_lite::Regex;
 
 use super::servers::{DescribedServer, compiled};
 use super::{Context, rules};
 use crate::finding::Finding;
 use crate::remedy;
-use crate::words::{Counted, listed};
+use crate::words::listed;
 
 static TOPOLOGY: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
@@ -131,7 +131,7 @@ fn no_primary(context: &Context) -> Option<Finding> {
                       without a majority no member may lead",
             )
             .fix(format!("see from here which of them answer: {}", doctor(context)))
-            .fix(electability::reconnect(&silent))
+            .fix(remedy::reconnect(&silent))
     })
 }
 

@@ -10,7 +10,7 @@ use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
-use super::tally::Tally;
+use super::tally::{Counting, Tally};
 use crate::screen::Failure;
 
 /// The longest document that is read; no server makes a longer one.
@@ -61,23 +61,9 @@ impl Growing {
     }
 }
 
-/// Counts what is read, so that progress shows also where the file is compressed.
-struct Counted<R> {
-    inner: R,
-    tally: Arc<Tally>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.tally.passed(read);
-        Ok(read)
-    }
-}
-
 /// Opens a file, and unpacks it if its name ends in `.gz`.
 pub(crate) fn open(path: &Path, tally: &Arc<Tally>) -> io::Result<Box<dyn Read + Send>> {
-    let file = Counted { inner: File::open(path)?, tally: Arc::clone(tally) };
+    let file = Counting { inner: File::open(path)?, tally: Arc::clone(tally) };
     let file = BufReader::with_capacity(1 << 16, file);
     Ok(match path.extension().is_some_and(|ending| ending == "gz") {
         true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),

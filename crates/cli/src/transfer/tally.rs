@@ -1,11 +1,12 @@
 //! How far a transfer is: counted by its tasks, drawn on a terminal.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::progress::bar;
+use crate::progress::{bar, overwrite};
 
 /// Work that is done sooner needs no line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -24,6 +25,20 @@ pub(crate) struct Tally {
     documents: AtomicU64,
     /// How many bytes there are; 0 if that is not known.
     whole: AtomicU64,
+}
+
+/// Counts what is read, so that progress shows also where the file is compressed.
+pub(crate) struct Counting<R> {
+    pub(crate) inner: R,
+    pub(crate) tally: Arc<Tally>,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.tally.passed(read);
+        Ok(read)
+    }
 }
 
 impl Tally {
@@ -70,15 +85,14 @@ impl Tally {
             tokio::select! {
                 done = &mut work => {
                     if drawn {
-                        let _ = write!(io::stderr(), "\r\x1b[2K");
+                        overwrite("");
                     }
                     return done;
                 }
                 () = tokio::time::sleep(EVERY) => {
                     if began.elapsed() >= PATIENCE {
                         drawn = true;
-                        let _ = write!(io::stderr(), "\r\x1b[2K{}", self.line(began.elapsed()));
-                        let _ = io::stderr().flush();
+                        overwrite(self.line(began.elapsed()));
                     }
                 }
             }

@@ -192,7 +192,7 @@ impl Keeper {
                         "member {id} ({host}) is back, process {pid}"
                     ));
                 }
-                // The set goes on without it; who asked can ask again.
+                // The set goes on without it; the user can try again.
                 Err(failure) => screen.talk(failure),
             }
         }

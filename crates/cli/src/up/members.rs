@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::plan::Plan;
 use super::process::ProcessId;
 use super::running::RunningMember;
+use crate::remedy::CHECK_LIMITS;
 use crate::screen::Failure;
 use crate::view::member::Process;
 
@@ -79,9 +80,7 @@ impl Member {
 
     fn start(id: u8, recipe: Recipe) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
-            Failure::Problem(format!(
-                "member {id} cannot be started: {error}; check the limits (ulimit -a)"
-            ))
+            Failure::Problem(format!("member {id} cannot be started: {error}; {CHECK_LIMITS}"))
         };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--json", "--until-stdin-closes", "--breakable"]);

@@ -219,7 +219,7 @@ fn parse_process(value: &Value) -> Option<ProcessId> {
 }
 
 /// The directory of the files, made if it is not there. Other users must not be able to write into
-/// it: what the files say is who gets killed.
+/// it: the files name the processes that are signalled.
 pub(super) fn directory() -> Result<PathBuf, Failure> {
     let user = rustix::process::getuid().as_raw();
     let directory = match std::env::var_os("XDG_RUNTIME_DIR") {

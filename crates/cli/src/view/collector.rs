@@ -44,7 +44,7 @@ impl Drop for Tasks {
     }
 }
 
-/// The view and who waits for news of it.
+/// The view, and the channel that announces its changes.
 pub(super) struct Shared {
     view: Mutex<View>,
     revision: watch::Sender<u64>,

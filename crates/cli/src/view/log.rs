@@ -1,4 +1,4 @@
-//! The event log: what happened, to whom and why.
+//! The event log: what happened, to which server, and why.
 //!
 //! Entries keep the time and not the age, so that the age is right whenever they are shown. An entry
 //! that says the same as the one before it is counted instead of repeated.
@@ -76,7 +76,7 @@ pub(crate) struct Entry {
     pub(crate) times: u32,
     /// What it is about.
     pub(crate) kind: Kind,
-    /// Whom it is about.
+    /// The server it is about.
     pub(crate) member: Option<ServerAddress>,
     /// What happened, with its reason. Safe to show.
     pub(crate) text: String,

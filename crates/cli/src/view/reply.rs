@@ -20,7 +20,7 @@ pub(crate) struct SetStatus {
     pub(crate) state: Option<MemberState>,
     /// Its term.
     pub(crate) term: Option<i64>,
-    /// Whom it replicates from.
+    /// Its sync source.
     pub(crate) sync_source: Option<ServerAddress>,
     /// The votes that make a majority.
     pub(crate) majority_votes: Option<u32>,
@@ -47,7 +47,7 @@ pub(crate) struct MemberStatus {
     pub(crate) op_time: Option<OpTime>,
     /// The same by the primary's clock.
     pub(crate) op_time_date: Option<WallTime>,
-    /// Whom it replicates from.
+    /// Its sync source.
     pub(crate) sync_source: Option<ServerAddress>,
     /// What it or its last heartbeat said, if there was anything to say.
     pub(crate) message: Option<String>,

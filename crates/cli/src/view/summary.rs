@@ -77,7 +77,7 @@ pub(crate) struct MemberSummary<'a> {
     pub(crate) is_arbiter: Option<bool>,
     /// Whether clients are not told of it.
     pub(crate) hidden: bool,
-    /// Whom it replicates from.
+    /// Its sync source.
     pub(crate) sync_source: Option<ServerAddress>,
     /// The client's pool for it.
     pub(crate) pool: Pool,

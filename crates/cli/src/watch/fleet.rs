@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use quorate_client::Client;
 use quorate_connection_string::ConnectionString;
+use quorate_protocol::Counted;
 use quorate_server_discovery::{TopologyDescription, TopologyType};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,7 +19,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::clock;
 use crate::connect;
 use crate::screen::{FINE, Failure, Outcome, PROBLEM, QUIET, STRONG, Screen, WARNING};
-use crate::words::{Counted, Foreign};
+use crate::signals;
+use crate::words::Foreign;
 
 /// The most deployments of one fleet.
 const MAX_DEPLOYMENTS: usize = 10_000;
@@ -78,7 +80,7 @@ struct Row {
 
 /// Watches every deployment of the file until told to stop.
 pub(super) async fn run(path: &Path, screen: &mut Screen) -> Result<Outcome, Failure> {
-    let stop = super::stop()?;
+    let stop = signals::stop()?;
     tokio::pin!(stop);
     let mut fleet = Vec::new();
     for (name, uri) in read(path)? {

@@ -39,7 +39,7 @@ impl Notes {
         Arc::new(Self::with(recorder, None))
     }
 
-    /// Notes for a recorder and a teller, who gets the events.
+    /// Notes for a recorder, and for the receiver of the events.
     pub(super) fn with_events(recorder: Option<Recorder>) -> (Arc<Self>, mpsc::Receiver<Seen>) {
         let (sender, events) = mpsc::channel(MAX_UNTOLD_EVENTS);
         (Arc::new(Self::with(recorder, Some(sender))), events)

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use quorate_protocol::{MonotonicTime, ServerAddress};
+use quorate_protocol::{Counted, MonotonicTime, ServerAddress};
 use quorate_server_discovery::{DiscoveryEvent, ServerDescription, TopologyDescription};
 use serde_json::{Value, json};
 
 use crate::clock;
 use crate::screen::{QUIET, STRONG, Screen, WARNING};
 use crate::topology_view::{server_to_json, topology_to_json};
-use crate::words::{Counted, Foreign, Span};
+use crate::words::{Foreign, Span};
 
 /// Puts events into words.
 pub(super) struct Teller {

@@ -1,4 +1,4 @@
-//! Who may look and who may act.
+//! Which requests may look and which may act.
 //!
 //! The page listens on loopback, which every program and every web page in a browser on this machine
 //! can reach. So three things are checked:

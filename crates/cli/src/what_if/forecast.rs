@@ -13,7 +13,7 @@ use crate::words::Span;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Forecast {
     pub(crate) futures: usize,
-    /// Who leads in which share of the futures.
+    /// In which share of the futures each member leads.
     pub(crate) leaders: BTreeMap<ServerAddress, usize>,
     /// How long writes stop, sorted; futures in which they never go on are missing.
     pub(crate) gaps: Vec<Duration>,

@@ -88,7 +88,7 @@ pub(crate) enum Fate {
 /// How a future went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Future {
-    /// Who leads in the end.
+    /// The primary in the end.
     pub(super) winner: Option<ServerAddress>,
     /// How long no write could be acknowledged by a majority; zero if the primary went on.
     pub(super) without_writes: Option<Duration>,

@@ -19,6 +19,7 @@ use quorate_protocol::ErrorCode;
 
 /// How long a cursor waits at the end of its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CursorType {
     /// It ends there.
     #[default]

@@ -1,8 +1,8 @@
 //! Streams that wait for changes, in groups that were opened in the same way.
 //!
-//! A committed entry is translated once for each group. A group that the entry tells nothing moves on as one: its
-//! streams are not looked at. Otherwise the filter of each stream of the group is asked, and a stream is woken only
-//! if it shows the event, or if nothing but a closer look can tell.
+//! A committed entry is translated once for each group. A group to which the entry is irrelevant advances as
+//! one, without a look at its streams. Otherwise the filter of each stream of the group is evaluated, and a stream is
+//! woken only if it shows the event, or if the filter cannot decide.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::feed::{Told, is_whole, translate};
 use super::{Outlook, READ_STEP, earlier_entries, needs_images, transaction_key};
 use crate::node::Node;
 
-/// What a stream that waits is told by: it has news.
+/// Wakes a waiting stream: it has new events.
 pub type Wake = Box<dyn Fn() + Send>;
 
 /// Batches of entries that one turn looks at. More of them wait for the next commit point.
@@ -25,7 +25,7 @@ const MAX_BATCHES: usize = 64;
 /// Transactions whose last entry has not come that a group remembers. With more of them its streams look by themselves.
 const MAX_UNFINISHED: usize = 64;
 
-/// What waits, and how much was done for it.
+/// The waiting streams, and how much work they caused.
 #[derive(Default)]
 pub(super) struct Room {
     groups: Vec<Group>,

@@ -74,7 +74,7 @@ fn require_set(request: &Request<'_>) -> Result<(), CommandError> {
     ))
 }
 
-/// What holds, and who says so.
+/// The concerns in force, and their sources.
 fn shown(request: &Request<'_>, defaults: Option<&DefaultConcerns>) -> Document {
     let mut shown = defaults.map(DefaultConcerns::fields).unwrap_or_default();
     let mut source = |name: &str, implicit: Document| {

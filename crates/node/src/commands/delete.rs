@@ -6,13 +6,13 @@ use bson::doc;
 use quorate_query::matcher::Matcher;
 
 use super::common::{WriteConcern, check_collation, command_compiler};
-use super::insert::{check_writable, retried_statements, statements, tell_retried, write_errors};
+use super::insert::{check_writable, counted_reply, retried_statements, statements};
 use super::steps::{Search, Steps, Wanted};
 use crate::body::CommandBody;
 use crate::context::{Command, Outcome};
 use crate::dispatch::Request;
 use crate::error::{CommandError, ErrorCode};
-use crate::fields::{Fields, check_known, to_raw};
+use crate::fields::{Fields, check_known};
 use crate::namespace::Namespace;
 use crate::select::Selection;
 use crate::writer::Writer;
@@ -55,14 +55,7 @@ pub(super) fn delete(request: &Request<'_>, mut command: Command) -> Result<Outc
 
     let deleted: u64 = results.iter().flatten().sum();
     request.node.counters().deleted(deleted);
-    let mut reply = doc! { "n": deleted as i32 };
-    let errors = write_errors(&results);
-    if !errors.is_empty() {
-        reply.insert("writeErrors", errors);
-    }
-    tell_retried(&mut reply, &retried, results.len());
-    reply.insert("ok", 1.0);
-    Ok(concern.reply(to_raw(&reply)?, commit))
+    Ok(concern.reply(counted_reply(deleted as i32, &results, &retried)?, commit))
 }
 
 fn delete_statement(

@@ -139,7 +139,7 @@ pub(super) fn current_operations(
     reply(&answer)
 }
 
-/// What the stage `$currentOp` starts from: all users' commands for those who may see them, otherwise
+/// What the stage `$currentOp` starts from: all users' commands for users that may see them, otherwise
 /// those of the own connection.
 pub(super) fn visible_operations(
     request: &Request<'_>,

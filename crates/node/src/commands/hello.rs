@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Bson, Document, RawDocumentBuf};
 use quorate_protocol::TopologyVersion;
 use quorate_wire::{
-    MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, object_id_from, to_bson_date_time, to_bson_object_id,
+    MAX_BSON_OBJECT_SIZE, MAX_MESSAGE_SIZE, object_id_from, to_bson_date_time,
+    to_bson_topology_version,
 };
 
 use super::authentication::append_to_hello;
@@ -205,10 +206,7 @@ fn describe(request: &Request<'_>, fields: &Fields<'_>) -> Result<Document, Comm
     }
     let legacy = is_legacy(request);
     reply.insert(if legacy { "ismaster" } else { "isWritablePrimary" }, true);
-    reply.insert(
-        "topologyVersion",
-        doc! { "processId": to_bson_object_id(version.process_id), "counter": version.counter },
-    );
+    reply.insert("topologyVersion", to_bson_topology_version(version));
     reply.insert("maxBsonObjectSize", MAX_BSON_OBJECT_SIZE as i32);
     reply.insert("maxMessageSizeBytes", MAX_MESSAGE_SIZE as i32);
     reply.insert("maxWriteBatchSize", MAX_WRITE_BATCH_SIZE as i32);

@@ -58,14 +58,7 @@ pub(super) fn insert(request: &Request<'_>, mut command: Command) -> Result<Outc
         reply.append(cstr!("ok"), 1.0);
         return Ok(concern.reply(reply, commit));
     }
-    let mut reply = doc! { "n": inserted as i32 };
-    let errors = write_errors(&results);
-    if !errors.is_empty() {
-        reply.insert("writeErrors", errors);
-    }
-    tell_retried(&mut reply, &retried, results.len());
-    reply.insert("ok", 1.0);
-    Ok(concern.reply(to_raw(&reply)?, commit))
+    Ok(concern.reply(counted_reply(inserted as i32, &results, &retried)?, commit))
 }
 
 /// Fills in the empty timestamps at the top level of a document, except for its `_id`. What is malformed
@@ -97,6 +90,22 @@ pub(super) fn write_errors<T>(results: &[Result<T, CommandError>]) -> Vec<Bson> 
         result.as_ref().err().map(|error| Bson::from(error.write_error(place)))
     });
     failed.collect()
+}
+
+/// The reply of a command that did `n` things, failed statements and repeated ones included.
+pub(super) fn counted_reply<T>(
+    n: i32,
+    results: &[Result<T, CommandError>],
+    retried: &[usize],
+) -> Result<RawDocumentBuf, CommandError> {
+    let mut reply = doc! { "n": n };
+    let errors = write_errors(results);
+    if !errors.is_empty() {
+        reply.insert("writeErrors", errors);
+    }
+    tell_retried(&mut reply, retried, results.len());
+    reply.insert("ok", 1.0);
+    to_raw(&reply)
 }
 
 /// The statements of a repeated command that were done the first time.

@@ -1,6 +1,6 @@
 //! Commands that the shell around a member answers.
 //!
-//! They are in the table so that who may run them is decided with everything else. A shell that
+//! They are in the table so that their rights are checked with everything else's. A shell that
 //! leaves one to the member has no answer for it, and says why here.
 
 use crate::context::{Command, Outcome};

@@ -132,7 +132,7 @@ fn user(fields: &Fields<'_>) -> Result<LoggedIn, CommandError> {
     })
 }
 
-/// What `$listSessions` and `$listLocalSessions` start from: all users' sessions for those who may
+/// What `$listSessions` and `$listLocalSessions` start from: all users' sessions for users that may
 /// see them and ask for them, otherwise the own user's.
 pub(super) fn visible_sessions(
     request: &Request<'_>,

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use bson::{Document, doc};
 use quorate_protocol::{MemberId, OpTimeAndWallTime, ReplicaSetConfig, Term};
-use quorate_replication::election::LastVote;
-use quorate_replication::{Change, Memory, Recovered};
+use quorate_replication::{Change, LastVote, Memory, Recovered};
 use quorate_storage::{Batch, Direction, KeyspaceId};
 use quorate_wire::replica_set::{config_document, optime_document, parse_config, parse_optime};
 use quorate_wire::{date_time_from, timestamp_from, to_bson_date_time};

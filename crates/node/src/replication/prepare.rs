@@ -1,7 +1,7 @@
 //! Working out what entries change, by several threads, before one commit changes it.
 //!
 //! Each thread has its own documents: it reads what an entry is about, applies the entry to it and
-//! makes the index keys of before and after. Nothing is changed here. The writer takes the changes in
+//! makes the old and the new index keys. Nothing is changed here. The writer takes the changes in
 //! the order of the log and commits them together, so that readers see all of them or none; a change
 //! that was worked out too early, because its document or its collection changed since, it works out
 //! again. docs/replication-rules.md §9.

@@ -7,7 +7,7 @@ use quorate_protocol::{HelloReply, MemberState, ServerAddress};
 use quorate_replication::MemberHello;
 use quorate_transactions::{Place, labels};
 use quorate_wire::replica_set::optime_document;
-use quorate_wire::{to_bson_date_time, to_bson_object_id};
+use quorate_wire::{to_bson_date_time, to_bson_object_id, to_bson_topology_version};
 
 use super::{Replication, Standing};
 use crate::body::CommandBody;
@@ -107,11 +107,7 @@ impl Node {
             return;
         }
         let Ok(mut changed) = Document::try_from(&**reply) else { return };
-        let version = self.topology_version();
-        let version = doc! {
-            "processId": to_bson_object_id(version.process_id),
-            "counter": version.counter,
-        };
+        let version = to_bson_topology_version(self.topology_version());
         if let (true, Ok(concern)) = (in_concern, changed.get_document_mut("writeConcernError")) {
             concern.insert(FIELD, version.clone());
         }

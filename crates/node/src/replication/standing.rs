@@ -212,7 +212,7 @@ impl Replication {
         });
     }
 
-    /// The data at the last entry is as in this view, and views of before show something else.
+    /// The data at the last entry is as in this view, and earlier views no longer hold.
     pub(super) fn replace_views(&self, last: OpTime, view: Arc<Moment>) {
         self.change(|log| {
             log.pending.clear();

@@ -18,7 +18,7 @@ use crate::moments::Moment;
 use crate::records::EMPTY_DOCUMENT;
 use crate::writer::{Entry, Operation, Totals, Writer};
 
-/// A commit: what waits for the disk, and what waits for other members.
+/// A commit: its sequence, for durability, and its optime, for write concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Commit {
     pub(crate) sequence: CommitSequence,
@@ -81,7 +81,8 @@ impl Writer<'_> {
             (None, Some(replication)) => {
                 replication.writable_term().map(|term| term.0).ok_or_else(not_writable)
             }
-            (None, None) => Ok(self.node.term()),
+            // Without a set there are no elections.
+            (None, None) => Ok(OpTime::NULL.term),
         }
     }
 

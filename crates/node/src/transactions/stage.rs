@@ -40,7 +40,7 @@ pub(crate) struct Stage {
     pub(super) operations: Vec<(RawDocumentBuf, Option<RawDocumentBuf>)>,
     /// By how many documents and bytes collections grow.
     pub(super) growth: BTreeMap<Ident, (i64, i64)>,
-    /// The records that change, for those who index their collections.
+    /// The records that change, for index builds of their collections.
     pub(super) records: Vec<(Ident, RecordId)>,
     /// Whether the catalog is another one than before.
     pub(super) changes_catalog: bool,
@@ -181,7 +181,7 @@ impl Writer<'_> {
         true
     }
 
-    /// Notes a record for those who index its collection. Returns false without a stage.
+    /// Notes a record for the index builds of its collection. Returns false without a stage.
     pub(crate) fn stage_record(&mut self, ident: Ident, record: RecordId) -> bool {
         let Some(staging) = &self.staging else { return false };
         lock(&staging.stage).records.push((ident, record));
@@ -289,7 +289,7 @@ impl Writer<'_> {
         self.staging.as_ref().is_some_and(|known| lock(&known.stage).created.contains(namespace))
     }
 
-    /// Forgets transactions that have ended, and wakes those who wait for their end.
+    /// Forgets transactions that have ended, and wakes the commands that wait for their end.
     pub(crate) fn drop_bodies(&mut self, ended: &[TransactionId]) {
         if ended.is_empty() {
             return;

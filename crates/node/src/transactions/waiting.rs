@@ -135,7 +135,7 @@ impl EndQueue {
 }
 
 impl Node {
-    /// Wakes those who wait for a transaction to end.
+    /// Wakes the commands that wait for a transaction to end.
     pub(crate) fn transactions_ended(&self) {
         let queue = self.end_queue();
         *queue.ends.lock().unwrap_or_else(PoisonError::into_inner) += 1;
@@ -155,7 +155,7 @@ impl Writer<'_> {
         self.interrupt.as_ref().map_or(Ok(()), |interrupt| interrupt.check())
     }
 
-    /// Notes that a transaction is in the way. The error is for those who cannot wait.
+    /// Notes that a transaction is in the way. The error is for commands that cannot wait.
     pub(crate) fn blocked_by(&mut self, holder: TransactionId) -> CommandError {
         self.blocked = Some(holder);
         refused(quorate_transactions::Refusal::WriteConflict)

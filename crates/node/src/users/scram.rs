@@ -40,8 +40,8 @@ pub(crate) fn credentials_from_document(
 /// What an unknown user's proof is checked against, which no proof fits.
 ///
 /// The salt is always the same for one name, on every member and after a restart, as that of a known
-/// user is: it is drawn from the identifier of the users' collection, which only those see who may list
-/// the collections of `admin`.
+/// user is: it is drawn from the identifier of the users' collection, which is visible only to users that
+/// may list the collections of `admin`.
 pub(crate) fn decoy_credentials(
     node: &Node,
     who: &LoggedIn,

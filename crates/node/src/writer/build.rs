@@ -60,7 +60,7 @@ pub(crate) struct Build {
 }
 
 impl Writer<'_> {
-    /// Notes that a record is about to change, for those who index its collection.
+    /// Notes that a record is about to change, for the index builds of its collection.
     pub(crate) fn note_change(&mut self, collection: Ident, record: RecordId) {
         if self.stage_record(collection, record) {
             return;
@@ -118,7 +118,7 @@ pub(crate) struct Building {
     state: View,
 }
 
-/// Who commits the keys of a build.
+/// How the keys of a build are committed.
 enum Hand<'a, 'n> {
     /// A step at a time, the lock taken for each.
     Free(&'a Node, Now),

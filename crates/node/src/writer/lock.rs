@@ -2,7 +2,7 @@
 //!
 //! A writer that works through many documents lets the lock go between two steps. A plain mutex
 //! would then mostly be taken again by the same thread, which is awake, so it waits until one of
-//! those who want the lock has had it. Short writes do not take turns: handing the lock from thread
+//! the waiting threads has held the lock. Short writes do not take turns: handing the lock from thread
 //! to thread for each of them would cost more than the writes.
 
 use std::ops::{Deref, DerefMut};

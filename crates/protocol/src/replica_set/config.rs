@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use crate::{ObjectId, ServerAddress, TagSet};
 
+/// The most members of a set that vote.
+pub const MAX_VOTERS: usize = 7;
+
 /// `members[]._id`: which member of the configuration, for as long as it stays in the set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub i32);

@@ -34,7 +34,7 @@ pub struct HeartbeatRequest {
     pub from_id: Option<MemberId>,
     /// `term`.
     pub term: Term,
-    /// `primaryId`: whom the sender believes to be primary.
+    /// `primaryId`: the primary, as the sender believes.
     pub primary_id: Option<MemberId>,
     /// `checkEmpty`: asks whether the receiver holds data, before initiation.
     pub check_empty: bool,
@@ -139,7 +139,7 @@ pub struct VoteRequest {
     pub dry_run: bool,
     /// The term the candidate stands in; its present one in a dry run.
     pub term: Term,
-    /// Who stands. The server sends an index into its configuration; an id stays true when the
+    /// The candidate. The server sends an index into its configuration; an id stays true when the
     /// voter's configuration lists its members in another order.
     pub candidate: MemberId,
     /// Why.

@@ -11,13 +11,16 @@ use crate::value::size::{Growth, value_size};
 
 /// The parsed fields.
 #[derive(Debug, Clone)]
-pub struct AddFields {
+pub(crate) struct AddFields {
     root: Tree,
 }
 
 impl AddFields {
     /// Parses the argument of the stage.
-    pub fn parse(fields: &Document, compiler: &dyn ExpressionCompiler) -> Result<Self, QueryError> {
+    pub(crate) fn parse(
+        fields: &Document,
+        compiler: &dyn ExpressionCompiler,
+    ) -> Result<Self, QueryError> {
         if fields.is_empty() {
             return Err(QueryError::location(
                 40177,
@@ -32,7 +35,7 @@ impl AddFields {
     }
 
     /// The document with the computed fields. Every expression sees the document as it was.
-    pub fn apply(&self, document: &Document) -> Result<Document, QueryError> {
+    pub(crate) fn apply(&self, document: &Document) -> Result<Document, QueryError> {
         let mut result = document.clone();
         set_fields(&self.root, &mut result, document, &mut Growth::default())?;
         Ok(result)

@@ -185,7 +185,7 @@ fn the_form_of_an_update_is_known() {
     let parse = |update: Bson| Update::parse_with(&update, &[], &TinyLanguage).unwrap();
     assert!(parse(bson!({ "a": 1 })).is_replacement());
     assert!(!parse(bson!({ "$set": { "a": 1 } })).is_replacement());
-    assert!(parse(bson!([{ "$set": { "a": 1 } }])).is_pipeline());
+    assert!(!parse(bson!([{ "$set": { "a": 1 } }])).is_replacement());
     assert!(parse(bson!({ "$set": { "a.$": 1 } })).needs_array_index());
     assert!(!parse(bson!({ "$set": { "a.$[]": 1 } })).needs_array_index());
 }

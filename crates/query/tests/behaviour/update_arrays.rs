@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{assert_same, context, leaves, regex, updates};
 use bson::{Bson, Document, doc};
-use quorate_query::evaluate::NoExpressions;
+use quorate_query::NoExpressions;
 use quorate_query::expression::{Compiler, Variables};
 use quorate_query::{Interrupt, Matcher, QueryError, Update};
 

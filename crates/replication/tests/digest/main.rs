@@ -21,12 +21,10 @@ use quorate_protocol::{
     MemberState, MonotonicTime, OpTime, OpTimeAndWallTime, Priority, ReplicaSetConfig, Term,
     VoteReply, VoteRequest,
 };
-use quorate_replication::election::LastVote;
-use quorate_replication::sync_source::Leave;
 use quorate_replication::{
     Acknowledgements, Change, Event, FetchFailure, FetchId, FetchedBatch, InitialSyncOutcome,
-    InitialSyncStep, Input, Memory, Output, Recovered, Reply, Request, RequestId, SourceLost,
-    Ticket, Unreachable, WaiterId, WriteConcern,
+    InitialSyncStep, Input, LastVote, Leave, Memory, Output, Recovered, Reply, Request, RequestId,
+    SourceLost, Ticket, Unreachable, WaiterId, WriteConcern,
 };
 use subject::{
     Subject, acknowledgement, address, append, carry_on, config, entry, fetch_among,

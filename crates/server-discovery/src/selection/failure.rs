@@ -312,7 +312,7 @@ no server for a write after 30 s (topology ReplicaSetNoPrimary rs0, 3 servers)
   a:27017 Unknown: connection refused; 2 s ago
   b:27017 Unknown: never checked
 no primary: 1 of 3 members answer, and an election needs 2 votes if each has one; start the others, \
-                        or check that they can be reached";
+                        or make them reachable from here and from each other";
         assert_eq!(told, expected);
     }
 

@@ -189,6 +189,7 @@ impl StalenessClock {
 
 /// Why one server does not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Shortcoming {
     /// No check of it has ended, neither well nor badly.
     NeverChecked,

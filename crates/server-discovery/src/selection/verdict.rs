@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_protocol::{ReadPreferenceMode, ServerAddress, TagSet};
+use quorate_protocol::{MAX_VOTERS, ReadPreferenceMode, ServerAddress, TagSet};
 
 use super::failure_kind::FailureKind;
 use super::suitable::{StalenessClock, suitable};
@@ -19,14 +19,12 @@ use crate::server_description::ServerDescription;
 use crate::topology_description::TopologyDescription;
 use crate::types::{ServerType, TopologyType};
 
-/// A replica set has at most this many votes, and a first configuration no more members.
-pub(super) const MAX_VOTING_MEMBERS: usize = 7;
-
 /// How many of the members' different tag sets are shown.
 const MAX_SHOWN_TAG_SETS: usize = 5;
 
 /// Why no server was found, as far as the client can know.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
     /// The client does not speak the wire versions of a server.
     Incompatible {
@@ -343,7 +341,7 @@ fn nothing_eligible(
 
 /// The votes a primary needs, if every member has one, of which there are at most seven.
 pub(super) fn majority(members: usize) -> usize {
-    members.min(MAX_VOTING_MEMBERS) / 2 + 1
+    members.min(MAX_VOTERS) / 2 + 1
 }
 
 #[cfg(test)]

@@ -50,16 +50,6 @@ impl Topology {
         self.scan.last_ended.map_or(MonotonicTime::ZERO, |ended| ended + MIN_HEARTBEAT_FREQUENCY)
     }
 
-    /// When the last scan ended.
-    pub fn last_scan_ended(&self) -> Option<MonotonicTime> {
-        self.scan.last_ended
-    }
-
-    /// Whether a scan is under way.
-    pub fn is_scanning(&self) -> bool {
-        self.scan.under.is_some()
-    }
-
     pub(super) fn scan_wanted(&mut self, now: MonotonicTime) {
         if self.threading == Threading::Multi || self.scan.under.is_some() {
             return;

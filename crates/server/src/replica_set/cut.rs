@@ -1,9 +1,9 @@
-//! A cut between this member and the others, made on purpose.
+//! A simulated network partition between this member and the others, for drills and tests.
 //!
 //! Members on one machine cannot be parted by the network without an administrator's rights, so a
 //! member parts itself: conversations with other members stand still, in both directions and with
-//! their sockets open, as they do when a cable is pulled. Nothing that decides knows of it; what the
-//! core sees are requests that time out. Clients are not affected. A cut of copying alone is what the
+//! their sockets open, as they do when a cable is pulled. The replication core does not know of the
+//! cut: its requests time out. Clients are not affected. A cut of copying alone is what the
 //! fail point `stopReplProducer` makes.
 
 use std::future::Future;

@@ -48,7 +48,7 @@ pub(super) struct Parts {
     pub(super) role: watch::Sender<RoleView>,
     pub(super) appended: watch::Sender<OpTimeAndWallTime>,
     pub(super) standing: watch::Sender<Standing>,
-    /// The commit point alone, for those who wait for nothing else.
+    /// The commit point alone, for tasks that wait for nothing else.
     pub(super) committed: watch::Sender<OpTimeAndWallTime>,
     pub(super) topology: watch::Sender<()>,
     /// Wakes cursors that wait for documents.
@@ -57,7 +57,7 @@ pub(super) struct Parts {
     pub(super) gate: Arc<WriteGate>,
 }
 
-/// Tells those who wait how the log stands: all of it, its end, and the commit point.
+/// Publishes how the log stands: all of it, its end, and the commit point.
 fn tell_standing(node: &Node, parts: &Parts) {
     let (appended, standing) = (parts.appended.clone(), parts.standing.clone());
     let committed = parts.committed.clone();
@@ -175,7 +175,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Lets the member do what is due. Gives how the host ends, if it does.
+    /// Runs what is due of the member. Returns how the host ends, if it does.
     pub(super) fn settle(&mut self, now: Now) -> Option<Result<(), String>> {
         if self.ended {
             return None;
@@ -276,7 +276,7 @@ impl Host {
             self.asked_successor = false;
             self.replica.handle(self.clock.now(), Input::DiskFailed);
             self.carry_out_all();
-            // Without anyone who could follow at once, the others learn soonest from the end itself.
+            // Without a successor, the end of the process is the earliest sign for the other members.
             let until = self.clock.now().monotonic + HAND_OVER;
             self.ending_at = self.asked_successor.then_some(until);
         }
@@ -381,7 +381,7 @@ impl Host {
                 tracing::info!("{event}");
                 if let Some(config) = self.replica.status().config().cloned() {
                     self.peers.retain(|address| config.member_at(address).is_some());
-                    for doubt in quorate_replication::config_check::warnings(&config) {
+                    for doubt in quorate_replication::config_warnings(&config) {
                         tracing::warn!("{doubt}");
                     }
                 }

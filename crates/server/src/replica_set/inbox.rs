@@ -1,4 +1,4 @@
-//! Messages to the host, and who carries them out.
+//! Messages to the host, and the threads that run it.
 //!
 //! No task waits for them. If the host is idle, the posting thread runs it: for its own message, and
 //! for those that other threads post meanwhile. A write that
@@ -30,10 +30,10 @@ use super::host::Host;
 /// fetched batches are bounded by their buffer: together they never fill it.
 const MAX_INBOX: usize = 262_144;
 
-/// Messages that one poster carries out before the host's own task goes on.
+/// The most messages that a posting thread processes before it hands over to the host's own task.
 const MAX_MESSAGES: usize = 256;
 
-/// Without a deadline the member is looked at this often all the same.
+/// How often the member is run if it sets no deadline.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// The way to the host.
@@ -65,7 +65,7 @@ struct Queue {
     end: Option<Result<(), String>>,
 }
 
-/// Who makes the changes to data that a turn orders.
+/// Which thread makes the data changes of a turn, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Applying {
     /// The applying thread: the poster may not wait for a disk.
@@ -147,7 +147,7 @@ impl Inbox {
         !std::mem::replace(&mut queue.busy, true)
     }
 
-    /// Carries messages out until there are none, or too many.
+    /// Processes messages until the queue is empty or the limit of a turn is reached.
     fn turn(&self, applying: Applying) {
         let mut slot = self.host();
         let Some(host) = slot.as_mut() else { return self.discard() };

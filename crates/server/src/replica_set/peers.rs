@@ -134,7 +134,7 @@ impl Peers {
         }
     }
 
-    /// Ends the connections to members that are none any more.
+    /// Closes the connections to servers that are no longer members.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&ServerAddress) -> bool) {
         self.tasks.retain(|address, _| keep(address));
     }
@@ -249,8 +249,8 @@ impl Peer {
         }
     }
 
-    /// Writes a request, over a new connection if there is none. Those who wait for an answer that
-    /// cannot come are told.
+    /// Writes a request, over a new connection if there is none. Requests whose
+    /// answer cannot come fail.
     async fn deliver(&mut self, wanted: Wanted) {
         let deadline = wanted.deadline;
         let bytes = lock(&self.line).begin(wanted);

@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use bson::raw::RawBsonRef;
 use bson::{RawDocument, doc};
 use quorate_protocol::{ObjectId, ReplicaSetConfig, ServerAddress};
 use quorate_replication::Input;
+use quorate_wire::parse_topology_version;
 use tokio::task::JoinSet;
 
 use super::client::Client;
@@ -106,10 +106,7 @@ async fn is_own(dialer: &Dialer, name: &ServerAddress, own: ObjectId) -> bool {
 
 fn process_of(reply: &RawDocument) -> Option<ObjectId> {
     let version = reply.get_document("topologyVersion").ok()?;
-    match version.get("processId").ok()?? {
-        RawBsonRef::ObjectId(id) => Some(ObjectId::from_bytes(id.bytes())),
-        _ => None,
-    }
+    Some(parse_topology_version(version).ok()?.process_id)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::stream::batch_document;
 use super::{ReplicaSet, RoleView, SetView};
 
-/// A follower hears of us at least this often, or takes us for dead.
+/// The longest interval between two batches to a follower, which takes a silent source for failed.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 /// A commit point that moved travels with the next entry, unless none comes for so long.
@@ -69,8 +69,8 @@ impl OplogStream {
         if self.source.is_behind() {
             return false;
         }
-        // The commit point moves with every write: it is not worth waking up for, because the next
-        // entry takes it along. Only if none comes is it told by itself.
+        // The commit point moves with every write and travels with the next entry, so it is not worth
+        // waking up for. It is sent alone only if no entry follows.
         let owed = self
             .source
             .told()

@@ -25,7 +25,7 @@ use super::source::GATHERING;
 use crate::clock::Clock;
 use crate::write_gate::{Entered, WriteGate};
 
-/// Jobs that wait for a thread. The buffer of fetched entries is bounded by itself.
+/// The most queued jobs of a thread. The buffer of fetched entries has a bound of its own.
 const MAX_JOBS: usize = 16_384;
 
 pub(super) type Job = Box<dyn FnOnce(&Node) -> Result<(), CommandError> + Send>;
@@ -318,7 +318,7 @@ impl Applying {
     }
 }
 
-/// What waits, for the log.
+/// The delayed change, in the words of the log.
 fn waiting(change: &Change) -> &'static str {
     match change {
         DataChange::Apply(_) => "entries of other members wait",

@@ -6,8 +6,9 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use quorate_node::{Command, CommandError, ErrorCode};
 use quorate_protocol::OpTime;
-use quorate_replication::quorum::is_acknowledged;
-use quorate_replication::{Acknowledgements, Status, WaiterId, WriteConcern, WriteConcernError};
+use quorate_replication::{
+    Acknowledgements, Status, WaiterId, WriteConcern, WriteConcernError, is_acknowledged,
+};
 use tokio::sync::oneshot;
 
 use super::commands::whole;
@@ -90,7 +91,7 @@ impl ReplicaSet {
     }
 
     /// The write concern of a command that gives none: the one that was chosen for the set, otherwise
-    /// a majority, unless arbiters would make every write wait for all who hold data.
+    /// a majority, unless arbiters would make every write wait for all data-bearing members.
     fn default_concern(&self, command: &Command) -> Result<Document, CommandError> {
         let majority = || doc! { "w": "majority" };
         // The choice itself must survive a failover.

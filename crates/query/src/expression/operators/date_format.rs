@@ -51,23 +51,10 @@ pub(super) fn iso(millis: i64) -> String {
 
 fn date_to_string(args: &[Option<Operand<'_>>]) -> Evaluated {
     let zone = args[2].as_ref();
-    let chosen = match &args[1] {
-        None => None,
-        Some(format) if format.is_nullish() => return Ok(Some(Bson::Null)),
-        Some(format) => match format.get() {
-            Some(Bson::String(format)) => Some(format.as_str()),
-            _ => {
-                return Err(fail(
-                    18533,
-                    format!(
-                        "$dateToString requires that 'format' be a string, found: {} with value {}",
-                        format.type_name(),
-                        format.shown()
-                    ),
-                ));
-            }
-        },
-    };
+    if args[1].as_ref().is_some_and(Operand::is_nullish) {
+        return Ok(Some(Bson::Null));
+    }
+    let chosen = format_argument("$dateToString", 18533, args[1].as_ref())?;
     if super::date::as_date(args[0].as_ref())?.is_none() {
         return Ok(match &args[3] {
             Some(on_null) => on_null.get().cloned(),
@@ -83,6 +70,26 @@ fn date_to_string(args: &[Option<Operand<'_>>]) -> Evaluated {
         "%Y-%m-%dT%H:%M:%S.%L"
     });
     write_date(format, date, zone).map(|text| Some(Bson::String(text)))
+}
+
+/// The `format` of an operator, which must be a string if it is given. `code` is that of the refusal.
+pub(super) fn format_argument<'a>(
+    operator: &str,
+    code: i32,
+    format: Option<&'a Operand<'_>>,
+) -> Result<Option<&'a str>, ExpressionError> {
+    let Some(format) = format else { return Ok(None) };
+    match format.get() {
+        Some(Bson::String(format)) => Ok(Some(format)),
+        _ => Err(fail(
+            code,
+            format!(
+                "{operator} requires that 'format' be a string, found: {} with value {}",
+                format.type_name(),
+                format.shown()
+            ),
+        )),
+    }
 }
 
 fn write_date(format: &str, millis: i64, zone: TimeZone) -> Result<String, ExpressionError> {

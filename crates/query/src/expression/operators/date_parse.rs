@@ -5,7 +5,7 @@ use bson::{Bson, DateTime};
 
 use super::calendar::{Civil, iso_year_start, millis_of};
 use super::date::as_timezone;
-use super::date_format::MONTHS;
+use super::date_format::{MONTHS, format_argument};
 use super::timezone::{TimeZone, parse_offset};
 use super::{ByName, Evaluated, Named, optional, required};
 use crate::expression::operand::Operand;
@@ -36,24 +36,10 @@ fn date_from_string(args: &[Option<Operand<'_>>]) -> Evaluated {
             None => Some(Bson::Null),
         });
     }
-    let format = match &args[1] {
-        None => None,
-        Some(format) if format.is_nullish() => return Ok(Some(Bson::Null)),
-        Some(format) => match format.get() {
-            Some(Bson::String(format)) => Some(format.as_str()),
-            _ => {
-                return Err(fail(
-                    40684,
-                    format!(
-                        "$dateFromString requires that 'format' be a string, found: {} with value \
-                         {}",
-                        format.type_name(),
-                        format.shown()
-                    ),
-                ));
-            }
-        },
-    };
+    if args[1].as_ref().is_some_and(Operand::is_nullish) {
+        return Ok(Some(Bson::Null));
+    }
+    let format = format_argument("$dateFromString", 40684, args[1].as_ref())?;
     let Some(zone) = as_timezone(args[2].as_ref())? else { return Ok(Some(Bson::Null)) };
     let zone = args[2].is_some().then_some(zone);
     let parsed = match text.get() {
@@ -142,13 +128,7 @@ struct Reader<'a>(&'a str);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, character: char) -> bool {
-        match self.0.strip_prefix(character) {
-            Some(rest) => {
-                self.0 = rest;
-                true
-            }
-            None => false,
-        }
+        self.0.strip_prefix(character).map(|rest| self.0 = rest).is_some()
     }
 
     fn skip_spaces(&mut self) {

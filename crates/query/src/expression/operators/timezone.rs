@@ -279,13 +279,7 @@ struct Reader<'a>(&'a str);
 
 impl Reader<'_> {
     fn take(&mut self, character: char) -> bool {
-        match self.0.strip_prefix(character) {
-            Some(rest) => {
-                self.0 = rest;
-                true
-            }
-            None => false,
-        }
+        self.0.strip_prefix(character).map(|rest| self.0 = rest).is_some()
     }
 
     fn name(&mut self) -> Option<()> {
