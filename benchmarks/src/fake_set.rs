@@ -5,8 +5,8 @@
 //! can, so that what is measured is the client.
 
 use std::io::{BufRead, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::now_ns;
+use crate::pings::Answerer;
 
 struct Set {
     hosts: Vec<String>,
@@ -27,6 +28,9 @@ struct Set {
     version: watch::Sender<i64>,
     routers: bool,
 }
+
+/// Takes every connection after its first ping.
+static ANSWERER: LazyLock<Answerer> = LazyLock::new(Answerer::start);
 
 /// Serves until the standard input ends. Prints the ports first.
 pub fn serve(members: usize, routers: bool) {
@@ -97,6 +101,7 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
     loop {
         out.clear();
         let mut streaming = None;
+        let mut pings = false;
         while let Some(message) = decoder.next_message().ok()? {
             let id = message.header.request_id;
             match message.payload {
@@ -124,6 +129,7 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
                         let version = *versions.borrow_and_update();
                         write(&mut out, id, MsgFlags::NONE, &hello(&set, member, version));
                     } else {
+                        pings = name == "ping";
                         let reply = answer(&set, member, name, *versions.borrow());
                         write(&mut out, id, MsgFlags::NONE, &reply);
                     }
@@ -133,6 +139,10 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
         }
         if !out.is_empty() {
             stream.write_all(&out).await.ok()?;
+        }
+        if pings {
+            ANSWERER.take(stream.into_std().ok()?);
+            return None;
         }
         if let Some((mut id, mut known, wait, exhaust)) = streaming {
             loop {
