@@ -24,6 +24,8 @@ use crate::pings::Answerer;
 
 struct Set {
     hosts: Vec<String>,
+    /// The same as every reply lists them, written once: a set of 1,000 would write a million names.
+    listed: RawArrayBuf,
     primary: AtomicUsize,
     version: watch::Sender<i64>,
     routers: bool,
@@ -79,9 +81,10 @@ async fn open(members: usize, routers: bool) -> Arc<Set> {
     for _ in 0..members {
         listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
     }
-    let hosts = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let hosts: Vec<_> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let listed = hosts.iter().map(String::as_str).collect();
     let (primary, version) = (AtomicUsize::new(0), watch::Sender::new(1));
-    let set = Arc::new(Set { hosts, primary, version, routers });
+    let set = Arc::new(Set { hosts, listed, primary, version, routers });
     for (member, listener) in listeners.into_iter().enumerate() {
         let set = Arc::clone(&set);
         tokio::spawn(async move {
@@ -230,8 +233,7 @@ fn append_set(set: &Set, member: usize, version: i64, reply: &mut RawDocumentBuf
         let id = ElectionId::from_term(version).0;
         reply.append(cstr!("electionId"), to_bson_object_id(id));
     }
-    let hosts: RawArrayBuf = set.hosts.iter().map(String::as_str).collect();
-    reply.append(cstr!("hosts"), hosts);
+    reply.append(cstr!("hosts"), set.listed.clone());
     reply.append(cstr!("primary"), set.hosts[primary].as_str());
     reply.append(cstr!("me"), set.hosts[member].as_str());
 }

@@ -31,6 +31,9 @@ fn main() {
             let (callers, operations) = (arguments[3].parse(), arguments[4].parse());
             pings::operate(&arguments[1], &arguments[2], callers.unwrap(), operations.unwrap());
         }
+        Some("discover") => {
+            measures::discover_alone(&arguments[1], &arguments[2], arguments[3].parse().unwrap());
+        }
         Some("watch-fleet") => watching::watch_fleet(&arguments[1], &arguments[2]),
         Some("watch") => {
             watching::watch(&arguments[1], &arguments[2], arguments[3].parse().unwrap());

@@ -89,6 +89,17 @@ async fn discover_once(set: &FakeSet, members: usize) -> (u64, u64) {
     (floor, ours)
 }
 
+/// One discovery in a process of its own, for tools that count.
+pub fn discover_alone(who: &str, uri: &str, members: usize) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        match who {
+            "floor" => assert_eq!(floor::discover(uri).await, members),
+            _ => drop(ours::connected(uri, members).await),
+        }
+    });
+}
+
 /// From making a client with one seed to knowing every member.
 async fn discovery(members: usize) {
     let set = FakeSet::start(members);
