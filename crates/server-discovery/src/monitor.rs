@@ -260,11 +260,11 @@ impl Monitor {
     }
 
     /// Begins to measure round trips, unless that has begun already. The check that found the server has
-    /// just measured one: the second connection is opened a heartbeat later, when the next measurement
-    /// is due, and not while the other members are being discovered.
-    pub(crate) fn begin_measuring(&mut self, settings: &MonitorSettings, now: MonotonicTime) {
+    /// just measured one: the second connection is opened a little later, and not while the other members
+    /// are being discovered.
+    pub(crate) fn begin_measuring(&mut self, now: MonotonicTime) {
         if self.measuring == Measuring::Off {
-            self.measuring = Measuring::Waiting { until: now + settings.heartbeat_frequency };
+            self.measuring = Measuring::Waiting { until: now + MIN_HEARTBEAT_FREQUENCY };
         }
     }
 
@@ -419,8 +419,8 @@ mod tests {
         start(&mut monitor, &settings, 0);
         monitor.reply_received(&settings, &reply(true, true), false);
         assert!(!monitor.measured(&settings, CheckId(7), Some(SECOND), at(0)));
-        monitor.begin_measuring(&settings, at(0));
-        assert!(!monitor.measuring_is_due(at(9_999)) && monitor.measuring_is_due(at(10_000)));
+        monitor.begin_measuring(at(0));
+        assert!(!monitor.measuring_is_due(at(499)) && monitor.measuring_is_due(at(500)));
         monitor.start_measuring(&settings, CheckId(8));
         assert!(!monitor.measured(&settings, CheckId(7), Some(SECOND), at(0)));
         assert!(monitor.measured(&settings, CheckId(8), Some(SECOND), at(0)));

@@ -251,7 +251,7 @@ impl Topology {
         let monitor = &mut self.states[position].monitor;
         let streams = next != Next::Wait && monitor.has_connection();
         if streams {
-            monitor.begin_measuring(&self.settings, now);
+            monitor.begin_measuring(now);
         } else if monitor.has_connection() && monitor.end_measuring() {
             // The server answers but does not stream: no second connection is to be kept.
             self.monitor_command(server, MonitorCommand::StopMeasuring);
