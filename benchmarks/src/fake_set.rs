@@ -5,8 +5,8 @@
 //! can, so that what is measured is the client.
 
 use std::io::{BufRead, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bson::raw::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr};
@@ -20,13 +20,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::now_ns;
+use crate::pings::Answerer;
 
 struct Set {
     hosts: Vec<String>,
+    /// The same as every reply lists them, written once: a set of 1,000 would write a million names.
+    listed: RawArrayBuf,
     primary: AtomicUsize,
     version: watch::Sender<i64>,
     routers: bool,
 }
+
+/// Takes every connection after its first ping.
+static ANSWERER: LazyLock<Answerer> = LazyLock::new(Answerer::start);
 
 /// Serves until the standard input ends. Prints the ports first.
 pub fn serve(members: usize, routers: bool) {
@@ -75,9 +81,10 @@ async fn open(members: usize, routers: bool) -> Arc<Set> {
     for _ in 0..members {
         listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
     }
-    let hosts = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let hosts: Vec<_> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let listed = hosts.iter().map(String::as_str).collect();
     let (primary, version) = (AtomicUsize::new(0), watch::Sender::new(1));
-    let set = Arc::new(Set { hosts, primary, version, routers });
+    let set = Arc::new(Set { hosts, listed, primary, version, routers });
     for (member, listener) in listeners.into_iter().enumerate() {
         let set = Arc::clone(&set);
         tokio::spawn(async move {
@@ -97,6 +104,7 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
     loop {
         out.clear();
         let mut streaming = None;
+        let mut pings = false;
         while let Some(message) = decoder.next_message().ok()? {
             let id = message.header.request_id;
             match message.payload {
@@ -124,6 +132,7 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
                         let version = *versions.borrow_and_update();
                         write(&mut out, id, MsgFlags::NONE, &hello(&set, member, version));
                     } else {
+                        pings = name == "ping";
                         let reply = answer(&set, member, name, *versions.borrow());
                         write(&mut out, id, MsgFlags::NONE, &reply);
                     }
@@ -133,6 +142,10 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
         }
         if !out.is_empty() {
             stream.write_all(&out).await.ok()?;
+        }
+        if pings {
+            ANSWERER.take(stream.into_std().ok()?);
+            return None;
         }
         if let Some((mut id, mut known, wait, exhaust)) = streaming {
             loop {
@@ -220,8 +233,7 @@ fn append_set(set: &Set, member: usize, version: i64, reply: &mut RawDocumentBuf
         let id = ElectionId::from_term(version).0;
         reply.append(cstr!("electionId"), to_bson_object_id(id));
     }
-    let hosts: RawArrayBuf = set.hosts.iter().map(String::as_str).collect();
-    reply.append(cstr!("hosts"), hosts);
+    reply.append(cstr!("hosts"), set.listed.clone());
     reply.append(cstr!("primary"), set.hosts[primary].as_str());
     reply.append(cstr!("me"), set.hosts[member].as_str());
 }

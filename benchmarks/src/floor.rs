@@ -5,6 +5,9 @@ use quorate_wire::{Decoder, MsgFlags, MsgWriter, Payload, RequestId, parse_hello
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+/// The least room made before reading.
+const READ_CHUNK: usize = 8 * 1024;
+
 pub struct Raw {
     stream: TcpStream,
     decoder: Decoder,
@@ -27,7 +30,13 @@ impl Raw {
     }
 
     pub async fn receive<T>(&mut self, read: impl FnOnce(&RawDocument) -> T) -> T {
-        while self.decoder.missing().unwrap() > 0 {
+        loop {
+            let missing = self.decoder.missing().unwrap();
+            if missing == 0 {
+                break;
+            }
+            // Room for the whole reply, or it is read in many small pieces.
+            self.decoder.input().reserve(missing.max(READ_CHUNK));
             self.stream.read_buf(self.decoder.input()).await.unwrap();
         }
         let message = self.decoder.next_message().unwrap().unwrap();

@@ -16,6 +16,7 @@ mod floor;
 mod measures;
 mod official;
 mod ours;
+mod pings;
 mod watching;
 
 use std::io::{BufRead, BufReader, Write};
@@ -26,6 +27,13 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("serve") => fake_set::serve(arguments[1].parse().unwrap(), arguments.len() > 2),
         Some("serve-fleet") => fake_set::serve_fleet(arguments[1].parse().unwrap()),
+        Some("operate") => {
+            let (callers, operations) = (arguments[3].parse(), arguments[4].parse());
+            pings::operate(&arguments[1], &arguments[2], callers.unwrap(), operations.unwrap());
+        }
+        Some("discover") => {
+            measures::discover_alone(&arguments[1], &arguments[2], arguments[3].parse().unwrap());
+        }
         Some("watch-fleet") => watching::watch_fleet(&arguments[1], &arguments[2]),
         Some("watch") => {
             watching::watch(&arguments[1], &arguments[2], arguments[3].parse().unwrap());

@@ -1,16 +1,19 @@
 //! The measures, each printed as a line with the figures and the ratios.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use quorate_client::Client;
 use quorate_wire::MsgFlags;
+use tokio::task::JoinHandle;
 
 use crate::floor::{self, Raw};
-use crate::{FakeSet, cpu_ns, now_ns, official, ours, watching};
+use crate::{FakeSet, cpu_ns, now_ns, official, ours, pings, watching};
 
 const ROUNDS: usize = 21;
-const OPERATION_TIME: Duration = Duration::from_secs(2);
+const OPERATION_TIME: Duration = Duration::from_secs(1);
+const OPERATION_ROUNDS: usize = 7;
 /// Each takes a quarter of a second, or more.
 const POLLED_ROUNDS: usize = 9;
 
@@ -84,6 +87,17 @@ async fn discover_once(set: &FakeSet, members: usize) -> (u64, u64) {
     let ours = now_ns() - started;
     client.close().await;
     (floor, ours)
+}
+
+/// One discovery in a process of its own, for tools that count.
+pub fn discover_alone(who: &str, uri: &str, members: usize) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        match who {
+            "floor" => assert_eq!(floor::discover(uri).await, members),
+            _ => drop(ours::connected(uri, members).await),
+        }
+    });
 }
 
 /// From making a client with one seed to knowing every member.
@@ -215,87 +229,110 @@ async fn settle() {
 }
 
 /// How many operations were done, and whether to go on.
-#[derive(Clone, Default)]
-struct Tally {
+#[derive(Clone)]
+pub struct Tally {
     done: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
+    enough: Arc<AtomicU64>,
 }
 
 impl Tally {
-    fn another(&self) -> bool {
-        self.done.fetch_add(1, Ordering::Relaxed);
-        !self.stop.load(Ordering::Relaxed)
+    /// Goes on until so many are done.
+    pub fn until(enough: u64) -> Self {
+        Self { done: Arc::default(), enough: Arc::new(AtomicU64::new(enough)) }
+    }
+
+    pub fn another(&self) -> bool {
+        self.done.fetch_add(1, Ordering::Relaxed) < self.enough.load(Ordering::Relaxed)
     }
 }
 
-/// Operations a second: each caller runs its loop until it is told to stop.
-async fn rate<F: Future<Output = ()> + Send + 'static>(
-    callers: usize,
-    caller: impl Fn(Tally) -> F,
-) -> u64 {
-    let tally = Tally::default();
-    let tasks: Vec<_> = (0..callers).map(|_| tokio::spawn(caller(tally.clone()))).collect();
+/// Operations a second of callers that ask the tally whether to go on; `start` starts them.
+async fn rate(start: impl AsyncFnOnce(&Tally) -> Vec<JoinHandle<()>>) -> u64 {
+    let tally = Tally::until(u64::MAX);
+    let tasks = start(&tally).await;
     // Connections are made and pools filled before the clock starts.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (before, started) = (tally.done.load(Ordering::Relaxed), Instant::now());
     tokio::time::sleep(OPERATION_TIME).await;
     let done = tally.done.load(Ordering::Relaxed) - before;
     let elapsed = started.elapsed();
-    tally.stop.store(true, Ordering::Relaxed);
+    tally.enough.store(0, Ordering::Relaxed);
     for task in tasks {
         task.await.unwrap();
     }
     (done as f64 / elapsed.as_secs_f64()) as u64
 }
 
-/// Pings a second, by this many callers.
+/// So many tasks of the same kind.
+fn spawned<F: Future<Output = ()> + Send + 'static>(
+    callers: usize,
+    caller: impl Fn() -> F,
+) -> Vec<JoinHandle<()>> {
+    (0..callers).map(|_| tokio::spawn(caller())).collect()
+}
+
+async fn ping_raw(host: String, tally: Tally) {
+    let mut raw = Raw::connect(&host).await;
+    let ping = floor::command("ping");
+    while tally.another() {
+        raw.send(MsgFlags::NONE, &ping).await;
+        raw.receive(|_| ()).await;
+    }
+}
+
+pub async fn ping_with_ours(client: Client, tally: Tally) {
+    let ping = ours::ping();
+    while tally.another() {
+        client.run_command("admin", &ping).await.unwrap();
+    }
+}
+
+async fn ping_with_official(database: mongodb::Database, tally: Tally) {
+    while tally.another() {
+        database.run_command(mongodb::bson::doc! {"ping": 1}).await.unwrap();
+    }
+}
+
+/// Pings a second, by this many callers. The second line has the bare loop of the other measures as its
+/// floor: tasks of the same runtime, one connection each.
 async fn operations(callers: usize) {
     let set = FakeSet::start(3);
-    let (mut floors, mut own, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut floors, mut bare, mut own, mut peers) = (vec![], vec![], vec![], vec![]);
     let client = ours::connected(&set.uri("&maxPoolSize=64"), 3).await;
     let watched = official::connected(&set.uri("&maxPoolSize=64"), 3).await;
-    for _ in 0..3 {
-        let host = set.hosts[0].clone();
-        let floor = rate(callers, |tally| {
-            let host = host.clone();
-            async move {
-                let mut raw = Raw::connect(&host).await;
-                let ping = floor::command("ping");
-                while tally.another() {
-                    raw.send(MsgFlags::NONE, &ping).await;
-                    raw.receive(|_| ()).await;
-                }
-            }
-        });
-        floors.push(floor.await);
-        let ours = rate(callers, |tally| {
-            let client = client.clone();
-            async move {
-                while tally.another() {
-                    client.run_command("admin", &ours::ping()).await.unwrap();
-                }
-            }
-        });
-        own.push(ours.await);
-        let official = rate(callers, |tally| {
-            let database = watched.client.database("admin");
-            async move {
-                while tally.another() {
-                    database.run_command(mongodb::bson::doc! {"ping": 1}).await.unwrap();
-                }
-            }
-        });
-        peers.push(official.await);
+    let database = watched.client.database("admin");
+    for _ in 0..OPERATION_ROUNDS {
+        let host = &set.hosts[0];
+        floors.push(
+            rate(async |tally: &Tally| {
+                let thread = pings::floor(host, callers, tally.clone());
+                vec![tokio::task::spawn_blocking(move || thread.join().unwrap())]
+            })
+            .await,
+        );
+        bare.push(
+            rate(async |tally| spawned(callers, || ping_raw(host.clone(), tally.clone()))).await,
+        );
+        let ours = async |tally: &Tally| {
+            spawned(callers, || ping_with_ours(client.clone(), tally.clone()))
+        };
+        own.push(rate(ours).await);
+        let official = async |tally: &Tally| {
+            spawned(callers, || ping_with_official(database.clone(), tally.clone()))
+        };
+        peers.push(rate(official).await);
     }
     client.close().await;
     watched.client.shutdown().await;
-    let (floor, ours, official) = (median(floors), median(own), median(peers));
-    println!(
-        "{:<44} {floor:>12.0} {ours:>12.0} {official:>12.0} {:>12.2} {:>12.2}",
-        format!("operations a second, {callers} callers"),
-        ours / floor,
-        ours / official
-    );
+    let (ours, official) = (median(own), median(peers));
+    for (what, floor) in [("", median(floors)), (", floor of tasks", median(bare))] {
+        println!(
+            "{:<44} {floor:>12.0} {ours:>12.0} {official:>12.0} {:>12.2} {:>12.2}",
+            format!("operations a second, {callers} callers{what}"),
+            ours / floor,
+            ours / official
+        );
+    }
 }
 
 /// How long a writer that retries goes without an acknowledgement when the primary moves.

@@ -8,6 +8,7 @@ use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{
     ReadPreferenceArgument, ServerType, TopologyType, read_preference_for_op_msg,
 };
+use quorate_wire::find_field;
 
 /// Adds the read preference to a command that goes to a server of this type. `preference` is `None`
 /// for commands that are bound to their server.
@@ -17,11 +18,9 @@ pub fn add_read_preference(
     server: ServerType,
     preference: Option<&ReadPreference>,
 ) {
+    let Some(argument) = read_preference_for_op_msg(topology, server, preference) else { return };
     // A command that brings its own keeps it: servers refuse a field that comes twice.
-    if matches!(body.get("$readPreference"), Ok(Some(_))) {
-        return;
-    }
-    if let Some(argument) = read_preference_for_op_msg(topology, server, preference) {
+    if find_field(body, "$readPreference").is_none() {
         body.append(cstr!("$readPreference"), document(&argument));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bson::Timestamp;
 use bson::raw::{RawDocument, RawDocumentBuf, cstr};
 use quorate_protocol::{MonotonicTime, ReadPreference, ReadPreferenceMode, ServerAddress};
+use quorate_wire::find_field;
 
 use crate::labels::{
     Failure, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT, is_transient,
@@ -268,10 +269,12 @@ impl SessionState {
         body: &mut RawDocumentBuf,
         usage: &SessionUse<'_>,
     ) -> Result<(), SnapshotError> {
-        if is_set(body, "readConcern") {
+        let snapshot = self.snapshot.as_ref().filter(|_| !usage.continues_cursor);
+        let nothing = snapshot.is_none() && usage.read_concern.is_none();
+        if nothing || is_set(body, "readConcern") {
             return Ok(());
         }
-        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| !usage.continues_cursor) {
+        if let Some(snapshot) = snapshot {
             body.append(cstr!("readConcern"), snapshot.read_concern(usage.max_wire_version)?);
             return Ok(());
         }
@@ -296,7 +299,7 @@ impl SessionState {
 
     /// Learns from a reply.
     pub fn learn(&mut self, reply: &RawDocument) {
-        if let Ok(time) = reply.get_timestamp("operationTime") {
+        if let Some(time) = find_field(reply, "operationTime").and_then(|field| field.timestamp()) {
             self.advance_operation_time(time);
         }
         if let Some(snapshot) = &mut self.snapshot {
@@ -331,7 +334,7 @@ impl SessionState {
 }
 
 fn is_set(body: &RawDocument, name: &str) -> bool {
-    matches!(body.get(name), Ok(Some(_)))
+    find_field(body, name).is_some()
 }
 
 /// Server sessions that no session uses: last in, first out.

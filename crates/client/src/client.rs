@@ -14,14 +14,16 @@ use quorate_client_session::SessionOptions;
 use quorate_connection_string::{ConnectionString, Seeds};
 use quorate_protocol::ReadPreference;
 use quorate_server_discovery::{TopologyDescription, TopologyId};
+use quorate_wire::find_field;
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 use crate::authentication::Authenticator;
 use crate::command_event::{CommandEvent, OperationId};
-use crate::discovery::{ClientEvent, Discovery, EventListener, Settings};
+use crate::discovery::{ClientEvent, Discovery, Settings};
 use crate::error::{ClientError, Error};
 use crate::handshake::Handshake;
+use crate::listeners::Listeners;
 use crate::logging;
 use crate::metadata::{Environment, client_metadata};
 use crate::metrics::Metrics;
@@ -54,7 +56,6 @@ pub(crate) struct Inner {
     pub(crate) discovery: Arc<Discovery>,
     pub(crate) sessions: Arc<SessionPool>,
     pub(crate) cluster_time: ClusterTime,
-    events: broadcast::Sender<ClientEvent>,
     random: AtomicU64,
     requests: AtomicU64,
     operations: AtomicU64,
@@ -98,26 +99,15 @@ impl Client {
         discovery_options.function_platform = environment.function_platform();
         discovery_options.stable_api = options.server_api.is_some();
         let settings = settings(&options, &environment)?;
-        let (events, _) = broadcast::channel(EVENT_BUFFER);
-        let listener: EventListener = {
-            let (events, own) = (events.clone(), options.listener.clone());
-            Arc::new(move |event| {
-                if let Some(own) = &own {
-                    own(event.clone());
-                }
-                // Ignore the send error: there may be no subscriber.
-                let _ = events.send(event);
-            })
-        };
+        let listeners = Arc::new(Listeners::new(options.listener.clone(), EVENT_BUFFER));
         let seed = random_seed()?;
         let tap = options.tap.clone();
-        let discovery = Discovery::start(&discovery_options, settings, seed, listener, tap)?;
+        let discovery = Discovery::start(&discovery_options, settings, seed, listeners, tap)?;
         let inner = Inner {
             options,
             discovery,
             sessions: Arc::default(),
             cluster_time: ClusterTime::default(),
-            events,
             random: AtomicU64::new(seed),
             requests: AtomicU64::new(1),
             operations: AtomicU64::new(1),
@@ -138,7 +128,7 @@ impl Client {
     /// The events from now on. A listener that lags more than [`EVENT_BUFFER`] events behind misses
     /// some, and is told how many.
     pub fn events(&self) -> broadcast::Receiver<ClientEvent> {
-        self.inner.events.subscribe()
+        self.inner.discovery.listeners().subscribe()
     }
 
     /// What was counted so far; [`Metrics::to_prometheus`] puts it into words.
@@ -204,7 +194,7 @@ impl Client {
         let operation = Operation {
             target: Target::Read(read_preference.clone()),
             deadline: self.inner.options.timeout.map(Deadline::after),
-            ..Operation::new(database, command.to_owned())
+            ..Operation::new(database, command)
         };
         self.inner
             .execute(&operation, session.map(|session| &*session))
@@ -272,21 +262,14 @@ fn settings(options: &ClientOptions, environment: &Environment) -> Result<Settin
 impl Inner {
     /// Whether command events have a subscriber.
     pub(crate) fn has_listener(&self) -> bool {
-        self.options.listener.is_some()
-            || self.events.receiver_count() > 0
-            || logging::wants_commands()
+        self.discovery.listeners().any() || logging::wants_commands()
     }
 
     /// Tells the subscribers about a command. Holds no lock.
     pub(crate) fn tell_listeners(&self, event: CommandEvent) {
         let longest = self.options.logged_document_length;
         logging::command(self.discovery.topology_id(), longest, &event);
-        let event = ClientEvent::Command(event);
-        if let Some(listener) = &self.options.listener {
-            listener(event.clone());
-        }
-        // Ignore the send error: there may be no subscriber.
-        let _ = self.events.send(event);
+        self.discovery.listeners().tell(ClientEvent::Command(event));
     }
 
     /// What the events of the next command have in common.
@@ -337,12 +320,10 @@ impl ClusterTime {
     }
 
     pub(crate) fn advance(&self, told: &RawDocument) {
-        let Ok(time) = told.get_timestamp("clusterTime") else { return };
+        let Some(time) = time_of(told) else { return };
         let newer = || {
-            self.latest
-                .load()
-                .as_ref()
-                .is_none_or(|own| own.get_timestamp("clusterTime").map_or(true, |own| own < time))
+            let latest = self.latest.load();
+            latest.as_ref().and_then(|own| time_of(own)).is_none_or(|own| own < time)
         };
         // Most replies bring nothing newer; they take no lock.
         if newer() {
@@ -352,4 +333,8 @@ impl ClusterTime {
             }
         }
     }
+}
+
+fn time_of(cluster_time: &RawDocument) -> Option<bson::Timestamp> {
+    find_field(cluster_time, "clusterTime")?.timestamp()
 }

@@ -31,11 +31,12 @@ use crate::command_event::CommandEvent;
 use crate::connection::Connection;
 use crate::establish::ServerEstablisher;
 use crate::handshake::Handshake;
+use crate::listeners::Listeners;
 use crate::logging;
-use crate::metrics::{Counters, Metrics, ServerTable as ServerCounterTable};
+use crate::metrics::{Counters, Metrics, ServerCounters, ServerTable as ServerCounterTable};
 use crate::monitor::{self, Check};
 use crate::net::{Connector, Stream};
-use crate::pool::{Pool, PoolEvent, PoolEventListener, PoolOptions};
+use crate::pool::{Pool, PoolEvent, PoolEventKind, PoolOptions, PoolWatcher};
 use crate::tap::{OptionalTap, Tap};
 
 /// Something that happened in a client.
@@ -155,7 +156,7 @@ pub(crate) struct Discovery {
     clock: Clock,
     runtime: Handle,
     settings: Settings,
-    listener: EventListener,
+    listeners: Arc<Listeners>,
     tap: OptionalTap,
     counters: Counters,
     state: Mutex<State>,
@@ -238,7 +239,7 @@ impl Discovery {
         options: &DiscoveryOptions,
         settings: Settings,
         seed: u64,
-        listener: EventListener,
+        listeners: Arc<Listeners>,
         tap: Option<Arc<dyn Tap>>,
     ) -> Result<Arc<Self>, OptionsError> {
         let clock = Clock::start();
@@ -248,7 +249,7 @@ impl Discovery {
         if let Some(tap) = &tap {
             tap.on_start(&start);
         }
-        Ok(Self::begin(topology, clock, settings, listener, tap))
+        Ok(Self::begin(topology, clock, settings, listeners, tap))
     }
 
     /// The same with a core of the caller's, made at the time when the clock began. The tap is not
@@ -261,7 +262,7 @@ impl Discovery {
         topology: Topology,
         clock: Clock,
         settings: Settings,
-        listener: EventListener,
+        listeners: Arc<Listeners>,
         tap: Option<Arc<dyn Tap>>,
     ) -> Arc<Self> {
         // Nothing is ever sent: the channel closes when the last task is gone.
@@ -271,7 +272,7 @@ impl Discovery {
             clock,
             runtime: Handle::current(),
             settings,
-            listener,
+            listeners,
             tap: OptionalTap(tap),
             counters: Counters::default(),
             published: ArcSwap::from(Arc::clone(topology.description())),
@@ -335,6 +336,11 @@ impl Discovery {
     pub(crate) fn metrics(&self) -> Metrics {
         let description = self.description();
         Metrics::take(&self.counters, &self.lock().counted, &description, self)
+    }
+
+    /// Who hears the events.
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.listeners
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -429,7 +435,7 @@ impl Discovery {
                     logging::discovery(self.id, &event);
                     self.tap.event(now, &event);
                     state.counted.on_event(&event, &self.counters);
-                    (self.listener)(ClientEvent::Discovery(event));
+                    self.listeners.tell(ClientEvent::Discovery(event));
                 }
                 Output::Monitor { server, command } => self.command(state, server, command),
                 Output::Pool { server, command } => self.command_pool(state, &server, command),
@@ -497,21 +503,18 @@ impl Discovery {
     fn command_pool(&self, state: &mut State, server: &ServerAddress, command: PoolCommand) {
         match command {
             PoolCommand::Open => {
-                let listener = Arc::clone(&self.listener);
-                let id = self.id;
-                let counted = Arc::clone(state.counted.of(server));
-                let listener: PoolEventListener = Arc::new(move |event| {
-                    logging::pool(id, &event);
-                    counted.on_pool_event(&event.kind);
-                    listener(ClientEvent::Pool(event));
-                });
+                let watcher = ClientPoolWatcher {
+                    topology: self.id,
+                    counted: Arc::clone(state.counted.of(server)),
+                    listeners: Arc::clone(&self.listeners),
+                };
                 let pool = Pool::within(
                     &self.runtime,
                     server.clone(),
                     self.settings.pool_options.clone(),
                     self.clock,
                     ServerEstablisher::new(server.clone(), Weak::clone(&self.me)),
-                    listener,
+                    Box::new(watcher),
                 );
                 let handle = Arc::new(ServerHandle { pool, operations: AtomicU64::new(0) });
                 self.servers.change(server, |table| table.insert(server.clone(), handle));
@@ -575,6 +578,28 @@ impl Discovery {
         let (connection, round_trip) = measured.unzip();
         monitor.measuring_connection = connection;
         self.tell_core(&mut state, Input::RoundTripMeasured { server, check, round_trip });
+    }
+}
+
+/// Counts the events of one pool, and passes them on where they are heard.
+struct ClientPoolWatcher {
+    topology: TopologyId,
+    counted: Arc<ServerCounters>,
+    listeners: Arc<Listeners>,
+}
+
+impl PoolWatcher for ClientPoolWatcher {
+    fn count(&self, kind: &PoolEventKind) {
+        self.counted.on_pool_event(kind);
+    }
+
+    fn listens(&self) -> bool {
+        self.listeners.any() || logging::wants_pools()
+    }
+
+    fn tell(&self, event: PoolEvent) {
+        logging::pool(self.topology, &event);
+        self.listeners.tell(ClientEvent::Pool(event));
     }
 }
 

@@ -46,6 +46,7 @@ mod error;
 mod establish;
 mod extended_json;
 mod handshake;
+mod listeners;
 mod logging;
 mod metadata;
 mod metrics;

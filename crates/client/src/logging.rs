@@ -77,8 +77,7 @@ pub(crate) enum SelectionStep<'a> {
 
 pub(crate) fn selection(
     discovery: &Discovery,
-    target: &Target,
-    operation: &str,
+    operation: &Operation<'_>,
     id: OperationId,
     step: SelectionStep<'_>,
 ) {
@@ -87,11 +86,12 @@ pub(crate) fn selection(
     }
     let topology = discovery.topology_id().0;
     let description = discovery.description().to_string();
-    let selector = match target {
+    let selector = match &operation.target {
         Target::Write => "a server that takes writes".to_owned(),
         Target::Read(preference) | Target::WritingPipeline(preference) => preference.to_string(),
         Target::Server(address) => address.to_string(),
     };
+    let operation = operation.name();
     let (message, server, failure) = match step {
         SelectionStep::Started => ("Server selection started", None, None),
         SelectionStep::Succeeded(server) => ("Server selection succeeded", Some(server), None),
@@ -131,8 +131,13 @@ fn reason(error: &Error) -> String {
     }
 }
 
+/// Whether the events of pools are logged.
+pub(crate) fn wants_pools() -> bool {
+    enabled!(target: CONNECTION, Level::DEBUG)
+}
+
 pub(crate) fn pool(topology: TopologyId, event: &PoolEvent) {
-    if !enabled!(target: CONNECTION, Level::DEBUG) {
+    if !wants_pools() {
         return;
     }
     let message = event.kind.message();

@@ -5,6 +5,8 @@
 //! error means, before anything is tried again. Whether and when it is tried again is decided by
 //! [`OperationLoop`].
 
+use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use quorate_server_discovery::{
     ApplicationError, HandshakeProgress, Input, ServerDescription, ServerType, TopologyDescription,
     TopologyType,
 };
-use quorate_wire::{CommandError, command_error};
+use quorate_wire::{CommandError, command_error, find_field};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::Instrument;
 
@@ -90,7 +92,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) purpose: Purpose,
     pub(crate) database: &'a str,
     /// The command, its name first, without what this module adds.
-    pub(crate) body: RawDocumentBuf,
+    pub(crate) body: Cow<'a, RawDocument>,
     /// An argument sent beside the body. As much of it is sent as the connection takes at once.
     pub(crate) sequence: Option<(&'a CStr, &'a [RawDocumentBuf])>,
     pub(crate) target: Target,
@@ -111,11 +113,11 @@ pub(crate) struct Operation<'a> {
 
 impl<'a> Operation<'a> {
     /// A command for the primary, sent once as it is.
-    pub(crate) fn new(database: &'a str, body: RawDocumentBuf) -> Self {
+    pub(crate) fn new(database: &'a str, body: impl Into<Cow<'a, RawDocument>>) -> Self {
         Self {
             purpose: Purpose::Any,
             database,
-            body,
+            body: body.into(),
             sequence: None,
             target: Target::Read(ReadPreference::PRIMARY),
             retry: Retry::Never,
@@ -182,14 +184,18 @@ impl Inner {
         }
         let own;
         let session = match session {
-            Some(session) => session,
+            Some(session) => {
+                self.admit(operation, session)?;
+                session
+            }
             None => {
                 own = Session::implicit(Arc::clone(&self.sessions));
                 &own
             }
         };
-        self.admit(operation, session)?;
-        let attempts = self.attempt(operation, session).instrument(logging::span(operation));
+        // Pinned first: the future is large, and what wraps it would copy it.
+        let attempts = pin!(self.attempt(operation, session));
+        let attempts = attempts.instrument(logging::span(operation));
         let outcome = match operation.deadline {
             None => attempts.await,
             Some(deadline) => match timeout_at(deadline.at, attempts).await {
@@ -200,7 +206,7 @@ impl Inner {
         outcome.map_err(|error| session.lock().labelled(operation.role, error))
     }
 
-    /// Whether an operation may run in this session now.
+    /// Whether an operation may run in this session of the application's now.
     fn admit(&self, operation: &Operation<'_>, session: &Session) -> Result<(), Error> {
         if !session.belongs_to(&self.sessions) {
             let reason = "the session was started on another client".to_owned();
@@ -320,14 +326,20 @@ impl Inner {
         };
         let under_way = UnderWay::begin(self, operation, id, &connection, &body, sequence);
         let mut outcome = self.exchange(operation, &mut connection, &body, sequence).await;
-        if outcome.as_ref().is_ok_and(|reply| wants_login(reply)) {
-            match self.log_in_again(&mut connection).await {
-                Ok(true) => {
-                    outcome = self.exchange(operation, &mut connection, &body, sequence).await;
+        if self.options.credential.is_some()
+            && outcome.as_ref().is_ok_and(|reply| wants_login(reply))
+        {
+            // Rare, and large: no other operation carries its future.
+            let again = Box::pin(async {
+                match self.log_in_again(&mut connection).await {
+                    Ok(true) => {
+                        Some(self.exchange(operation, &mut connection, &body, sequence).await)
+                    }
+                    Ok(false) => None,
+                    Err(kind) => Some(Err(kind)),
                 }
-                Ok(false) => {}
-                Err(kind) => outcome = Err(kind),
-            }
+            });
+            outcome = again.await.unwrap_or(outcome);
         }
         let reply = outcome.as_ref().ok().filter(|_| under_way.is_told()).cloned();
         let sent = sequence.map_or(0, |(_, documents)| documents.len());
@@ -380,7 +392,7 @@ impl Inner {
             add_read_preference(&mut body, topology_type, server_type, preference);
         }
         if let Some(deadline) = operation.deadline.filter(|_| operation.tells_deadline)
-            && matches!(body.get("maxTimeMS"), Ok(None))
+            && find_field(&body, "maxTimeMS").is_none()
         {
             let millis = deadline.max_time_ms(selected.server.min_round_trip_time())?;
             body.append(cstr!("maxTimeMS"), millis);
@@ -430,7 +442,6 @@ impl Inner {
     ) -> Result<RawDocumentBuf, ErrorKind> {
         let sequences: &[_] = sequence.as_slice();
         let request = Request { sequences, ..Request::new(body) };
-        let address = connection.address().clone();
         let work = connection.run(async |server| {
             if operation.acknowledged {
                 let reply = server.connection.round_trip(request).await?;
@@ -444,22 +455,26 @@ impl Inner {
             None => work.await,
             Some(limit) => match timeout(limit, work).await {
                 Ok(outcome) => outcome,
-                Err(_) => return Err(ErrorKind::SocketTimeout { address, limit }),
+                Err(_) => {
+                    let address = connection.address().clone();
+                    return Err(ErrorKind::SocketTimeout { address, limit });
+                }
             },
         };
+        let address = || connection.address().clone();
         match outcome {
             Err(interrupted) => Err(ErrorKind::Interrupted(interrupted)),
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(ConnectionError::Encode(error))) => {
                 Err(ErrorKind::BadCommand(error.to_string()))
             }
-            Ok(Err(cause)) => Err(ErrorKind::Connection { address, cause }),
+            Ok(Err(cause)) => Err(ErrorKind::Connection { address: address(), cause }),
         }
     }
 
     fn learn(&self, session: &Session, reply: &RawDocument) {
         session.lock().learn(reply);
-        if let Ok(time) = reply.get_document("$clusterTime") {
+        if let Some(time) = find_field(reply, "$clusterTime").and_then(|field| field.document()) {
             self.cluster_time.advance(time);
         }
     }

@@ -12,9 +12,13 @@ mod options;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::future::poll_fn;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
 
 use quorate_protocol::{MonotonicTime, ObjectId, ServerAddress};
 use tokio::runtime::Handle;
@@ -35,6 +39,25 @@ pub use quorate_server_discovery::PoolGeneration;
 /// Hears the events of a pool, in order. It is called while the pool is locked: it must return at
 /// once and must not call the pool.
 pub type PoolEventListener = Arc<dyn Fn(PoolEvent) + Send + Sync>;
+
+/// Hears the events of a pool, in order, as [`PoolEventListener`] does, and may leave them unbuilt.
+pub(crate) trait PoolWatcher: Send + Sync {
+    /// Every event.
+    fn count(&self, _kind: &PoolEventKind) {}
+
+    /// Whether the event that was counted last is to be told.
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn tell(&self, event: PoolEvent);
+}
+
+impl PoolWatcher for PoolEventListener {
+    fn tell(&self, event: PoolEvent) {
+        self(event);
+    }
+}
 
 /// Makes connections for a pool.
 pub trait Establish: Send + Sync + 'static {
@@ -94,7 +117,7 @@ struct Shared<E: Establish> {
     /// Kept, because a connection may be dropped, and so checked in, outside of the runtime.
     runtime: Handle,
     establisher: E,
-    listener: PoolEventListener,
+    watcher: Box<dyn PoolWatcher>,
     inner: Mutex<Inner<E>>,
     /// Wakes the maintenance task when its next deadline may have changed.
     changed: Arc<Notify>,
@@ -102,16 +125,43 @@ struct Shared<E: Establish> {
 
 struct Inner<E: Establish> {
     machine: PoolMachine,
-    /// Connections that are established and not in use.
-    idle: HashMap<ConnectionId, E::Connection>,
+    /// Connections that are established.
+    established: HashMap<ConnectionId, Place<E::Connection>, BuildHasherDefault<IdHasher>>,
     establishing: HashMap<ConnectionId, AbortHandle>,
     /// Why the establishment that just ended failed, until its caller is refused in the same call.
     failure: Option<E::Error>,
-    in_use: HashMap<ConnectionId, Arc<Interrupt>>,
     callers: HashMap<Ticket, oneshot::Sender<CheckOutResult<E>>>,
     maintenance: Option<AbortHandle>,
     /// When maintenance wakes. Only an earlier deadline has to tell it: most operations bring none.
     armed: Option<MonotonicTime>,
+}
+
+/// The place of an established connection.
+struct Place<C> {
+    /// `None` while it is in use. Boxed, because it moves with every operation.
+    idle: Option<Box<C>>,
+    interrupt: Arc<Interrupt>,
+}
+
+/// Numbers that a pool gives out itself need no hash that withstands an adversary.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing: the table looks at the highest and the lowest bits.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 type CheckOutResult<E> = Result<PooledConnection<E>, CheckOutError<<E as Establish>::Error>>;
@@ -126,9 +176,29 @@ enum Entry<E: Establish> {
 
 /// What is left to do once the lock is released, in order.
 struct Aftermath<E: Establish> {
-    answers: Vec<(Ticket, CheckOutResult<E>)>,
+    /// Most changes answer one caller, or none: that takes no memory.
+    answer: Option<(Ticket, CheckOutResult<E>)>,
+    further_answers: Vec<(Ticket, CheckOutResult<E>)>,
     /// Sockets to close; closing is left to their `Drop`.
-    closed: Vec<E::Connection>,
+    closed: Vec<Box<E::Connection>>,
+}
+
+impl<E: Establish> Aftermath<E> {
+    fn answer(&mut self, ticket: Ticket, result: CheckOutResult<E>) {
+        match &self.answer {
+            None => self.answer = Some((ticket, result)),
+            Some(_) => self.further_answers.push((ticket, result)),
+        }
+    }
+
+    /// Takes the answer of one caller out.
+    fn take(&mut self, caller: Ticket) -> Option<CheckOutResult<E>> {
+        if let Some((_, result)) = self.answer.take_if(|(ticket, _)| *ticket == caller) {
+            return Some(result);
+        }
+        let place = self.further_answers.iter().position(|(ticket, _)| *ticket == caller)?;
+        Some(self.further_answers.swap_remove(place).1)
+    }
 }
 
 impl<E: Establish> Pool<E> {
@@ -144,7 +214,8 @@ impl<E: Establish> Pool<E> {
         establisher: E,
         listener: PoolEventListener,
     ) -> Self {
-        Self::within(&Handle::current(), address, options, clock, establisher, listener)
+        let watcher = Box::new(listener);
+        Self::within(&Handle::current(), address, options, clock, establisher, watcher)
     }
 
     /// As [`new`](Self::new), with the runtime that its tasks run on.
@@ -154,16 +225,15 @@ impl<E: Establish> Pool<E> {
         options: PoolOptions,
         clock: Clock,
         establisher: E,
-        listener: PoolEventListener,
+        watcher: Box<dyn PoolWatcher>,
     ) -> Self {
         let needs_task = options.maintenance_interval.is_some()
             && (options.min_pool_size > 0 || options.max_idle_time.is_some());
         let inner = Inner {
             machine: PoolMachine::new(options.clone()),
-            idle: HashMap::new(),
+            established: HashMap::default(),
             establishing: HashMap::new(),
             failure: None,
-            in_use: HashMap::new(),
             callers: HashMap::new(),
             maintenance: None,
             armed: None,
@@ -174,7 +244,7 @@ impl<E: Establish> Pool<E> {
             clock,
             runtime: runtime.clone(),
             establisher,
-            listener,
+            watcher,
             inner: Mutex::new(inner),
             changed: Arc::new(Notify::new()),
         });
@@ -324,9 +394,8 @@ impl<E: Establish> Shared<E> {
         let mut inner = self.lock();
         let own = inner.machine.check_out(now);
         let mut aftermath = self.drain(&mut inner);
-        let position = aftermath.answers.iter().position(|(ticket, _)| *ticket == own);
-        let entry = match position {
-            Some(position) => Entry::Answered(aftermath.answers.swap_remove(position).1),
+        let entry = match aftermath.take(own) {
+            Some(answer) => Entry::Answered(answer),
             None => {
                 let (sender, answer) = oneshot::channel();
                 inner.callers.insert(own, sender);
@@ -339,13 +408,18 @@ impl<E: Establish> Shared<E> {
     }
 
     fn drain(self: &Arc<Self>, inner: &mut Inner<E>) -> Aftermath<E> {
-        let mut aftermath = Aftermath { answers: Vec::new(), closed: Vec::new() };
+        let mut aftermath =
+            Aftermath { answer: None, further_answers: Vec::new(), closed: Vec::new() };
         while let Some(output) = inner.machine.poll_output() {
             match output {
                 Output::Event(kind) => {
+                    self.watcher.count(&kind);
+                    if !self.watcher.listens() {
+                        continue;
+                    }
                     let failed = inner.failure.as_ref().filter(|_| kind.is_failure());
                     let error = failed.map(ToString::to_string);
-                    (self.listener)(PoolEvent { address: self.address.clone(), kind, error });
+                    self.watcher.tell(PoolEvent { address: self.address.clone(), kind, error });
                 }
                 Output::Establish { connection, generation } => {
                     let task =
@@ -354,7 +428,7 @@ impl<E: Establish> Shared<E> {
                 }
                 Output::Grant { ticket, connection } => {
                     if let Some(pooled) = self.take_idle(inner, connection) {
-                        aftermath.answers.push((ticket, Ok(pooled)));
+                        aftermath.answer(ticket, Ok(pooled));
                     }
                 }
                 Output::Refuse { ticket, refusal } => {
@@ -363,17 +437,18 @@ impl<E: Establish> Shared<E> {
                         Some(error) => CheckOutError::NotEstablished(error),
                         None => self.refusal_error(refusal),
                     };
-                    aftermath.answers.push((ticket, Err(error)));
+                    aftermath.answer(ticket, Err(error));
                 }
                 Output::Close { connection } => {
-                    aftermath.closed.extend(inner.idle.remove(&connection));
+                    let place = inner.established.remove(&connection);
+                    aftermath.closed.extend(place.and_then(|place| place.idle));
                     if let Some(task) = inner.establishing.remove(&connection) {
                         task.abort();
                     }
                 }
                 Output::Interrupt { connection } => {
-                    if let Some(interrupt) = inner.in_use.get(&connection) {
-                        interrupt.fire();
+                    if let Some(place) = inner.established.get(&connection) {
+                        place.interrupt.fire();
                     }
                 }
             }
@@ -392,10 +467,10 @@ impl<E: Establish> Shared<E> {
         inner: &mut Inner<E>,
         id: ConnectionId,
     ) -> Option<PooledConnection<E>> {
-        let connection = inner.idle.remove(&id)?;
+        let place = inner.established.get_mut(&id)?;
         let (generation, service_id) = inner.machine.generation_of(id)?;
-        let interrupt = Arc::new(Interrupt::default());
-        inner.in_use.insert(id, Arc::clone(&interrupt));
+        let connection = place.idle.take()?;
+        let interrupt = Arc::clone(&place.interrupt);
         let shared = Arc::clone(self);
         Some(PooledConnection {
             connection: Some(connection),
@@ -409,7 +484,7 @@ impl<E: Establish> Shared<E> {
 
     fn finish(&self, aftermath: Aftermath<E>) {
         drop(aftermath.closed);
-        for (ticket, answer) in aftermath.answers {
+        for (ticket, answer) in aftermath.answer.into_iter().chain(aftermath.further_answers) {
             let caller = self.lock().callers.remove(&ticket);
             // A caller that is gone drops the connection, which checks it in.
             match caller {
@@ -441,7 +516,8 @@ async fn establish<E: Establish>(
         Ok(Established { connection, service_id }) => shared.act(|inner| {
             // One that was closed meanwhile is dropped right here.
             if inner.establishing.remove(&id).is_some() {
-                inner.idle.insert(id, connection);
+                let (idle, interrupt) = (Some(Box::new(connection)), Arc::default());
+                inner.established.insert(id, Place { idle, interrupt });
                 inner.machine.on_established(now, id, service_id);
             }
         }),
@@ -491,23 +567,50 @@ async fn maintain<E: Establish>(pool: Weak<Shared<E>>, changed: Arc<Notify>) {
 #[derive(Debug, Default)]
 struct Interrupt {
     fired: AtomicBool,
-    notify: Notify,
+    /// Who waits on the connection.
+    waiting: Mutex<Option<Waker>>,
 }
 
 impl Interrupt {
     fn fire(&self) {
-        self.fired.store(true, Ordering::Release);
-        self.notify.notify_waiters();
+        self.fired.store(true, Ordering::SeqCst);
+        if let Some(waker) = self.waiting().take() {
+            waker.wake();
+        }
     }
 
-    async fn wait(&self) {
-        let notified = self.notify.notified();
-        tokio::pin!(notified);
-        // Registered before the flag is read, so that no signal falls in between.
-        notified.as_mut().enable();
-        if !self.fired.load(Ordering::Acquire) {
-            notified.await;
+    fn has_fired(&self) -> bool {
+        self.fired.load(Ordering::SeqCst)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The output of `work`, or `None` if the signal comes first.
+    async fn unless_fired<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let mut waits = false;
+        let output = poll_fn(|context| {
+            if self.has_fired() {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(output) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            waits = true;
+            self.waiting()
+                .get_or_insert_with(|| context.waker().clone())
+                .clone_from(context.waker());
+            // Looked at again once it can be heard, so that no signal falls in between.
+            if self.has_fired() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await;
+        if waits {
+            // A connection that is idle keeps no task.
+            self.waiting().take();
         }
+        output
     }
 }
 
@@ -515,7 +618,7 @@ impl Interrupt {
 /// operation, it is closed.
 pub struct PooledConnection<E: Establish> {
     /// `None` only while it is being dropped.
-    connection: Option<E::Connection>,
+    connection: Option<Box<E::Connection>>,
     id: ConnectionId,
     generation: PoolGeneration,
     service_id: Option<ObjectId>,
@@ -554,13 +657,11 @@ impl<E: Establish> PooledConnection<E> {
         &mut self,
         operation: impl AsyncFnOnce(&mut E::Connection) -> T,
     ) -> Result<T, Interrupted> {
-        let interrupted = Interrupted { address: self.shared.address.clone() };
-        let Some(connection) = &mut self.connection else { return Err(interrupted) };
-        tokio::select! {
-            biased;
-            () = self.interrupt.wait() => Err(interrupted),
-            result = operation(connection) => Ok(result),
-        }
+        let result = match &mut self.connection {
+            Some(connection) => self.interrupt.unless_fired(operation(connection)).await,
+            None => None,
+        };
+        result.ok_or_else(|| Interrupted { address: self.shared.address.clone() })
     }
 }
 
@@ -588,11 +689,12 @@ impl<E: Establish> Drop for PooledConnection<E> {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
         let id = self.id;
-        let usable = connection.is_usable() && !self.interrupt.fired.load(Ordering::Acquire);
+        let usable = connection.is_usable() && !self.interrupt.has_fired();
         let now = self.shared.clock.now();
         self.shared.act(|inner| {
-            inner.in_use.remove(&id);
-            inner.idle.insert(id, connection);
+            if let Some(place) = inner.established.get_mut(&id) {
+                place.idle = Some(connection);
+            }
             inner.machine.check_in(now, id, usable);
         });
     }

@@ -3,6 +3,8 @@
 //! Follows "Multi-threaded or asynchronous server selection" in the Server Selection specification
 //! and its log messages. Which servers are suitable is decided by the discovery core.
 
+use std::time::Duration;
+
 use quorate_protocol::{ReadPreference, ServerAddress};
 use quorate_server_discovery::{
     Input, SelectionFailure, SelectionRequest, ServerType, TopologyDescription,
@@ -36,12 +38,9 @@ impl Inner {
         if let Target::Server(address) = &operation.target {
             return self.find(address);
         }
-        let begun = Instant::now();
-        let told = Choice { client: self, operation, id, begun };
+        let mut told = Choice { client: self, operation, id, begun: None };
         told.log(SelectionStep::Started);
-        let deadline = begun + self.options.server_selection_timeout;
         let mut revisions = None;
-        let mut waiting = false;
         loop {
             let description = self.discovery.description();
             let request =
@@ -55,7 +54,7 @@ impl Inner {
                 && let Some(handle) = self.discovery.server(server.address())
             {
                 told.log(SelectionStep::Succeeded(server.address()));
-                let waited = waiting.then(|| begun.elapsed());
+                let waited = told.begun.map(|begun| begun.elapsed());
                 self.discovery.counters().selection_ended(waited, true);
                 return Ok(Selected { description, server, handle });
             }
@@ -67,12 +66,13 @@ impl Inner {
                 revisions = Some(self.discovery.subscribe());
                 continue;
             };
-            if !waiting {
-                waiting = true;
-                told.log(SelectionStep::Waiting(deadline.saturating_duration_since(begun)));
+            let limit = self.options.server_selection_timeout;
+            if told.begun.is_none() {
+                told.log(SelectionStep::Waiting(limit));
             }
+            let begun = *told.begun.get_or_insert_with(Instant::now);
             self.discovery.handle(Input::CheckWanted);
-            if !matches!(timeout_at(deadline, revisions.changed()).await, Ok(Ok(()))) {
+            if !matches!(timeout_at(begun + limit, revisions.changed()).await, Ok(Ok(()))) {
                 let now = self.discovery.clock().now();
                 let failure =
                     SelectionFailure::new(description.clone(), &request, now, begun.elapsed());
@@ -114,18 +114,23 @@ struct Choice<'a> {
     client: &'a Inner,
     operation: &'a Operation<'a>,
     id: OperationId,
-    begun: Instant,
+    /// When it found that it has to wait: most choices read no clock.
+    begun: Option<Instant>,
 }
 
 impl Choice<'_> {
     fn log(&self, step: SelectionStep<'_>) {
         let Self { client, operation, id, .. } = self;
-        logging::selection(&client.discovery, &operation.target, operation.name(), *id, step);
+        logging::selection(&client.discovery, operation, *id, step);
+    }
+
+    fn waited(&self) -> Duration {
+        self.begun.map(|begun| begun.elapsed()).unwrap_or_default()
     }
 
     fn failed(&self, error: Error) -> Error {
         self.log(SelectionStep::Failed(&error));
-        self.client.discovery.counters().selection_ended(Some(self.begun.elapsed()), false);
+        self.client.discovery.counters().selection_ended(Some(self.waited()), false);
         error
     }
 }

@@ -259,10 +259,12 @@ impl Monitor {
         }
     }
 
-    /// Begins to measure round trips, unless that has begun already.
+    /// Begins to measure round trips, unless that has begun already. The check that found the server has
+    /// just measured one: the second connection is opened a little later, and not while the other members
+    /// are being discovered.
     pub(crate) fn begin_measuring(&mut self, now: MonotonicTime) {
         if self.measuring == Measuring::Off {
-            self.measuring = Measuring::Waiting { until: now };
+            self.measuring = Measuring::Waiting { until: now + MIN_HEARTBEAT_FREQUENCY };
         }
     }
 
@@ -418,7 +420,7 @@ mod tests {
         monitor.reply_received(&settings, &reply(true, true), false);
         assert!(!monitor.measured(&settings, CheckId(7), Some(SECOND), at(0)));
         monitor.begin_measuring(at(0));
-        assert!(monitor.measuring_is_due(at(0)));
+        assert!(!monitor.measuring_is_due(at(499)) && monitor.measuring_is_due(at(500)));
         monitor.start_measuring(&settings, CheckId(8));
         assert!(!monitor.measured(&settings, CheckId(7), Some(SECOND), at(0)));
         assert!(monitor.measured(&settings, CheckId(8), Some(SECOND), at(0)));

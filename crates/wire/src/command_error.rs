@@ -9,6 +9,7 @@ use quorate_protocol::{CommandError, WriteConcernError};
 
 use crate::field::{Field, FieldError, elements};
 use crate::hello::parse_topology_version;
+use crate::raw_fields::RawFields;
 
 /// How many error labels are kept. Servers send two or three.
 const MAX_ERROR_LABELS: usize = 32;
@@ -20,6 +21,9 @@ const MAX_ERROR_LABELS: usize = 32;
 /// If the reply is not BSON, or `ok` or `topologyVersion` cannot be read. Oddities in the other
 /// fields are passed over: a failure that is badly described is still that failure.
 pub fn command_error(reply: &RawDocument) -> Result<Option<CommandError>, FieldError> {
+    if is_plain_success(reply) {
+        return Ok(None);
+    }
     let mut error = CommandError::default();
     let mut found = false;
     let mut legacy_message = None;
@@ -60,6 +64,25 @@ pub fn command_error(reply: &RawDocument) -> Result<Option<CommandError>, FieldE
     }
     found |= !error.ok || error.write_concern_error.is_some() || error.has_write_errors;
     Ok(found.then_some(error))
+}
+
+/// Whether a reply says `ok` and has none of the fields that could say otherwise. Most replies are such, and
+/// need no further look. `false` decides nothing.
+fn is_plain_success(reply: &RawDocument) -> bool {
+    let mut fields = RawFields::of(reply);
+    let mut ok = false;
+    for field in &mut fields {
+        match field.key() {
+            b"ok" if field.is_true() => ok = true,
+            b"ok" | b"code" | b"codeName" | b"errmsg" | b"err" | b"$err" | b"errorLabels"
+            | b"topologyVersion" | b"writeConcernError" | b"baseBackoffMS" | b"writeErrors" => {
+                return false;
+            }
+            key if !key.is_ascii() => return false,
+            _ => {}
+        }
+    }
+    ok && fields.is_at_end()
 }
 
 fn parse_write_concern_error(document: &RawDocument) -> WriteConcernError {

@@ -46,6 +46,7 @@ mod hello_request;
 mod op_msg;
 mod op_query;
 mod op_reply;
+mod raw_fields;
 pub mod replica_set;
 
 pub use command_error::command_error;
@@ -72,3 +73,4 @@ pub use op_msg::{DocumentSequence, Documents, MAX_DOCUMENT_SEQUENCES, MsgFlags, 
 pub use op_query::{OpQuery, QueryFlags};
 pub use op_reply::{OpReply, ReplyFlags};
 pub use quorate_protocol::{CommandError, WriteConcernError};
+pub use raw_fields::{RawField, find_field};

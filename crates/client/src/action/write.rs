@@ -75,7 +75,7 @@ impl<'a> Writes<'a> {
                     acknowledged,
                     deadline,
                     id: Some(id),
-                    ..Operation::new(self.draft.database(), body.clone())
+                    ..Operation::new(self.draft.database(), &*body)
                 };
                 let reply = client.execute(&operation, self.draft.session()).await;
                 let reply = match reply.or_else(written_all_the_same) {

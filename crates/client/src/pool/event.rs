@@ -35,7 +35,7 @@ pub enum PoolEventKind {
     /// `PoolCreated`.
     PoolCreated {
         /// How the pool is set up.
-        options: PoolOptions,
+        options: Box<PoolOptions>,
     },
     /// `PoolReady`.
     PoolReady,

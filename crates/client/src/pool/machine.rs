@@ -156,7 +156,7 @@ pub struct PoolMachine {
 impl PoolMachine {
     /// A paused pool.
     pub fn new(options: PoolOptions) -> Self {
-        let created = PoolEventKind::PoolCreated { options: options.clone() };
+        let created = PoolEventKind::PoolCreated { options: Box::new(options.clone()) };
         Self {
             options,
             state: PoolState::Paused,

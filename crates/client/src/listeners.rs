@@ -1,0 +1,109 @@
+//! Who hears the events of a client: the callback of its options, and the receivers of
+//! [`Client::events`](crate::Client::events).
+//!
+//! Operations ask first whether there is any of them: most clients have none, and an event that nobody
+//! hears is not built. The channel itself can only be asked under its lock, which all operations share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::broadcast;
+
+use crate::discovery::{ClientEvent, EventListener};
+
+pub(crate) struct Listeners {
+    own: Option<EventListener>,
+    events: broadcast::Sender<ClientEvent>,
+    /// Whether there may be a receiver. Set after each subscription, cleared when a send finds none.
+    subscribed: AtomicBool,
+}
+
+impl Listeners {
+    /// The callback, and room for so many events that a receiver may lag behind.
+    pub(crate) fn new(own: Option<EventListener>, buffer: usize) -> Self {
+        Self { own, events: broadcast::Sender::new(buffer), subscribed: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<ClientEvent> {
+        let receiver = self.events.subscribe();
+        self.subscribed.store(true, Ordering::SeqCst);
+        receiver
+    }
+
+    /// Whether an event may be heard. Takes no lock.
+    pub(crate) fn any(&self) -> bool {
+        self.own.is_some() || self.subscribed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn tell(&self, event: ClientEvent) {
+        let subscribed = self.subscribed.load(Ordering::SeqCst);
+        match &self.own {
+            Some(own) if subscribed => {
+                own(event.clone());
+                self.publish(event);
+            }
+            Some(own) => own(event),
+            None if subscribed => self.publish(event),
+            None => {}
+        }
+    }
+
+    fn publish(&self, event: ClientEvent) {
+        if self.events.send(event).is_err() {
+            self.subscribed.store(false, Ordering::SeqCst);
+            // One that subscribed before the mark was cleared is counted by now.
+            if self.events.receiver_count() > 0 {
+                self.subscribed.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use quorate_server_discovery::DiscoveryEvent;
+
+    use super::*;
+
+    fn event() -> ClientEvent {
+        ClientEvent::Discovery(DiscoveryEvent::TopologyOpening)
+    }
+
+    #[test]
+    fn receivers_that_come_and_go_are_noticed() {
+        let listeners = Listeners::new(None, 4);
+        assert!(!listeners.any());
+        let mut first = listeners.subscribe();
+        listeners.tell(event());
+        assert!(first.try_recv().is_ok());
+        drop(first);
+        assert!(listeners.any(), "the next event finds out");
+        listeners.tell(event());
+        assert!(!listeners.any());
+        let mut second = listeners.subscribe();
+        assert!(listeners.any());
+        listeners.tell(event());
+        assert!(second.try_recv().is_ok());
+    }
+
+    #[test]
+    fn the_callback_hears_every_event_once() {
+        let heard = Arc::new(AtomicUsize::new(0));
+        let own: EventListener = {
+            let heard = Arc::clone(&heard);
+            Arc::new(move |_| {
+                heard.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let listeners = Listeners::new(Some(own), 4);
+        assert!(listeners.any());
+        listeners.tell(event());
+        let mut receiver = listeners.subscribe();
+        listeners.tell(event());
+        assert!(receiver.try_recv().is_ok());
+        assert!(receiver.try_recv().is_err(), "it subscribed after the first");
+        assert_eq!(heard.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,191 @@
+//! The fields of a document by their bytes: for the few that every command and every reply is searched for.
+//!
+//! Steps over values by their lengths and reads only what is asked for; names are compared, not read as
+//! text, and looking for what is not there asks for no memory. A length that does not fit ends the
+//! document. Layout per the BSON specification, version 1.1.
+
+use bson::Timestamp;
+use bson::raw::RawDocument;
+
+const DOUBLE: u8 = 0x01;
+const STRING: u8 = 0x02;
+const DOCUMENT: u8 = 0x03;
+const ARRAY: u8 = 0x04;
+const BINARY: u8 = 0x05;
+const BOOLEAN: u8 = 0x08;
+const DATE: u8 = 0x09;
+const INT32: u8 = 0x10;
+const TIMESTAMP: u8 = 0x11;
+const INT64: u8 = 0x12;
+
+/// One field, its value not read yet.
+#[derive(Clone, Copy, Debug)]
+pub struct RawField<'a> {
+    kind: u8,
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+/// The first field of this name.
+pub fn find_field<'a>(document: &'a RawDocument, name: &str) -> Option<RawField<'a>> {
+    RawFields::of(document).find(|field| field.key == name.as_bytes())
+}
+
+impl<'a> RawField<'a> {
+    /// The bytes of the name.
+    pub(crate) fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// The value, if it is a timestamp.
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        let (increment, time) = self.of_kind(TIMESTAMP)?.split_first_chunk()?;
+        let time = u32::from_le_bytes(*time.first_chunk()?);
+        Some(Timestamp { time, increment: u32::from_le_bytes(*increment) })
+    }
+
+    /// The value, if it is a document.
+    pub fn document(&self) -> Option<&'a RawDocument> {
+        RawDocument::from_bytes(self.of_kind(DOCUMENT)?).ok()
+    }
+
+    /// Whether it is `true` or a number that is not zero, of the types that servers use.
+    pub(crate) fn is_true(&self) -> bool {
+        match self.kind {
+            BOOLEAN | INT32 | INT64 => self.value.iter().any(|&byte| byte != 0),
+            DOUBLE => {
+                self.value.first_chunk().is_some_and(|&bytes| f64::from_le_bytes(bytes) != 0.0)
+            }
+            _ => false,
+        }
+    }
+
+    fn of_kind(&self, kind: u8) -> Option<&'a [u8]> {
+        (self.kind == kind).then_some(self.value)
+    }
+}
+
+/// The fields from the first on, until the end or what is not BSON.
+pub(crate) struct RawFields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> RawFields<'a> {
+    pub(crate) fn of(document: &'a RawDocument) -> Self {
+        Self { rest: document.as_bytes().get(4..).unwrap_or_default() }
+    }
+
+    /// Whether nothing but the end of the document is left.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.rest == [0]
+    }
+}
+
+impl<'a> Iterator for RawFields<'a> {
+    type Item = RawField<'a>;
+
+    fn next(&mut self) -> Option<RawField<'a>> {
+        let (&kind, rest) = self.rest.split_first()?;
+        if kind == 0 {
+            return None;
+        }
+        let (key, rest) = rest.split_at(rest.iter().position(|&byte| byte == 0)?);
+        let (value, rest) = rest[1..].split_at_checked(value_length(kind, &rest[1..])?)?;
+        self.rest = rest;
+        Some(RawField { kind, key, value })
+    }
+}
+
+/// How many bytes the value at the start of `rest` takes; `None` also for the types that replies do not
+/// have.
+fn value_length(kind: u8, rest: &[u8]) -> Option<usize> {
+    match kind {
+        DOUBLE | DATE | TIMESTAMP | INT64 => Some(8),
+        STRING => Some(length_prefix(rest)? + 4),
+        DOCUMENT | ARRAY => length_prefix(rest),
+        BINARY => Some(length_prefix(rest)? + 5),
+        // Undefined, null, the least and the greatest key.
+        0x06 | 0x0a | 0x7f | 0xff => Some(0),
+        // Object id.
+        0x07 => Some(12),
+        BOOLEAN => Some(1),
+        0x0b => {
+            let pattern = rest.iter().position(|&byte| byte == 0)?;
+            let options = rest[pattern + 1..].iter().position(|&byte| byte == 0)?;
+            Some(pattern + options + 2)
+        }
+        // DBPointer, code, symbol, code with scope.
+        0x0c => Some(length_prefix(rest)? + 16),
+        0x0d | 0x0e => Some(length_prefix(rest)? + 4),
+        0x0f => length_prefix(rest),
+        INT32 => Some(4),
+        // Decimal.
+        0x13 => Some(16),
+        _ => None,
+    }
+}
+
+fn length_prefix(bytes: &[u8]) -> Option<usize> {
+    usize::try_from(i32::from_le_bytes(*bytes.first_chunk()?)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::raw::cstr;
+    use bson::{Bson, RawDocumentBuf, doc, rawdoc};
+
+    /// One field of every type, and one to find behind them.
+    fn of_all_types() -> RawDocumentBuf {
+        let document = doc! {
+            "double": 1.5, "string": "text", "document": { "a": 1 }, "array": [1, 2],
+            "binary": bson::Binary { subtype: bson::spec::BinarySubtype::Generic, bytes: vec![0; 3] },
+            "undefined": Bson::Undefined, "id": bson::oid::ObjectId::from_bytes([1; 12]),
+            "boolean": true, "date": bson::DateTime::from_millis(1), "null": Bson::Null,
+            "regex": bson::Regex { pattern: cstr!("a+").into(), options: cstr!("i").into() }, "code": Bson::JavaScriptCode("f".into()),
+            "symbol": Bson::Symbol("s".into()),
+            "scoped": bson::JavaScriptCodeWithScope { code: "f".into(), scope: doc! { "x": 1 } },
+            "int32": 3, "int64": 4_i64, "decimal": bson::Decimal128::from_bytes([0; 16]),
+            "least": Bson::MinKey, "greatest": Bson::MaxKey,
+            "time": Timestamp { time: 7, increment: 2 },
+        };
+        RawDocumentBuf::try_from(document).unwrap()
+    }
+
+    #[test]
+    fn a_field_is_found_behind_values_of_every_type() {
+        let document = of_all_types();
+        let names: Vec<_> = RawFields::of(&document).map(|field| field.key().to_vec()).collect();
+        let expected: Vec<_> = document
+            .iter_elements()
+            .map(|e| e.unwrap().key().as_str().as_bytes().to_vec())
+            .collect();
+        assert_eq!(names, expected);
+        let time = find_field(&document, "time").unwrap().timestamp();
+        assert_eq!(time, Some(Timestamp { time: 7, increment: 2 }));
+        let inner = find_field(&document, "document").unwrap().document();
+        assert_eq!(inner, Some(&*rawdoc! { "a": 1 }));
+        assert!(find_field(&document, "int32").unwrap().timestamp().is_none());
+        assert!(find_field(&document, "tim").is_none());
+    }
+
+    #[test]
+    fn a_length_that_does_not_fit_ends_the_document() {
+        let mut bytes = rawdoc! { "a": "text", "b": 1 }.into_bytes();
+        bytes[7..11].copy_from_slice(&1000_i32.to_le_bytes());
+        let document = RawDocumentBuf::from_bytes(bytes).unwrap();
+        let mut fields = RawFields::of(&document);
+        assert!(fields.next().is_none());
+        assert!(!fields.is_at_end());
+        assert!(find_field(&document, "b").is_none());
+    }
+
+    #[test]
+    fn truth_is_a_boolean_or_a_number() {
+        let document = rawdoc! { "a": true, "b": 1, "c": 1.0, "d": 2_i64, "e": "yes" };
+        let truths: Vec<_> = RawFields::of(&document).map(|field| field.is_true()).collect();
+        assert_eq!(truths, [true, true, true, true, false]);
+        let document = rawdoc! { "a": false, "b": 0, "c": 0.0, "d": -0.0 };
+        assert!(RawFields::of(&document).all(|field| !field.is_true()));
+    }
+}
