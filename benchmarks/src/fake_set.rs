@@ -120,13 +120,12 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
                     if matches!(name, "hello" | "isMaster" | "ismaster") {
                         if let Ok(wait) = body.get_i64("maxAwaitTimeMS") {
                             let known = body.get_document("topologyVersion").ok()?;
-                            let exhaust = msg.flags().contains(MsgFlags::EXHAUST_ALLOWED);
-                            streaming = Some((
+                            streaming = Some(Stream {
                                 id,
-                                known.get_i64("counter").ok()?,
-                                Duration::from_millis(wait.unsigned_abs()),
-                                exhaust,
-                            ));
+                                known: known.get_i64("counter").ok()?,
+                                wait: Duration::from_millis(wait.unsigned_abs()),
+                                exhaust: msg.flags().contains(MsgFlags::EXHAUST_ALLOWED),
+                            });
                             break;
                         }
                         let version = *versions.borrow_and_update();
@@ -147,28 +146,52 @@ async fn converse(set: Arc<Set>, member: usize, mut stream: TcpStream) -> Option
             ANSWERER.take(stream.into_std().ok()?);
             return None;
         }
-        if let Some((mut id, mut known, wait, exhaust)) = streaming {
-            loop {
-                if *versions.borrow_and_update() <= known {
-                    tokio::select! {
-                        _ = tokio::time::timeout(wait, versions.changed()) => {}
-                        // The client hangs up; it never talks while it listens.
-                        _ = stream.readable() => if exhaust { return None },
-                    }
-                }
-                known = *versions.borrow_and_update();
-                out.clear();
-                let flags = if exhaust { MsgFlags::MORE_TO_COME } else { MsgFlags::NONE };
-                write(&mut out, id, flags, &hello(&set, member, known));
-                stream.write_all(&out).await.ok()?;
-                if !exhaust {
-                    break;
-                }
-                id = RequestId(1);
-            }
+        if let Some(streaming) = streaming {
+            streaming.tell(&set, member, &mut stream, &mut versions).await?;
         }
         if stream.read_buf(decoder.input()).await.ok()? == 0 {
             return None;
+        }
+    }
+}
+
+/// A hello that waits for news.
+struct Stream {
+    id: RequestId,
+    /// The version that the client knows.
+    known: i64,
+    wait: Duration,
+    /// Whether the client takes more than one reply.
+    exhaust: bool,
+}
+
+impl Stream {
+    /// Tells the news: once, or until the client hangs up.
+    async fn tell(
+        mut self,
+        set: &Set,
+        member: usize,
+        stream: &mut TcpStream,
+        versions: &mut watch::Receiver<i64>,
+    ) -> Option<()> {
+        let mut out = Vec::new();
+        loop {
+            if *versions.borrow_and_update() <= self.known {
+                tokio::select! {
+                    _ = tokio::time::timeout(self.wait, versions.changed()) => {}
+                    // The client hangs up; it never talks while it listens.
+                    _ = stream.readable() => if self.exhaust { return None },
+                }
+            }
+            self.known = *versions.borrow_and_update();
+            out.clear();
+            let flags = if self.exhaust { MsgFlags::MORE_TO_COME } else { MsgFlags::NONE };
+            write(&mut out, self.id, flags, &hello(set, member, self.known));
+            stream.write_all(&out).await.ok()?;
+            if !self.exhaust {
+                return Some(());
+            }
+            self.id = RequestId(1);
         }
     }
 }
