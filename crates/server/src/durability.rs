@@ -1,8 +1,9 @@
 //! Waiting for the disk: one sync serves every connection that waits.
 //!
-//! A connection that finds no sync in flight syncs itself, which spares a lone writer two changes of
-//! thread. Other connections leave a note of what they wait for; a thread takes all notes there are,
-//! syncs once, and answers them together. While a sync is under way, the next notes gather.
+//! A lone connection that finds no sync in flight syncs itself, which spares it two changes of thread. Other
+//! connections leave a note of what they wait for; a thread takes all notes there are, syncs once, and
+//! answers them together. While a sync is under way, the next notes gather. As long as notes come in groups,
+//! no connection syncs itself: the runtime would move its other tasks to another thread each time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +26,33 @@ struct Note {
 #[derive(Clone)]
 pub(crate) struct Durability {
     node: Arc<Node>,
-    /// Whether a sync is in flight.
-    busy: Arc<AtomicBool>,
+    traffic: Arc<Traffic>,
     notes: SyncSender<Note>,
+}
+
+/// What connections and the thread know of each other.
+#[derive(Default)]
+struct Traffic {
+    /// Whether a sync is in flight.
+    busy: AtomicBool,
+    /// Whether several notes were taken together last.
+    crowded: AtomicBool,
+}
+
+impl Traffic {
+    /// Whether a connection may sync itself. If so, a sync is in flight until it says otherwise.
+    fn lets_one_sync(&self) -> bool {
+        !self.crowded.load(Ordering::Relaxed) && !self.busy.swap(true, Ordering::AcqRel)
+    }
+
+    fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::Release);
+    }
+
+    /// The thread has taken so many notes together.
+    fn notes_taken(&self, count: usize) {
+        self.crowded.store(count > 1, Ordering::Relaxed);
+    }
 }
 
 impl Durability {
@@ -35,11 +60,11 @@ impl Durability {
     /// unacknowledged write is lost only if the machine fails soon after it.
     pub(crate) fn start(node: Arc<Node>, interval: Duration) -> std::io::Result<Self> {
         let (notes, waiting) = sync_channel(MAX_WAITING);
-        let busy = Arc::new(AtomicBool::new(false));
-        let durability = Self { node: Arc::clone(&node), busy: Arc::clone(&busy), notes };
+        let traffic = Arc::<Traffic>::default();
+        let durability = Self { node: Arc::clone(&node), traffic: Arc::clone(&traffic), notes };
         std::thread::Builder::new()
             .name("quorate-sync".to_owned())
-            .spawn(move || sync_for_all(&node, &busy, &waiting, interval))?;
+            .spawn(move || sync_for_all(&node, &traffic, &waiting, interval))?;
         Ok(durability)
     }
 
@@ -55,9 +80,9 @@ impl Durability {
         if self.node.durability().1 >= sequence {
             return Ok(());
         }
-        if !self.busy.swap(true, Ordering::AcqRel) {
+        if self.traffic.lets_one_sync() {
             let result = tokio::task::block_in_place(|| self.node.sync_through(sequence));
-            self.busy.store(false, Ordering::Release);
+            self.traffic.set_busy(false);
             return result;
         }
         let (answer, answered) = oneshot::channel();
@@ -72,7 +97,7 @@ impl Durability {
     }
 }
 
-fn sync_for_all(node: &Node, busy: &AtomicBool, waiting: &Receiver<Note>, interval: Duration) {
+fn sync_for_all(node: &Node, traffic: &Traffic, waiting: &Receiver<Note>, interval: Duration) {
     use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
     loop {
         let first = match waiting.recv_timeout(interval) {
@@ -81,6 +106,7 @@ fn sync_for_all(node: &Node, busy: &AtomicBool, waiting: &Receiver<Note>, interv
             Err(Disconnected) => return,
         };
         let notes: Vec<Note> = first.into_iter().chain(waiting.try_iter()).collect();
+        traffic.notes_taken(notes.len());
         let (committed, synced) = node.durability();
         let target = notes.iter().map(|note| note.sequence).max().unwrap_or(committed);
         if target <= synced {
@@ -88,9 +114,9 @@ fn sync_for_all(node: &Node, busy: &AtomicBool, waiting: &Receiver<Note>, interv
             continue;
         }
         // If a connection is syncing, this waits for it and leads the next sync.
-        busy.store(true, Ordering::Release);
+        traffic.set_busy(true);
         let result = node.sync_through(target);
-        busy.store(false, Ordering::Release);
+        traffic.set_busy(false);
         if let Err(error) = &result {
             tracing::error!(%error, "syncing the journal failed");
         }
@@ -108,5 +134,25 @@ fn answer_all(notes: Vec<Note>, result: &Result<(), CommandError>) {
     for note in notes {
         // Ignore send errors: the connection is gone.
         let _ = note.answer.send(result.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lone_connection_syncs_itself() {
+        let traffic = Traffic::default();
+        assert!(traffic.lets_one_sync());
+        assert!(!traffic.lets_one_sync(), "a sync is in flight");
+        traffic.set_busy(false);
+        traffic.notes_taken(2);
+        assert!(!traffic.lets_one_sync(), "notes come in groups");
+        traffic.notes_taken(1);
+        assert!(traffic.lets_one_sync());
+        traffic.set_busy(false);
+        traffic.notes_taken(0);
+        assert!(traffic.lets_one_sync());
     }
 }
