@@ -1,8 +1,8 @@
 //! Who hears the events of a client: the callback of its options, and the receivers of
 //! [`Client::events`](crate::Client::events).
 //!
-//! Operations ask first whether there is any of them: most clients have none, and an event that nobody
-//! hears is not built. The channel itself can only be asked under its lock, which all operations share.
+//! Operations ask first whether there is any of them: most clients have none, and an event without a
+//! listener is not built. The channel itself can only be asked under its lock, which all operations share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

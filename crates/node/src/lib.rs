@@ -48,6 +48,8 @@ mod sessions;
 mod sort;
 mod structure;
 mod tail;
+#[cfg(test)]
+mod test_support;
 mod touched;
 mod transactions;
 mod ttl;

@@ -3,20 +3,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 
 use bson::{Document, doc};
-use quorate_protocol::{MonotonicTime, WallTime};
 use quorate_storage::ModelStore;
 
 use super::*;
-use crate::context::{Client, Command, Context, Interrupt, Interruption, Now, Outcome};
+use crate::context::{Interrupt, Interruption};
 use crate::namespace::Namespace;
 use crate::node::{Node, NodeOptions};
+use crate::test_support::{now, run};
 
 /// Enough for a reader and many parts.
 const DOCUMENTS: u64 = 400;
-
-fn now() -> Now {
-    Now { wall: WallTime(1), monotonic: MonotonicTime::ZERO }
-}
 
 /// A member with documents from 1 on, of which some are missing.
 struct Stage {
@@ -37,19 +33,9 @@ impl Stage {
         Self::new((1..=DOCUMENTS).map(|n| doc! { "_id": n as i64, "n": n as i64 }))
     }
 
-    fn run(&self, mut command: Document) {
-        command.insert("$db", "db");
-        let context = Context {
-            now: now(),
-            client: Arc::new(Client::default()),
-            may_wait: false,
-            may_look_at: None,
-            interrupt: Arc::default(),
-        };
-        match self.node.run(&context, Command::new(command)) {
-            Outcome::Reply(reply) => assert_eq!(reply.body.get_f64("ok").ok(), Some(1.0)),
-            other => panic!("{other:?}"),
-        }
+    fn run(&self, command: Document) {
+        let reply = run(&self.node, command);
+        assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
     }
 
     fn scan<E: Examiner>(&self, examiner: E, helpers: &Arc<Helpers>) -> RecordScan<E> {

@@ -490,34 +490,14 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use bson::{Document, doc};
-    use quorate_protocol::{MonotonicTime, WallTime};
     use quorate_storage::ModelStore;
 
     use super::*;
-    use crate::context::{Client, Command, Context, Interrupt, Outcome};
     use crate::node::NodeOptions;
+    use crate::test_support::{now, run};
 
     /// More keys than are put in order at once.
     const DOCUMENTS: i32 = 3000;
-
-    fn now() -> Now {
-        Now { wall: WallTime(1), monotonic: MonotonicTime::ZERO }
-    }
-
-    fn run(node: &Node, mut command: Document) -> Document {
-        command.insert("$db", "db");
-        let context = Context {
-            now: now(),
-            client: Arc::new(Client::default()),
-            may_wait: false,
-            may_look_at: None,
-            interrupt: Arc::new(Interrupt::default()),
-        };
-        match node.run(&context, Command::new(command)) {
-            Outcome::Reply(reply) => Document::try_from(&*reply.body).unwrap(),
-            other => panic!("{other:?}"),
-        }
-    }
 
     /// A unique index over keys in no order, of which two records may have one.
     fn build(twice: Option<(i32, i32)>) -> Document {
