@@ -51,18 +51,23 @@ impl Client {
         let mut options = ClientOptions::from_connection_string(&list.connection_string);
         options.discovery.seeds = list.seeds;
         change(&mut options);
+        Self::asking_again(resolver, list.connection_string, list.rescan_after, options)
+    }
+
+    /// A client that asks DNS again from time to time.
+    fn asking_again(
+        resolver: SeedListResolver,
+        string: ConnectionString,
+        rescan_after: Duration,
+        options: ClientOptions,
+    ) -> Result<Self, ClientError> {
         let heartbeat_frequency = options.discovery.heartbeat_frequency();
         let client = Self::with_options(options)?;
         let discovery = &client.inner().discovery;
         discovery.spawn(poll(
             std::sync::Arc::downgrade(discovery),
             discovery.subscribe(),
-            Poll {
-                resolver,
-                string: list.connection_string,
-                rescan_after: list.rescan_after,
-                heartbeat_frequency,
-            },
+            Poll { resolver, string, rescan_after, heartbeat_frequency },
         ));
         Ok(client)
     }

@@ -152,22 +152,27 @@ impl Server {
         listeners: impl Into<Listeners>,
         options: StartOptions,
     ) -> Result<Running, StartError> {
-        let listeners = listeners.into();
-        listeners.deepen().map_err(StartError::Listener)?;
-        let address = listeners.main.local_addr().map_err(StartError::Listener)?;
-        let addresses = listeners.addresses().map_err(StartError::Listener)?;
-        let clock = Clock::new();
-        let server = tokio::task::block_in_place(|| open(address, &addresses, clock, options))?;
-        let (node, cut, requires_tls) = (server.node(), server.cut(), server.requires_tls());
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(server.run(listeners, async {
-            // If the handle that stops it is gone, the server goes on.
-            if stopped.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }));
-        Ok(Running { address, node, cut, requires_tls, stop: Some(stop), task })
+        begin(listeners.into(), options)
     }
+}
+
+/// Opens the data and begins to serve. Neither generic nor asynchronous, so that this crate's own build holds, and
+/// optimises, all that serves a client: the body of an asynchronous function is built by the crate that awaits it.
+fn begin(listeners: Listeners, options: StartOptions) -> Result<Running, StartError> {
+    listeners.deepen().map_err(StartError::Listener)?;
+    let address = listeners.main.local_addr().map_err(StartError::Listener)?;
+    let addresses = listeners.addresses().map_err(StartError::Listener)?;
+    let clock = Clock::new();
+    let server = tokio::task::block_in_place(|| open(address, &addresses, clock, options))?;
+    let (node, cut, requires_tls) = (server.node(), server.cut(), server.requires_tls());
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(server.run(listeners, async {
+        // If the handle that stops it is gone, the server goes on.
+        if stopped.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }));
+    Ok(Running { address, node, cut, requires_tls, stop: Some(stop), task })
 }
 
 fn open(
