@@ -90,19 +90,27 @@ impl Body {
         interrupt: &Interrupt,
         namespace: &Namespace,
     ) -> Result<(Option<Arc<Collection>>, View), CommandError> {
+        let collection = self.collection(node, interrupt, namespace)?;
+        let snapshot = lock(&self.stage).overlay.view(&self.moment.view.snapshot);
+        Ok((collection, View { snapshot, keyspaces: self.moment.view.keyspaces }))
+    }
+
+    /// A collection as the transaction's next statement sees it.
+    fn collection(
+        &self,
+        node: &Node,
+        interrupt: &Interrupt,
+        namespace: &Namespace,
+    ) -> Result<Option<Arc<Collection>>, CommandError> {
         let stage = lock(&self.stage);
         let collection = stage.catalog.get(namespace).cloned();
-        let view = View {
-            snapshot: stage.overlay.view(&self.moment.view.snapshot),
-            keyspaces: self.moment.view.keyspaces,
-        };
         let is_own = stage.created.contains(namespace);
         drop(stage);
         if let Some(used) = collection.as_ref().filter(|used| !is_own && !self.uses(used.ident)) {
             node.end_queue().let_changes_pass(used.ident, interrupt)?;
         }
         self.check_unchanged(node, namespace, collection.as_deref(), is_own)?;
-        Ok((collection, view))
+        Ok(collection)
     }
 
     /// Refuses a collection that was created, dropped or replaced after the snapshot. Notes its use.

@@ -13,6 +13,7 @@ mod oplog;
 mod retry;
 mod unique;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -97,7 +98,8 @@ pub(crate) struct Writer<'n> {
     pub(crate) node: &'n Node,
     pub(crate) state: Held<'n>,
     now: Now,
-    pub(crate) view: View,
+    /// What it reads, once it has been asked for: see [`view`](Self::view).
+    view: OnceCell<View>,
     pub(crate) last_sequence: Option<CommitSequence>,
     /// How changes are logged.
     pub(crate) log_state: LogState,
@@ -138,13 +140,12 @@ struct Placed {
 
 impl<'n> Writer<'n> {
     pub(crate) fn new(node: &'n Node, state: Held<'n>, now: Now) -> Self {
-        let view = node.view();
         let log_state = LogState::default();
         Self {
             node,
             state,
             now,
-            view,
+            view: OnceCell::new(),
             last_sequence: None,
             log_state,
             retry: None,
@@ -162,9 +163,18 @@ impl<'n> Writer<'n> {
         self.node
     }
 
-    /// The state after the last commit.
+    /// The state after the last commit, with the changes of the stage if there is one. Taken when it is first asked
+    /// for: no other writer commits meanwhile, and many holders of the lock read nothing.
     pub(crate) fn view(&self) -> &View {
-        &self.view
+        self.view.get_or_init(|| match &self.staging {
+            Some(staging) => staging.view(self.node),
+            None => self.node.view(),
+        })
+    }
+
+    /// The state is another one than the view shows.
+    pub(crate) fn forget_view(&mut self) {
+        self.view = OnceCell::new();
     }
 
     pub(crate) fn generator(&mut self) -> &mut Generator {
@@ -316,7 +326,7 @@ impl<'n> Writer<'n> {
                     if !self.log_state.fits_exactly() {
                         let taken = !rises
                             && (pending.unique.contains(&entry)
-                                || self.view.unique_entry(&entry)?.is_some());
+                                || self.view().unique_entry(&entry)?.is_some());
                         if taken {
                             return Err(duplicate_key(collection, index, document));
                         }
@@ -495,11 +505,11 @@ impl<'n> Writer<'n> {
             return Ok(totals);
         }
         let mut totals = Totals::default();
-        if self.view.keyspaces.history == Some(collection.ident) {
-            let log = self.view.snapshot.log_totals(self.view.keyspaces.oplog)?;
+        if self.view().keyspaces.history == Some(collection.ident) {
+            let log = self.view().snapshot.log_totals(self.view().keyspaces.oplog)?;
             totals = Totals { documents: log.entries, bytes: log.bytes };
         } else {
-            for pair in self.view.scan_records(collection.ident, Direction::Forward)? {
+            for pair in self.view().scan_records(collection.ident, Direction::Forward)? {
                 let (_, value) = pair?;
                 totals.documents += 1;
                 totals.bytes += value.len() as u64;
@@ -561,7 +571,7 @@ impl<'n> Writer<'n> {
         self.flush()?;
         self.state.give_way();
         if !self.is_staging() {
-            self.view = self.node.view();
+            self.forget_view();
         }
         Ok(())
     }
@@ -578,7 +588,7 @@ impl<'n> Writer<'n> {
         let done = work();
         self.state.take_again();
         if !self.is_staging() {
-            self.view = self.node.view();
+            self.forget_view();
         }
         self.look_for_repetition()?;
         done
@@ -609,7 +619,7 @@ impl<'n> Writer<'n> {
         let mut batch = Batch::new();
         let (mut excess, mut removed) = (totals.bytes - capped.bytes, Totals::default());
         let mut trimmed_below = None;
-        for pair in self.view.scan_records(oplog.ident, Direction::Forward)?.take(TRIM_STEP) {
+        for pair in self.view().scan_records(oplog.ident, Direction::Forward)?.take(TRIM_STEP) {
             let (key, value) = pair?;
             // What is not committed may have to be undone, which takes its entry.
             let record = RecordId::from_suffix(&key).map_or(u64::MAX, |record| record.0);
@@ -642,7 +652,7 @@ impl<'n> Writer<'n> {
         let keyspaces = self.node.keyspaces();
         loop {
             let range = KeyRange::prefix(&oplog.prefix());
-            let rows = self.view.snapshot.scan(keyspaces.records, range, Direction::Forward)?;
+            let rows = self.view().snapshot.scan(keyspaces.records, range, Direction::Forward)?;
             let mut batch = Batch::new();
             for pair in rows.take(TRIM_STEP) {
                 let (key, entry) = pair?;
@@ -666,7 +676,7 @@ impl<'n> Writer<'n> {
 
     /// Goes on from the newest entry of the history.
     pub(crate) fn resume_timestamps(&mut self, oplog: Ident) -> Result<(), CommandError> {
-        if let Some(pair) = self.view.scan_records(oplog, Direction::Backward)?.next() {
+        if let Some(pair) = self.view().scan_records(oplog, Direction::Backward)?.next() {
             let packed = RecordId::from_suffix(&pair?.0).map_or(0, |record| record.0);
             self.state.last_timestamp =
                 Timestamp { time: (packed >> 32) as u32, increment: packed as u32 };
@@ -684,7 +694,7 @@ impl<'n> Writer<'n> {
             if !over || totals.documents <= 1 {
                 return Ok(());
             }
-            let oldest = self.view.scan_records(collection.ident, Direction::Forward)?.next();
+            let oldest = self.view().scan_records(collection.ident, Direction::Forward)?.next();
             let Some(pair) = oldest else { return Ok(()) };
             let (key, value) = pair?;
             let Some(record) = RecordId::from_suffix(&key) else { return Ok(()) };

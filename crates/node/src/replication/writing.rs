@@ -274,7 +274,7 @@ impl Writer<'_> {
     /// A batch is committed: see it, and tell of the entries in it.
     pub(crate) fn after_commit(&mut self, sequence: CommitSequence) {
         self.last_sequence = Some(sequence);
-        self.view = self.node.view();
+        self.forget_view();
         if std::mem::take(&mut self.touches_settings) {
             self.node.defaults_cache().changed(self.now().wall);
         }
@@ -291,7 +291,7 @@ impl Writer<'_> {
 
     /// The data after the newest commit, whose last entry is this.
     pub(super) fn moment(&self, last: OpTime) -> Arc<Moment> {
-        let (catalog, view) = (self.node.catalog(), self.view.clone());
+        let (catalog, view) = (self.node.catalog(), self.view().clone());
         Arc::new(Moment { time: last.timestamp, catalog, view })
     }
 

@@ -260,7 +260,7 @@ impl Writer<'_> {
     /// entries can only stand at the end of the log.
     pub(crate) fn abort_unfinished_chain(&mut self, term: Term) -> Result<(), CommandError> {
         let whole = (Bound::Unbounded, Bound::Unbounded);
-        let newest = self.view.scan_oplog(whole, Direction::Backward)?.next();
+        let newest = self.view().scan_oplog(whole, Direction::Backward)?.next();
         let Some(pair) = newest else { return Ok(()) };
         let entry = parse_record(&pair?.1)?;
         let is_unfinished = entry.get_document("o").is_ok_and(is_partial);

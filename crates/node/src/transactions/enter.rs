@@ -319,7 +319,7 @@ pub(crate) fn check_target(
     let Some(body) = &request.transaction else { return Ok(()) };
     let Some(Bson::String(_)) = command.body.get(&request.name) else { return Ok(()) };
     let namespace = request.namespace(command)?;
-    let (collection, _) = body.read(request.node, &request.context.interrupt, &namespace)?;
+    let collection = body.collection(request.node, &request.context.interrupt, &namespace)?;
     let level = body.read_concern.get_str("level").ok();
     if collection.is_some_and(|known| known.capped.is_some()) {
         let what = match facts.effect {

@@ -73,6 +73,12 @@ impl Staging {
     pub(crate) fn id(&self) -> Option<TransactionId> {
         self.transaction.as_ref().map(|body| body.id)
     }
+
+    /// What the next change sees.
+    pub(crate) fn view(&self, node: &Node) -> View {
+        let snapshot = lock(&self.stage).overlay.view(&self.base);
+        View { snapshot, keyspaces: node.keyspaces() }
+    }
 }
 
 impl Node {
@@ -93,8 +99,8 @@ impl Node {
 
 impl Writer<'_> {
     fn stage_on(&mut self, staging: Staging) {
-        self.view = staged_view(self.node, &staging);
         self.staging = Some(staging);
+        self.forget_view();
     }
 
     /// From now on changes gather until [`take_staged`](Self::take_staged).
@@ -107,7 +113,7 @@ impl Writer<'_> {
     /// What has gathered. From now on changes go to the store again.
     pub(crate) fn take_staged(&mut self) -> Option<Stage> {
         let staging = self.staging.take()?;
-        self.view = self.node.view();
+        self.forget_view();
         let catalog = Arc::clone(&lock(&staging.stage).catalog);
         Some(std::mem::replace(&mut *lock(&staging.stage), Stage::new(catalog)))
     }
@@ -125,7 +131,7 @@ impl Writer<'_> {
     pub(crate) fn newest_view(&self) -> View {
         match self.staging {
             Some(_) => self.node.view(),
-            None => self.view.clone(),
+            None => self.view().clone(),
         }
     }
 
@@ -136,7 +142,7 @@ impl Writer<'_> {
             self.state.transactions.table.grow(id, batch.byte_size()).map_err(refused)?;
         }
         lock(&staging.stage).overlay.apply(batch);
-        self.view = staged_view(self.node, staging);
+        self.forget_view();
         Ok(())
     }
 
@@ -276,7 +282,7 @@ impl Writer<'_> {
         run: impl FnOnce(&mut Self) -> Result<T, CommandError>,
     ) -> Result<T, CommandError> {
         let staging = self.staging.take();
-        self.view = self.node.view();
+        self.forget_view();
         let result = run(self);
         if let Some(staging) = staging {
             self.stage_on(staging);
@@ -308,9 +314,4 @@ pub(crate) fn namespace_key(namespace: &Namespace) -> Vec<u8> {
     let mut key = vec![0xff; 8];
     key.extend(namespace.to_string().as_bytes());
     key
-}
-
-fn staged_view(node: &Node, staging: &Staging) -> View {
-    let snapshot = lock(&staging.stage).overlay.view(&staging.base);
-    View { snapshot, keyspaces: node.keyspaces() }
 }

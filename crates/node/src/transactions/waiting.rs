@@ -182,7 +182,7 @@ impl Writer<'_> {
             self.state.take_again();
             waited?;
         }
-        self.view = self.node.view();
+        self.forget_view();
         self.look_for_repetition()?;
         Ok(true)
     }

@@ -82,7 +82,7 @@ impl Writer<'_> {
         &self,
         collection: &Collection,
     ) -> Result<Option<u64>, CommandError> {
-        let records = self.view.scan_records(collection.ident, Direction::Forward)?;
+        let records = self.view().scan_records(collection.ident, Direction::Forward)?;
         let count = records.take(LAST_STEP + 1).count();
         Ok((count <= LAST_STEP).then_some(count as u64))
     }
@@ -95,7 +95,7 @@ impl Writer<'_> {
     ) -> Result<Building, CommandError> {
         let ident = self.allocate_hidden(collection)?;
         let index = Index::from_spec(ident, spec)?;
-        let (changed, view) = (BTreeSet::new(), self.view.clone());
+        let (changed, view) = (BTreeSet::new(), self.view().clone());
         self.state.builds.push(Build { collection: collection.ident, index: ident, changed });
         Ok(Building { collection: Arc::clone(collection), index, state: view })
     }
@@ -479,7 +479,7 @@ impl Writer<'_> {
             return self.add_staged_index(collection, spec);
         }
         let index = Index::from_spec(self.allocate_hidden(collection)?, spec)?;
-        let state = self.view.clone();
+        let state = self.view().clone();
         let mut building = Building { collection: Arc::clone(collection), index, state };
         let alone = InterruptSlot::default();
         building.fill(Hand::Holder(self), alone, &check)?;

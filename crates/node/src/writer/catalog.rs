@@ -245,7 +245,7 @@ impl Writer<'_> {
         let mut batch = Batch::new();
         for keyspace in [keyspaces.records, keyspaces.indexes] {
             let range = KeyRange::prefix(&ident.prefix());
-            let scan = self.view.snapshot.scan(keyspace, range, Direction::Forward)?;
+            let scan = self.view().snapshot.scan(keyspace, range, Direction::Forward)?;
             for pair in scan.take(PURGE_STEP - batch.len()) {
                 batch.remove(keyspace, pair?.0);
             }

@@ -89,7 +89,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let Some(write) = write else { return Ok(()) };
         let arrival = Arrival { number: write.number, kind: Kind::RetryableWrite };
-        let row = row_of(&self.view, &write.session)?;
+        let row = row_of(self.view(), &write.session)?;
         let known = row.as_deref().and_then(SessionRow::from_bytes);
         let verdict = self.arrive(&write.session, arrival, known.map(SessionRow::stored));
         if let Verdict::Refuse(refusal) = verdict {
@@ -107,7 +107,7 @@ impl Writer<'_> {
     pub(crate) fn look_for_repetition(&mut self) -> Result<(), CommandError> {
         let Some(retry) = &self.retry else { return Ok(()) };
         let write = RetryableWrite { session: retry.session.clone(), number: retry.number };
-        let known = self.known_results(&write, row_of(&self.view, &write.session)?)?;
+        let known = self.known_results(&write, row_of(self.view(), &write.session)?)?;
         if let Some(retry) = &mut self.retry {
             (retry.announced, retry.done, retry.last) = (known.announced, known.done, known.last);
             (retry.in_row, retry.has_rows) = (known.in_row, known.has_rows);
@@ -131,7 +131,7 @@ impl Writer<'_> {
         if retry.has_rows {
             let keyspace = self.node.keyspaces().sessions;
             let range = KeyRange::prefix(&result_prefix(&retry.session, retry.number));
-            for pair in self.view.snapshot.scan(keyspace, range, Direction::Forward)? {
+            for pair in self.view().snapshot.scan(keyspace, range, Direction::Forward)? {
                 let (key, value) = pair?;
                 if let Some(statement) = key.last_chunk() {
                     let result = Document::from_reader(&value[..])?;
@@ -156,7 +156,7 @@ impl Writer<'_> {
         let same = |retry: &Retry| retry.session == write.session && retry.number == write.number;
         let retry = match self.replayed.take().filter(same) {
             Some(retry) => retry,
-            None => match known_retry(write, row_of(&self.view, &write.session)?.as_deref()) {
+            None => match known_retry(write, row_of(self.view(), &write.session)?.as_deref()) {
                 Ok(retry) => retry,
                 // An older number than the one known here is of no use.
                 Err(error) if error.code == ErrorCode::TRANSACTION_TOO_OLD => return Ok(()),
@@ -245,7 +245,7 @@ impl Writer<'_> {
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
         batch.remove(keyspace, result_key(&write.session, write.number, statement));
-        let bytes = row_of(&self.view, &write.session)?;
+        let bytes = row_of(self.view(), &write.session)?;
         let row = bytes.as_deref().and_then(SessionRow::from_bytes);
         let Some(row) = row.filter(|row| row.number == write.number) else {
             // The session is further.
@@ -316,7 +316,7 @@ impl Writer<'_> {
 
     pub(crate) fn entry_at(&self, timestamp: u64) -> Result<Option<RawDocumentBuf>, CommandError> {
         let at = Bound::Included(RecordId(timestamp));
-        let found = self.view.scan_oplog((at, at), Direction::Forward)?.next();
+        let found = self.view().scan_oplog((at, at), Direction::Forward)?.next();
         found.map(|pair| Ok((*parse_record(&pair?.1)?).to_owned())).transpose()
     }
 
@@ -337,14 +337,13 @@ impl Writer<'_> {
         result: &[u8],
     ) -> Result<(), CommandError> {
         let keyspace = self.node.keyspaces().sessions;
-        let Some(retry) = &mut self.retry else { return Ok(()) };
+        let Some(retry) = &self.retry else { return Ok(()) };
         self.node.fail_points().on_transactional_write(&retry.session)?;
-        if !retry.announced {
-            retry.announced = true;
-            if retry.before.is_some_and(|before| before.has_rows) {
-                forget_results(&self.view, &retry.session, batch)?;
-            }
+        if !retry.announced && retry.before.is_some_and(|before| before.has_rows) {
+            forget_results(self.view(), &retry.session, batch)?;
         }
+        let Some(retry) = &mut self.retry else { return Ok(()) };
+        retry.announced = true;
         let (number, written) = (retry.number, retry.last);
         if is_kept_in_row(statement, result) {
             retry.in_row = result.to_vec();

@@ -15,7 +15,7 @@ impl Writer<'_> {
     /// Whether a key, the ident included, is taken in what is committed. The caller writes it if it
     /// is free, and knows itself about keys that it has not committed yet.
     pub(super) fn is_taken(&mut self, index: &Index, entry: &[u8]) -> Result<bool, CommandError> {
-        Ok(!self.raise_greatest(index, entry)? && self.view.unique_entry(entry)?.is_some())
+        Ok(!self.raise_greatest(index, entry)? && self.view().unique_entry(entry)?.is_some())
     }
 
     /// Whether a key is above all keys of its index, which it then becomes the greatest of.
