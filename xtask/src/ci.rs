@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,22 +47,29 @@ pub(crate) fn run(fuzz_seconds: u64) -> Result<(), Failure> {
         ("publishable", Box::new(publishable::run)),
         ("build", Box::new(build)),
     ];
-    let waiting: Vec<Step> = vec![
-        ("tests", Box::new(tests)),
-        ("doctests", Box::new(|| cargo(&["test", "--workspace", "--doc", "--quiet"]))),
-        ("pymongo", Box::new(pymongo_suite::guard)),
-    ];
-    // Clippy locks the folder in which the tests are built. They wait for it at their start, where no test has a
-    // deadline yet; later on, tests that run cargo themselves would.
-    let computing: Vec<Step> = vec![("clippy", Box::new(clippy)), ("fuzz", Box::new(fuzz))];
+    // Clippy locks the folder in which the tests are built, and tests that run cargo themselves would wait for it with a
+    // deadline: it runs beside pymongo's tests, which run none.
     let mut finished = take(first);
+    let (begin_clippy, clippy_begins) = mpsc::channel();
+    let guard = move || {
+        let built = || build().map(|_| ());
+        pymongo_suite::guard(built, || {
+            // Ignore send errors: the receiver is gone if the thread of clippy has panicked.
+            let _ = begin_clippy.send(());
+        })
+    };
     finished.extend(thread::scope(|scope| {
-        let computing = scope.spawn(|| {
+        let computing = scope.spawn(move || {
             process::yield_to_others();
-            take(computing)
+            let mut finished = take(vec![("fuzz", Box::new(fuzz))]);
+            // An error says that pymongo's tests have ended before they began.
+            let _ = clippy_begins.recv();
+            finished.extend(take(vec![("clippy", Box::new(clippy))]));
+            finished
         });
-        let mut both = take(waiting);
+        let mut both = take(vec![("tests", Box::new(tests)), ("pymongo", Box::new(guard))]);
         both.extend(computing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        both.extend(take(vec![("doctests", Box::new(doctests))]));
         both
     }));
     summarise(&finished)
@@ -111,6 +119,10 @@ fn fmt() -> Outcome {
     // Workspaces of their own.
     cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
     cargo(&["fmt", "--manifest-path", "benchmarks/Cargo.toml", "--check"])
+}
+
+fn doctests() -> Outcome {
+    cargo(&["test", "--workspace", "--doc", "--quiet"])
 }
 
 fn clippy() -> Outcome {

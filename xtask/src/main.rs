@@ -112,7 +112,9 @@ fn main() -> ExitCode {
         Some(Chore::Histories { minutes }) => histories::run(minutes),
         Some(Chore::Publishable) => publishable::run().map(|told| println!("{told}")),
         Some(Chore::Purity) => purity::run(),
-        Some(Chore::PymongoGuard) => pymongo_suite::guard().map(|told| println!("{told}")),
+        Some(Chore::PymongoGuard) => {
+            pymongo_suite::guard(pymongo_suite::build_program, || ()).map(|told| println!("{told}"))
+        }
         Some(Chore::PymongoSuite { selection, record }) => pymongo_suite::run(&selection, record),
         Some(Chore::Map) => map::run(true).map(|told| println!("{told}")),
         Some(Chore::Mutants { words }) => mutants::run(&words),

@@ -92,7 +92,7 @@ pub(crate) struct Selection {
 /// Runs the selected files and prints what became of them. `record` says whether to write it into the
 /// baseline and the document. Fails if other tests fail than those that are expected to.
 pub(crate) fn run(selection: &Selection, record: bool) -> Result<(), Failure> {
-    let suite = Suite::prepare()?;
+    let suite = Suite::prepare(build_program)?;
     let Selection { topologies, files } = selection;
     if let Some(unknown) = files.iter().find(|file| !suite.has(file)) {
         return Err(Failure(format!("pymongo has no file of tests called {unknown}")));
@@ -131,8 +131,15 @@ fn complain(surprises: &BTreeMap<(Topology, String), Vec<String>>) -> String {
 
 /// Runs the files that CI guards, each a second time if fewer tests pass than the baseline says or
 /// others fail than expected, and returns how many passed.
-pub(crate) fn guard() -> Result<String, Failure> {
-    let suite = Suite::prepare()?;
+///
+/// `build` makes the program; with the command that built the tests it is there already. `prepared` is called once
+/// nothing more is built.
+pub(crate) fn guard(
+    build: impl Fn() -> Result<(), Failure>,
+    prepared: impl Fn(),
+) -> Result<String, Failure> {
+    let suite = Suite::prepare(build)?;
+    prepared();
     let baseline = Baseline::read()?;
     let failures = ExpectedFailures::read()?;
     let results = suite.run_and_repeat(baseline.guarded().collect(), |results| {
@@ -163,7 +170,7 @@ struct Suite {
 }
 
 impl Suite {
-    fn prepare() -> Result<Self, Failure> {
+    fn prepare(build: impl Fn() -> Result<(), Failure>) -> Result<Self, Failure> {
         let provision = |error: ProvisionError| Failure(error.to_string());
         let source = source_package("pymongo", VERSION, SHA256).map_err(provision)?;
         let python = python(&PACKAGES).map_err(provision)?;
@@ -175,13 +182,7 @@ impl Suite {
         process::run(copy.arg(&folder))?;
         let plugin = folder.join("quorate_outcomes.py");
         fs::write(&plugin, PLUGIN).map_err(|error| disk(&plugin, &error))?;
-        process::run(process::cargo().args([
-            "build",
-            "--quiet",
-            "--workspace",
-            "--bin",
-            "quorate",
-        ]))?;
+        build()?;
         let built = process::target_directory().join("debug/quorate");
         // A copy, so that another build may go on.
         let program = folder.join("quorate");
@@ -274,6 +275,11 @@ impl Suite {
         let text = fs::read_to_string(&said).map_err(|error| disk(&said, &error))?;
         Ok(Outcomes::read(&text, started.elapsed(), cut_short))
     }
+}
+
+pub(crate) fn build_program() -> Result<(), Failure> {
+    let arguments = ["build", "--quiet", "--workspace", "--bin", "quorate"];
+    process::run(process::cargo().args(arguments))
 }
 
 fn disk(path: &Path, error: &std::io::Error) -> Failure {
