@@ -138,11 +138,13 @@ async fn read_json(source: Box<dyn BufRead>, filling: &mut Filling) -> Result<()
             other => vec![other],
         };
         for value in values {
-            let shown = Foreign(&value).to_string();
-            let document = match Bson::try_from(value) {
+            // A copy for the message of a failure costs far less than its text.
+            let document = match Bson::try_from(value.clone()) {
                 Ok(Bson::Document(document)) => document,
-                Ok(_) => return Err(wrong(format!("{shown} is no document"))),
-                Err(error) => return Err(wrong(format!("{shown} is no document: {error}"))),
+                Ok(_) => return Err(wrong(format!("{} is no document", Foreign(&value)))),
+                Err(error) => {
+                    return Err(wrong(format!("{} is no document: {error}", Foreign(&value))));
+                }
             };
             add(filling, &document).await?;
         }
